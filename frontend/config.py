@@ -123,8 +123,9 @@ class FrontendSettings(ServiceSettings):
 
     enable_prompt_embeds: bool = Field(
         False,
-        description="Take prompts as embeddings over HTTP (prompt_embeds of /v1/completions, safetensors in base64). Only for "
-        "clients that may see what any position of a prompt does to the model.",
+        description="Take prompts as embeddings over HTTP (prompt_embeds of /v1/completions, parts of that type in "
+        "/v1/chat/completions; safetensors in base64). Only for clients that may see what any position of a prompt does to the "
+        "model.",
     )
 
     api_key: Names = Field(

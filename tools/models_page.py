@@ -169,7 +169,7 @@ With `--runner generate --convert embed` it generates and embeds.
 _TASKS_OF_KINDS = {"embed": ("embed", "token_embed"), **TASKS_OF_CLASSIFIERS}
 
 
-NOT_ADAPTED_OF = {Trait.EXPERTS: "experts and their routers", Trait.LATENT: "`kv_b_proj`"}
+NOT_ADAPTED_OF = {Trait.EXPERTS: "routers, experts on the GPU", Trait.LATENT: "`kv_b_proj`"}
 """What LoRA adapters do not change in a model with a trait."""
 
 

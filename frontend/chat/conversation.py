@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tetrad.frontend.parsing.elements.interface import Tool
+from tetrad.frontend.request.prompt_embeds import PromptEmbeds
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Conversation:
         add_generation_prompt: open the assistant's turn.
         continue_final_message: go on in the last message instead.
         add_special_tokens: let the tokenizer add BOS and the like on top of what the template writes.
+        embeds: prompt embeddings; messages have a mark for each (chat/embedded.py), in order.
     """
 
     messages: Sequence[dict[str, Any]]
@@ -49,3 +51,4 @@ class Conversation:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False
+    embeds: Sequence[PromptEmbeds] = ()

@@ -8,6 +8,7 @@ import dataclasses
 
 from tetrad.frontend.chat.constraint import constrained
 from tetrad.frontend.chat.conversation import Conversation
+from tetrad.frontend.chat.embedded import prompt_with_embeds
 from tetrad.frontend.chat.openai_tools import tool_to_openai
 from tetrad.frontend.chat.turn_stream import TurnStream
 from tetrad.frontend.llm.async_llm import AsyncLLM
@@ -17,7 +18,7 @@ from tetrad.frontend.request.sampling_params import SamplingParams
 
 
 async def render_conversation(llm: AsyncLLM, conversation: Conversation) -> TokensPrompt:
-    """Return the prompt of a conversation. Errors: see Texts.encode_chat."""
+    """Return the prompt of a conversation without embeddings. Errors: see Texts.encode_chat."""
     tools = () if conversation.tool_choice == "none" else conversation.tools
     return await llm.texts.encode_chat(
         conversation.messages,
@@ -69,8 +70,10 @@ async def start_turn(
     formats = llm.chat_formats if formats is None else formats
     if conversation.tool_choice == "none":
         conversation = dataclasses.replace(conversation, tools=())
-    prompt = await render_conversation(llm, conversation)
-    params = constrained(params, conversation, formats, prompt.get("prompt") or "")
+    rendered = await render_conversation(llm, conversation)
+    text = rendered.get("prompt") or ""
+    prompt = await prompt_with_embeds(llm.texts, text, conversation.embeds) if conversation.embeds else rendered
+    params = constrained(params, conversation, formats, text)
     if params.skip_special_tokens and _needs_special_tokens(formats, conversation):
         params = dataclasses.replace(params, skip_special_tokens=False)
     stream = await llm.add_request(

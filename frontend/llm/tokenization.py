@@ -98,6 +98,13 @@ class Texts:
         with self._admission.admit(num_tokens=estimated_tokens(size)):
             return await self._tokenizer.encode_with_strings(text, add_special_tokens=add_special_tokens)
 
+    async def encode_pieces(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each piece of a rendered conversation, without special tokens around them."""
+        with self._admission.admit(num_tokens=estimated_tokens(sum(map(len, texts)))):
+            found = await self._tokenizer.encode([text for text in texts if text], add_special_tokens=False)
+        ids = iter(found)
+        return [next(ids) if text else [] for text in texts]
+
     async def tokenize_pairs(
         self, pairs: Sequence[tuple[str, str]], *, max_tokens: int | None = None, template: PairTemplate = NO_TEMPLATE
     ) -> list[tuple[list[int], int | None]]:

@@ -5,7 +5,7 @@ float32 from here on. numpy is imported by the functions that need it: most fron
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,11 @@ class PromptEmbeds:
         return len(self.content) // (_FLOAT32_BYTES * self.hidden_size)
 
     @property
+    def num_positions(self) -> int:
+        """Positions of the prompt."""
+        return len(self.is_token_ids) or self.num_rows
+
+    @property
     def num_bytes(self) -> int:
         """Of the part of a message that has them."""
         return len(self.content) + len(self.is_token_ids)
@@ -53,7 +58,8 @@ class PromptEmbeds:
         if others.hidden_size != self.hidden_size:
             text = f"`prompt_embeds` hidden_size {others.hidden_size} does not match the adapter's {self.hidden_size}."
             raise _wrong(text)
-        return PromptEmbeds(self.content + others.content, self.hidden_size)
+        kinds = bytes(self.num_rows) + others.is_token_ids if others.is_token_ids else b""
+        return PromptEmbeds(self.content + others.content, self.hidden_size, kinds)
 
 
 def embeds_of_tensor(tensor: Any) -> PromptEmbeds:
@@ -72,6 +78,22 @@ def embeds_of_tensor(tensor: Any) -> PromptEmbeds:
     if tensor.dtype.kind != "f":
         raise _wrong(f"`prompt_embeds` of dtype {tensor.dtype} is not of a floating-point type.")
     return _embeds_of_array(tensor)
+
+
+def among_tokens(texts: Sequence[list[int]], embeds: Sequence[PromptEmbeds]) -> tuple[list[int], PromptEmbeds]:
+    """Return the ids of a prompt, 0 where it has embeddings, and its embeddings.
+
+    Args:
+        texts: ids before the first of `embeds`, between each and its next one, and behind the last one.
+        embeds: at least one; InvalidRequest if their rows differ in size.
+    """
+    size, ids, kinds = embeds[0].hidden_size, list(texts[0]), bytearray(b"\1" * len(texts[0]))
+    for each, behind in zip(embeds, texts[1:], strict=True):
+        if each.hidden_size != size:
+            raise _wrong(f"`prompt_embeds` of one prompt have hidden_size {size} and {each.hidden_size}; it must be one.")
+        ids += [0] * each.num_rows + behind
+        kinds += bytes(each.num_rows) + b"\1" * len(behind)
+    return ids, PromptEmbeds(b"".join(each.content for each in embeds), size, bytes(kinds))
 
 
 def embeds_of_safetensors(data: bytes, *, name: str = "", refuse: Callable[[str], Exception] | None = None) -> PromptEmbeds:

@@ -24,9 +24,13 @@ class TokensPrompt(TypedDict):
 
 
 class EmbedsPrompt(TypedDict):
-    """A prompt as embeddings: a torch tensor or numpy array [positions, hidden_size]; `prompt` is its text, if known."""
+    """A prompt as embeddings: a torch tensor or numpy array [positions, hidden_size]; `prompt` is its text, if known.
+
+    PromptEmbeds may stand for some positions only; `prompt_token_ids` are then the ids of all, 0 where embeddings stand.
+    """
 
     prompt_embeds: Any
+    prompt_token_ids: NotRequired[list[int]]
     prompt: NotRequired[str | None]
     cache_salt: NotRequired[str]
 
@@ -63,10 +67,11 @@ def normalize_prompt(prompt: PromptType, *, cache_salt: str = "") -> Prompt:
         names = "prompt, prompt_token_ids, prompt_embeds and cache_salt"
         raise _wrong(f"A prompt has no key {min(fields)!r}; it may have {names}.")
     if given is not None:
-        if ids is not None:
-            raise _wrong("A prompt has either prompt_token_ids or prompt_embeds.")
         embeds = given if isinstance(given, PromptEmbeds) else embeds_of_tensor(given)
-        return Prompt(text if isinstance(text, str) else None, [0] * embeds.num_rows, salt, embeds)
+        if ids is not None and not embeds.is_token_ids:
+            raise _wrong("A prompt has either prompt_token_ids or prompt_embeds.")
+        ids = [0] * embeds.num_rows if ids is None else _checked_ids(ids)
+        return Prompt(text if isinstance(text, str) else None, ids, salt, embeds)
     if ids is not None:
         return Prompt(text if isinstance(text, str) else None, _checked_ids(ids), salt)
     if text is None:
@@ -81,7 +86,7 @@ def estimated_prompt_tokens(prompt: PromptType) -> int:
         embeds = prompt.get("prompt_embeds")
         if embeds is not None:
             shape = getattr(embeds, "shape", ())
-            return embeds.num_rows if isinstance(embeds, PromptEmbeds) else max([1, *shape[-2:-1]])
+            return embeds.num_positions if isinstance(embeds, PromptEmbeds) else max([1, *shape[-2:-1]])
         given = prompt.get("prompt_token_ids") or prompt.get("prompt")
     if isinstance(given, str):
         return estimated_tokens(len(given))

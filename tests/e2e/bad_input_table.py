@@ -366,6 +366,13 @@ BODIES = (
         fields={"prompt_embeds": "AAAA"},
     ),
     http(
+        "a part of a chat that is embeddings, of a server without them",
+        "You must set `--enable-prompt-embeds` to input `prompt_embeds`.",
+        "messages[0].content[0]",
+        path=CHAT,
+        fields={"messages": [{"role": "user", "content": [{"type": "prompt_embeds", "data": "AAAA"}]}]},
+    ),
+    http(
         "prompt_embeds of a chat",
         "prompt_embeds is not supported for chats",
         None,

@@ -214,3 +214,60 @@ async def test_embeddings_over_http(case):
             assert "prompt_logprobs" in await refusal(prompt_embeds=encoded([7]), prompt_logprobs=1)
             assert "at most 1024 prompts" in await refusal(prompt_embeds=["AAAA"] * 1025)
             assert "prompt must be a string" in await refusal(prompt={"a": 1}, prompt_embeds=encoded([7]))
+
+
+async def test_embedded_parts_of_a_chat(case):
+    """A part stands in its place of the rendered conversation; what it cannot be is refused with its name."""
+    one, other = [7, 8, 9], [100, 101, 102, 103]
+    template = "{% for message in messages %}[{{ message.content }}]{% endfor %}"
+
+    def part(ids: list[int]) -> dict:
+        return {"type": "prompt_embeds", "data": base64.b64encode(save({"embeds": case.rows(ids)})).decode()}
+
+    def words(text: str) -> dict:
+        return {"type": "text", "text": text}
+
+    def asked(*parts: object, **fields: object) -> dict:
+        messages = [{"role": "user", "content": list(parts)}, {"role": "user", "content": "go on"}]
+        return {
+            "messages": messages,
+            "max_tokens": NUM_TOKENS,
+            "temperature": 0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+            "chat_template": template,
+        } | fields
+
+    async with served(case.directory, "chat", frontend={"enable_prompt_embeds": True}) as llm:
+        app = create_app(ModelDirectory.alone(llm), llm.settings, Guard(llm.settings))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
+
+            async def refusal(*parts: object, **fields: object) -> tuple[str, str]:
+                answer = await http.post("/v1/chat/completions", json=asked(*parts, **fields))
+                assert answer.status_code == 400, answer.text
+                return answer.json()["error"]["param"], answer.json()["error"]["message"]
+
+            texts = ["[first\n", "\nthen\n", "][go on]"]
+            pieces = [await llm.texts.tokenize(text, add_special_tokens=False) for text in texts]
+            body = asked(words("first"), part(one), words("then"), part(other))
+            answer = (await http.post("/v1/chat/completions", json=body)).json()
+
+            shown = [*pieces[0], 0, 0, 0, *pieces[1], 0, 0, 0, 0, *pieces[2]]
+            assert answer["prompt_token_ids"] == shown
+            prompt = [*pieces[0], *one, *pieces[1], *other, *pieces[2]]
+            check_greedy(case.reference, prompt, answer["choices"][0]["token_ids"])
+
+            place = "messages[0].content[1].data"
+            assert await refusal(words("x"), {"type": "prompt_embeds"}) == (
+                place,
+                f"{place} must be the base64 of a safetensors file, got NoneType.",
+            )
+            param, text = await refusal(words("x"), {"type": "prompt_embeds", "data": "?"})
+            assert (param, "is not base64" in text) == (place, True)
+            param, text = await refusal(words("x"), {"type": "prompt_embeds", "data": "AAAA"})
+            assert (param, "is not a safetensors file" in text) == (place, True)
+            assert "once and in order" in (await refusal(words("<prompt_embeds_0>"), part(one)))[1]
+            assert "once and in order" in (await refusal(part(one), chat_template="{{ messages[1].content }}"))[1]
+            assert (await refusal(part(one), echo=True))[0] == "echo"
+            assert (await refusal(part(one), add_special_tokens=True))[0] == "add_special_tokens"
+            assert (await refusal(part(one), prompt_logprobs=1))[0] == "prompt_logprobs"

@@ -140,9 +140,11 @@ def stored_names(names: TensorNames, name: str) -> Iterator[tuple[Stored | None,
         stored, own = names.in_model.get(name), name
     else:
         number, rest = found.groups()
-        stored, own = names.in_layer.get(rest), f"{names.layers}.{number}.{rest}"
-        if stored is not None:
-            own = f"{names.layers}.{number}.{stored.name}"
+        expert = _EXPERT.search(rest)
+        stored = names.in_layer.get(_EXPERT.sub("{expert}", rest))
+        own = f"{names.layers}.{number}.{rest if stored is None else stored.name}"
+        if expert is not None:
+            own = own.format(expert=expert.group())
     if found is None and stored is not None:
         own = stored.name
     is_whole = found is None and stored is None

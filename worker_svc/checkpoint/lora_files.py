@@ -1,8 +1,8 @@
 """LoRA files: reads an adapter's directory as PEFT writes it.
 
 adapter_config.json gives the scale of each module; the names of the tensors in adapter_model.safetensors give the changed
-modules; target_modules is not used. Modules have canonical names (model_facts/tensor_names.py): a fused module of the
-checkpoint shares its A with the canonical ones that it consists of, and each of them gets its rows of B.
+modules; target_modules and target_parameters are not used. Modules have canonical names (model_facts/tensor_names.py): a fused
+module of the checkpoint shares its A with the canonical ones that it consists of, and each of them gets its rows of B.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 
 from tetrad.services.errors import ModelError, NotFound
 from tetrad.worker_svc.checkpoint.canonical import canonical_rows, stored_names
+from tetrad.worker_svc.checkpoint.lora_experts import ExpertStack, ExpertStacks
 from tetrad.worker_svc.checkpoint.lora_weights import LoraPair, LoraWeights
 from tetrad.worker_svc.checkpoint.safetensors_file import SafetensorsFile
 from tetrad.worker_svc.core.lora import LoraSite
@@ -35,7 +37,6 @@ _REFUSED: Mapping[str, str] = {
     "use_bdlora": "BD-LoRA (use_bdlora)",
     "alora_invocation_tokens": "activated LoRA (alora_invocation_tokens)",
     "layer_replication": "replicated layers (layer_replication)",
-    "target_parameters": "LoRA of single parameters (target_parameters)",
     "trainable_token_indices": "trained tokens (trainable_token_indices)",
     "arrow_config": "Arrow routing (arrow_config)",
 }
@@ -83,24 +84,16 @@ def read_lora(directory: Path, sites: Mapping[str, LoraSite], names: TensorNames
     path = directory / WEIGHTS_NAME
     if not path.is_file():
         raise NotFound(f"{directory} has no {WEIGHTS_NAME}; adapters in other formats are not supported.")
-    file = SafetensorsFile(path)
-    found = {name.removeprefix(_PREFIX): name for name in file.names()}
-    _check_names(found, config)
+    tensors = _Tensors(SafetensorsFile(path))
+    _check_names(tensors.names, config)
+    stacks = ExpertStacks(sites, names, tensors.shape)
     pairs: dict[str, LoraPair] = {}
-    unused = {name for name in found if not name.endswith(".base_layer.weight")}
     for name, site in sites.items():
-        for stored, module in stored_names(names, name):
-            a_name, b_name = _tensor_names(module, site)
-            if a_name not in found:  # of a model that transformers loads without an output layer
-                a_name, b_name = _tensor_names(module.removeprefix(_MODEL), site)
-            if a_name not in found or b_name not in found:
-                continue
-            a, b = (_floats(file.get(found[each]), each) for each in (a_name, b_name))
+        for module, a, b in chain(_own(tensors, names, name, site), _shared(tensors, stacks.of(name))):
             if len(a) > max_rank:
                 raise ModelError(f"Module {module} has rank {len(a)}; the limit is {max_rank} (max_lora_rank).")
-            scale = scales.of(module, len(a))
-            pairs[name] = _pair(module, a, b if stored is None else canonical_rows(b, b_name, stored), scale, site)
-            unused -= {a_name, b_name}
+            pairs[name] = _pair(module, a, b, scales.of(module, len(a)), site)
+    unused = {name for name in tensors.names if not name.endswith(".base_layer.weight")} - tensors.used
     if unused:
         shown = ", ".join(sorted(unused)[:_MAX_NAMED])
         more = f" and {len(unused) - _MAX_NAMED} more" if len(unused) > _MAX_NAMED else ""
@@ -108,6 +101,58 @@ def read_lora(directory: Path, sites: Mapping[str, LoraSite], names: TensorNames
     if not pairs:
         raise ModelError(f"{path} has no tensors of an adapter.")
     return LoraWeights(_digest_of(directory), pairs)
+
+
+class _Tensors:
+    """The tensors of an adapter's file.
+
+    Attributes:
+        names: without PEFT's prefix -> in the file.
+        used: those that have been read.
+    """
+
+    def __init__(self, file: SafetensorsFile) -> None:
+        self._file = file
+        self.names = {name.removeprefix(_PREFIX): name for name in file.names()}
+        self.used: set[str] = set()
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Return the shape of a tensor; None: there is none."""
+        return tuple(self._file.get(self.names[name]).shape) if name in self.names else None
+
+    def get(self, name: str) -> torch.Tensor:
+        """Return a matrix of floats, in the file's memory."""
+        tensor = self._file.get(self.names[name])
+        if tensor.dtype not in _FLOATS or tensor.dim() != 2:
+            raise ModelError(
+                f"Tensor {name} is of type {tensor.dtype} and shape {tuple(tensor.shape)}; a matrix of floats is needed."
+            )
+        self.used.add(name)
+        return tensor
+
+
+_Change = tuple[str, torch.Tensor, torch.Tensor]
+"""The name of a module, its A and its B."""
+
+
+def _own(tensors: _Tensors, names: TensorNames, name: str, site: LoraSite) -> Iterator[_Change]:
+    """Yield the change of a canonical module whose tensors are its own, or those of a fused module."""
+    for stored, module in stored_names(names, name):
+        if stored is not None and stored.is_stacked:
+            continue
+        a_name, b_name = _tensor_names(module, site)
+        if a_name not in tensors.names:  # of a model that transformers loads without an output layer
+            a_name, b_name = _tensor_names(module.removeprefix(_MODEL), site)
+        if a_name in tensors.names and b_name in tensors.names:
+            a, b = tensors.get(a_name), tensors.get(b_name)
+            yield module, a, b if stored is None else canonical_rows(b, b_name, stored)
+
+
+def _shared(tensors: _Tensors, stack: ExpertStack | None) -> Iterator[_Change]:
+    """Yield the change of an expert's module whose tensors are those of all experts."""
+    if stack is not None:
+        a, b = map(tensors.get, stack.tensors)
+        yield stack.parameter, *stack.pair_of(a, b)
 
 
 def _read_config(directory: Path) -> dict[str, Any]:
@@ -175,14 +220,6 @@ def _tensor_names(module: str, site: LoraSite) -> tuple[str, str]:
     return f"{module}.lora_A.weight", f"{module}.lora_B.weight"
 
 
-def _floats(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    if tensor.dtype not in _FLOATS or tensor.dim() != 2:
-        raise ModelError(
-            f"Tensor {name} is of type {tensor.dtype} and shape {tuple(tensor.shape)}; a matrix of floats is needed."
-        )
-    return tensor.clone()
-
-
 def _pair(module: str, a: torch.Tensor, b: torch.Tensor, scale: float, site: LoraSite) -> LoraPair:
     rank = len(a)
     if a.shape != (rank, site.inputs) or b.shape != (site.outputs, rank):
@@ -192,7 +229,11 @@ def _pair(module: str, a: torch.Tensor, b: torch.Tensor, scale: float, site: Lor
         )
     if a.dtype != b.dtype:
         a, b = a.float(), b.float()
-    return LoraPair(a, b.contiguous(), scale)
+    return LoraPair(_copied(a), _copied(b), scale)
+
+
+def _copied(matrix: torch.Tensor) -> torch.Tensor:
+    return matrix.clone(memory_format=torch.contiguous_format)
 
 
 def _digest_of(directory: Path) -> bytes:

@@ -118,7 +118,11 @@ class CpuModels:
             log.info("model.runs_on_torch", architecture=config.architecture, reason=reason)
         plain = _parameters(weights)
         rows = LoraRows(whole_reader(config, request.loras)) if request.loras else None
-        model = HostDecoder(config, plain if rows is None else AdaptedParameters(plain, rows), taps=taps or NoTaps())
+        if rows is None:
+            model = HostDecoder(config, plain, taps=taps or NoTaps())
+        else:
+            adapted = AdaptedParameters(plain, rows, adapts_experts=True)
+            model = HostDecoder(config, adapted, taps=taps or NoTaps(), among=rows.among)
         size_bytes = weights.num_parameters * _FLOAT32_BYTES
         if weights.loaded_bytes < size_bytes and (weights.are_packed or request.path.suffix == ".gguf"):
             log.info("weights.dequantized", stored_bytes=weights.loaded_bytes, size_bytes=size_bytes, dtype="float32")

@@ -46,7 +46,7 @@ class LoraPartReader:
         self._read, self._cuts = whole_reader(config, limits), ShardCuts(config, shard)
         self._layers, self._is_first = stage_layers(config, stage), stage.is_first
         rows = LoraRows(self._read)
-        HostDecoder(config, AdaptedParameters(SketchParameters(has), rows))
+        HostDecoder(config, AdaptedParameters(SketchParameters(has), rows, adapts_experts=True))
         self._sites = rows.sites
 
     def __call__(self, path: Path, sites: Mapping[str, LoraSite]) -> LoraWeights:

@@ -4,6 +4,7 @@ Dims: T tokens, C chosen experts.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -22,20 +23,33 @@ MixOf = Callable[[Mapping[int, Expert], int], Mix]
 """(experts of a layer by number, number of all experts of the layer) -> their Mix."""
 
 
+RowScope = Callable[[torch.Tensor], AbstractContextManager[None]]
+"""Rows [n] of a step -> while it is entered, linear layers compute these rows."""
+
+
+def any_rows(rows: torch.Tensor) -> AbstractContextManager[None]:  # noqa: ARG001 - a RowScope
+    """Return a scope of layers that compute all rows alike."""
+    return nullcontext()
+
+
 class HostMixes:
     """Makes what computes the experts of each layer on the host; it counts their tokens.
+
+    Args:
+        among: tells the experts' linear layers which rows they compute.
 
     Attributes:
         expert_tokens: of each layer with experts, [experts]: tokens that each has computed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, among: RowScope = any_rows) -> None:
+        self._among = among
         self.expert_tokens: list[Ints] = []
 
     def __call__(self, experts: Mapping[int, Expert], num_experts: int) -> Mix:
         """Return the Mix of one more layer; see MixOf."""
         self.expert_tokens.append(np.zeros(num_experts, np.int64))
-        return ChosenExperts(experts, self.expert_tokens[-1])
+        return ChosenExperts(experts, self.expert_tokens[-1], self._among)
 
 
 class ChosenExperts:
@@ -44,10 +58,11 @@ class ChosenExperts:
     Args:
         experts: of a layer, by number.
         counts: [all experts], the tokens that chose each; they are counted here.
+        among: see HostMixes.
     """
 
-    def __init__(self, experts: Mapping[int, Mlp], counts: Ints) -> None:
-        self._experts, self._counts = experts, counts
+    def __init__(self, experts: Mapping[int, Mlp], counts: Ints, among: RowScope = any_rows) -> None:
+        self._experts, self._counts, self._among = experts, counts, among
 
     def __call__(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         """See Mix."""
@@ -56,7 +71,9 @@ class ChosenExperts:
         self._counts += tokens
         for number in filter(self._experts.__contains__, np.flatnonzero(tokens).tolist()):
             rows, places = (chosen == number).nonzero(as_tuple=True)
-            mixed.index_add_(0, rows, self._experts[number](x[rows]).mul_(weights[rows, places, None]))
+            with self._among(rows):
+                outputs = self._experts[number](x[rows])
+            mixed.index_add_(0, rows, outputs.mul_(weights[rows, places, None]))
         return mixed
 
 

@@ -4,7 +4,8 @@ While a model is built, AdaptedParameters wraps each layer that adapters may cha
 one of the host is LoraRows: it computes the rows of one adapter together, and skips rows without an adapter.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -19,8 +20,10 @@ from tetrad.worker_svc.layers.linear import Linear
 from tetrad.worker_svc.layers.parameters import Lookup, Parameters
 from tetrad.worker_svc.layers.rotary import interleave_heads
 
-NOT_ADAPTED = (".experts.", ".router", ".shared_expert_gate")
-"""Parts of canonical names of layers without adapters: their rows are not a step's tokens, or they choose experts."""
+_CHOOSING = (".router", ".shared_expert_gate")
+"""Parts of canonical names of layers without adapters: they choose experts."""
+_OF_EXPERTS = ".experts."
+"""Part of canonical names of layers whose rows are not a step's tokens, but those that chose an expert."""
 LoraReader = Callable[[Path, Mapping[str, LoraSite]], LoraWeights]
 
 
@@ -69,6 +72,7 @@ class LoraRows:
         self.orders: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
         self._installed: dict[int, TorchLora] = {}
         self.selected: Sequence[tuple[TorchLora, torch.Tensor]] = ()  # adapters, and the rows [n] that have them
+        self._ids: Ints = np.zeros(0, np.int64)  # of each row
 
     def linear(self, base: Linear, parts: Sequence[tuple[str, int]]) -> Linear:
         """See AdaptedLayers."""
@@ -105,8 +109,22 @@ class LoraRows:
 
     def select(self, lora_ids: Ints) -> None:
         """See ModelLoras."""
+        self._ids, self.selected = lora_ids, self._selection(lora_ids)
+
+    @contextmanager
+    def among(self, rows: torch.Tensor) -> Iterator[None]:
+        """Compute only these rows [n] of the selected ones: those that chose an expert; see RowScope."""
+        selected = self.selected
+        if selected:
+            self.selected = self._selection(self._ids[rows.numpy()])
+        try:
+            yield
+        finally:
+            self.selected = selected
+
+    def _selection(self, lora_ids: Ints) -> Sequence[tuple[TorchLora, torch.Tensor]]:
         ids = np.unique(lora_ids[lora_ids > 0])
-        self.selected = [(self._installed[each], torch.from_numpy(np.flatnonzero(lora_ids == each))) for each in ids.tolist()]
+        return [(self._installed[each], torch.from_numpy(np.flatnonzero(lora_ids == each))) for each in ids.tolist()]
 
 
 class AdaptedLinear:
@@ -164,10 +182,12 @@ class AdaptedParameters:
     Args:
         inner: the weights.
         layers: wrap each module that adapters may change.
+        adapts_experts: whether experts are among them.
     """
 
-    def __init__(self, inner: Parameters, layers: AdaptedLayers) -> None:
+    def __init__(self, inner: Parameters, layers: AdaptedLayers, *, adapts_experts: bool = False) -> None:
         self._inner, self._layers = inner, layers
+        self._not_adapted = _CHOOSING if adapts_experts else (*_CHOOSING, _OF_EXPERTS)
 
     def has(self, name: str) -> bool:
         """See Parameters."""
@@ -184,7 +204,7 @@ class AdaptedParameters:
     ) -> Linear:
         """See Parameters."""
         base = self._inner.linear(names, in_features, rotated=rotated, head_dim=head_dim, rotary_dim=rotary_dim)
-        if any(part in name for name, _ in names for part in NOT_ADAPTED):
+        if any(part in name for name, _ in names for part in self._not_adapted):
             return base
         for index, (name, size) in enumerate(names):
             self._layers.sites[name] = LoraSite(in_features, size)

@@ -14,7 +14,7 @@ from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.kv_cache.layer_groups import groups_of
 from tetrad.worker_svc.kv_cache.state_rows import StateRows, build_state_rows
 from tetrad.worker_svc.layers.collectives import Collectives
-from tetrad.worker_svc.layers.experts import HostMixes
+from tetrad.worker_svc.layers.experts import HostMixes, RowScope, any_rows
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.decoder import Decoder, GivenEmbeddings
@@ -56,6 +56,7 @@ class HostDecoder:
         ranks, vocab_size: see Decoder.
         is_alone: whether no other rank computes a part of the model; else it takes no embeddings in place of token ids.
         taps: see hidden states between layers.
+        among: see HostMixes.
 
     Attributes:
         expert_tokens: see HostMixes.
@@ -70,9 +71,10 @@ class HostDecoder:
         vocab_size: int | None = None,
         is_alone: bool = True,
         taps: Taps = NoTaps(),  # noqa: B008 - it has no state
+        among: RowScope = any_rows,
     ) -> None:
         attention, self.attention = host_attention(config)
-        mixes = HostMixes()
+        mixes = HostMixes(among)
         self._decoder = Decoder(config, parameters, attention, mixes, ranks=ranks, vocab_size=vocab_size, taps=taps)
         self.config, self.expert_tokens = self._decoder.config, mixes.expert_tokens
         self.kv_cache_spec = host_cache_spec(config)

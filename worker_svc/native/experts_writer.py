@@ -12,8 +12,9 @@ from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.model_facts.config import Experts, ModelConfig
 from tetrad.worker_svc.native.branch_writer import BranchWriter, Input
+from tetrad.worker_svc.native.loras import ProgramSites
 from tetrad.worker_svc.native.mlp_writer import MlpWriter
-from tetrad.worker_svc.native.program_builder import Epilogue, ProgramBuilder, Shared
+from tetrad.worker_svc.native.program_builder import Adapted, Epilogue, ProgramBuilder, Shared
 from tetrad.worker_svc.native.weights import NativeMatrix
 
 
@@ -27,6 +28,7 @@ class ExpertBuffers:
         outputs: of the experts.
         shared_gated, shared: input of the shared expert's last product, and its output.
         shared_gate: the score of the shared expert.
+        shrunk: what adapters make of the inputs of the experts' products.
     """
 
     scores: int
@@ -35,9 +37,10 @@ class ExpertBuffers:
     shared_gated: int
     shared: int
     shared_gate: int
+    shrunk: int
 
     @classmethod
-    def of(cls, config: ModelConfig, program: ProgramBuilder) -> "ExpertBuffers":
+    def of(cls, config: ModelConfig, program: ProgramBuilder, sites: ProgramSites) -> "ExpertBuffers":
         """Make the buffers for a model."""
         kinds = {layer.experts for layer in config.layers if layer.experts}
         return cls(
@@ -47,6 +50,7 @@ class ExpertBuffers:
             shared_gated=program.buffer(max(1, *(each.shared_size for each in kinds))),
             shared=program.buffer(config.hidden_size),
             shared_gate=program.buffer(1),
+            shrunk=sites.buffer_of_pairs(program, max(each.num_chosen for each in kinds)),
         )
 
 
@@ -68,6 +72,7 @@ class ExpertsWriter:
         parts = ("gate_proj", "up_proj") if branches.config.is_gated else ("up_proj",)
         self._inner = self._load(parts, experts.intermediate_size, branches.config.hidden_size)
         self._inner_biases = self._biases(parts, experts.intermediate_size)
+        self._inner_adapted = self._adapted(parts, experts.intermediate_size, branches.config.hidden_size)
 
     @property
     def matrices(self) -> Sequence[NativeMatrix]:
@@ -95,11 +100,13 @@ class ExpertsWriter:
             activation=config.activation,
             clamp=experts.clamp,
             source_is_quantized=source.is_quantized,
+            adapted=self._inner_adapted,
         )
         shared = self._write_shared(source)  # before the quantized input is overwritten
         down = self._load(("down_proj",), hidden, experts.intermediate_size)
         biases = self._biases(("down_proj",), hidden)
-        program.experts(routing, down, biases, buffers.gated, buffers.outputs, is_by_place=True)
+        adapted = self._adapted(("down_proj",), hidden, experts.intermediate_size)
+        program.experts(routing, down, biases, buffers.gated, buffers.outputs, is_by_place=True, adapted=adapted)
         if self._shared is not None:
             self._shared.write_down(buffers.shared_gated, buffers.shared)
         if not config.has_norms_after:
@@ -136,6 +143,10 @@ class ExpertsWriter:
                 f"Of {self._prefix}.experts.*.{parts[0]}.weight some are quantized and some are not; it is all or none."
             )
         return loaded
+
+    def _adapted(self, parts: Sequence[str], rows: int, columns: int) -> Adapted:
+        its_parts = [[(name, rows) for name in names] for names in self._names(parts)]
+        return self._branches.sites.add_experts(its_parts, columns, self._buffers.shrunk, is_paired=len(parts) > 1)
 
     def _biases(self, parts: Sequence[str], rows: int) -> torch.Tensor | None:
         found = [self._branches.parameters.bias(*((name, rows) for name in names)) for names in self._names(parts)]

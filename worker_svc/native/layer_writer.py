@@ -45,7 +45,7 @@ class LayerWriter:
         self._sites = sites
         self._branches = BranchWriter(config, parameters, program, buffers, sites)
         has_experts = any(layer.experts for layer in config.layers)
-        self._expert_buffers = ExpertBuffers.of(config, program) if has_experts else None
+        self._expert_buffers = ExpertBuffers.of(config, program, sites) if has_experts else None
         self._ropes = [rope for rope in config.ropes if rope]
         self.expert_tokens: list[Ints] = []
 

@@ -177,6 +177,24 @@ class ProgramSites:
     def __init__(self, loras: NativeLoras | NoNativeLoras, program: ProgramBuilder) -> None:
         self._loras, self._shrunk = loras, program.buffer(loras.shrunk_width)
 
+    def buffer_of_pairs(self, program: ProgramBuilder, num_chosen: int) -> int:
+        """Return a new buffer for products of experts: of each token one row for every expert that it may choose."""
+        return program.buffer(num_chosen * self._loras.shrunk_width)
+
+    def add_experts(
+        self, parts: Sequence[Sequence[tuple[str, int]]], columns: int, shrunk: int, *, is_paired: bool = False
+    ) -> Adapted:
+        """Return where adapters change products of experts: the first one's site, behind which the others' are.
+
+        Args:
+            parts: of each expert, see NativeLoras.add_product.
+            columns: inputs.
+            shrunk: see buffer_of_pairs.
+            is_paired: see NativeLoras.add_product.
+        """
+        sites = [self._loras.add_product(its_parts, columns, is_paired=is_paired) for its_parts in parts]
+        return Adapted(sites[0], shrunk)
+
     def add(self, parts: Sequence[tuple[str, int]], columns: int, *, is_paired: bool = False) -> Adapted:
         """Return where adapters change a product; see NativeLoras.add_product."""
         return Adapted(self._loras.add_product(parts, columns, is_paired=is_paired), self._shrunk)

@@ -226,6 +226,7 @@ class ProgramBuilder:
         clamp: float = 0.0,
         source_is_quantized: bool = False,
         is_by_place: bool = False,
+        adapted: Adapted = NOT_ADAPTED,
     ) -> None:
         """target [T * chosen, outputs], by place, = each expert's matrix times its tokens, plus its row of biases.
 
@@ -239,6 +240,7 @@ class ProgramBuilder:
             clamp: of gpt-oss's activation; 0: it is `activation`.
             source_is_quantized: of a source by token.
             is_by_place: see source.
+            adapted: where adapters change the first expert's product; the sites of the others are behind it.
         """
         assert len({(m.fields.rows, m.fields.columns, m.is_quantized) for m in matrices}) == 1, "experts differ"
         fields = (MatrixFields * len(matrices))(*(matrix.fields for matrix in matrices))
@@ -255,6 +257,8 @@ class ProgramBuilder:
             quantize=source_is_quantized,
             routing=self._routing(routing),
             is_by_place=is_by_place,
+            site=adapted.site,
+            shrunk=adapted.shrunk,
         )
 
     def mix(

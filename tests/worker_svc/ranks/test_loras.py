@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.lora_files import merged, save_lora
+from tests.lora_files import merged, merged_experts, save_expert_lora, save_lora
 from tests.worker_svc.conftest import Driver
 from tests.worker_svc.families.tiny_models import FAMILIES, save_family
 from tests.worker_svc.ranks.groups import Group, open_group
@@ -92,6 +92,26 @@ def test_fused_modules_are_cut_as_their_parts_are(family, modules, tmp_path, ass
         run_and_check(group, tmp_path / "model", {0: reference, 5: merged(reference, adapter)}, {5: adapter}, assert_greedy)
 
 
+def test_experts_take_adapters_in_stages(tmp_path, assert_greedy):
+    reference = save_family(tmp_path / "model", "qwen3_moe")
+    adapter = save_expert_lora(tmp_path / "adapter", reference, rank=4, seed=3)
+    with open_group(tmp_path, 1, 2) as group:
+        changed = merged_experts(reference, adapter)
+        run_and_check(group, tmp_path / "model", {0: reference, 5: changed}, {5: adapter}, assert_greedy)
+
+
+def test_adapters_of_experts_are_refused_by_name_where_ranks_share_layers(tmp_path):
+    reference = save_family(tmp_path / "model", "qwen3_moe")
+    adapter = save_expert_lora(tmp_path / "adapter", reference, rank=4, seed=3)
+    with open_group(tmp_path, 2) as group:
+        group.load(tmp_path / "model", loras=LIMITS)
+        for rank in group.ranks:
+            with pytest.raises(
+                ModelError, match=r"module model\.layers\.0\.mlp\.experts\.0\.\w+, which cannot be adapted on several"
+            ):
+                rank.worker.model_loras().read(adapter)
+
+
 def test_an_adapter_of_one_layer_alone_is_taken_by_every_stage(tmp_path, assert_greedy):
     reference = save_family(tmp_path / "model", "llama")
     adapter = save_lora(tmp_path / "adapter", reference, r"layers\.2\.self_attn\.q_proj")
@@ -123,7 +143,9 @@ def test_the_modules_of_a_model_without_values_are_those_of_the_model(name, tmp_
     source = open_weights(LoadRequest(str(tmp_path), tmp_path), unpacks=True)
     config = check_config(source.config, "cpu")
     rows = LoraRows(whole_reader(config, LIMITS))
-    HostDecoder(config, AdaptedParameters(HostParameters(WeightLoader(source, lambda *_: None), PlainLinear), rows))
+    HostDecoder(
+        config, AdaptedParameters(HostParameters(WeightLoader(source, lambda *_: None), PlainLinear), rows, adapts_experts=True)
+    )
 
     sketched = LoraPartReader(config, LIMITS, source.has, Shard(0, 1), Stage())
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.lora_files import merged, save_lora
+from tests.lora_files import merged, merged_experts, save_expert_lora, save_lora
 from tests.worker_svc.families.tiny_models import save_family
 from tetrad.services.errors import ModelError, NotFound, TetradError
 from tetrad.worker_svc.checkpoint.model_config import read_model_config
@@ -142,10 +142,40 @@ def test_fused_and_renamed_modules(family, modules, load_adapted, tmp_path, make
         assert_greedy(changed if handle % 2 else reference, prompt, outputs[handle])
 
 
+@pytest.mark.parametrize(
+    ("family", "renamed"),
+    [
+        ("qwen3_moe", {}),
+        ("mixtral", {"mlp.experts": "block_sparse_moe.experts", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}),
+        ("granite_moe", None),
+        ("gpt_oss", None),
+    ],
+)
+def test_experts_take_adapters_in_both_forms_of_peft(family, renamed, load_adapted, tmp_path, make_driver, assert_greedy):
+    """One batch of the base, of tensors of all experts together, and of modules of their own; None: PEFT writes none."""
+    reference = save_family(tmp_path / "model", family)
+    model, references = load_adapted(tmp_path / "model"), [reference]
+    for lora_id, forms in enumerate(({"is_stacked": True}, {"renamed": renamed}), 1):
+        if forms.get("renamed", {}) is not None:
+            adapter = save_expert_lora(tmp_path / str(lora_id), reference, rank=4 * lora_id, seed=lora_id, **forms)
+            model.loras.install(lora_id, model.loras.read(adapter))
+            references.append(merged_experts(reference, adapter, renamed))
+    driver = make_driver(model)
+    for handle, prompt in enumerate(PROMPTS):
+        driver.add(handle, prompt, LOGPROBS, lora_id=handle % len(references))
+
+    outputs = driver.generate(NUM_TOKENS, chunk=25)
+
+    for handle, prompt in enumerate(PROMPTS):
+        assert_greedy(references[handle % len(references)], prompt, outputs[handle])
+        if len(prompt) > 1:
+            _check_prompt_logprobs(references[handle % len(references)], prompt, driver.requests[handle])
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen2_moe", "deepseek_v3", "gpt_oss", "falcon_h1", "qwen3_next", "gpt_neox"])
 def test_adapters_may_change_every_matrix_but_those_that_the_documentation_names(family, load_adapted, tmp_path):
     save_family(tmp_path, family)
-    names = {"experts and their routers": (".experts.", ".router", "shared_expert_gate"), "`kv_b_proj`": (".kv_b_proj",)}
+    names = {"routers, experts on the GPU": (".router", "shared_expert_gate"), "`kv_b_proj`": (".kv_b_proj",)}
     kept = tuple(each for said in NOT_ADAPTED_OF.values() for each in names[said])
     shapes = tensor_shapes(read_config(read_model_config(tmp_path)))
     matrices = {name.removesuffix(".weight") for name, shape in shapes.items() if len(shape) == 2 and name.endswith(".weight")}

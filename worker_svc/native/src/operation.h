@@ -44,8 +44,9 @@ struct Operation {
   const Routing* routing;  // ROUTE, EXPERTS, MIX
   int32_t is_by_place;   // EXPERTS: the source has a row for each pair, by place; else one for each token
   int32_t shared, shared_gate;  // MIX: the buffer of the shared expert's outputs, and that of its gate's scores; negative: none
-  int32_t site;          // EMBED, LINEAR: its number in the tables of adapters, -1: no adapter changes it
-  int32_t shrunk;        // LINEAR with a site: the buffer for a x
+  int32_t site;          // EMBED, LINEAR, EXPERTS: its number in the tables of adapters, of experts the first one's; -1: no adapter
+                         // changes it
+  int32_t shrunk;        // LINEAR and EXPERTS with a site: the buffer for a x, of experts by place
 };
 
 // What a step brings: T tokens of R sequences. Arrays belong to the caller and live as long as the call.

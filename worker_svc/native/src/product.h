@@ -40,8 +40,8 @@ struct Product {
   const int32_t* places;       // which of these each row is; null: they are in order
   float* out;                  // rows of outputs, out_stride apart
   int64_t out_stride;
-  const LoraSite* const* adapters;  // of the rows, or null
-  const float* shrunk;              // a x of the rows, shrunk_stride apart
+  const LoraSite* const* sites;  // what the adapter of each row changes, null: nothing; or null: no row has an adapter
+  const float* shrunk;           // a x of the rows, shrunk_stride apart
   int64_t shrunk_stride;
 
   // Compute one panel of the outputs, or a pair of them. `next` is a panel that a thread most likely reads soon; `tops`, of the rows,
@@ -57,13 +57,6 @@ struct Product {
   Activations activations(int64_t row) const {
     const int64_t place = places ? places[row] : row;
     return Activations::at(prepared + place * Activations::size_bytes(matrix.columns), matrix.columns);
-  }
-
-  // What a row's adapter changes; null: nothing.
-  const LoraSite* site(int64_t row) const {
-    if (!adapters || operation.site < 0 || !adapters[row]) return nullptr;
-    const LoraSite* found = adapters[row] + operation.site;
-    return found->num_parts ? found : nullptr;
   }
 
   // Inlined into the loop that calls it, GCC loads weights anew for every row: with AVX2, two thirds of the speed.
@@ -152,9 +145,9 @@ struct Product {
   // Outputs `first` .. of some rows: look for the largest; or add the bias, store, activate or add to the target.
   void finish(int64_t first, int64_t size, int64_t row, int rows, float* products, Top* tops) const {
     const int64_t count = std::min(size, matrix.num_outputs() - first);
-    if (adapters)
+    if (sites)
       for (int i = 0; i < rows; i++)
-        if (const LoraSite* its = site(row + i)) expand(*its, shrunk + (row + i) * shrunk_stride, first, size, products + i * size);
+        if (const LoraSite* its = sites[row + i]) expand(*its, shrunk + (row + i) * shrunk_stride, first, size, products + i * size);
     if (operation.epilogue == TOP) {
       for (int i = 0; i < rows; i++) tops[i].take(products + i * size, first, count);
       return;
@@ -173,7 +166,7 @@ struct Product {
     for (int i = 0; i < rows; i++) {
       float* its_gate = gate + i * size;
       float* its_up = up + i * size;
-      if (const LoraSite* its = site(row + i)) {
+      if (const LoraSite* its = sites ? sites[row + i] : nullptr) {
         const float* its_shrunk = shrunk + (row + i) * shrunk_stride;
         expand(*its, its_shrunk, first, size, its_gate);
         expand(*its, its_shrunk, (outputs + LANES - 1) / LANES * LANES + first, size, its_up);

@@ -80,11 +80,19 @@ class Run {
     return Activations::at(quantized_ + token * Activations::size_bytes(columns), columns);
   }
 
-  // What a token's adapter changes of an operation's product; null: nothing.
-  const LoraSite* site(const Operation& operation, int64_t token) const {
-    if (!step_.adapters || operation.site < 0 || !step_.adapters[token]) return nullptr;
-    const LoraSite* found = step_.adapters[token] + operation.site;
+  // Whether a token of the step has an adapter that may change an operation.
+  bool is_adapted(const Operation& operation) const { return step_.adapters && operation.site >= 0; }
+
+  // What a token's adapter changes of an operation's product, or of an expert's product; null: nothing.
+  const LoraSite* site(const Operation& operation, int64_t token, int64_t expert = 0) const {
+    if (!is_adapted(operation) || !step_.adapters[token]) return nullptr;
+    const LoraSite* found = step_.adapters[token] + operation.site + expert;
     return found->num_parts ? found : nullptr;
+  }
+
+  // What the adapter of a pair's token changes of its expert's product; null: nothing.
+  const LoraSite* pair_site(const Operation& operation, int64_t place) const {
+    return site(operation, program_.pairs.tokens[place], program_.pairs.experts[place]);
   }
 
   // Longest sequences come first in a step, so the last items are the smallest.
@@ -178,17 +186,18 @@ class Run {
         quantize_row(row(operation.source, token), matrix.columns, activations(token, matrix.columns));
       });
     }
-    if (step_.adapters && operation.site >= 0) shrink_rows(operation, phases[2]);
+    if (is_adapted(operation)) shrink_rows(operation, phases[2]);
     const Shares shares(matrix, team_.size());
     const int64_t pieces = (step_.num_tokens + TOKENS_AT_ONCE - 1) / TOKENS_AT_ONCE;
     const int64_t row_bytes = prepared_bytes(matrix);
     phases[1].work_off(pieces * shares.spans, [&](int64_t item) {
       const int64_t begin = item / shares.spans * TOKENS_AT_ONCE, end = std::min(begin + TOKENS_AT_ONCE, step_.num_tokens);
-      const bool is_adapted = step_.adapters && operation.site >= 0;
+      const LoraSite* sites[TOKENS_AT_ONCE];
+      for (int64_t token = begin; is_adapted(operation) && token < end; token++) sites[token - begin] = site(operation, token);
       const Product product{operation, matrix, operation.first, end - begin, row(operation.source, begin), width(operation.source),
                             quantized_ + begin * row_bytes, nullptr, row(operation.target, begin) + operation.column,
-                            width(operation.target), is_adapted ? step_.adapters + begin : nullptr,
-                            is_adapted ? row(operation.shrunk, begin) : nullptr, width(operation.shrunk)};
+                            width(operation.target), is_adapted(operation) ? sites : nullptr,
+                            is_adapted(operation) ? row(operation.shrunk, begin) : nullptr, width(operation.shrunk)};
       const int64_t span = item % shares.spans;
       Top tops[TOKENS_AT_ONCE];
       if (operation.epilogue == TOP) std::fill_n(tops, end - begin, Top::from(span * shares.span * matrix.panel_rows()));
@@ -230,6 +239,8 @@ class Run {
         quantize_row(source + row * columns, columns, Activations::at(quantized_ + row * row_bytes, columns));
       });
     }
+    if (is_adapted(operation)) shrink_pairs(operation, phases[2]);
+    const int64_t shrunk_stride = stride_of_pairs(operation);
     const Shares shares(any, team_.size());
     // All threads must see one count, also one that comes late, when a later layer has sorted its pairs: it is that of the most pieces.
     phases[1].work_off(Pairs::most_pieces(*operation.routing, step_.num_tokens) * shares.spans, [&](int64_t item) {
@@ -245,9 +256,12 @@ class Run {
           std::memcpy(gathered.data() + i * columns, source + tokens[i] * columns, columns * sizeof(float));
         x = gathered.data();
       }
+      const LoraSite* sites[TOKENS_AT_ONCE];
+      for (int64_t i = 0; is_adapted(operation) && i < piece.count; i++) sites[i] = pair_site(operation, piece.first + i);
       const Product product{operation, matrix, operation.first ? operation.first + piece.expert * matrix.rows : nullptr, piece.count, x,
                             columns, quantized_ + (tokens ? 0 : piece.first * row_bytes), tokens,
-                            buffers_[operation.target] + piece.first * outputs, outputs, nullptr, nullptr, 0};
+                            buffers_[operation.target] + piece.first * outputs, outputs, is_adapted(operation) ? sites : nullptr,
+                            is_adapted(operation) ? buffers_[operation.shrunk] + piece.first * shrunk_stride : nullptr, shrunk_stride};
       compute(product, shares, item, nullptr);
     });
   }
@@ -279,6 +293,23 @@ class Run {
       if (!its || first >= its->rank) return;
       shrink(*its, row(operation.source, token), operation.matrix->columns, first, std::min(first + RANKS_AT_ONCE, its->rank),
              row(operation.shrunk, token));
+    });
+  }
+
+  // The columns of a pair in the buffer for a x of experts, which has room for the most pairs of a token.
+  int64_t stride_of_pairs(const Operation& operation) const {
+    return is_adapted(operation) ? width(operation.shrunk) / program_.most_chosen : 0;
+  }
+
+  void shrink_pairs(const Operation& operation, Phase& phase) {
+    const int64_t pieces = (step_.adapter_rank + RANKS_AT_ONCE - 1) / RANKS_AT_ONCE, stride = stride_of_pairs(operation);
+    const int64_t columns = operation.matrix->columns;
+    phase.work_off(step_.num_tokens * operation.routing->num_chosen * pieces, [&](int64_t item) {
+      const int64_t place = item / pieces, first = item % pieces * RANKS_AT_ONCE;
+      const LoraSite* its = pair_site(operation, place);
+      if (!its || first >= its->rank) return;
+      const float* x = buffers_[operation.source] + (operation.is_by_place ? place : program_.pairs.tokens[place]) * columns;
+      shrink(*its, x, columns, first, std::min(first + RANKS_AT_ONCE, its->rank), buffers_[operation.shrunk] + place * stride);
     });
   }
 

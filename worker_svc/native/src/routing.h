@@ -97,6 +97,7 @@ struct Pairs {
   std::vector<int32_t> chosen;       // [T, C]
   std::vector<int32_t> places;       // [T, C]
   std::vector<int32_t> tokens;       // by place
+  std::vector<int32_t> experts;      // by place
   std::vector<ExpertPiece> pieces;   // expert by expert
   std::vector<int64_t> next;         // by expert, while they are sorted
 
@@ -108,6 +109,7 @@ struct Pairs {
     chosen.resize(size);
     places.resize(size);
     tokens.resize(size);
+    experts.resize(size);
   }
 
   // The most pieces that the pairs of T tokens can make.
@@ -135,6 +137,7 @@ struct Pairs {
       const int64_t place = next[chosen[pair]]++;
       places[pair] = static_cast<int32_t>(place);
       tokens[place] = static_cast<int32_t>(pair / count);
+      experts[place] = chosen[pair];
     }
   }
 

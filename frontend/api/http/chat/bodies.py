@@ -28,7 +28,9 @@ class ChatMessage(BaseModel):
 
     role: str = Field(description="system, developer, user, assistant or tool.")
     content: str | list[dict[str, Any]] | None = Field(
-        None, description="Text, or a list of parts of type text (and refusal, for the assistant)."
+        None,
+        description="Text, or a list of parts of type text, of type prompt_embeds (`data`: base64 of a safetensors file) where"
+        " the server takes those, or refusal, for the assistant.",
     )
     name: str | None = Field(
         None, description="Who of several speakers of this role says it, where the chat template shows it."
@@ -148,7 +150,7 @@ class ChatCompletionRequest(SamplingBody):
     modalities: list[str] | None = Field(None, description="Only ['text'] is supported.")
     audio: dict[str, Any] | None = Field(None, description="Not supported: answers are text.")
     web_search_options: dict[str, Any] | None = Field(None, description="Not supported.")
-    prompt_embeds: Any = Field(None, description="Not supported: /v1/completions takes them.")
+    prompt_embeds: Any = Field(None, description="Not supported: use a part of type prompt_embeds in a message.")
     functions: list[dict[str, Any]] | None = Field(None, description="Not supported: use tools.")
     function_call: str | dict[str, Any] | None = Field(None, description="Not supported: use tool_choice.")
     prediction: PredictedContent | None = Field(
@@ -189,7 +191,7 @@ class ChatCompletionRequest(SamplingBody):
         if self.audio is not None:
             raise ValueError("audio is not supported: answers are text.")
         if self.prompt_embeds is not None:
-            raise ValueError("prompt_embeds is not supported for chats: /v1/completions takes them.")
+            raise ValueError("prompt_embeds is not supported for chats: use a part of type prompt_embeds in a message.")
         if self.web_search_options is not None:
             raise ValueError("web_search_options is not supported: this server does not search the web.")
         return self

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from tetrad.frontend.api.http.chat.bodies import ChatCompletionRequest
 from tetrad.frontend.api.http.chat.conversations import conversation_of, echoed_text
 from tetrad.frontend.api.http.chat.documentation import CHAT_EXAMPLE
+from tetrad.frontend.api.http.chat.embeds import with_decoded_embeds
 from tetrad.frontend.api.http.chat.objects import (
     ChatChoice,
     ChatChunk,
@@ -32,7 +33,7 @@ from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, UsageCount, e
 from tetrad.frontend.api.http.schemas.sampling import sampling_params_of
 from tetrad.frontend.api.http.sse.rendering import json_event, json_response, rendered
 from tetrad.frontend.api.http.sse.streams import stream_response, until_disconnected
-from tetrad.frontend.chat.conversation import forces_calls
+from tetrad.frontend.chat.conversation import Conversation, forces_calls
 from tetrad.frontend.chat.turn_stream import TurnPart, TurnStream, TurnUpdate
 from tetrad.frontend.chat.turns import start_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
@@ -51,8 +52,10 @@ _DOCS = documented(ChatCompletionRequest, answer=ChatCompletion, example=CHAT_EX
 async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
     body = await read_prompt_body(request, ChatCompletionRequest)
-    rank = data_parallel_rank_of(request)
-    job = _Chat(llm_of(request, body.model), body, request_id_of(request, body.request_id), rank)
+    llm, rank = llm_of(request, body.model), data_parallel_rank_of(request)
+    takes_embeds = request.app.state.settings.enable_prompt_embeds
+    conversation = await with_decoded_embeds(conversation_of(body), enabled=takes_embeds, echoes=body.echo)
+    job = _Chat(llm, body, conversation, request_id_of(request, body.request_id), rank)
     if body.stream:
         return stream_response(request, job.stream())
     return await until_disconnected(request.receive, job.answer())
@@ -61,7 +64,9 @@ async def create_chat_completion(request: Request) -> Response:
 class _Chat:
     """One request to this endpoint."""
 
-    def __init__(self, llm: AsyncLLM, body: ChatCompletionRequest, request_id: str, rank: int | None) -> None:
+    def __init__(
+        self, llm: AsyncLLM, body: ChatCompletionRequest, conversation: Conversation, request_id: str, rank: int | None
+    ) -> None:
         self._llm = llm
         self._body = body
         self._id = f"chatcmpl-{request_id}"
@@ -72,7 +77,7 @@ class _Chat:
         self._num_top = len(body.logprob_token_ids) + 1 if body.logprob_token_ids else body.top_logprobs or 0
         if self._num_top == -1:
             self._num_top = llm.engine_info.vocab_size
-        self._conversation = conversation_of(body)
+        self._conversation = conversation
         self._echoed = echoed_text(body)
         self._params = sampling_params_of(
             body,

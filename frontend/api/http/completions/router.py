@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tetrad.frontend.api.http.completions.bodies import CompletionRequest
-from tetrad.frontend.api.http.completions.embeds import decode_embeds
 from tetrad.frontend.api.http.completions.merging import merged
 from tetrad.frontend.api.http.documentation.routes import documented, stream_of_chunks
 from tetrad.frontend.api.http.requests.body import read_prompt_body
+from tetrad.frontend.api.http.requests.embeds import decode_embeds
 from tetrad.frontend.api.http.requests.headers import data_parallel_rank_of, request_id_of
 from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts

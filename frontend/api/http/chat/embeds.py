@@ -1,0 +1,56 @@
+"""Chat embeddings: reads the parts of messages that are prompt embeddings, {"type": "prompt_embeds", "data": base64}."""
+
+import dataclasses
+from typing import Any
+
+from tetrad.frontend.api.http.requests.embeds import check_embeds_allowed, decode_files
+from tetrad.frontend.chat.conversation import Conversation
+from tetrad.frontend.chat.embedded import mark_of
+from tetrad.services.errors import InvalidRequest
+
+_TYPE = "prompt_embeds"
+
+
+async def with_decoded_embeds(conversation: Conversation, *, enabled: bool, echoes: bool) -> Conversation:
+    """Return a conversation with marks in place of its embeddings, which are beside the messages.
+
+    Args:
+        conversation: as the body has it.
+        enabled: whether the server takes embeddings.
+        echoes: the body asks for a message back.
+
+    Raises:
+        InvalidRequest: they are not taken, or are not what they should be; it names the part.
+    """
+    if not any(_is_embedded(part) for message in conversation.messages for part in _parts(message)):
+        return conversation
+    files: list[tuple[str, str]] = []
+    messages = []
+    for place, message in enumerate(conversation.messages):
+        parts = _parts(message).copy()
+        for number, part in enumerate(parts):
+            if _is_embedded(part):
+                field = f"messages[{place}].content[{number}]"
+                check_embeds_allowed(field, enabled=enabled, echoes=echoes)
+                parts[number] = {"type": "text", "text": mark_of(len(files))}
+                files.append((f"{field}.data", _data(part, f"{field}.data")))
+        messages.append({**message, "content": parts} if parts else message)
+    if conversation.add_special_tokens:
+        raise InvalidRequest("add_special_tokens is not compatible with prompt embeds.", field="add_special_tokens")
+    return dataclasses.replace(conversation, messages=messages, embeds=await decode_files(files))
+
+
+def _parts(message: dict[str, Any]) -> list[Any]:
+    content = message.get("content")
+    return content if isinstance(content, list) else []
+
+
+def _is_embedded(part: object) -> bool:
+    return isinstance(part, dict) and part.get("type") == _TYPE
+
+
+def _data(part: dict[str, Any], field: str) -> str:
+    data = part.get("data")
+    if not isinstance(data, str) or not data:
+        raise InvalidRequest(f"{field} must be the base64 of a safetensors file, got {type(data).__name__}.", field=field)
+    return data
