@@ -19,7 +19,7 @@ from tetrad.worker_svc.layers.rotary import TurnTable, rotary_of
 from tetrad.worker_svc.model_facts.config import Rope
 from tetrad.worker_svc.model_facts.encoder import EncoderConfig
 from tetrad.worker_svc.models.encoder_weights import EncoderWeights, Parameters
-from tetrad.worker_svc.models.packed_prompts import Embeddings, PackedPrompts, PromptGroup, Upload
+from tetrad.worker_svc.models.packed_prompts import Embeddings, PackedPrompts, PromptGroup, Upload, rows_summed_by_torch
 
 ACTIVATION_FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": F.gelu,
@@ -100,7 +100,7 @@ class Encoder:
     ) -> None:
         self.config, self.vocab_size = config, config.vocab_size
         self._upload, self._groups_of = upload, groups_of
-        self._embeddings = Embeddings(config, weights, upload)
+        self._embeddings = Embeddings(config, weights, partial(rows_summed_by_torch, upload))
         self._embedding_norm = self._norm(weights.norm(weights.names.embedding_norm))
         tables = {rope: TurnTable(rotary_of(rope.dim, rope.theta, rope.scaling).to(weights.device)) for rope in config.ropes}
         self._layers = [self._read_layer(weights, make_linear, index, tables) for index in range(config.num_layers)]

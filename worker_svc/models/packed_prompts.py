@@ -89,17 +89,42 @@ class PackedEncoder(Protocol):
         """Return the last layer's hidden states [T, hidden_size]; valid until the next call."""
 
 
+SumRows = Callable[[Sequence[tuple[torch.Tensor, Ints]]], torch.Tensor]
+"""Tables [N, hidden] and a row of each for every token [T] -> the sums of the rows [T, hidden]."""
+
+
+def rows_summed_by_numpy(parts: Sequence[tuple[torch.Tensor, Ints]]) -> torch.Tensor:
+    """Sum on the calling thread; see SumRows.
+
+    Torch divides these few megabytes among its threads. On a busy machine they wait for each other for longer than they add.
+    """
+    (table, indices), *others = parts
+    x = table.numpy().take(indices, 0)
+    for table, indices in others:
+        x += table.numpy().take(indices, 0)
+    return torch.from_numpy(x)
+
+
+def rows_summed_by_torch(upload: Upload, parts: Sequence[tuple[torch.Tensor, Ints]]) -> torch.Tensor:
+    """Sum on the device to which `upload` brings the indices; see SumRows."""
+    (table, indices), *others = parts
+    x = table[upload(indices)]
+    for table, indices in others:
+        x += table[upload(indices)]
+    return x
+
+
 class Embeddings:
     """Tables of words, positions and token types; what they give is not normed yet.
 
     Args:
         config: sizes.
         weights: of the encoder.
-        upload: brings ids to the tables.
+        sum_rows: adds up rows of the tables.
     """
 
-    def __init__(self, config: EncoderConfig, weights: EncoderWeights, upload: Upload = torch.from_numpy) -> None:
-        names, self._upload = weights.names, upload
+    def __init__(self, config: EncoderConfig, weights: EncoderWeights, sum_rows: SumRows = rows_summed_by_numpy) -> None:
+        names, self._sum_rows = weights.names, sum_rows
         self._words = weights.table(names.words, config.vocab_size)
         self._types = weights.table(names.token_types, config.num_token_types) if config.num_token_types else None
         num_positions = config.max_position_embeddings + config.first_position
@@ -108,9 +133,9 @@ class Embeddings:
 
     def of(self, prompts: PackedPrompts) -> torch.Tensor:
         """Return the sum of the tables' rows, [T, hidden_size]."""
-        x = self._words[self._upload(prompts.token_ids)]
+        parts = [(self._words, prompts.token_ids)]
         if self._positions is not None:
-            x += self._positions[self._upload(prompts.positions)]
+            parts.append((self._positions, prompts.positions))
         if self._types is not None:
-            x += self._types[self._upload(np.minimum(prompts.token_types, len(self._types) - 1))]
-        return x
+            parts.append((self._types, np.minimum(prompts.token_types, len(self._types) - 1)))
+        return self._sum_rows(parts)
