@@ -44,7 +44,7 @@ family's config.
   activations are refused by name.
 - **Quantizations, GPU**: {online} at load, and quantized checkpoints ({methods}) where each matrix is stored by itself.
 - **LoRA**: the devices on which adapters ([lora.md](lora.md)) change all matrices of a model, but those that are named.
-- **Pooling**: the device on which a model makes embeddings, classes and scores ([pooling.md](pooling.md)).
+- **Pooling**: the devices on which a model makes embeddings, classes and scores ([pooling.md](pooling.md)).
 
 A family is added as a function in [worker_svc/families](../worker_svc/families), an entry of the registry, and a tiny model in
 [tiny_models.py](../tests/worker_svc/families/tiny_models.py), whose tokens a test compares with those of transformers.
@@ -155,10 +155,10 @@ _WITHOUT_CLASS: dict[str, dict[str, Any]] = {
 _POOLING = """
 ## Models that pool
 
-Encoders and decoders make embeddings, classes and scores ([pooling.md](pooling.md)) on the CPU
-device. Encoders run in float32, by [encoder.py](../worker_svc/models/encoder.py). Every decoder of the table above pools by its
-program there: as an embedder, with `--runner pooling` or with a `modules.json` beside its weights, and as the variants below.
-With `--runner generate --convert embed` it generates and embeds.
+Encoders and decoders make embeddings, classes and scores ([pooling.md](pooling.md)) on the CPU and on the CUDA device. Encoders
+run by [encoder.py](../worker_svc/models/encoder.py), on the CPU in float32 and with native kernels where there are any. Every
+decoder of the table above pools by its program on that device: as an embedder, with `--runner pooling` or with a `modules.json`
+beside its weights, and as the variants below. With `--runner generate --convert embed` it generates and embeds.
 
 | architecture of a decoder ends in | tasks |
 |---|---|
@@ -222,7 +222,7 @@ def _row(architecture: str) -> str:
         ", ".join(_on_host(is_native=is_native, has_gguf=bool(gguf), checkpoints=_on_host_quantized(config))) or "–",
         "at load, checkpoints" if _has_plain_matrices(config) else "at load",
         _loras(config),
-        "CPU" if generator_of(_pooling_variant(architecture), FAMILIES) else "–",
+        "CPU, GPU" if generator_of(_pooling_variant(architecture), FAMILIES) else "–",
         ", ".join(sorted(traits)) or "–",
     )
     return f"| {' | '.join(cells)} |\n"

@@ -61,13 +61,13 @@ class PackedLayerAttention:
             queries = query[start:end].reshape(length, kv_heads, groups, dim).permute(1, 2, 0, 3)
             both = key_value[start:end].reshape(length, 2, kv_heads, 1, dim).permute(1, 2, 3, 0, 4)
             key, value = both.expand(-1, -1, groups, -1, -1)
-            found = self._scores.chunk(queries, key, value, self._mask(length))
+            found = self._scores.chunk(queries, key, value, self._mask(query, length))
             output[start:end] = found.permute(2, 0, 1, 3).reshape(length, -1)
         return output
 
-    def _mask(self, length: int) -> torch.Tensor:
-        mask = torch.zeros(length, length)
+    def _mask(self, query: torch.Tensor, length: int) -> torch.Tensor:
+        mask = query.new_zeros(length, length)
         if self._window is None:
             return mask
-        places = torch.arange(length)
+        places = torch.arange(length, device=query.device)
         return mask.masked_fill_((places[:, None] - places).abs() > self._window // 2, -torch.inf)

@@ -34,6 +34,9 @@ _OUTPUT_LAYERS = ("output.weight", "embed_out.weight")
 class WeightLoader:
     """Reads tensors from a source, each once.
 
+    Attributes:
+        device: of the tensors; the host.
+
     Args:
         source: opened files.
         report: told after each tensor how many of all bytes are loaded.
@@ -41,6 +44,7 @@ class WeightLoader:
 
     def __init__(self, source: WeightSource, report: Progress) -> None:
         self._source, self._report = source, report
+        self.device = torch.device("cpu")
         self._loaded_bytes = 0
         self.num_parameters = 0
 

@@ -26,6 +26,6 @@ def check_generates(request: LoadRequest, config: Mapping[str, Any], device: str
     """Raise ModelError for a decoder that pools, on a device whose runner does not."""
     if find_use(request, config) is not None:
         raise ModelError(
-            f"Architecture {architecture_of(config)[:80]} pools, which only the cpu device supports, not {device}; start with "
-            "--device cpu, or a generator with --runner generate."
+            f"Architecture {architecture_of(config)[:80]} pools, which the {device} device does not; use --device cpu or cuda, "
+            "or a generator with --runner generate."
         )

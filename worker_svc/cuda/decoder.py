@@ -115,6 +115,10 @@ class KernelDecoder:
             x = add_rms_norm(x, residual, next_norm, config.norm_eps)
         return x
 
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the hidden states themselves: `forward` has normed them."""
+        return hidden
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return [N, vocab_size] float32 for hidden states [N, hidden]."""
         return self._head(hidden)

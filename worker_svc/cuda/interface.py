@@ -63,5 +63,8 @@ class DeviceModel(Protocol):
             given: embeddings in place of ids.
         """
 
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return rows [N, hidden] of what `forward` returned behind the last norm."""
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return [N, vocab_size] float32 for hidden states [N, hidden]."""

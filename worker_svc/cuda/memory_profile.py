@@ -1,19 +1,24 @@
 """Memory profile: runs the largest step to measure its memory beyond weights and KV cache.
 
 Largest in tokens, and in its requests' parameters: all of them have penalties, which take a line of the vocabulary each,
-truncated sampling, and log-probabilities, and adapters where the model takes any. Before it, blocks are swapped out.
+truncated sampling, and log-probabilities, and adapters where the model takes any. Before it, blocks are swapped out. A model
+that pools runs a step of pooling requests, whose tokens are all answered if it has such a task.
 """
 
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 
 from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.plan import SamplingSpec, finished
+from tetrad.worker_svc.core.pooling import PoolingFacts, PoolingSpec
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.loras import DeviceLoras
+from tetrad.worker_svc.cuda.pooling_rows import DevicePoolingRows
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.kv_cache.swap_pool import blocks_at_once
 from tetrad.worker_svc.runner.warm_up import dummy_plan
@@ -25,9 +30,20 @@ _EVERYTHING = SamplingSpec(top_k=2, top_p=0.9, min_p=0.01, repetition_penalty=1.
 
 
 def worst_case_bytes(
-    model: DeviceModel, accelerator: Accelerator, max_num_batched_tokens: int, loras: DeviceLoras | None = None
+    model: DeviceModel,
+    accelerator: Accelerator,
+    max_num_batched_tokens: int,
+    loras: DeviceLoras | None = None,
+    pooling: Callable[[InputBatch], DevicePoolingRows] | None = None,
+    asked: Sequence[PoolingSpec | None] = (None,),
 ) -> int:
-    """Return the bytes of a step of `max_num_batched_tokens` tokens, divided among as many requests as may sample at once."""
+    """Return the bytes of a step of `max_num_batched_tokens` tokens, divided among as many requests as may sample at once.
+
+    Args:
+        model, accelerator, loras, pooling: as the runner takes them.
+        max_num_batched_tokens: of the largest step.
+        asked: what the requests of each step that is run ask for, see `largest_asked`.
+    """
     num_requests = min(_MOST_SAMPLING_ROWS, max_num_batched_tokens)
     num_tokens = min(-(-max_num_batched_tokens // num_requests), model.config.max_position_embeddings)
     block_size = model.kv_cache_spec.block_size_for(_BLOCK_SIZE)
@@ -40,11 +56,21 @@ def worst_case_bytes(
         num_host_blocks=1,
     )
     the_same = np.zeros(blocks_at_once(model.kv_cache_spec.block_size_bytes(block_size)), np.int64)
-    plan = replace(dummy_plan(num_requests, num_tokens, layout, _EVERYTHING), swap_out=(the_same, the_same))
+    plans = [dummy_plan(num_requests, num_tokens, layout, _EVERYTHING, spec) for spec in asked]
 
     def run() -> None:
-        runner = CudaModelRunner(model, layout, accelerator, use_graphs=False, loras=loras)
+        runner = CudaModelRunner(model, layout, accelerator, use_graphs=False, loras=loras, pooling=pooling)
         with nullcontext() if loras is None else loras.rehearsal():
-            finished(runner.execute(plan))
+            for plan in plans:
+                finished(runner.execute(replace(plan, swap_out=(the_same, the_same))))
+                runner.forget_all()
 
     return accelerator.peak_bytes(run)
+
+
+def largest_asked(facts: PoolingFacts | None) -> list[PoolingSpec | None]:
+    """Return what the requests of the largest steps of a model ask for; None stands for generation."""
+    if facts is None:
+        return [None]
+    task = next((task for task in facts.tasks if task in ("token_embed", "token_classify")), facts.tasks[0])
+    return [None, PoolingSpec(task)] if facts.generates else [PoolingSpec(task)]

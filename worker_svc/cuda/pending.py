@@ -17,6 +17,7 @@ from tetrad.services.errors import TetradError
 from tetrad.worker_svc.core.plan import ModelRunnerOutput
 from tetrad.worker_svc.core.request_table import RequestTable
 from tetrad.worker_svc.cuda.device.accelerator import Download
+from tetrad.worker_svc.cuda.pooling_rows import LaunchedPooling
 from tetrad.worker_svc.cuda.sampling.prompt_logprobs import LaunchedPrompts
 from tetrad.worker_svc.cuda.sampling.sampler import DeviceSampled
 from tetrad.worker_svc.runner.prompt_logprobs import prompt_failures
@@ -101,7 +102,7 @@ class LaunchedStep:
     Args:
         step_id: of the plan.
         launch: its number, see LaunchLog.
-        samples, prompts: what was launched; their tensors, in this order, are what `download` brings.
+        samples, prompts, pooling: what was launched; their tensors, in this order, are what `download` brings.
         has_drafts: whether a request may have several tokens.
         failures: of requests that could not be run at all.
         log: shared by the steps of a runner.
@@ -117,6 +118,7 @@ class LaunchedStep:
         samples: LaunchedSamples,
         has_drafts: bool,
         prompts: LaunchedPrompts,
+        pooling: LaunchedPooling,
         download: Download,
         failures: Sequence[tuple[int, TetradError]],
         log: LaunchLog,
@@ -124,18 +126,19 @@ class LaunchedStep:
         input_seconds: float,
     ) -> None:
         self._step_id, self._launch, self._has_drafts = step_id, launch, has_drafts
-        self._samples, self._prompts, self._download = samples, prompts, download
+        self._samples, self._prompts, self._pooling, self._download = samples, prompts, pooling, download
         self._failures, self._log = failures, log
         self._started, self._input_seconds = started, input_seconds
 
     def wait(self) -> ModelRunnerOutput:
         """Return what the step brought."""
         arrays = self._download.wait()
-        num_sampled = len(self._samples.tensors)
+        num_sampled, num_pooled = len(self._samples.tensors), len(self._pooling.tensors)
         handles, sampled = self._samples.read(arrays[:num_sampled])
         are_over = self._log.are_over(handles, self._launch)
-        prompt_logprobs = self._prompts.read(arrays[num_sampled:])
-        failures = dict(prompt_failures(prompt_logprobs))
+        prompt_logprobs = self._prompts.read(arrays[num_sampled : len(arrays) - num_pooled])
+        pooled, pooling_failures = self._pooling.read(arrays[len(arrays) - num_pooled :])
+        failures = dict([*prompt_failures(prompt_logprobs), *pooling_failures])
         failures.update((int(handles[row]), error) for row, error in sampled.failures)
         for handle in handles[are_over].tolist():
             failures.pop(handle, None)
@@ -146,6 +149,7 @@ class LaunchedStep:
             sampled,
             skipped=np.flatnonzero(are_over),
             prompt_logprobs=prompt_logprobs,
+            pooled=pooled,
             failures=[*self._failures, *failures.items()],
             compute_seconds=self._log.note_done(self._started),
             input_seconds=self._input_seconds,

@@ -8,6 +8,8 @@ it sampled, and the next step reads them there. A step's results are copied out 
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +19,7 @@ from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.plan import GivenRows, Ints, ModelRunnerOutput, SchedulerOutput, finished
-from tetrad.worker_svc.core.request_table import RequestTable, refuse_pooling
+from tetrad.worker_svc.core.request_table import RequestTable, ScheduledRows
 from tetrad.worker_svc.core.step_inputs import StepRows, order_rows
 from tetrad.worker_svc.cuda.attention import AttentionParts, DeviceStep, PagedAttention
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
@@ -26,6 +28,7 @@ from tetrad.worker_svc.cuda.host_metadata import NOTHING, HostMetadata
 from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.loras import DeviceLoras
 from tetrad.worker_svc.cuda.pending import LaunchedStep, LaunchLog, PlainSamples
+from tetrad.worker_svc.cuda.pooling_rows import DevicePoolingRows, LaunchedPooling, NoDevicePooling
 from tetrad.worker_svc.cuda.sampling.prompt_logprobs import LaunchedPrompts, launch_prompts
 from tetrad.worker_svc.cuda.sampling.sampler import DeviceSampler
 from tetrad.worker_svc.cuda.sampling.state import DeviceState
@@ -44,6 +47,14 @@ LogitsOfTokens = Callable[[Ints], torch.Tensor]
 """Some of a step's tokens [N], ascending -> logits [N, V] behind them, which may be written."""
 
 
+class Outputs(NamedTuple):
+    """What a step's hidden states are for."""
+
+    logits_of: LogitsOfTokens
+    prompts: LaunchedPrompts = LaunchedPrompts()
+    pooling: LaunchedPooling = LaunchedPooling()
+
+
 class CudaModelRunner:
     """Runs plans over a loaded model; see Runner.
 
@@ -53,6 +64,7 @@ class CudaModelRunner:
         accelerator: the device.
         use_graphs: whether steps of decodes are recorded at warm-up and replayed.
         loras: adapters of the model; None: it takes none.
+        pooling: makes what pools, for a batch; None: the model generates only.
     """
 
     def __init__(
@@ -63,6 +75,7 @@ class CudaModelRunner:
         *,
         use_graphs: bool = True,
         loras: DeviceLoras | None = None,
+        pooling: Callable[[InputBatch], DevicePoolingRows] | None = None,
     ) -> None:
         config = model.config
         if layout.max_model_len > config.max_position_embeddings:
@@ -87,10 +100,11 @@ class CudaModelRunner:
         self._state = DeviceState(accelerator, self._batch)
         self._sampler = DeviceSampler(accelerator, self._state, self._batch, config.vocab_size)
         self._asked_prompts = AskedPrompts()
+        self._pooling: DevicePoolingRows = NoDevicePooling() if pooling is None else pooling(self._batch)
         self._loras = NoGraphLoras() if loras is None else SlotGraphLoras(loras, layout.max_num_seqs)
         self._embeds = SlotEmbeds(config.embedding_size)
-        listeners = (self._state, self._sampler, self._asked_prompts, self._loras, self._embeds)
-        checks = (refuse_pooling, self._loras.check, self._embeds.check)
+        listeners = (self._state, self._sampler, self._asked_prompts, self._pooling, self._loras, self._embeds)
+        checks = (self._pooling.check, self._loras.check, self._embeds.check)
         takes_drafts = not model.kv_cache_spec.state_size
         self._requests = RequestTable(self._batch, config.vocab_size, listeners, checks, takes_drafts=takes_drafts)
         self._verifier = Verifier(self._batch, self._state, self._sampler)
@@ -119,15 +133,15 @@ class CudaModelRunner:
         scheduled = self._requests.apply(plan)
         if not len(scheduled.slots):
             return ModelRunnerOutput(plan.step_id, _NONE, _NONE, failures=scheduled.failures)
-        rows = order_rows(self._batch, scheduled.slots, scheduled.num_computed, scheduled.num_scheduled)
+        rows = self._ordered(scheduled)
         self._state.catch_up(rows.slots)
         has_drafts = bool(self._batch.num_drafts[rows.slots].any())
         if has_drafts:
             self._state.put_drafts(rows.slots)
         input_seconds = time.perf_counter() - started
-        outputs, prompts = self._forward(rows)
-        samples = self._verify(rows, outputs, plan) if has_drafts else self._sample(rows, outputs, plan)
-        download = self._accelerator.download([*samples.tensors, *prompts.tensors])
+        logits_of, prompts, pooling = self._forward(rows)
+        samples = self._verify(rows, logits_of, plan) if has_drafts else self._sample(rows, logits_of, plan)
+        download = self._accelerator.download([*samples.tensors, *prompts.tensors, *pooling.tensors])
         if isinstance(samples, VerifiedSamples):
             self._verifier.note_launched(samples, download)
         return LaunchedStep(
@@ -136,6 +150,7 @@ class CudaModelRunner:
             samples=samples,
             has_drafts=has_drafts,
             prompts=prompts,
+            pooling=pooling,
             download=download,
             failures=scheduled.failures,
             log=self._log,
@@ -150,9 +165,10 @@ class CudaModelRunner:
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:
         """Run dummy steps, which compiles kernels, and record the graphs."""
-        plans, rehearsal = dummy_plans(self.layout, self.layout.max_num_seqs), self._loras.rehearsal()
+        pooled = self._pooling.rehearsed
+        plans, rehearsal = dummy_plans(self.layout, self.layout.max_num_seqs, pooled), self._loras.rehearsal()
         adapted = [] if rehearsal is None else plans
-        plans = [*plans, *sampling_plans(self.layout)]
+        plans = plans if pooled else [*plans, *sampling_plans(self.layout)]
         num_plans = len(adapted) + len(plans)
         num_parts = num_plans + (self._graphs.num_graphs if self._use_graphs else 0)
         with rehearsal or nullcontext():
@@ -179,6 +195,14 @@ class CudaModelRunner:
                 "left; lower gpu_memory_utilization or max_num_seqs, or set enforce_eager."
             ) from error
 
+    def _ordered(self, scheduled: ScheduledRows) -> StepRows:
+        """Return a step's rows; those that sample are of requests that generate."""
+        rows = order_rows(self._batch, scheduled.slots, scheduled.num_computed, scheduled.num_scheduled)
+        generating = self._pooling.generating(rows.slots[rows.sampling_rows])
+        if len(generating) == len(rows.sampling_rows):
+            return rows
+        return replace(rows, sampling_rows=rows.sampling_rows[generating])
+
     def _sample(self, rows: StepRows, logits_of: LogitsOfTokens, plan: SchedulerOutput) -> PlainSamples:
         """Launch what samples one token for each row whose last known token is computed, and keep the tokens."""
         slots = rows.slots[rows.sampling_rows]
@@ -191,23 +215,25 @@ class CudaModelRunner:
         """Launch what samples in the places of drafts, and behind the last ones."""
         return self._verifier.sample(places_of(rows, self._batch), logits_of, plan.grammar)
 
-    def _forward(self, rows: StepRows) -> tuple[LogitsOfTokens, LaunchedPrompts]:
-        """Run the model; return what gives the logits behind some tokens, and the requested log-probabilities of prompts."""
+    def _forward(self, rows: StepRows) -> Outputs:
+        """Run the model; launch the requested log-probabilities of prompts, and the answers of pooling requests."""
         prompts = self._asked_prompts.chunks(rows, self._batch)
         given = self._embeds.gather(rows)
-        if not prompts and given is None and (recorded := self._recorded(rows)) is not None:
+        needs_hidden = bool(prompts) or given is not None or self._pooling.pools(rows.slots)
+        if not needs_hidden and (recorded := self._recorded(rows)) is not None:
             logits = self._graphs.run(table_of(recorded), are_adapted=self._loras.select_decodes(recorded.slots))
-            return lambda tokens: self._select(logits, tokens), LaunchedPrompts()
+            return Outputs(lambda tokens: self._select(logits, tokens))
         self._loras.select_tokens(rows)
         hidden = self._hidden(rows, self._accelerator.upload(table_of(rows)), given)
         launched = launch_prompts(prompts, hidden, self._prompt_logits, self._accelerator)
+        pooling = self._pooling.launch(rows, hidden)
         owners = np.repeat(rows.slots, rows.num_scheduled)
 
         def logits_of(tokens: Ints) -> torch.Tensor:
             self._loras.select_rows(owners[tokens])
             return self._model.logits(self._select(hidden, tokens))
 
-        return logits_of, launched
+        return Outputs(logits_of, launched, pooling)
 
     def _recorded(self, rows: StepRows) -> StepRows | None:
         """Return a step's rows as a graph takes them; None if there is no graph for it."""

@@ -57,6 +57,10 @@ class TorchDecoder:
         states = {group: step.states for group, step in enumerate(metadata) if step.states is not None}
         return self._decoder.forward(token_ids, positions, caches, metadata, states, given)
 
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See DeviceModel."""
+        return self._decoder.normed(hidden)
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See DeviceModel."""
         return self._decoder.logits(hidden)

@@ -26,7 +26,6 @@ from tetrad.worker_svc.core.device import (
     ModelInfo,
     Progress,
     refuse_drafter,
-    refuse_loras,
 )
 from tetrad.worker_svc.core.host import available_memory_bytes, give_back_memory, usable_cores
 from tetrad.worker_svc.core.ranks import GroupPlace, Orders
@@ -34,7 +33,7 @@ from tetrad.worker_svc.devices.cpu_model import CpuModel
 from tetrad.worker_svc.devices.cpu_models import CpuModels
 from tetrad.worker_svc.devices.decoder_pooling import decoder_pooling, pooler_config_of
 from tetrad.worker_svc.devices.drafters import DrafterLoader, Tapped
-from tetrad.worker_svc.devices.encoder_model import EncoderModel, load_encoder
+from tetrad.worker_svc.devices.encoder_model import EncoderModel, check_options, host_encoder, load_encoder
 from tetrad.worker_svc.devices.foreign_model import load_foreign
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
 from tetrad.worker_svc.devices.lora_parts import LoraPartReader
@@ -232,16 +231,11 @@ def _config_of(request: LoadRequest) -> Mapping[str, Any]:
 
 def _load_encoder(request: LoadRequest, config: Mapping[str, Any], report: Progress, team: Team | None) -> LoadedModel:
     check_encoder(config, CpuDevice.name)
-    refuse_loras(request, "encoders")
-    if request.runner == "generate" or request.convert not in ("auto", "none"):
-        option = "runner generate" if request.runner == "generate" else f"convert {request.convert[:80]}"
-        raise ModelError(f"{option} is not supported for encoders: they pool as their files say.")
-    if request.random_weights or request.quantization:
-        option = "load_format dummy" if request.random_weights else f"quantization {request.quantization}"
-        raise ModelError(f"{option} is not supported for encoders.")
+    check_options(request)
     source = open_source(request.path)
+    weights, build = WeightLoader(source, report), host_encoder(request, team)
     with torch.inference_mode():
-        return load_encoder(request, config, WeightLoader(source, report), team, stored_type=source.stored_type)
+        return EncoderModel(*load_encoder(request, config, weights, build, stored_type=source.stored_type))
 
 
 def _check_request(request: LoadRequest) -> None:

@@ -4,8 +4,11 @@ Unsupported cases are refused before anything is loaded: no GPU, one that is too
 """
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -13,9 +16,10 @@ from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.lora_files import read_lora
-from tetrad.worker_svc.checkpoint.model_config import apply_overrides
-from tetrad.worker_svc.checkpoint.open import open_weights
-from tetrad.worker_svc.checkpoint.pooling_use import check_generates
+from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
+from tetrad.worker_svc.checkpoint.open import open_source, open_weights
+from tetrad.worker_svc.checkpoint.placed import PlacedWeights
+from tetrad.worker_svc.checkpoint.pooling_use import find_use
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import (
     KvGroup,
@@ -25,21 +29,32 @@ from tetrad.worker_svc.core.device import (
     ModelInfo,
     Progress,
     refuse_drafter,
+    refuse_loras,
 )
+from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.cuda.decoder import TRAITS, KernelDecoder
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator, CudaAccelerator
-from tetrad.worker_svc.cuda.device.offload import Offload, tensors_in
+from tetrad.worker_svc.cuda.device.offload import Offload, tensors_in, wake_weights
 from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
+from tetrad.worker_svc.cuda.experts import mix_of
 from tetrad.worker_svc.cuda.interface import DeviceModel, DeviceParameters
 from tetrad.worker_svc.cuda.linears import DeviceLinears
 from tetrad.worker_svc.cuda.loras import AdaptedLinears, DeviceLoras
-from tetrad.worker_svc.cuda.memory_profile import worst_case_bytes
+from tetrad.worker_svc.cuda.memory_profile import largest_asked, worst_case_bytes
+from tetrad.worker_svc.cuda.pooling_rows import DevicePooling, DevicePoolingRows
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.cuda.torch_decoder import MAX_HEAD_DIM, TorchDecoder
+from tetrad.worker_svc.devices.cuda_encoder import CudaEncoder, device_encoder
+from tetrad.worker_svc.devices.decoder_pooling import decoder_pooling, pooler_config_of
+from tetrad.worker_svc.devices.encoder_model import check_options, load_encoder
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
+from tetrad.worker_svc.devices.poolers import Pooling
 from tetrad.worker_svc.families.check import check_config
+from tetrad.worker_svc.families.encoders import check_encoder, is_encoder
+from tetrad.worker_svc.families.pooling import is_bidirectional
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.traits import traits_of
+from tetrad.worker_svc.models.bidirectional import BidirectionalDecoder
 
 LEAST_CAPABILITY = (8, 0)
 """Ampere: the first with bfloat16."""
@@ -63,9 +78,12 @@ class CudaModel:
         *,
         use_graphs: bool,
         loras: DeviceLoras | None = None,
+        pooling: Pooling | None = None,
     ) -> None:
-        self._model, self._accelerator, self._offload, self._use_graphs = model, accelerator, offload, use_graphs
-        self._weights = Offload(accelerator, tensors_in((model, loras)))
+        self._model, self._accelerator, self._offload, self._pooling = model, accelerator, offload, pooling
+        # A graph gives logits, which a model that only pools has no use for.
+        self._use_graphs = use_graphs and (pooling is None or pooling.facts.generates)
+        self._weights = Offload(accelerator, tensors_in((model, loras, pooling)))
         self.info, self.loras = info, loras
 
     @property
@@ -86,7 +104,14 @@ class CudaModel:
                 f"The KV cache of num_blocks {layout.num_blocks} of block_size {layout.block_size} needs {needed} bytes; "
                 f"{free} of the device's {total} are free."
             )
-        return CudaModelRunner(self._model, layout, self._accelerator, use_graphs=self._use_graphs, loras=self.loras)
+        return CudaModelRunner(
+            self._model,
+            layout,
+            self._accelerator,
+            use_graphs=self._use_graphs,
+            loras=self.loras,
+            pooling=self._pooling_rows(),
+        )
 
     def sleep(self) -> None:
         """Move the weights to pinned host memory."""
@@ -94,17 +119,19 @@ class CudaModel:
 
     def wake_up(self) -> None:
         """Move them back; FailedPrecondition, with the numbers, if the device has no room."""
-        try:
-            self._weights.wake_up()
-        except torch.OutOfMemoryError as error:
-            free, total = self._accelerator.memory()
-            raise FailedPrecondition(
-                f"The weights need {self._weights.size_bytes} bytes to wake up; {free} of the device's {total} are free."
-            ) from error
+        wake_weights(self._weights, self._accelerator)
 
     def worst_case_bytes(self, max_num_batched_tokens: int) -> int:
         """Return the memory that the largest step takes beyond weights and KV cache."""
-        return worst_case_bytes(self._model, self._accelerator, max_num_batched_tokens, self.loras)
+        asked = largest_asked(self.info.pooling)
+        return worst_case_bytes(self._model, self._accelerator, max_num_batched_tokens, self.loras, self._pooling_rows(), asked)
+
+    def _pooling_rows(self) -> Callable[[InputBatch], DevicePoolingRows] | None:
+        """Return what makes the part of a runner that pools; None: the model generates only."""
+        if self._pooling is None:
+            return None
+        pooler, facts = self._pooling.pooler, self._pooling.facts
+        return partial(DevicePooling, pooler, facts, self._model.normed, self._accelerator.upload)
 
 
 class CudaDevice:
@@ -136,58 +163,88 @@ class CudaDevice:
         free, total = self._accelerator.memory()
         log.info("device.ready", device=self.name, free_gib=round(free / _GIB, 1), total_gib=round(total / _GIB, 1))
 
-    def load_model(self, request: LoadRequest, report: Progress) -> CudaModel:
+    def load_model(self, request: LoadRequest, report: Progress) -> CudaModel | CudaEncoder:
         """Load the weights to the device."""
         refuse_drafter(request, "the cuda device")
-        accelerator = self._ready()
-        dtype = _dtype(request)
+        if request.path.is_dir():
+            facts = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
+            if is_encoder(facts):
+                return self._load_encoder(request, facts, report)
+        return self._load_decoder(request, report)
+
+    def _load_decoder(self, request: LoadRequest, report: Progress) -> CudaModel | CudaEncoder:
+        accelerator, dtype = self._ready(), _dtype(request)
         source = open_weights(request, accelerator.device)
         overridden = apply_overrides(source.config, request.hf_overrides_json)
-        check_generates(request, overridden, self.name)
         config = check_config(overridden, self.name)
         weights = WeightLoader(source, report)
+        longest, pooling, is_causal = config.max_position_embeddings, None, not is_bidirectional(overridden)
+        use = find_use(request, overridden)
+        if not is_causal:
+            refuse_loras(request, "bidirectional decoders")
+            self._refuse_offload("a bidirectional decoder")
         offload = WeightOffload(accelerator, self._offload_bytes, config.num_layers)
-        try:
-            with torch.inference_mode():
-                linears = DeviceLinears(
-                    source.config.get("quantization_config"), request.quantization, weights, accelerator.device, dtype
-                )
-                loras = _loras_of(request, config, accelerator, dtype)
-                parameters = linears if loras is None else AdaptedLinears(linears, loras)
+        with torch.inference_mode(), _whole_model(request, accelerator, source.total_bytes):
+            if use is not None:
+                if not use.generates:
+                    config = replace(config, tie_word_embeddings=True)  # the output layer is not read
+                pools = pooler_config_of(request, overridden, use)
+                longest = min(longest, pools.max_tokens or longest)
+                placed = PlacedWeights(weights, accelerator.device)
+                pooling = decoder_pooling(request, overridden, config, use, pools, placed, is_causal=is_causal)
+            quantization = source.config.get("quantization_config")
+            linears = DeviceLinears(quantization, request.quantization, weights, accelerator.device, dtype)
+            loras = _loras_of(request, config, accelerator, dtype)
+            parameters = linears if loras is None else AdaptedLinears(linears, loras)
+            model: DeviceModel | BidirectionalDecoder
+            if is_causal:
                 model = self._build(config, parameters, dtype, offload)
-                if loras is not None:
-                    loras.allocate()
+            else:
+                model = BidirectionalDecoder(config, parameters, accelerator.device, accelerator.upload, mix_of)
+            if loras is not None:
+                loras.allocate()
             weights.check_complete(config)
-        except torch.OutOfMemoryError as error:
-            free, total = accelerator.memory()
-            raise ModelError(
-                f"{request.model} does not fit the device: its files have {source.total_bytes} bytes, the device has {total}, "
-                f"of which {free} were free when memory ran out."
-            ) from error
         info = ModelInfo(
             model=request.model,
             architecture=config.architecture,
             vocab_size=config.vocab_size,
-            max_position_embeddings=config.max_position_embeddings,
+            max_position_embeddings=longest,
             dtype=str(dtype).removeprefix("torch."),
             num_parameters=weights.num_parameters,
             weights_size_bytes=linears.weights_size_bytes,
             num_layers=config.num_layers,
             hidden_size=config.hidden_size,
             weights_dtype=source.stored_type,
+            pooling=None if pooling is None else pooling.facts,
         )
         del source, weights
         gc.collect()
+        if isinstance(model, BidirectionalDecoder):
+            assert pooling is not None, "a model that does not pool is causal"
+            return CudaEncoder(model, pooling, info, accelerator)
         if offload.freed_bytes:
             log.info("weights.offloaded", freed_gib=round(offload.freed_bytes / _GIB, 2))
-        return CudaModel(model, info, accelerator, offload, use_graphs=self._use_graphs, loras=loras)
+        return CudaModel(model, info, accelerator, offload, use_graphs=self._use_graphs, loras=loras, pooling=pooling)
+
+    def _load_encoder(self, request: LoadRequest, config: Mapping[str, Any], report: Progress) -> CudaEncoder:
+        accelerator, dtype = self._ready(), _dtype(request)
+        check_encoder(config, self.name)
+        check_options(request)
+        self._refuse_offload("an encoder")
+        source = open_source(request.path)
+        weights, build = WeightLoader(source, report), device_encoder(accelerator)
+        with torch.inference_mode(), _whole_model(request, accelerator, source.total_bytes):
+            parts = load_encoder(
+                request, config, weights, build, stored_type=source.stored_type, device=accelerator.device, dtype=dtype
+            )
+        return CudaEncoder(*parts, accelerator)
 
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
         """Return what `utilization` of the card leaves beside weights, the largest step and whatever others have there.
 
         FailedPrecondition, with the numbers, if that is nothing, or less than kv_cache_memory_gib; else that if it is set.
         """
-        assert isinstance(model, CudaModel)
+        assert isinstance(model, CudaModel | CudaEncoder)
         accelerator = self._ready()
         step_bytes = model.worst_case_bytes(max_num_batched_tokens)
         free, total = accelerator.memory()
@@ -215,10 +272,13 @@ class CudaDevice:
         beyond = ", ".join([*sorted(traits_of(config) - TRAITS), *large_heads])
         if not beyond:
             return KernelDecoder(config, linears, self._cache_dtype(dtype), offload)
-        if self._offload_bytes:
-            raise ModelError(f"cpu_offload_gb is not supported for a model with {beyond}; it takes 0.")
+        self._refuse_offload(f"a model with {beyond}")
         log.info("model.runs_on_torch", architecture=config.architecture, reason=f"A model with {beyond}")
         return TorchDecoder(config, linears, self._cache_dtype(dtype), self._ready().device)
+
+    def _refuse_offload(self, model: str) -> None:
+        if self._offload_bytes:
+            raise ModelError(f"cpu_offload_gb is not supported for {model}; it takes 0.")
 
     def _cache_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Return the type of keys and values under activations of a type."""
@@ -230,6 +290,19 @@ class CudaDevice:
     def _ready(self) -> Accelerator:
         assert self._accelerator is not None, "set_up comes first"
         return self._accelerator
+
+
+@contextmanager
+def _whole_model(request: LoadRequest, accelerator: Accelerator, total_bytes: int) -> Iterator[None]:
+    """Raise ModelError, with the numbers, if the device has no room for a model whose files have so many bytes."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        free, total = accelerator.memory()
+        raise ModelError(
+            f"{request.model} does not fit the device: its files have {total_bytes} bytes, the device has {total}, "
+            f"of which {free} were free when memory ran out."
+        ) from error
 
 
 def _loras_of(request: LoadRequest, config: ModelConfig, accelerator: Accelerator, dtype: torch.dtype) -> DeviceLoras | None:

@@ -9,7 +9,7 @@ import torch
 
 from tetrad.services.errors import ModelError
 from tetrad.services.models.model_directory import read_model_json
-from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.checkpoint.placed import FloatWeights
 from tetrad.worker_svc.checkpoint.pooler_config import PoolerConfig, PoolingType, read_pooler_config
 from tetrad.worker_svc.checkpoint.pooler_overrides import override_pooler
 from tetrad.worker_svc.core.device import LoadRequest
@@ -52,7 +52,7 @@ def decoder_pooling(
     facts: ModelConfig,
     use: PoolingUse,
     pools: PoolerConfig,
-    weights: WeightLoader,
+    weights: FloatWeights,
     *,
     is_causal: bool = True,
 ) -> Pooling:
@@ -64,11 +64,12 @@ def decoder_pooling(
         facts: of the decoder.
         use: what it pools.
         pools: how.
-        weights: of its files, read once the decoder is built.
+        weights: of its files, on the device of its hidden states.
         is_causal: see PoolingFacts.
     """
     if use.kind == "embed":
-        return embedding_pooling(pools, facts.hidden_size, is_causal=is_causal, generates=use.generates)
+        size, generates = facts.hidden_size, use.generates
+        return embedding_pooling(pools, size, is_causal=is_causal, generates=generates, device=weights.device)
     if config.get("classifier_from_token"):
         layers, labels = _from_tokens(request.path, config, facts, weights)
     elif use.kind in ("reward", "process_reward"):
@@ -82,13 +83,13 @@ def decoder_pooling(
     return class_pooling(pools, classifier, is_causal=is_causal, generates=use.generates)
 
 
-def _linear(weights: WeightLoader, name: str, num_outputs: int, num_inputs: int) -> Layer:
+def _linear(weights: FloatWeights, name: str, num_outputs: int, num_inputs: int) -> Layer:
     bias = weights.get(f"{name}.bias", (num_outputs,)) if weights.has(f"{name}.bias") else None
     return PlainLinear(weights.get(f"{name}.weight", (num_outputs, num_inputs)), bias)
 
 
 def _from_tokens(
-    path: Path, config: Mapping[str, Any], facts: ModelConfig, weights: WeightLoader
+    path: Path, config: Mapping[str, Any], facts: ModelConfig, weights: FloatWeights
 ) -> tuple[list[Layer], tuple[str, ...]]:
     """Return a classifier made of the output layer's rows of some tokens, as vLLM's classifier_from_token."""
     tokens = config["classifier_from_token"]
@@ -101,7 +102,7 @@ def _from_tokens(
     name = "lm_head.weight" if weights.has("lm_head.weight") else "model.embed_tokens.weight"
     # The decoder has counted them, if they are its embedding.
     matrix = weights.get_stored(name, (facts.vocab_size, facts.hidden_size), num_parameters=0)
-    rows = matrix[ids].float()
+    rows = matrix[ids].float().to(weights.device)
     if method == _FROM_TWO:
         return [PlainLinear(rows[1:] - rows[:1], None)], ("LABEL_0",)
     return [PlainLinear(rows, None)], tuple(tokens)

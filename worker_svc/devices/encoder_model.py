@@ -1,21 +1,22 @@
-"""Encoder model: loads an encoder with its pooler, as a device's LoadedModel."""
+"""Encoder model: loads an encoder with its pooler, and is the CPU device's LoadedModel of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 
+from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.checkpoint.placed import FloatWeights, PlacedWeights
 from tetrad.worker_svc.checkpoint.pooler_config import PoolerConfig, PoolingType, read_pooler_config
 from tetrad.worker_svc.checkpoint.pooler_overrides import override_pooler
-from tetrad.worker_svc.core.device import KvGroup, KvLayout, LoadRequest, ModelInfo
+from tetrad.worker_svc.core.device import KvGroup, KvLayout, LoadRequest, ModelInfo, refuse_loras
 from tetrad.worker_svc.core.pooling import Task
 from tetrad.worker_svc.devices.poolers import Classifier, Pooling, class_pooling, embedding_pooling
 from tetrad.worker_svc.families.encoders import COLBERT, pooled_size, read_encoder_config
 from tetrad.worker_svc.layers.linear import PackedLinear, PlainLinear, can_pack
+from tetrad.worker_svc.layers.norm import LayerNorm
 from tetrad.worker_svc.layers.pooling_heads import Layer
 from tetrad.worker_svc.model_facts.encoder import EncoderConfig
 from tetrad.worker_svc.models.encoder import ACTIVATION_FUNCTIONS, Encoder
@@ -25,7 +26,7 @@ from tetrad.worker_svc.native.encoder import NativeEncoder
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.runner.encoder_runner import EncoderRunner
 
-_FLOAT32_BYTES = 4
+_HOST = torch.device("cpu")
 _LEAST_FIXED_SIZE = 256
 _POOLED = ("Bert", "NomicBert", "Gte", "New")
 """Families whose classifier reads BERT's pooler."""
@@ -44,8 +45,20 @@ _WITHOUT_EFFECT = (
 """Parts of the names of tensors that serve training, or heads that no task here reads."""
 
 
+class EncoderParts(NamedTuple):
+    """A loaded encoder."""
+
+    encoder: PackedEncoder
+    pooling: Pooling
+    info: ModelInfo
+
+
+BuildEncoder = Callable[[EncoderConfig, EncoderWeights, PoolerConfig], PackedEncoder]
+"""(its facts, its tensors, how it pools) -> the program that runs it."""
+
+
 class EncoderModel:
-    """A LoadedModel without a KV cache."""
+    """A LoadedModel in host memory, without a KV cache."""
 
     def __init__(self, encoder: PackedEncoder, pooling: Pooling, info: ModelInfo) -> None:
         self._encoder, self._pooling = encoder, pooling
@@ -66,28 +79,55 @@ class EncoderModel:
         """Do nothing."""
 
 
+def host_encoder(request: LoadRequest, team: Team | None) -> BuildEncoder:
+    """Return what builds an encoder on the host; `team` runs the native kernels, None: torch computes."""
+
+    def build(facts: EncoderConfig, tensors: EncoderWeights, pools: PoolerConfig) -> PackedEncoder:
+        if team is None:
+            return Encoder(facts, tensors, PackedLinear if can_pack() else PlainLinear)
+        takes_fixed = request.dtype != "float32" and _takes_fixed(facts, pools)
+        return NativeEncoder(facts, tensors, team, takes_fixed=takes_fixed)
+
+    return build
+
+
+def check_options(request: LoadRequest) -> None:
+    """Raise ModelError for an option that encoders do not have."""
+    refuse_loras(request, "encoders")
+    if request.runner == "generate" or request.convert not in ("auto", "none"):
+        option = "runner generate" if request.runner == "generate" else f"convert {request.convert[:80]}"
+        raise ModelError(f"{option} is not supported for encoders: they pool as their files say.")
+    if request.random_weights or request.quantization:
+        option = "load_format dummy" if request.random_weights else f"quantization {request.quantization}"
+        raise ModelError(f"{option} is not supported for encoders.")
+
+
 def load_encoder(
-    request: LoadRequest, config: Mapping[str, Any], weights: WeightLoader, team: Team | None, *, stored_type: str
-) -> EncoderModel:
+    request: LoadRequest,
+    config: Mapping[str, Any],
+    weights: WeightLoader,
+    build: BuildEncoder,
+    *,
+    stored_type: str,
+    device: torch.device = _HOST,
+    dtype: torch.dtype = torch.float32,
+) -> EncoderParts:
     """Return an encoder with its weights and its pooler; ModelError if the files cannot be served.
 
     Args:
         request: which model.
         config: of config.json.
         weights: of its files.
-        team: runs the native kernels; None: torch computes.
+        build: builds the program that runs it.
         stored_type: of most weights.
+        device: of all tensors.
+        dtype: of the encoder's weights; those of the pooler are float32.
     """
     facts = read_encoder_config(config)
     pools = override_pooler(read_pooler_config(request.path, config, "CLS"), request.pooler_config_json)
-    tensors = EncoderWeights(facts, weights)
-    encoder: PackedEncoder
-    if team is None:
-        encoder = Encoder(facts, tensors, PackedLinear if can_pack() else PlainLinear)
-    else:
-        takes_fixed = request.dtype != "float32" and _takes_fixed(facts, pools)
-        encoder = NativeEncoder(facts, tensors, team, takes_fixed=takes_fixed)
-    pooling = _pooling(config, facts, pools, weights, tensors.prefix)
+    tensors = EncoderWeights(facts, PlacedWeights(weights, device, dtype))
+    encoder = build(facts, tensors, pools)
+    pooling = _pooling(config, facts, pools, PlacedWeights(weights, device), tensors.prefix)
     weights.check_all_read(facts.architecture, without_effect=_WITHOUT_EFFECT)
     longest = min(facts.max_position_embeddings, pools.max_tokens or facts.max_position_embeddings)
     info = ModelInfo(
@@ -95,15 +135,15 @@ def load_encoder(
         architecture=facts.architecture,
         vocab_size=facts.vocab_size,
         max_position_embeddings=longest,
-        dtype="float32",
+        dtype=str(dtype).removeprefix("torch."),
         num_parameters=weights.num_parameters,
-        weights_size_bytes=weights.num_parameters * _FLOAT32_BYTES,
+        weights_size_bytes=weights.num_parameters * dtype.itemsize,
         num_layers=facts.num_layers,
         hidden_size=facts.hidden_size,
         weights_dtype=stored_type,
         pooling=pooling.facts,
     )
-    return EncoderModel(encoder, pooling, info)
+    return EncoderParts(encoder, pooling, info)
 
 
 def _takes_fixed(facts: EncoderConfig, pools: PoolerConfig) -> bool:
@@ -113,7 +153,7 @@ def _takes_fixed(facts: EncoderConfig, pools: PoolerConfig) -> bool:
 
 
 def _pooling(
-    config: Mapping[str, Any], facts: EncoderConfig, pools: PoolerConfig, weights: WeightLoader, prefix: str
+    config: Mapping[str, Any], facts: EncoderConfig, pools: PoolerConfig, weights: FloatWeights, prefix: str
 ) -> Pooling:
     if facts.is_sequence_classifier or facts.is_token_classifier:
         task: Task = "classify" if facts.is_sequence_classifier else "token_classify"
@@ -123,12 +163,13 @@ def _pooling(
         return class_pooling(replace(pools, pooling=pooling), classifier, is_causal=False)
     if facts.architecture == COLBERT:
         size = pooled_size(config)
-        projection = PlainLinear(weights.get("linear.weight", (size, facts.hidden_size)), None)
-        return embedding_pooling(pools, size, is_causal=False, tasks=("token_embed",), projection=[projection])
-    return embedding_pooling(pools, facts.hidden_size, is_causal=False)
+        projection = [PlainLinear(weights.get("linear.weight", (size, facts.hidden_size)), None)]
+        tasks: tuple[Task, ...] = ("token_embed",)
+        return embedding_pooling(pools, size, is_causal=False, tasks=tasks, projection=projection, device=weights.device)
+    return embedding_pooling(pools, facts.hidden_size, is_causal=False, device=weights.device)
 
 
-def _classifier(facts: EncoderConfig, weights: WeightLoader, prefix: str) -> list[Layer]:
+def _classifier(facts: EncoderConfig, weights: FloatWeights, prefix: str) -> list[Layer]:
     """Return the layers from a row to the logits, as transformers' classes of the family have them."""
     hidden, num_labels = facts.hidden_size, len(facts.labels)
 
@@ -138,8 +179,7 @@ def _classifier(facts: EncoderConfig, weights: WeightLoader, prefix: str) -> lis
 
     if facts.family == "ModernBert":
         bias = weights.get("head.norm.bias", (hidden,)) if weights.has("head.norm.bias") else None
-        norm = partial(F.layer_norm, normalized_shape=(hidden,), weight=weights.get("head.norm.weight", (hidden,)))
-        norm = partial(norm, bias=bias, eps=facts.norm_eps)
+        norm = LayerNorm(weights.get("head.norm.weight", (hidden,)), bias, facts.norm_eps)
         activation = ACTIVATION_FUNCTIONS[facts.activation]
         return [linear("head.dense", hidden), activation, norm, linear("classifier", num_labels)]
     if facts.is_token_classifier:

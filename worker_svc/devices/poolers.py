@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from safetensors.torch import load_file
 
 from tetrad.services.errors import ModelError, one_line
@@ -12,8 +13,9 @@ from tetrad.worker_svc.checkpoint.pooler_config import Activation, DenseModule, 
 from tetrad.worker_svc.core.pooling import PoolingFacts, PoolingSpec, Task
 from tetrad.worker_svc.layers.linear import PlainLinear
 from tetrad.worker_svc.layers.pooler import Head, Pooler
-from tetrad.worker_svc.layers.pooling_heads import ACTIVATIONS, ClassifierHead, EmbeddingHead, Layer
+from tetrad.worker_svc.layers.pooling_heads import ACTIVATIONS, ClassifierHead, DenseLayer, EmbeddingHead, Layer
 
+_HOST = torch.device("cpu")
 _DENSE_NAMES = ("", "linear.", "dense.")
 
 
@@ -57,6 +59,7 @@ def embedding_pooling(
     generates: bool = False,
     tasks: tuple[Task, ...] = ("embed", "token_embed"),
     projection: Sequence[Layer] = (),
+    device: torch.device = _HOST,
 ) -> Pooling:
     """Return what embeds prompts and tokens.
 
@@ -67,8 +70,9 @@ def embedding_pooling(
         generates: see PoolingFacts.
         tasks: that the model serves, the default first.
         projection: layers of the model before those of `config`; the last of them has `hidden_size` outputs.
+        device: of the hidden states.
     """
-    dense = [*projection, *(dense_layer(module) for module in config.dense)]
+    dense: list[Layer] = [*projection, *(dense_layer(module, device) for module in config.dense)]
     size = config.dense[-1].out_features if config.dense else hidden_size
     embed = EmbeddingHead(dense, normalizes=config.embeds_normalized)
     heads: dict[Task, Head] = dict.fromkeys(tasks, embed)
@@ -138,7 +142,7 @@ def _ordered(tasks: tuple[Task, ...], first: Task | None) -> tuple[Task, ...]:
     return (first, *(task for task in tasks if task != first))
 
 
-def dense_layer(module: DenseModule) -> Layer:
+def dense_layer(module: DenseModule, device: torch.device) -> DenseLayer:
     """Return a layer of the sentence-transformers library, with its activation; ModelError if its file does not fit."""
     path = find_model_file(module.folder, "model.safetensors", is_weights=True)
     if path is None:
@@ -152,6 +156,5 @@ def dense_layer(module: DenseModule) -> Layer:
     shape = (module.out_features, module.in_features)
     if weight is None or tuple(weight.shape) != shape or (module.has_bias and bias is None):
         raise ModelError(f"{path} must have linear.weight of shape {shape}{' and linear.bias' if module.has_bias else ''}.")
-    linear = PlainLinear(weight.float(), bias.float() if module.has_bias and bias is not None else None)
-    activation = ACTIVATIONS[module.activation]
-    return lambda row: activation(linear(row))
+    own_bias = bias.float().to(device) if module.has_bias and bias is not None else None
+    return DenseLayer(PlainLinear(weight.float().to(device), own_bias), ACTIVATIONS[module.activation])

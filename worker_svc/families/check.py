@@ -43,8 +43,8 @@ def check_model(config: Mapping[str, Any], device: str, *, trusts_code: bool = F
     """
     if is_encoder(config):
         check_encoder(config, device)
-    elif generator_of(architecture_of(config), FAMILIES) is not None and device not in ("cpu", "auto"):
-        raise ModelError(f"Architecture {architecture_of(config)} runs on the cpu device only; start with --device cpu.")
+    elif generator_of(architecture_of(config), FAMILIES) is not None and device == "sim":
+        raise ModelError(f"Architecture {architecture_of(config)} pools; the sim device does not. Use --device cpu or cuda.")
     elif device == "sim" or find_family(architecture_of(config)):
         check_config(config, device)
     else:

@@ -117,10 +117,10 @@ def check_encoder(config: Mapping[str, Any], device: str) -> EncoderConfig:
 
     Args:
         config: of config.json.
-        device: "cpu", "cuda", "sim", or "auto": which may become "cpu".
+        device: "cpu", "cuda", "auto" or "sim".
     """
-    if device not in ("cpu", "auto"):
-        raise ModelError(f"Architecture {architecture_of(config)} runs on the cpu device only; start with --device cpu.")
+    if device == "sim":
+        raise ModelError(f"Architecture {architecture_of(config)} pools; the sim device does not. Use --device cpu or cuda.")
     if config.get("quantization_config"):
         raise ModelError(f"Architecture {architecture_of(config)} runs with weights in floats only.")
     return read_encoder_config(config)

@@ -66,7 +66,8 @@ class MeanRow:
     """The mean of all tokens'. Summed in float64, so that the division into chunks does not show in float32."""
 
     def __init__(self) -> None:
-        self._sum, self._count = torch.zeros((), dtype=torch.float64), 0
+        self._sum: torch.Tensor | None = None
+        self._count = 0
 
     def wanted(self, num_rows: int, *, is_end: bool) -> slice:  # noqa: ARG002 - of the protocol
         """See Gathering."""
@@ -74,11 +75,13 @@ class MeanRow:
 
     def add(self, rows: torch.Tensor) -> None:
         """See Gathering."""
-        self._sum = self._sum + rows.sum(0, dtype=torch.float64)
+        added = rows.sum(0, dtype=torch.float64)
+        self._sum = added if self._sum is None else self._sum + added
         self._count += len(rows)
 
     def result(self) -> torch.Tensor:
         """See Gathering."""
+        assert self._sum is not None
         return (self._sum / self._count).float()
 
 
@@ -97,8 +100,9 @@ class AllRows:
         self._chunks.append(rows.clone())
 
     def result(self) -> torch.Tensor:
-        """See Gathering."""
-        return torch.cat(self._chunks)
+        """See Gathering; rows that were returned before are not there again."""
+        chunks, self._chunks = self._chunks, []
+        return torch.cat(chunks)
 
 
 GATHERINGS: Mapping[PoolingType, Callable[[], Gathering]] = {"CLS": FirstRow, "LAST": LastRow, "MEAN": MeanRow}

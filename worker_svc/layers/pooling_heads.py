@@ -1,4 +1,4 @@
-"""Heads: compute an answer from a pooled row: an embedding or the probabilities of classes. In float32."""
+"""Heads: compute an answer from a pooled row: an embedding or the probabilities of classes. In float32, on any device."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,6 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from tetrad.worker_svc.checkpoint.pooler_config import Activation
 from tetrad.worker_svc.core.pooling import PoolingSpec
+from tetrad.worker_svc.layers.linear import Linear
 
 Layer = Callable[[torch.Tensor], torch.Tensor]
 
@@ -16,6 +17,22 @@ ACTIVATIONS: dict[Activation, Layer] = {
     "softmax": lambda x: torch.softmax(x, dim=-1),
     "tanh": torch.tanh,
 }
+
+
+class DenseLayer:
+    """A layer of the sentence-transformers library.
+
+    Args:
+        linear: its product.
+        activation: behind it.
+    """
+
+    def __init__(self, linear: Linear, activation: Layer) -> None:
+        self._linear, self._activation = linear, activation
+
+    def __call__(self, row: torch.Tensor) -> torch.Tensor:
+        """Return [..., outputs] for rows [..., inputs]."""
+        return self._activation(self._linear(row))
 
 
 class EmbeddingHead:
@@ -65,7 +82,8 @@ class ClassifierHead:
         for layer in self._layers:
             row = layer(row)
         if spec.returned_token_ids:
-            row = row[..., list(spec.returned_token_ids)]
+            # One by one: a list of indices would have to be copied to the device first.
+            row = torch.stack([row[..., index] for index in spec.returned_token_ids], -1)
         if self._mean or self._sigma != 1:
             row = (row - self._mean) / self._sigma
         wants = self._applies if spec.use_activation is None else spec.use_activation

@@ -60,7 +60,7 @@ class TurnTable:
         """Return the turns of at least positions 0 .. num_positions - 1, [rows, R] as Rotary.cos_sin has them."""
         if len(self._turns) < num_positions:
             rows = max(self._FIRST_ROWS, 1 << (num_positions - 1).bit_length())
-            self._turns = self._rotary.cos_sin(torch.arange(rows))
+            self._turns = self._rotary.cos_sin(torch.arange(rows, device=self._rotary.frequencies.device))
         return self._turns
 
 

@@ -7,12 +7,13 @@ import torch
 
 from tetrad.worker_svc.attention.packed import Bounds, PackedAttention
 from tetrad.worker_svc.kv_cache.layer_groups import group_layers
-from tetrad.worker_svc.layers.experts import HostMixes
+from tetrad.worker_svc.layers.experts import HostMixes, MixOf
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.decoder import Decoder
-from tetrad.worker_svc.models.packed_prompts import PackedPrompts
+from tetrad.worker_svc.models.packed_prompts import PackedPrompts, Upload
 
+_HOST = torch.device("cpu")
 _NO_CACHE = torch.empty(0)
 
 
@@ -22,18 +23,28 @@ class BidirectionalDecoder:
     Args:
         config: its description.
         parameters: its weights.
+        device: of all tensors.
+        upload: brings a step's inputs there.
+        mix_of: makes what computes the experts of a layer; None: the host's.
     """
 
-    def __init__(self, config: ModelConfig, parameters: Parameters) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: Parameters,
+        device: torch.device = _HOST,
+        upload: Upload = torch.from_numpy,
+        mix_of: MixOf | None = None,
+    ) -> None:
         attention = PackedAttention(num_heads=config.num_heads, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim)
-        self._decoder: Decoder[Bounds] = Decoder(config, parameters, attention, HostMixes())
+        self._decoder: Decoder[Bounds] = Decoder(config, parameters, attention, mix_of or HostMixes(), device)
         self._num_layers, self._num_groups = config.num_layers, len(group_layers(config.layer_windows))
-        self.vocab_size = config.vocab_size
+        self.vocab_size, self._upload = config.vocab_size, upload
 
     def forward(self, prompts: PackedPrompts) -> torch.Tensor:
         """Return the hidden states [T, hidden_size] behind the last norm."""
         starts = prompts.starts
         bounds = list(zip(starts.tolist(), (starts + prompts.lengths).tolist(), strict=True))
-        token_ids, positions = torch.from_numpy(prompts.token_ids), torch.from_numpy(prompts.positions)
+        token_ids, positions = self._upload(prompts.token_ids), self._upload(prompts.positions)
         hidden = self._decoder.forward(token_ids, positions, [_NO_CACHE] * self._num_layers, [bounds] * self._num_groups)
         return self._decoder.normed(hidden)

@@ -1,24 +1,26 @@
-"""Encoder: the stack of layers over packed prompts, in torch, in float32.
+"""Encoder: the stack of layers over packed prompts, in torch, on any device.
 
-Called by the pooling runner, on the compute thread. Every product is over the tokens that there are; attention runs over all
-prompts of one length together. Where there are native kernels, native/encoder.py computes the same.
+Called by the encoder runner, on the compute thread. Every product is over the tokens that there are; attention runs over groups
+of prompts: those of one length on the host, padded ones of similar length on a device. Nothing waits for the device. Where
+there are native kernels, native/encoder.py computes the same.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 
 from tetrad.worker_svc.layers.linear import Linear, LinearFactory
+from tetrad.worker_svc.layers.norm import LayerNorm, Norm, unchanged
 from tetrad.worker_svc.layers.rotary import TurnTable, rotary_of
 from tetrad.worker_svc.model_facts.config import Rope
 from tetrad.worker_svc.model_facts.encoder import EncoderConfig
 from tetrad.worker_svc.models.encoder_weights import EncoderWeights, Parameters
-from tetrad.worker_svc.models.packed_prompts import Embeddings, PackedPrompts
+from tetrad.worker_svc.models.packed_prompts import Embeddings, PackedPrompts, PromptGroup, Upload, rows_summed_by_torch
 
-Norm = Callable[[torch.Tensor], torch.Tensor]
 ACTIVATION_FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -39,6 +41,44 @@ class _Layer:
     window: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Prompts [B, L] whose attention is computed together.
+
+    Attributes:
+        tokens: [B, L], their tokens among all.
+        are_tokens: [B, 1, 1, L], false behind a prompt's end; None: all prompts have L tokens.
+        rows: which of the B * L places are tokens; None: all.
+        targets: those tokens, among all.
+    """
+
+    tokens: torch.Tensor
+    are_tokens: torch.Tensor | None
+    rows: torch.Tensor | None
+    targets: torch.Tensor
+
+    @classmethod
+    def of(cls, group: PromptGroup, upload: Upload) -> "_Group":
+        are_tokens = np.arange(group.tokens.shape[1]) < group.lengths[:, None]
+        tokens = upload(group.tokens)
+        if are_tokens.all():
+            return cls(tokens, None, None, tokens.flatten())
+        rows, targets = upload(np.flatnonzero(are_tokens)), upload(group.tokens[are_tokens])
+        return cls(tokens, upload(are_tokens)[:, None, None, :], rows, targets)
+
+    def mask(self, window: int) -> torch.Tensor | None:
+        """Return which keys each query sees; None: all. `window`: tokens to both sides, 0: all."""
+        if not window:
+            return self.are_tokens
+        places = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        are_near = (places[:, None] - places).abs() <= window
+        return are_near if self.are_tokens is None else are_near & self.are_tokens
+
+    def only_tokens(self, attended: torch.Tensor) -> torch.Tensor:
+        """Return those of rows [B * L, ...] that are tokens."""
+        return attended if self.rows is None else attended.index_select(0, self.rows)
+
+
 class Encoder:
     """A loaded encoder; see PackedEncoder.
 
@@ -46,26 +86,37 @@ class Encoder:
         config: its facts.
         weights: its tensors, each read once.
         make_linear: holds a weight as the device likes it best.
+        upload: brings a step's inputs to the device of the weights.
+        groups_of: prompts whose attention is computed together.
     """
 
-    def __init__(self, config: EncoderConfig, weights: EncoderWeights, make_linear: LinearFactory) -> None:
+    def __init__(
+        self,
+        config: EncoderConfig,
+        weights: EncoderWeights,
+        make_linear: LinearFactory,
+        upload: Upload = torch.from_numpy,
+        groups_of: Callable[[PackedPrompts], Sequence[PromptGroup]] = PackedPrompts.groups_of_equal_length,
+    ) -> None:
         self.config, self.vocab_size = config, config.vocab_size
-        self._embeddings = Embeddings(config, weights)
+        self._upload, self._groups_of = upload, groups_of
+        self._embeddings = Embeddings(config, weights, partial(rows_summed_by_torch, upload))
         self._embedding_norm = self._norm(weights.norm(weights.names.embedding_norm))
-        tables = {rope: TurnTable(rotary_of(rope.dim, rope.theta, rope.scaling)) for rope in config.ropes}
+        tables = {rope: TurnTable(rotary_of(rope.dim, rope.theta, rope.scaling).to(weights.device)) for rope in config.ropes}
         self._layers = [self._read_layer(weights, make_linear, index, tables) for index in range(config.num_layers)]
-        self._final_norm = self._norm(weights.norm(weights.names.final_norm)) if config.norms_first else _unchanged
+        self._final_norm = self._norm(weights.norm(weights.names.final_norm)) if config.norms_first else unchanged
         self._activation = ACTIVATION_FUNCTIONS[config.activation]
 
     def forward(self, prompts: PackedPrompts) -> torch.Tensor:
         """Return the last layer's hidden states [T, hidden_size]."""
-        groups = [torch.from_numpy(indices) for _, indices in prompts.groups_of_equal_length()]
-        positions = torch.from_numpy(prompts.positions)
+        groups = [_Group.of(group, self._upload) for group in self._groups_of(prompts)]
+        positions, longest = self._upload(prompts.positions), int(prompts.lengths.max())
         x = self._embedding_norm(self._embeddings.of(prompts))
         norms_first = self.config.norms_first
         for layer in self._layers:
             read = layer.attention_norm(x) if norms_first else x
-            x = x + layer.attention_out(self._attend(self._turn(layer, layer.qkv(read), positions), groups, layer.window))
+            qkv = self._turn(layer, layer.qkv(read), positions, longest)
+            x = x + layer.attention_out(self._attend(qkv, groups, layer.window))
             x = x if norms_first else layer.attention_norm(x)
             x = x + layer.down(self._gated(layer.gate_up(layer.output_norm(x) if norms_first else x)))
             x = x if norms_first else layer.output_norm(x)
@@ -81,7 +132,7 @@ class Encoder:
         return _Layer(
             qkv=make_linear(*weights.joined("qkv", (names.query, names.key, names.value), index, hidden, hidden)),
             attention_out=make_linear(*weights.matrix("attention_out", names.attention_out.format(index), hidden, hidden)),
-            attention_norm=self._norm(weights.norm(names.attention_norm.format(index))) if has_norm else _unchanged,
+            attention_norm=self._norm(weights.norm(names.attention_norm.format(index))) if has_norm else unchanged,
             gate_up=make_linear(*weights.joined("gate_up", gate_up, index, size, hidden)),
             down=make_linear(*weights.matrix("down", names.down.format(index), hidden, size)),
             output_norm=self._norm(weights.norm(names.output_norm.format(index))),
@@ -90,8 +141,7 @@ class Encoder:
         )
 
     def _norm(self, parameters: Parameters) -> Norm:
-        weight, bias = parameters
-        return lambda x: F.layer_norm(x, (self.config.hidden_size,), weight, bias, self.config.norm_eps)
+        return LayerNorm(*parameters, self.config.norm_eps)
 
     def _gated(self, x: torch.Tensor) -> torch.Tensor:
         if not self.config.is_gated:
@@ -99,11 +149,11 @@ class Encoder:
         gate, up = x.chunk(2, dim=-1)
         return self._activation(gate) * up
 
-    def _turn(self, layer: _Layer, qkv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def _turn(self, layer: _Layer, qkv: torch.Tensor, positions: torch.Tensor, longest: int) -> torch.Tensor:
         """Turn queries and keys [T, 3 * hidden_size], whose halves of a pair are apart, in place."""
         if layer.turns is None:
             return qkv
-        turns = layer.turns.up_to(int(positions.max()) + 1)[positions]
+        turns = layer.turns.up_to(longest)[positions]
         cosines, sines = turns.unsqueeze(1).chunk(2, dim=-1)
         half = cosines.shape[-1]
         heads = qkv[:, : 2 * self.config.hidden_size].view(len(qkv), -1, self.config.head_dim)
@@ -112,19 +162,14 @@ class Encoder:
         heads[..., half : 2 * half] = second * cosines + first * sines
         return qkv
 
-    def _attend(self, qkv: torch.Tensor, groups: Sequence[torch.Tensor], window: int) -> torch.Tensor:
+    def _attend(self, qkv: torch.Tensor, groups: Sequence[_Group], window: int) -> torch.Tensor:
         """Return the attention's output [T, hidden_size]: a token sees all of its own prompt (Vaswani et al. 2017, eq. 1)."""
         heads, head_dim = self.config.num_heads, self.config.head_dim
-        out = torch.empty(len(qkv), self.config.hidden_size)
-        for indices in groups:  # [B, L]
-            batch, length = indices.shape
-            query, key, value = qkv[indices].view(batch, length, 3, heads, head_dim).permute(2, 0, 3, 1, 4)
-            places = torch.arange(length)
-            mask = (places[:, None] - places).abs() <= window if window else None
-            attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-            out[indices] = attended.transpose(1, 2).reshape(batch, length, -1)
+        out = qkv.new_empty(len(qkv), self.config.hidden_size)
+        for group in groups:
+            batch, length = group.tokens.shape
+            query, key, value = qkv[group.tokens].view(batch, length, 3, heads, head_dim).permute(2, 0, 3, 1, 4)
+            attended = F.scaled_dot_product_attention(query, key, value, attn_mask=group.mask(window))
+            rows = attended.transpose(1, 2).reshape(batch * length, -1)
+            out.index_copy_(0, group.targets, group.only_tokens(rows))
         return out
-
-
-def _unchanged(x: torch.Tensor) -> torch.Tensor:
-    return x

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.checkpoint.placed import FloatWeights
 from tetrad.worker_svc.model_facts.encoder import EncoderConfig, Part
 
 Parameters = tuple[torch.Tensor, torch.Tensor | None]
@@ -14,14 +14,20 @@ Parameters = tuple[torch.Tensor, torch.Tensor | None]
 class EncoderWeights:
     """Tensors of one encoder; ModelError where one is missing or of another shape.
 
+    Attributes:
+        names: in the files.
+        device: of the tensors.
+        prefix: of the names in these files.
+
     Args:
         config: names and sizes.
         weights: of the files.
     """
 
-    def __init__(self, config: EncoderConfig, weights: WeightLoader) -> None:
+    def __init__(self, config: EncoderConfig, weights: FloatWeights) -> None:
         self._config, self._weights = config, weights
-        names = self.names = config.names
+        names, self.device = config.names, weights.device
+        self.names = names
         found = (prefix for prefix in names.prefixes if weights.has(f"{prefix}{names.words}.weight"))
         self.prefix = next(found, names.prefixes[0])
         self._whole: tuple[str, torch.Tensor] = ("", torch.empty(0))

@@ -1,6 +1,6 @@
 """Packed prompts: prompts one after another in one tensor, without padding, and what encoders do with them first."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +10,22 @@ import torch
 from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.model_facts.encoder import EncoderConfig
 from tetrad.worker_svc.models.encoder_weights import EncoderWeights
+
+Upload = Callable[[np.ndarray], torch.Tensor]
+"""Brings values to the device of an encoder, without waiting for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptGroup:
+    """Prompts that attention computes together.
+
+    Attributes:
+        tokens: [prompts, L], the indices of their tokens among all; behind a prompt's end stands its last token again.
+        lengths: [prompts], at most L.
+    """
+
+    tokens: Ints
+    lengths: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +62,20 @@ class PackedPrompts:
         """First token of each prompt, [N]."""
         return np.cumsum(self.lengths) - self.lengths
 
-    def groups_of_equal_length(self) -> list[tuple[int, Ints]]:
-        """Return (length, token indices [prompts of that length, length]) of each length."""
-        starts = self.starts
-        return [
-            (int(length), starts[self.lengths == length][:, None] + np.arange(length)) for length in np.unique(self.lengths)
-        ]
+    def groups_of_equal_length(self) -> list[PromptGroup]:
+        """Return the prompts of each length."""
+        return [self._group(self.lengths == length, int(length)) for length in np.unique(self.lengths)]
+
+    def groups_of_similar_length(self) -> list[PromptGroup]:
+        """Return few groups, for devices where each launch costs: one for each power of two, to which prompts are padded."""
+        exponents = np.ceil(np.log2(self.lengths)).astype(np.int64)
+        groups = (exponents == exponent for exponent in np.unique(exponents))
+        return [self._group(which, int(self.lengths[which].max())) for which in groups]
+
+    def _group(self, which: np.ndarray, longest: int) -> PromptGroup:
+        lengths = self.lengths[which]
+        places = np.minimum(np.arange(longest), lengths[:, None] - 1)
+        return PromptGroup(self.starts[which][:, None] + places, lengths)
 
 
 class PackedEncoder(Protocol):
@@ -65,16 +89,42 @@ class PackedEncoder(Protocol):
         """Return the last layer's hidden states [T, hidden_size]; valid until the next call."""
 
 
+SumRows = Callable[[Sequence[tuple[torch.Tensor, Ints]]], torch.Tensor]
+"""Tables [N, hidden] and a row of each for every token [T] -> the sums of the rows [T, hidden]."""
+
+
+def rows_summed_by_numpy(parts: Sequence[tuple[torch.Tensor, Ints]]) -> torch.Tensor:
+    """Sum on the calling thread; see SumRows.
+
+    Torch divides these few megabytes among its threads. On a busy machine they wait for each other for longer than they add.
+    """
+    (table, indices), *others = parts
+    x = table.numpy().take(indices, 0)
+    for table, indices in others:
+        x += table.numpy().take(indices, 0)
+    return torch.from_numpy(x)
+
+
+def rows_summed_by_torch(upload: Upload, parts: Sequence[tuple[torch.Tensor, Ints]]) -> torch.Tensor:
+    """Sum on the device to which `upload` brings the indices; see SumRows."""
+    (table, indices), *others = parts
+    x = table[upload(indices)]
+    for table, indices in others:
+        x += table[upload(indices)]
+    return x
+
+
 class Embeddings:
     """Tables of words, positions and token types; what they give is not normed yet.
 
     Args:
         config: sizes.
         weights: of the encoder.
+        sum_rows: adds up rows of the tables.
     """
 
-    def __init__(self, config: EncoderConfig, weights: EncoderWeights) -> None:
-        names = weights.names
+    def __init__(self, config: EncoderConfig, weights: EncoderWeights, sum_rows: SumRows = rows_summed_by_numpy) -> None:
+        names, self._sum_rows = weights.names, sum_rows
         self._words = weights.table(names.words, config.vocab_size)
         self._types = weights.table(names.token_types, config.num_token_types) if config.num_token_types else None
         num_positions = config.max_position_embeddings + config.first_position
@@ -83,9 +133,9 @@ class Embeddings:
 
     def of(self, prompts: PackedPrompts) -> torch.Tensor:
         """Return the sum of the tables' rows, [T, hidden_size]."""
-        x = self._words[torch.from_numpy(prompts.token_ids)]
+        parts = [(self._words, prompts.token_ids)]
         if self._positions is not None:
-            x += self._positions[torch.from_numpy(prompts.positions)]
+            parts.append((self._positions, prompts.positions))
         if self._types is not None:
-            x += self._types[torch.from_numpy(np.minimum(prompts.token_types, len(self._types) - 1))]
-        return x
+            parts.append((self._types, np.minimum(prompts.token_types, len(self._types) - 1)))
+        return self._sum_rows(parts)

@@ -5,22 +5,60 @@ of it is kept. An exception of `execute` means that the device failed; a request
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unsupported
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import ModelRunnerOutput, NewRequest, Pooled, SchedulerOutput
+from tetrad.worker_svc.core.plan import ExecutedStep, ModelRunnerOutput, NewRequest, Pooled, SchedulerOutput
 from tetrad.worker_svc.core.pooling import PoolingFacts, PoolingSpec
-from tetrad.worker_svc.layers.pooler import Pooler
+from tetrad.worker_svc.layers.pooler import Pooler, PoolingPrompt
 from tetrad.worker_svc.models.packed_prompts import PackedEncoder, PackedPrompts
 from tetrad.worker_svc.runner.loras import NoLoras
 from tetrad.worker_svc.runner.pooling_rows import pooled_answers
 from tetrad.worker_svc.runner.prompt_embeds import NoPromptEmbeds
 
 _WARM_UP_LENGTHS = (1, 16, 128)
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedPrompts:
+    """A step whose hidden states are computed, or queued on a device.
+
+    Attributes:
+        step_id: of the plan.
+        handles, prompts: of the requests that ran; all of their hidden states are gathered.
+        failures: of requests that could not.
+        started: by perf_counter.
+    """
+
+    step_id: int
+    handles: Sequence[int]
+    prompts: Sequence[PoolingPrompt]
+    failures: Sequence[tuple[int, TetradError]]
+    started: float
+
+    def result(
+        self, pooled: Sequence[Pooled], failures: Sequence[tuple[int, TetradError]], compute_seconds: float
+    ) -> ModelRunnerOutput:
+        """Return the result of the step with these answers."""
+        return ModelRunnerOutput(
+            self.step_id,
+            _NONE,
+            _NONE,
+            pooled=pooled,
+            failures=[*self.failures, *failures],
+            compute_seconds=compute_seconds,
+        )
+
+
+def answer_on_host(pooler: Pooler, step: ComputedPrompts) -> ModelRunnerOutput:
+    """Return the result of a step whose hidden states are in host memory."""
+    pooled, failures = pooled_answers(pooler, list(zip(step.handles, step.prompts, strict=True)))
+    return step.result(pooled, failures, time.perf_counter() - step.started)
 
 
 class EncoderRunner:
@@ -31,33 +69,35 @@ class EncoderRunner:
         pooler: makes the answers.
         facts: what it pools.
         layout: limits of a step.
+        answer: makes the result of a step, or launches what does.
     """
 
-    def __init__(self, encoder: PackedEncoder, pooler: Pooler, facts: PoolingFacts, layout: KvLayout) -> None:
+    def __init__(
+        self,
+        encoder: PackedEncoder,
+        pooler: Pooler,
+        facts: PoolingFacts,
+        layout: KvLayout,
+        answer: Callable[[Pooler, ComputedPrompts], ExecutedStep] = answer_on_host,
+    ) -> None:
         self._encoder, self._pooler, self._facts, self._layout = encoder, pooler, facts, layout
+        self._answer = answer
 
     num_requests = 0
     """No request outlives its step."""
 
     @torch.inference_mode()
-    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
-        """Run one step."""
+    def execute(self, plan: SchedulerOutput) -> ExecutedStep:
+        """Run one step, or queue it on the device."""
         started = time.perf_counter()
         if len(plan.cached.handles):
             raise InvalidRequest("An encoder computes a prompt in one step, but the plan goes on with one.")
         failures = [(new.handle, error) for new in plan.new_requests if (error := self._problem(new)) is not None]
         failed = {handle for handle, _ in failures}
         runnable = [new for new in plan.new_requests if new.handle not in failed]
-        pooled, not_finite = self._run(runnable) if runnable else ([], [])
-        failures += not_finite
-        return ModelRunnerOutput(
-            plan.step_id,
-            _NONE,
-            _NONE,
-            pooled=pooled,
-            failures=failures,
-            compute_seconds=time.perf_counter() - started,
-        )
+        prompts = self._compute(runnable) if runnable else []
+        step = ComputedPrompts(plan.step_id, [new.handle for new in runnable], prompts, failures, started)
+        return self._answer(self._pooler, step)
 
     def forget_all(self) -> None:
         """Do nothing: nothing is kept."""
@@ -69,13 +109,14 @@ class EncoderRunner:
                 self._encoder.forward(PackedPrompts.of([np.zeros(min(length, self._layout.max_model_len), np.int64)], [None]))
             report(completed, len(_WARM_UP_LENGTHS))
 
-    def _run(self, requests: list[NewRequest]) -> tuple[list[Pooled], list[tuple[int, TetradError]]]:
+    def _compute(self, requests: list[NewRequest]) -> list[PoolingPrompt]:
+        """Return the requests' prompts, with their hidden states."""
         prompts = [self._pooler.prompt(_spec_of(new), new.token_ids) for new in requests]
         packed = PackedPrompts.of([new.token_ids for new in requests], [each.spec.token_type_boundary for each in prompts])
         parts = torch.split(self._encoder.forward(packed), packed.lengths.tolist())
         for prompt, hidden in zip(prompts, parts, strict=True):
             prompt.gathering.add(hidden[prompt.gathering.wanted(len(hidden), is_end=True)])
-        return pooled_answers(self._pooler, [(new.handle, prompt) for new, prompt in zip(requests, prompts, strict=True)])
+        return prompts
 
     def _problem(self, new: NewRequest) -> TetradError | None:
         """Return why a request cannot run, or None."""

@@ -4,21 +4,37 @@ import numpy as np
 
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec, SchedulerOutput
+from tetrad.worker_svc.core.pooling import PoolingSpec
 
 _LARGEST_BATCH = 64
 _CHUNK_TOKENS = 256
 _GREEDY = SamplingSpec(temperature=0.0)
 
 
-def dummy_plans(layout: KvLayout, largest_batch: int = _LARGEST_BATCH) -> list[SchedulerOutput]:
-    """Return one prefill chunk and steps of 1, 2, 4, ... requests; run each, then forget all requests."""
+def dummy_plans(
+    layout: KvLayout, largest_batch: int = _LARGEST_BATCH, pooling: PoolingSpec | None = None
+) -> list[SchedulerOutput]:
+    """Return one prefill chunk and steps of 1, 2, 4, ... requests; run each, then forget all requests.
+
+    Args:
+        layout: limits of a step.
+        largest_batch: most requests.
+        pooling: what the requests ask for; None: they generate.
+    """
     chunk = min(_CHUNK_TOKENS, layout.max_model_len, layout.max_num_batched_tokens)
     most = min(layout.max_num_seqs, layout.max_num_batched_tokens, largest_batch)
     sizes = [1 << exponent for exponent in range(most.bit_length())]
-    return [dummy_plan(1, chunk, layout), *(dummy_plan(size, 1, layout) for size in sizes)]
+    shapes = [(1, chunk), *((size, 1) for size in sizes)]
+    return [dummy_plan(*shape, layout, pooling=pooling) for shape in shapes]
 
 
-def dummy_plan(num_requests: int, num_tokens: int, layout: KvLayout, sampling: SamplingSpec = _GREEDY) -> SchedulerOutput:
+def dummy_plan(
+    num_requests: int,
+    num_tokens: int,
+    layout: KvLayout,
+    sampling: SamplingSpec = _GREEDY,
+    pooling: PoolingSpec | None = None,
+) -> SchedulerOutput:
     """Return a step of prompts on the null block."""
     none = np.empty(0, np.int64)
     requests = [
@@ -31,6 +47,7 @@ def dummy_plan(num_requests: int, num_tokens: int, layout: KvLayout, sampling: S
             num_scheduled_tokens=num_tokens,
             block_ids=np.zeros((1, -(-num_tokens // layout.block_size)), np.int64),  # of every group
             sampling=sampling,
+            pooling=pooling,
         )
         for handle in range(num_requests)
     ]

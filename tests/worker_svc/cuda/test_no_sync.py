@@ -18,9 +18,12 @@ from tests.lora_files import save_lora
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import TINY, layout_of
 from tests.worker_svc.families.tiny_models import save_family
+from tests.worker_svc.pooling.checkpoints import CLASSIFIERS, save_encoder
+from tests.worker_svc.pooling.runs import plan_of
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.lora import LoraLimits
 from tetrad.worker_svc.core.plan import DraftTokens, GrammarRows, SamplingSpec
+from tetrad.worker_svc.core.pooling import PoolingSpec
 from tetrad.worker_svc.cuda.host_metadata import HostMetadata
 
 OPERATIONS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique_dim", "_unique2", "bincount"}
@@ -184,6 +187,33 @@ def test_steps_that_the_host_prepares_are_launched_without_waiting(name, tmp_pat
     decodes = execute(driver, watch, {0: 1, 1: 1})
 
     assert chunks == decodes == []
+
+
+@pytest.mark.parametrize("task", ["embed", "token_embed"])
+def test_answers_of_pooling_requests_are_launched_without_waiting(task, tiny_path, load_cuda, watch):
+    model = load_cuda(tiny_path, runner="generate", convert="embed", pooler_config_json='{"pooling_type": "MEAN"}')
+    layout = KvLayout(num_blocks=20, block_size=16, max_model_len=32, max_num_seqs=2, max_num_batched_tokens=32)
+    driver = Driver(model.make_runner(layout), layout)
+    driver.add(0, [5, 6, 7], SAMPLINGS["greedy"])
+    driver.add(1, [8, 9, 10, 11], pooling=PoolingSpec(task))
+
+    chunk = execute(driver, watch, {0: 3, 1: 2})
+    end = execute(driver, watch, {0: 1, 1: 2})
+
+    assert chunk == end == []
+
+
+def test_a_step_of_an_encoder_is_launched_without_waiting(tmp_path, load_cuda, watch):
+    """ModernBERT: windows, rotary positions, and prompts that are padded."""
+    save_encoder(tmp_path, CLASSIFIERS["modernbert"])
+    runner = load_cuda(tmp_path).make_runner(KvLayout(1, 16, 64, 8, 64))
+    plan = plan_of([[5, 6, 7], [8, 9, 10, 11], [12]], [PoolingSpec("classify")] * 3)
+
+    with watch:
+        step = runner.execute(plan)
+
+    assert watch.found == []
+    assert len(step.wait().pooled) == 3
 
 
 def test_the_watch_sees_what_would_wait(watch):

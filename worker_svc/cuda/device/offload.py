@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
+from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.device.host_copy import HostCopy, bytes_of
 
@@ -56,6 +57,17 @@ class Offload:
         for storage, copy in zip(self._storages, self._copies, strict=True):
             copy.write_to(bytes_of(storage))
         self._copies = None
+
+
+def wake_weights(weights: Offload, accelerator: Accelerator) -> None:
+    """Move a model's weights back; FailedPrecondition, with the numbers, if the device has no room."""
+    try:
+        weights.wake_up()
+    except torch.OutOfMemoryError as error:
+        free, total = accelerator.memory()
+        raise FailedPrecondition(
+            f"The weights need {weights.size_bytes} bytes to wake up; {free} of the device's {total} are free."
+        ) from error
 
 
 def tensors_in(root: object) -> Iterator[torch.Tensor]:

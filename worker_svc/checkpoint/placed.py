@@ -1,0 +1,49 @@
+"""Placed weights: the floats of a weight loader on the device and in the type that a program computes with."""
+
+from typing import Protocol
+
+import torch
+
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
+
+
+class FloatWeights(Protocol):
+    """Tensors of a model's files, in floats."""
+
+    @property
+    def device(self) -> torch.device:
+        """Of what `get` returns."""
+
+    def has(self, name: str) -> bool:
+        """See WeightLoader."""
+
+    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return a tensor on the device; ModelError if it is missing, broken or of another shape."""
+
+    def get_stored(self, name: str, *shapes: tuple[int, ...], num_parameters: int | None = None) -> torch.Tensor:
+        """Return a tensor in host memory, in its stored type; see WeightLoader."""
+
+
+class PlacedWeights:
+    """See FloatWeights.
+
+    Args:
+        weights: of the files.
+        device: where tensors go.
+        dtype: that they have there.
+    """
+
+    def __init__(self, weights: WeightLoader, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
+        self._weights, self._dtype, self.device = weights, dtype, device
+
+    def has(self, name: str) -> bool:
+        """See WeightLoader."""
+        return self._weights.has(name)
+
+    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """See FloatWeights."""
+        return self._weights.get(name, shape).to(self.device, self._dtype)
+
+    def get_stored(self, name: str, *shapes: tuple[int, ...], num_parameters: int | None = None) -> torch.Tensor:
+        """See FloatWeights."""
+        return self._weights.get_stored(name, *shapes, num_parameters=num_parameters)
