@@ -151,7 +151,10 @@ class EngineCoreSettings(ServiceSettings):
         2, ge=1, le=32, description="Number of threads that compute token masks of structured outputs."
     )
     recovery_timeout_s: float = Field(
-        120.0, gt=0, description="Seconds that requests wait for a lost worker before they fail with UNAVAILABLE."
+        120.0,
+        gt=0,
+        description="Seconds that requests wait for a lost worker, or for a lost tokenizer's vocabulary, before they fail with "
+        "UNAVAILABLE.",
     )
     step_timeout_s: float = Field(
         300.0,

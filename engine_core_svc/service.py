@@ -121,6 +121,7 @@ async def start_engine(
         settings.tokenizer_targets,
         facts.vocab_size,
         max_message_bytes=settings.max_message_bytes,
+        timeout_s=settings.recovery_timeout_s,
         tls=settings.tls,
         carrier=carrier,
     )

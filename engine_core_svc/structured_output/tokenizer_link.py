@@ -1,7 +1,7 @@
 """Tokenizer link: fetches the model's vocabulary from a tokenizer service when the first constrained request needs it.
 
 Engine cores start and serve without a tokenizer; only constrained requests are refused then. Of several equal tokenizers the
-first answer is taken, and kept.
+first answer is taken, and kept. A tokenizer that is lost meanwhile is asked again, once it has restarted.
 """
 
 import asyncio
@@ -14,15 +14,20 @@ from functools import partial
 import grpc
 
 from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary
-from tetrad.services.errors import InternalError, TetradError, Unavailable, Unsupported
+from tetrad.services.errors import InternalError, Unavailable, Unsupported
 from tetrad.services.log import get_logger
 from tetrad.services.rpc.carrier import GRPC, Carrier
-from tetrad.services.rpc.status import from_rpc_error
+from tetrad.services.rpc.status import from_rpc_error, has_details
 from tetrad.services.timers.running_time import running_timeout
 from tetrad.services.tls.identity import TlsFiles
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
-_FETCH_TIMEOUT_S = 10.0
+_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+# The codes of a connection whose bytes were damaged; a tokenizer's own errors of these codes have details.
+_BROKEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+_RETRY_S = 0.2
+
+_Answer = tuple[tokenizer_pb2_grpc.TokenizerServiceStub, tokenizer_pb2.GetInfoResponse]
 
 log = get_logger()
 
@@ -34,7 +39,7 @@ class TokenizerLink:
         targets: their addresses; none: there is no tokenizer.
         vocab_size: of the model.
         max_message_bytes: of the channels.
-        timeout_s: how long it may take until one of them has answered.
+        timeout_s: how long it may take until one of them has answered, lost ones included.
         tls: identity of this process; None: connections are plain.
         carrier: to the tokenizers.
     """
@@ -45,7 +50,7 @@ class TokenizerLink:
         vocab_size: int,
         *,
         max_message_bytes: int,
-        timeout_s: float = _FETCH_TIMEOUT_S,
+        timeout_s: float,
         tls: TlsFiles | None = None,
         carrier: Carrier = GRPC,
     ) -> None:
@@ -82,25 +87,21 @@ class TokenizerLink:
     async def _fetch(self) -> Vocabulary:
         connect = partial(self._carrier.connect, max_message_bytes=self._max_message_bytes, tls=self._tls)
         channels = [connect(target) for target in self._targets]
-        asking = [asyncio.create_task(_ask(tokenizer_pb2_grpc.TokenizerServiceStub(channel))) for channel in channels]
-        error: TetradError = Unavailable(
-            f"No tokenizer answered within {self._timeout_s:g} s at {', '.join(self._targets)}; try again later."
-        )
+        stubs = [tokenizer_pb2_grpc.TokenizerServiceStub(channel) for channel in channels]
         try:
             async with running_timeout(self._timeout_s):
-                for answering in asyncio.as_completed(asking):
+                while True:
                     try:
-                        return await self._read(*await answering)
-                    except grpc.RpcError as refusal:
-                        error = from_rpc_error(refusal)  # another one may do better
+                        return await self._read(*await _first_answer(stubs))
+                    except grpc.aio.AioRpcError as error:
+                        if not _is_lost(error):
+                            raise from_rpc_error(error) from error
+                    await asyncio.sleep(_RETRY_S)
         except TimeoutError:
-            pass
+            targets = ", ".join(self._targets)
+            raise Unavailable(f"No tokenizer answered within {self._timeout_s:g} s at {targets}; try again later.") from None
         finally:
-            for task in asking:
-                task.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
             await asyncio.gather(*(channel.close() for channel in channels))
-        raise error
 
     async def _read(self, stub: tokenizer_pb2_grpc.TokenizerServiceStub, info: tokenizer_pb2.GetInfoResponse) -> Vocabulary:
         bundle, sha256 = bytearray(), ""
@@ -112,10 +113,37 @@ class TokenizerLink:
         return vocabulary
 
 
-async def _ask(
-    stub: tokenizer_pb2_grpc.TokenizerServiceStub,
-) -> tuple[tokenizer_pb2_grpc.TokenizerServiceStub, tokenizer_pb2.GetInfoResponse]:
-    return stub, await stub.GetInfo(tokenizer_pb2.GetInfoRequest(), wait_for_ready=True)
+async def _first_answer(stubs: Sequence[tokenizer_pb2_grpc.TokenizerServiceStub]) -> _Answer:
+    """Return the tokenizer that answers first, and its answer. AioRpcError if every tokenizer refuses."""
+    asking = [asyncio.create_task(_ask(stub)) for stub in stubs]
+    refusal: grpc.aio.AioRpcError | None = None
+    try:
+        for answering in asyncio.as_completed(asking):
+            try:
+                return await answering
+            except grpc.aio.AioRpcError as error:
+                refusal = error  # another one may do better
+    finally:
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+    assert refusal is not None
+    raise refusal
+
+
+async def _ask(stub: tokenizer_pb2_grpc.TokenizerServiceStub) -> _Answer:
+    """Return a tokenizer and its answer, however often it is lost before. AioRpcError if it refuses."""
+    while True:
+        try:
+            return stub, await stub.GetInfo(tokenizer_pb2.GetInfoRequest(), wait_for_ready=True)
+        except grpc.aio.AioRpcError as error:
+            if not _is_lost(error):
+                raise
+        await asyncio.sleep(_RETRY_S)
+
+
+def _is_lost(error: grpc.aio.AioRpcError) -> bool:
+    return error.code() in _LOST or (error.code() in _BROKEN and not has_details(error))
 
 
 def _unpack(bundle: bytes, sha256: str, eos_token_ids: tuple[int, ...], vocab_size: int) -> Vocabulary:

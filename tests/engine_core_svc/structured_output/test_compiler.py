@@ -14,7 +14,6 @@ from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.preparations import Preparations
-from tetrad.engine_core_svc.structured_output.tokenizer_link import TokenizerLink
 from tetrad.engine_core_svc.structured_output.trial import Trial
 from tetrad.services.errors import InvalidRequest, Unavailable
 
@@ -203,19 +202,6 @@ async def test_without_a_tokenizer_the_error_is_the_tokenizers(trial):
     with pytest.raises(Unavailable, match="no tokenizer"):
         await compiler.compile(GOOD)
     await compiler.close()
-
-
-async def test_a_tokenizer_that_does_not_answer_costs_everyone_one_time_limit(tmp_path):
-    """Not one after the other: the last of many requests would wait for minutes."""
-    link = TokenizerLink([f"unix:{tmp_path}/nobody"], 9, max_message_bytes=1 << 20, timeout_s=0.2)
-
-    started = time.monotonic()
-    outcomes = await asyncio.gather(*(link.vocabulary() for _ in range(20)), return_exceptions=True)
-
-    assert time.monotonic() - started < 2
-    assert all(isinstance(outcome, Unavailable) for outcome in outcomes)
-    with pytest.raises(Unavailable, match=r"within 0\.2 s"):
-        await link.vocabulary()
 
 
 async def test_hostile_languages_cost_neither_the_process_nor_the_loops_time(vocabulary):
