@@ -36,8 +36,9 @@ family's config.
 - **Quantizations, CPU**: `int8` at load, with the native program alone; a GGUF file's own types, and quantized checkpoints
   ({host_methods}). Of families that have all experts of a layer in one
   tensor, quantized checkpoints have each expert by itself (Llama 4, gpt-oss, which is published in `mxfp4`) or in a stack of
-  `compressed-tensors` (Granite). The native program multiplies quanta, those of experts too. Torch dequantizes all weights to
-  float32 at load; the worker's log line `weights.dequantized` has the size of the files and that in memory.
+  `compressed-tensors` (Granite). The native program multiplies quanta. Torch leaves experts to the native kernels,
+  which multiply their quanta, and dequantizes all other weights to float32 at load, with `dtype=float32` or without kernels all
+  weights; the worker's log line `weights.dequantized` has the size of the files and that in memory.
   Of compressed-tensors, `pack-quantized`, `int-quantized`, `naive-quantized`, `float-quantized` and `mxfp4-pack-quantized`
   are read, and lists of matrices to `ignore`. A checkpoint quantizes weights alone here: its values for activations, dynamic
   or static, are not used ([kernels.md](kernels.md) says how activations are rounded). Sparse weights and transforms of

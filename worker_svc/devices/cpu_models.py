@@ -21,7 +21,7 @@ from tetrad.worker_svc.core.plan import Ints, Runner
 from tetrad.worker_svc.devices.lora_parts import whole_reader
 from tetrad.worker_svc.devices.poolers import Pooling
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
-from tetrad.worker_svc.layers.linear import PackedLinear, PlainLinear, can_pack
+from tetrad.worker_svc.layers.linear import LinearFactory, PackedLinear, PlainLinear, can_pack
 from tetrad.worker_svc.layers.lora import AdaptedParameters, LoraReader, LoraRows
 from tetrad.worker_svc.layers.parameters import HostParameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
@@ -34,6 +34,7 @@ from tetrad.worker_svc.models.host import HostDecoder, HostStage
 from tetrad.worker_svc.models.interface import Model, StageModel
 from tetrad.worker_svc.native.decoder import MAX_HEAD_DIM, TRAITS, NativeDecoder, NativeStage
 from tetrad.worker_svc.native.library import NoLibraryError, best_target, load_library
+from tetrad.worker_svc.native.linears import QuantizedParameters
 from tetrad.worker_svc.native.loras import NativeLoras, NoNativeLoras
 from tetrad.worker_svc.native.matrix_loaders import FloatMatrices, StoredMatrices
 from tetrad.worker_svc.native.parameters import MatrixLoader
@@ -116,7 +117,10 @@ class CpuModels:
         self.check_torch(request, reason)
         if team is not None:
             log.info("model.runs_on_torch", architecture=config.architecture, reason=reason)
-        plain = _parameters(weights)
+        kept = (
+            None if team is None or not _is_quantized(request, weights) else QuantizedParameters(weights, _make_linear(), team)
+        )
+        plain = kept or _parameters(weights)
         rows = LoraRows(whole_reader(config, request.loras)) if request.loras else None
         if rows is None:
             model = HostDecoder(config, plain, taps=taps or NoTaps())
@@ -124,6 +128,8 @@ class CpuModels:
             adapted = AdaptedParameters(plain, rows, adapts_experts=True)
             model = HostDecoder(config, adapted, taps=taps or NoTaps(), among=rows.among)
         size_bytes = weights.num_parameters * _FLOAT32_BYTES
+        if kept is not None:
+            size_bytes += kept.size_bytes - kept.num_parameters * _FLOAT32_BYTES
         if weights.loaded_bytes < size_bytes and (weights.are_packed or request.path.suffix == ".gguf"):
             log.info("weights.dequantized", stored_bytes=weights.loaded_bytes, size_bytes=size_bytes, dtype="float32")
         return HostModel(model.kv_cache_spec, size_bytes, runner_of(model, pooling, rows), rows, model.expert_tokens, model)
@@ -255,7 +261,11 @@ def _stage_of(stage: StageModel[M], ranks: RankChannels, size_bytes: int, loras:
 
 
 def _parameters(weights: WeightLoader) -> HostParameters:
-    return HostParameters(weights, PackedLinear if can_pack() else PlainLinear)
+    return HostParameters(weights, _make_linear())
+
+
+def _make_linear() -> LinearFactory:
+    return PackedLinear if can_pack() else PlainLinear
 
 
 def _why_not_native(config: ModelConfig, team: Team | None) -> str:

@@ -52,12 +52,12 @@ class StoredMatrices:
 
     def load(self, names: Sequence[tuple[str, int]], columns: int, *, paired: bool = False) -> list[NativeMatrix]:
         """See MatrixLoader; a pair of different formats is read in float32 and quantized to 8 bits."""
-        stored = [self._weights.get_quantized(name, (rows, columns), _KINDS) for name, rows in names]
+        stored = [self._weights.get_quantized(name, (rows, columns), KINDS) for name, rows in names]
         known = [part for part in stored if part is not None]
         if not known:
             return self._floats.load(names, columns, paired=paired)
         if len(known) == len(stored) and len({part.form for part in known}) == 1:
-            return [_packed(self._team, _joined(known), paired=paired)]
+            return [pack_stored(self._team, join_stored(known), paired=paired)]
         if paired:
             parts = [
                 self._weights.get(name, (rows, columns)) if part is None else part.dequantized()
@@ -65,7 +65,7 @@ class StoredMatrices:
             ]
             return [pack_int8(self._team, torch.cat(parts), paired=True)]
         return [
-            self._floats.load([name], columns)[0] if part is None else _packed(self._team, part)
+            self._floats.load([name], columns)[0] if part is None else pack_stored(self._team, part)
             for name, part in zip(names, stored, strict=True)
         ]
 
@@ -74,16 +74,18 @@ class StoredMatrices:
         return self._floats.load_plain(name, rows, columns)
 
 
-_KINDS = frozenset(int(kind) for kind in GGUF_FORMATS)
+KINDS = frozenset(int(kind) for kind in GGUF_FORMATS)
+"""GGUF's numbers of the types whose quanta are kept."""
 
 
-def _packed(team: Team, matrix: QuantizedMatrix, *, paired: bool = False) -> NativeMatrix:
+def pack_stored(team: Team, matrix: QuantizedMatrix, *, paired: bool = False) -> NativeMatrix:
+    """Return a matrix in the quanta that the files have."""
     if isinstance(matrix, GroupedMatrix):
         return pack_grouped(team, matrix, paired=paired)
     return pack_gguf(team, matrix, paired=paired)
 
 
-def _joined(parts: Sequence[QuantizedMatrix]) -> QuantizedMatrix:
+def join_stored(parts: Sequence[QuantizedMatrix]) -> QuantizedMatrix:
     """Return matrices of one form below each other."""
     if len(parts) == 1:
         return parts[0]

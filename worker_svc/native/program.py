@@ -61,6 +61,19 @@ class PackedTokens:
     lengths: npt.NDArray[np.int64]  # [R]
 
 
+class Room:
+    """Memory for quantized inputs that several programs share; owned by the compute thread. It grows to the largest run."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+
+    def of(self, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """Return at least so many bytes, whose contents may be anything."""
+        if len(self._bytes) < size_bytes:
+            self._bytes = aligned_zeros(size_bytes)
+        return self._bytes
+
+
 class Program:
     """A built program; owned by the compute thread. Its buffers grow to the largest step and are reused."""
 
@@ -122,6 +135,21 @@ class Program:
                 self._team.handle, self._handle, ctypes.byref(step), addresses, self._quantized.ctypes.data
             )
 
+    def run_on(self, buffers: Sequence[torch.Tensor], room: Room) -> None:
+        """Run all operations, norms and products, on buffers [T, width] float32 contiguous that the caller brings.
+
+        Args:
+            buffers: all of the program.
+            room: for quantized inputs.
+        """
+        num_tokens = len(buffers[0])
+        addresses = (ctypes.c_void_p * len(buffers))(*(buffer.data_ptr() for buffer in buffers))
+        quantized = room.of(self._quantized_bytes(num_tokens))
+        with self._span():
+            self._team.library.tetrad_run(
+                self._team.handle, self._handle, ctypes.byref(Step(num_tokens=num_tokens)), addresses, quantized.ctypes.data
+            )
+
     def result(self, buffer: int, num_tokens: int) -> torch.Tensor:
         """Return a buffer [T, width]; valid until the next run."""
         return torch.from_numpy(self._buffers[buffer][:num_tokens])
@@ -166,12 +194,15 @@ class Program:
         self._room = num_tokens
         self._buffers = [np.empty((num_tokens, width), np.float32) for width in self._widths]
         self._addresses = (ctypes.c_void_p * len(self._widths))(*(buffer.ctypes.data for buffer in self._buffers))
+        self._quantized = aligned_zeros(self._quantized_bytes(num_tokens))
+
+    def _quantized_bytes(self, num_tokens: int) -> int:
         row_bytes: int = self._team.library.tetrad_activations_size_bytes(self._most_columns)
         if self._has_split:
             row_bytes, num_tokens = self._team.library.tetrad_split_size_bytes(self._most_columns), num_tokens + _SPLIT_ROWS
         elif self._has_fixed:
             row_bytes = max(row_bytes, self._team.library.tetrad_fixed_size_bytes(self._most_columns))
-        self._quantized = aligned_zeros(num_tokens * row_bytes)
+        return num_tokens * row_bytes
 
 
 def _columns_of_a_token(operation: Operation) -> int:

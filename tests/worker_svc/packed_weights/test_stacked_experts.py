@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from structlog.testing import capture_logs
 
 from tests.worker_svc.families.tiny_models import save_family
-from tests.worker_svc.native.test_gguf import loaded, logprobs
+from tests.worker_svc.native.test_gguf import PROMPT, loaded, logprobs
 from tests.worker_svc.packed_weights.whole_models import FORMATS, Add
 from tests.worker_svc.quantization.checkpoints import Checkpoint
 from tetrad.services.errors import ModelError
@@ -133,6 +133,34 @@ def test_a_stack_stays_quantized(tmp_path):
     size = loaded(packed, "native").info.weights_size_bytes
 
     assert size < 0.5 * loaded(floats, "native").info.weights_size_bytes
+
+
+@pytest.mark.parametrize(("family", "form"), [("granite_hybrid", "int4"), ("llama4", "gptq")])
+def test_experts_stay_quantized_where_torch_runs_the_rest(family, form, tmp_path):
+    packed, floats = write_model(tmp_path, family, form)
+
+    model = loaded(packed, "auto")
+
+    in_floats = loaded(floats, "auto").info.weights_size_bytes
+    experts = sum(
+        tensor.numel()
+        for name, tensor in load_file(floats / "model.safetensors").items()
+        if ".experts." in name or ("_linear.weight" in name and "block_sparse_moe" in name)
+    )
+    assert model.info.weights_size_bytes < in_floats - experts * (4 - (1 / 2 + 8 / 32))
+
+
+def test_tokens_of_quantized_experts_do_not_depend_on_the_batch(tmp_path, make_driver):
+    packed, _ = write_model(tmp_path, "llama4", "int4")
+    driver, prompts = make_driver(loaded(packed, "auto")), [PROMPT[:length] for length in (3, 17, 40)]
+    for handle, prompt in enumerate(prompts):
+        driver.add(handle, prompt)
+    together = driver.generate(8)
+
+    for handle, prompt in enumerate(prompts):
+        alone = make_driver(loaded(packed, "auto"))
+        alone.add(handle, prompt)
+        assert alone.generate(8) == {handle: together[handle]}
 
 
 def test_the_log_says_what_dequantized_weights_take(tmp_path):

@@ -1,0 +1,106 @@
+"""Native linears: products of quantized experts for models that torch runs, each a native program of one operation.
+
+Activations are rounded to 8 bits as in native programs. Those of other matrices are not: states add up what rounding leaves.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.checkpoint.source import QuantizedMatrix
+from tetrad.worker_svc.layers.linear import Linear, LinearFactory
+from tetrad.worker_svc.layers.parameters import HostParameters
+from tetrad.worker_svc.native.matrix_loaders import KINDS, join_stored, pack_stored
+from tetrad.worker_svc.native.program import Room
+from tetrad.worker_svc.native.program_builder import ProgramBuilder
+from tetrad.worker_svc.native.structures import Heads
+from tetrad.worker_svc.native.team import Team
+from tetrad.worker_svc.native.weights import NativeMatrix
+
+_NO_HEADS = Heads(1, 1, 16, 1, 0)
+_EXPERTS = ".experts."
+"""In the names of the matrices that stay quantized: nearly all weights of a mixture."""
+
+
+class NativeLinear:
+    """See Linear.
+
+    Args:
+        team: that multiplies.
+        room: for quantized inputs.
+        matrix: of the weights.
+        bias: [out] or None.
+    """
+
+    def __init__(self, team: Team, room: Room, matrix: NativeMatrix, bias: torch.Tensor | None) -> None:
+        builder = ProgramBuilder(team)
+        builder.linear(matrix, bias, builder.buffer(matrix.fields.columns), builder.buffer(matrix.num_outputs))
+        self._program, self._room, self._num_outputs = builder.build("linear", _NO_HEADS), room, matrix.num_outputs
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [T, out_features]."""
+        out = x.new_empty(len(x), self._num_outputs)
+        self._program.run_on([x.contiguous(), out], self._room)
+        return out
+
+
+class SideBySide:
+    """See Linear: the outputs of several over one input."""
+
+    def __init__(self, linears: Sequence[Linear]) -> None:
+        self._linears = linears
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [T, out_features]."""
+        return torch.cat([linear(x) for linear in self._linears], 1)
+
+
+class QuantizedParameters(HostParameters):
+    """Weights in host memory: experts that the files have quantized stay so, all other matrices are in float32.
+
+    Args:
+        weights: of the model.
+        make_linear: packs matrices in float32.
+        team: that packs and multiplies the others.
+
+    Attributes:
+        size_bytes: of the matrices that stay quantized.
+        num_parameters: of these.
+    """
+
+    def __init__(self, weights: WeightLoader, make_linear: LinearFactory, team: Team) -> None:
+        super().__init__(weights, make_linear)
+        self._team, self._room = team, Room()
+        self.size_bytes = self.num_parameters = 0
+
+    def linear(
+        self,
+        names: Sequence[tuple[str, int]],
+        in_features: int,
+        *,
+        rotated: Sequence[bool] | None = None,
+        head_dim: int = 0,
+        rotary_dim: int | None = None,
+    ) -> Linear:
+        """See Parameters."""
+        if not all(_EXPERTS in name for name, _ in names):
+            return super().linear(names, in_features, rotated=rotated, head_dim=head_dim, rotary_dim=rotary_dim)
+        shapes = {f"{name}.weight": (size, in_features) for name, size in names}
+        stored = [self._weights.get_quantized(name, shape, KINDS) for name, shape in shapes.items()]
+        known = [matrix for matrix in stored if matrix is not None]
+        if len(known) == len(names) and len({matrix.form for matrix in known}) == 1:
+            return self._native(names, join_stored(known))
+        parts = [
+            super().linear([part], in_features) if matrix is None else self._native([part], matrix)
+            for part, matrix in zip(names, stored, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else SideBySide(parts)
+
+    def _native(self, names: Sequence[tuple[str, int]], stored: QuantizedMatrix) -> Linear:
+        biases = [self._bias(name, size) for name, size in names]
+        filled = [torch.zeros(size) if bias is None else bias for (_, size), bias in zip(names, biases, strict=True)]
+        matrix = pack_stored(self._team, stored)
+        self.size_bytes += matrix.size_bytes
+        self.num_parameters += stored.shape[0] * stored.shape[1]
+        return NativeLinear(self._team, self._room, matrix, None if all(b is None for b in biases) else torch.cat(filled))
