@@ -7,11 +7,13 @@ import time
 import numpy as np
 import pytest
 
+from tetrad.services.errors import ModelError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import ModelRunnerOutput, SamplingSpec
 from tetrad.worker_svc.devices.sim import CostModel, SimDevice, SimRunner
 from tetrad.worker_svc.devices.sim_queue import SimQueue
+from tetrad.worker_svc.families.check import check_model
 
 LAYOUT = KvLayout(num_blocks=20_000, block_size=16, max_model_len=1024, max_num_seqs=256, max_num_batched_tokens=4096)
 
@@ -243,6 +245,12 @@ def test_256_requests_cost_well_under_a_millisecond(make_sim_driver):
         times.append(time.perf_counter() - started)
 
     assert min(times) < 1e-3
+
+
+@pytest.mark.parametrize("architecture", ["BertModel", "Qwen3ForSequenceClassification"])
+def test_a_model_that_pools_is_refused_with_the_devices_that_run_it(architecture):
+    with pytest.raises(ModelError, match=f"{architecture} pools; the sim device does not. Use --device cpu or cuda"):
+        check_model({"architectures": [architecture]}, "sim")
 
 
 def test_never_imports_torch():
