@@ -39,7 +39,7 @@ class UnpackedSource(WrappedSource):
         return self.load(name)[0] if self._is_packed(name) else self._source.load_stored(name)
 
     def load_quantized(self, name: str) -> tuple[StoredMatrix, int] | None:
-        """Return what is packed and its bytes as stored; a matrix without contiguous groups is rounded to 8 bits."""
+        """Return a packed matrix and its stored size in bytes; a matrix without contiguous groups is rounded to 8 bits."""
         if not self._is_packed(name):
             return None
         packed, stored_bytes = self._read(name)

@@ -129,7 +129,7 @@ class LaunchedStep:
         self._started, self._input_seconds = started, input_seconds
 
     def wait(self) -> ModelRunnerOutput:
-        """Return what the step brought."""
+        """Return the step's output."""
         arrays = self._download.wait()
         num_sampled = len(self._samples.tensors)
         handles, sampled = self._samples.read(arrays[:num_sampled])
