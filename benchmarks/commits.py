@@ -1,7 +1,7 @@
-"""This tree against an earlier commit: rates through the whole stack, and the engine core's step, in turns.
+"""Commits: compares this tree with an earlier commit in turns: rates of the whole stack, and steps of the engine core.
 
 `python -m benchmarks.commits --against REV`. Both stacks run at the same time, one of them idle. The earlier commit is checked
-out into a temporary directory and runs with this tree's packages. Nothing is written: a ratio belongs into a commit's message.
+out into a temporary directory and runs with this tree's packages. No file is written: ratios belong into a commit's message.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _ENGINE_STEP = "from benchmarks.engine_step import measure; print(measure(256, 0
 
 @contextlib.contextmanager
 def checked_out(revision: str) -> Iterator[Path]:
-    """Check a commit out into a temporary directory; give its path.
+    """Check a commit out into a temporary directory and yield its path.
 
     Raises:
         subprocess.CalledProcessError: git does not know the revision; git's message is on stderr.
@@ -59,7 +59,7 @@ def rates(before: Path, options: Options) -> Iterator[tuple[str, list[float], li
                 for stack in found:
                     load(stack.url, MODEL, streams, num_requests=streams, max_tokens=16)
                 for number in range(options.rounds):
-                    # Each begins every other round: the machine's speed drifts.
+                    # The stacks take turns in beginning a round, because the machine's speed drifts.
                     for stack in found if number % 2 else reversed(found):
                         meter = CpuMeter(ProcessTree(stack.pid))
                         result = load(stack.url, MODEL, streams, num_requests=_REQUESTS[streams], max_tokens=max_tokens)

@@ -60,7 +60,7 @@ Found = dict[str, dict[int, Runs]]
 def measure(
     systems: Mapping[str, tuple[str, ProcessTree]], sizes: Mapping[int, int], rounds: int, *, as_text: bool = False
 ) -> Found:
-    """Return what the systems (their URL and processes) did in turns, with prompts of ids or of text."""
+    """Return the runs of the systems (their URL and processes) in turns, with prompts of ids or of text."""
     found = {name: {concurrency: Runs() for concurrency in sizes} for name in systems}
     for url, _ in systems.values():
         for concurrency in sizes:

@@ -1,8 +1,8 @@
-"""Draft compute: compares an answer's processor time with and without drafts, scheduler and model together, on one thread.
+"""Draft compute: compares the processor time of answers with and without drafts, scheduler and model on one thread.
 
 `python -m benchmarks.draft_compute`. The scheduler, its judgement of drafts and the model runner run in one process, called
-directly. A thread's processor time depends little on the machine's other load; speculation.py measures the time that a client
-waits.
+directly. A thread's processor time depends little on other load of the machine; speculation.py measures the latency of
+clients.
 """
 
 import time
@@ -35,7 +35,7 @@ _RANDOM = "random ids, whose greedy answer repeats itself"
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer: processor time per token in milliseconds and steps, both without the first token, and all tokens."""
+    """An answer: processor time per token in milliseconds and number of steps, both after the first token, and all tokens."""
 
     token_ms: float
     num_steps: int
@@ -43,7 +43,7 @@ class Answer:
 
 
 def drafts_of(system: str) -> Drafts:
-    """Return the drafts of a system, as speculation.py has them."""
+    """Return the drafts of a system, with the options of speculation.py."""
     if system == PLAIN:
         return NoDrafts()
     if system == NGRAM:
@@ -108,8 +108,8 @@ def _gain(systems: dict[str, list[Answer]], name: str) -> float:
 def _section(found: dict[str, dict[str, list[Answer]]]) -> Section:
     section = Section("Speculative decoding: processor time per token, scheduler and model on one thread")
     section.text(
-        f"SmolLM2, Q4_1; greedy answers of {_NUM_TOKENS} tokens at batch 1 behind the first token, about the texts in "
-        "[data](data), the same with and without drafts. Milliseconds per token; then plain decoding's by those with drafts."
+        f"SmolLM2, Q4_1; greedy answers of {_NUM_TOKENS} tokens at batch 1 about the texts in [data](data), measured after the "
+        "first token. Milliseconds per token; then the ratio of plain decoding to decoding with drafts."
     )
     drafted = (NGRAM, SUFFIX, PREDICTION)
     rows = []

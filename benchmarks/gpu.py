@@ -33,11 +33,11 @@ SECTIONS = {
 """The sections in their order, with their time limits in seconds; all of them end within processes.TOTAL_S."""
 
 LIMITS_S = {**SECTIONS, "tune": 480}
-"""Those, and what is run only when it is asked for."""
+"""The limits of these sections, and of a section that runs only on request."""
 
 
 def main() -> int:
-    """Run what was asked for and return the exit status."""
+    """Run the requested sections and return the exit status."""
     args = _parse()
     if args.device == "host":
         # Triton looks at this once, when it is first imported.

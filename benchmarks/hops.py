@@ -169,7 +169,7 @@ async def _exchange(path: str, size: int, server: psutil.Process) -> float:
 
 
 def transport(sizes: list[int], rounds: int) -> dict[int, list[float]]:
-    """Return what gRPC takes for messages of these sizes, round by round."""
+    """Return gRPC's times for messages of these sizes, round by round."""
     found: dict[int, list[float]] = {size: [] for size in sizes}
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "echo")

@@ -1,6 +1,6 @@
 """A load generator for OpenAI's completions endpoint: many streams in one process that leaves the cores to the server.
 
-Drives any OpenAI server, so that all are measured by the same client (streams.py). Usable alone:
+Sends to any OpenAI server, so that one client (streams.py) measures all systems. It also runs alone:
 `python -m benchmarks.http_load --url http://127.0.0.1:8000 --concurrency 64 --requests 256 --max-tokens 128`.
 """
 
@@ -31,9 +31,9 @@ class LoadResult:
     tpot_s: list[float]
     gaps_s: list[float]
     decode_tokens_per_s: float
-    """Output tokens of all streams together while every one of them decoded: from the last first chunk to the first end.
+    """Output tokens per second of all streams together while all of them decode: from the last first chunk to the first end.
 
-    Of a load of one wave: as many requests as streams."""
+    Meaningful only if there are as many requests as streams."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -60,7 +60,7 @@ async def run_load(
     prompts: Sequence[Sequence[int]] | None = None,
     fields: Mapping[str, object] | None = None,
 ) -> LoadResult:
-    """Send streaming completions, `concurrency` at a time; RuntimeError if any fails or brings too few tokens.
+    """Send streaming completions, `concurrency` at a time; RuntimeError if any fails or has too few tokens.
 
     Args:
         url: of the server.
@@ -69,8 +69,8 @@ async def run_load(
         num_requests: in all.
         max_tokens: of each; all of them are generated.
         prompt_len: random ids, never seen before, so that no prefix cache helps.
-        as_text: words instead of ids, about as many tokens, which the server has to find.
-        prompts: instead of those, in turn.
+        as_text: send words of about as many tokens instead of ids, so that the server tokenizes them.
+        prompts: ids of the prompts, in turn, instead of random ones.
         fields: added to each request's body.
     """
     done: list[StreamClient] = []
@@ -150,7 +150,7 @@ def _check(stream: StreamClient, max_tokens: int) -> None:
     if stream.status != 200 or stream.error:
         raise RuntimeError(f"HTTP {stream.status}: {stream.error}")
     if stream.num_tokens != max_tokens:
-        raise RuntimeError(f"A request brought {stream.num_tokens} tokens instead of {max_tokens}.")
+        raise RuntimeError(f"A request has {stream.num_tokens} tokens instead of {max_tokens}.")
 
 
 def main() -> None:

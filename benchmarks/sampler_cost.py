@@ -36,7 +36,7 @@ BLOCK_SIZE = 16
 
 
 def plain(row: int) -> SamplingSpec:
-    """Return what every server is asked for."""
+    """Return the parameters of the plain request that the others are compared with."""
     return SamplingSpec(temperature=0.8, seed=row)
 
 
@@ -67,7 +67,7 @@ def mixed(row: int) -> SamplingSpec:
 
 
 def only(kind: str) -> Callable[[int], SamplingSpec]:
-    """Return what gives each row one kind of parameter."""
+    """Return a function that gives each row one kind of parameter."""
     return lambda row: SamplingSpec(**{"temperature": 0.8, "seed": row, **KINDS[kind](row)})
 
 

@@ -79,7 +79,7 @@ async def _say_progress(seen: Seen, levels: Levels, seconds: float) -> None:
 
 
 async def _judge_idle(admin_target: str) -> list[str]:
-    """Return what the engine core still holds after the last request."""
+    """Return descriptions of the resources that the engine core still holds after the last request."""
     deadline = time.monotonic() + _IDLE_TIMEOUT_S
     while not (load := await read_load(admin_target)).is_idle and time.monotonic() < deadline:  # noqa: ASYNC110 - another process
         await asyncio.sleep(0.5)

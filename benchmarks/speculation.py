@@ -180,7 +180,7 @@ def _add(found: dict[str, list[float]], rates: Mapping[str, float]) -> None:
 
 
 def _loads(prompts: list[list[int]], task: Task) -> dict[str, Callable[[str], float]]:
-    """Return what is measured besides, by name: url -> tokens/s."""
+    """Return further measurements, by name: url -> tokens/s."""
 
     def random_text(url: str, batch: int) -> float:
         fields = {"temperature": 1.0, "seed": 1}

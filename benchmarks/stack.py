@@ -22,7 +22,7 @@ _STOP_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True)
 class Stack:
-    """A running `tetrad serve`: where it is, and its process; `start_s` is how long it took until it answered /health."""
+    """A running `tetrad serve`: its addresses and its process; `start_s` is the time until it first answered /health."""
 
     url: str
     grpc_target: str
@@ -92,7 +92,7 @@ def free_port() -> int:
 
 
 def _directory_of(pid: int) -> Path:
-    """Return the directory of a stack's sockets. The stack holds its lock; other stacks hold other directories'."""
+    """Return the directory of a stack's sockets: the private directory whose lock this process holds."""
     links = Path(f"/proc/{pid}/fd")
     opened = {Path(os.path.realpath(link)).parent for link in links.iterdir()}
     [directory] = opened.intersection(private_directories())

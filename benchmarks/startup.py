@@ -71,7 +71,7 @@ def _note_memory(stack: Stack, starts: Starts) -> None:
 
 
 def _logged(log: Path, field_name: str) -> int:
-    """Return what the services log of the model and its KV cache."""
+    """Return a field that the services log of the model and its KV cache."""
     lines = (json.loads(line) for line in log.read_text().splitlines() if line.startswith("{"))
     return int(next(line[field_name] for line in lines if field_name in line))
 

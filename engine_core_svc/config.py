@@ -62,15 +62,15 @@ class EngineCoreSettings(ServiceSettings):
     quantization: str = Field("", description="Quantization method of the weights. Empty: as the model's files say.")
     hf_overrides: str = Field("", description="JSON object whose values replace those of the model's config.json. Empty: none.")
     runner: Literal["auto", "generate", "pooling"] = Field(
-        "auto", description="What the model is run for. auto: as its files say; pooling makes any generator embed."
+        "auto", description="Use of the model. auto: as its files say. pooling: embeddings, also of a generating model."
     )
     convert: Literal["auto", "none", "embed", "classify"] = Field(
         "auto",
-        description="What a generator pools: embeddings, or classes by a `score` layer of its files. With runner generate it "
-        "generates as well. auto: embed under runner pooling.",
+        description="Pooling of a generating model. embed: embeddings. classify: classes, by a `score` layer in its files. "
+        "With runner generate the model also generates. auto: embed with runner pooling, else none.",
     )
     pooler_config: str = Field(
-        "", description="JSON object of vLLM's PoolerConfig that replaces what the model's files say of pooling. Empty: none."
+        "", description="JSON object with fields of vLLM's PoolerConfig; they override the model's files. Empty: none."
     )
     load_format: Literal["auto", "dummy"] = Field(
         "auto", description="How weights are loaded. auto: from the model's files. dummy: random weights, for tests."
@@ -162,7 +162,7 @@ class EngineCoreSettings(ServiceSettings):
         description="Seconds that the worker may take for a step, or make no progress while it loads or warms up, before it "
         "counts as lost. If requests wait that long without any step, the health service reports a stall.",
     )
-    enable_lora: bool = Field(False, description="Serve LoRA adapters beside the base model; cpu device only.")
+    enable_lora: bool = Field(False, description="Serve LoRA adapters beside the base model.")
     max_loras: int = Field(1, ge=1, le=512, description="Maximum number of different LoRA adapters in one step.")
     max_lora_rank: int = Field(16, ge=1, le=512, description="Maximum rank of a LoRA adapter.")
     max_cpu_loras: int | None = Field(

@@ -123,9 +123,9 @@ class FrontendSettings(ServiceSettings):
 
     enable_prompt_embeds: bool = Field(
         False,
-        description="Take prompts as embeddings over HTTP (prompt_embeds of /v1/completions, parts of that type in "
-        "/v1/chat/completions; safetensors in base64). Only for clients that may see what any position of a prompt does to the "
-        "model.",
+        description="Accept prompts as embeddings over HTTP (prompt_embeds of /v1/completions, parts of that type in "
+        "/v1/chat/completions; safetensors in base64). Enable it only for trusted clients, since they choose the input vector of "
+        "each position.",
     )
 
     api_key: Names = Field(
@@ -208,8 +208,8 @@ class FrontendSettings(ServiceSettings):
     stream_interval: int = Field(
         1,
         ge=1,
-        description="New tokens that each further output of a stream waits for, unless the request says so itself; its first "
-        "and last output wait for nothing. More than 1 costs less CPU time per token.",
+        description="Number of new tokens in each message of a stream, except its first and last; a request may set its own "
+        "number. More than 1 costs less CPU time per token.",
     )
     sse_keep_alive_s: float = Field(
         15.0,

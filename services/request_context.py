@@ -58,7 +58,7 @@ class RequestContext:
         return self.traceparent[3:35]
 
     def headers(self) -> dict[str, str]:
-        """Return what to tell others that work for the same request."""
+        """Return the headers of calls to other services for the same request."""
         values = zip(HEADERS, (self.request_id, self.traceparent, self.tracestate), strict=True)
         return {name: value for name, value in values if value}
 

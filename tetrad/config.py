@@ -23,7 +23,7 @@ class ModelConfig:
     runner_type: str = "generate"
 
     def get_vocab_size(self) -> int:
-        """Return how many ids there are."""
+        """Return the size of the vocabulary."""
         return self.vocab_size
 
 
@@ -117,7 +117,7 @@ class VllmConfig:
 
 
 def config_of(frontend: AsyncLLM, args: EngineArgs | None) -> VllmConfig:
-    """Return what the engine behind a frontend runs with.
+    """Return the configuration of the engine behind a frontend.
 
     Args:
         frontend: connected.

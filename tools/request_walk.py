@@ -45,7 +45,7 @@ class Walk:
 
 
 def walk(root: Path, directory: Path) -> Walk:
-    """Return what a stack of the checkout at `root` calls during one request; `directory` is for its files."""
+    """Return the calls of a stack of the checkout at `root` during one request; `directory` is for its files."""
     model = _save_model(directory / "model")
     (directory / "on").write_bytes(b"\0")
     (directory / "prompt.json").write_text(json.dumps({"text": PROMPT, "ids": _token_ids(model)}))

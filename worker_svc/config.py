@@ -33,8 +33,8 @@ class WorkerSettings(ServiceSettings):
     rank: int = Field(0, ge=0, description="Rank of this worker in its group.")
     trust_remote_code: bool = Field(
         False,
-        description="Run code that a model brings (auto_map in config.json), in this process. Only for models whose code was "
-        "read: it may do what this user may.",
+        description="Run the Python code in a model's files (auto_map in config.json), in this process and with this user's "
+        "rights. Use it only for models whose code you have read.",
     )
     allow_functions: bool = Field(
         False,

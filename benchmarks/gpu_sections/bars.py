@@ -41,7 +41,7 @@ def add_table(section: Section, figures: Mapping[str, float]) -> None:
 
 
 def _ratios(found: Mapping[str, float]) -> dict[str, float]:
-    """Return what follows from the figures of several sections."""
+    """Return the ratios of figures of several sections."""
     ratios = {}
     if "engine_32" in found and "runner_32" in found:
         ratios["stack_share"] = found["engine_32"] / found["runner_32"]

@@ -78,7 +78,7 @@ class Bench:
         return torch.randn(shape, generator=generator, device=self.device).to(dtype)
 
     def seconds(self, works: Sequence[Work], *, is_brief: bool = False) -> float:
-        """Return what one of the works takes, the median over rounds.
+        """Return the duration of one of the works, the median over rounds.
 
         Several works that do the same on tensors of their own keep the card's L2 cache from holding what is to be read;
         together they are one graph. They must not wait for the device.

@@ -59,7 +59,7 @@ class Findings(Section):
 
 
 def read_findings(path: Path) -> Findings:
-    """Return what `Findings.write` wrote."""
+    """Return the findings that `Findings.write` wrote."""
     return Findings(**json.loads(path.read_text()))
 
 

@@ -43,7 +43,7 @@ def linear_of(matrix: Matrix) -> Linear:
 
 
 def widened(name: str, matrix: Matrix) -> torch.Tensor:
-    """Return what a matrix stands for [R, C], in float64."""
+    """Return the values of a matrix [R, C], in float64."""
     if name == "int4":
         packed, scales, zeros = matrix.tensors
         quanta = unpack_int4(packed).double()

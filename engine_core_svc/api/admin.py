@@ -223,7 +223,7 @@ def _kv_cache_of(cache: KVCacheManager) -> pb.KvCacheLoad:
 
 
 def _mode_of(mode: pb.PauseMode) -> dict[str, bool]:
-    """Return what Orders.pause and Orders.sleep are to do with requests."""
+    """Return the treatment of requests, as arguments of Orders.pause and Orders.sleep."""
     return {"abort": mode == pb.PAUSE_MODE_ABORT, "finish_running": mode == pb.PAUSE_MODE_WAIT}
 
 

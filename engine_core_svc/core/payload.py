@@ -10,7 +10,7 @@ from tetrad.services.request_context import NO_CONTEXT, RequestContext
 
 
 class EncodedParams:
-    """Parameters of a request as its worker gets them. Requests that share them have the same object; equal means identical."""
+    """Encoded parameters of a request for its worker. Requests that share them have the same object, so `is` compares them."""
 
     __slots__ = ()
 
@@ -20,10 +20,10 @@ class WorkerPayload:
     """The part of a request for the worker, which the engine core only passes on.
 
     Attributes:
-        params: may be one object with that of other requests.
+        params: other requests may have the same object.
         eos_token_id: of the model; None: it has none.
         context: of the client's request.
-        seed: replaces that of the parameters; None: theirs.
+        seed: replaces the seed of the parameters; None: their seed.
         prompt_embeds: positions of the prompt that are vectors; None: all are token ids.
     """
 
@@ -35,4 +35,4 @@ class WorkerPayload:
 
 
 NO_PAYLOAD = WorkerPayload(EncodedParams())
-"""Of requests that reach no worker."""
+"""The payload of requests that reach no worker."""

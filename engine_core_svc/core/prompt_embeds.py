@@ -34,7 +34,7 @@ class PromptEmbeds:
         return len(self.content) + len(self.is_token_ids)
 
     def digest_of(self, first: int, end: int) -> bytes:
-        """Return what tells the vectors at positions `first` up to `end` apart; empty: there are none."""
+        """Return a digest of the vectors at positions `first` up to `end`; empty: there are none."""
         flags = self.is_token_ids[first:end]
         num_rows = flags.count(0)
         if not num_rows:

@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Callable
 
 _LEAST_LEAD_S = 0.006
-"""For a plan to be made, to travel and to be read, on a machine whose cores are busy."""
+"""Time to make, send and read a plan, on a machine whose cores are busy."""
 _LEAD_SHARE = 0.25
-"""Of a step: what it may be shorter than those before it."""
+"""Share of a step's time by which it may be shorter than recent steps."""
 _LEAST_HOLD_S = 0.002
-"""Shorter ones are not worth a timer."""
+"""Shorter waits are not worth a timer."""
 _NUM_RECENT = 8
-"""Steps of which the shortest tells how long one takes at least: those with prompts take longer."""
+"""Recent steps whose shortest duration is the minimum of a step; steps with prompts take longer."""
 _SHORT_STEP_S = 0.003
 """Below it the other services keep the cores as busy as the worker does: they have work when it has none."""
 _HEAD_START_S = 0.001

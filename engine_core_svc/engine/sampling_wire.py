@@ -72,7 +72,7 @@ def _check_first_token(params: types_pb2.SamplingParams, eos_token_id: int | Non
 
 
 def message_sizes(params: types_pb2.SamplingParams, widths: LogprobWidths) -> MessageSizes:
-    """Return what a request with these parameters adds to the messages of a step, its names aside."""
+    """Return the sizes that a request with these parameters adds to a step's messages, without its names."""
     return MessageSizes(
         params_bytes=params.ByteSize(),
         params_id=id(params),

@@ -67,7 +67,7 @@ class Sleeper:
     # --- orders -----------------------------------------------------------------------------------------------------
 
     def order(self, level: int) -> "asyncio.Future[None]":
-        """Return what is done when the engine sleeps at this level, as it may already, or fails if it cannot.
+        """Return a future that is done when the engine sleeps at this level, as it may already, or fails if it cannot.
 
         Raises AlreadyExists if it sleeps at another one.
         """

@@ -77,7 +77,7 @@ class KVConnector:
     # --- statistics --------------------------------------------------------------------------------------------------
 
     def stats(self) -> ConnectorStats:
-        """Return what it holds."""
+        """Return the connector's statistics."""
         return ConnectorStats()
 
 
@@ -140,7 +140,7 @@ class ConnectorChain(KVConnector):
         return any(each.has_new_transfers for each in self._connectors)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> int:
-        """Return what the first one has that has any."""
+        """Return the number of tokens of the first connector that has any."""
         found = (each.get_num_new_matched_tokens(request, num_computed_tokens) for each in self._connectors)
         return next(filter(None, found), 0)
 

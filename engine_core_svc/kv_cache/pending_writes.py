@@ -58,7 +58,7 @@ class PendingWrites:
             self._in_flight.popleft()
 
     def fallout(self, failed: Collection[int]) -> Fallout:
-        """Return what follows from the failure of requests in the oldest step in flight.
+        """Return the consequences of failed requests in the oldest step in flight.
 
         A failed request is among the misled, too, if another's failure explains its own.
         """

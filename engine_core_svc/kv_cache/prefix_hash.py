@@ -29,7 +29,7 @@ def hash_block(parent: bytes, token_ids: list[int], extra_keys: bytes = b"") -> 
 
 
 def block_key(block_hash: bytes, group: int) -> bytes:
-    """Return what a KV group's block of this content is cached under (vLLM appends the group's number, too).
+    """Return the cache key of a KV group's block with this content (vLLM appends the group's number, too).
 
     The first group's key is the hash itself, so KV events, which name hashes, tell of that group's blocks.
     """

@@ -1,4 +1,4 @@
-"""SlidingWindow: the rules of a KV group whose queries see the last keys alone.
+"""SlidingWindow: the rules of a KV group whose queries see only the last keys.
 
 Used by HybridCoordinator; see GroupRules. A block is passed when it lies wholly before the window of the next token to compute;
 its place in the table becomes the null block. So a prefix needs its last ceil((window - 1) / block_size) blocks and no others
@@ -22,17 +22,17 @@ class SlidingWindow:
         self._group, self._block_size = group, block_size
 
     def num_passed(self, num_computed_tokens: int) -> int:
-        """Return how many leading blocks lie before the window of the token at this position."""
+        """Return the number of leading blocks before the window of the token at this position."""
         return self._group.num_passed(num_computed_tokens, self._block_size)
 
     def num_needed(self, num_blocks: int) -> int:
-        """Return all of them."""
+        """Return `num_blocks`: new tokens need all their blocks."""
         return num_blocks
 
     def longest_hit(self, is_cached: Callable[[int], bool], most: int) -> int:
         """Walk backwards from the last block until a window's blocks in a row are cached.
 
-        A block that is not cached ends every prefix that needs it, so the search goes on from there.
+        A block that is not cached ends every prefix that needs it, so the search continues with prefixes that end before it.
         """
         end = index = most
         while index > self.num_passed(end * self._block_size):

@@ -81,7 +81,7 @@ class FanOutThrottle(Protocol):
     """The interface of a throttle for the scheduler."""
 
     def share(self, calls: CallCounts) -> StepShare:
-        """Return what calls may have of the next step."""
+        """Return the share of the next step that calls may have."""
 
     def note_planned(self, step_id: int, share: StepShare, num_prompt_tokens: int) -> None:
         """A step with so many tokens of prompts is on its way."""
@@ -127,7 +127,7 @@ class MeasuringFanOutThrottle:
         self._num_limited = 0
 
     def share(self, calls: CallCounts) -> StepShare:
-        """Return what fits the time that this step may take longer; all rows if no call has fewer than another."""
+        """Return the share that fits the extra time of this step; all rows if no call has fewer than another."""
         if calls.num_calls > 1:
             self._last_company = self._clock()
             num_first = calls.smallest

@@ -82,7 +82,7 @@ class MeasuringThrottle:
         self._num_paced = 0
 
     def prompt_tokens(self, num_decoding: int, num_waiting: int) -> int | None:
-        """Return what fits the time that this step may take longer; None if nothing decodes or nothing is known yet."""
+        """Return the prompt tokens that fit the extra time of this step; None if nothing decodes or nothing is known yet."""
         decode_s, token_s = self._times.decode_s, self._times.token_s
         if not num_decoding or not num_waiting or not decode_s or not token_s:
             return None

@@ -42,7 +42,7 @@ def attempt(language: Language, vocabulary: Vocabulary) -> str | None:
 
 
 def prepare(vocabulary_json: bytes) -> Callable[[bytes], bytes]:
-    """Return what answers languages with {"error"}."""
+    """Return a function that compiles a language and answers with {"error"}."""
     vocabulary = Vocabulary(**json.loads(vocabulary_json))
     threading.stack_size(_STACK_BYTES)
 

@@ -31,7 +31,7 @@ class FirstMeeting:
         self._has_met = num_ranks == 1
 
     async def within_limit(self, attempt: Coroutine[Any, Any, T]) -> T:
-        """Return what an attempt brings; DeadlineExceeded if it fails, like those before, and the time is over."""
+        """Return an attempt's result; DeadlineExceeded if it fails like all before it and the time is over."""
         if not self._has_met and self._timer is None:
             self._timer = RunningTimer(self._timeout_s, self._expire)
         try:

@@ -137,7 +137,7 @@ class WorkerGroup(Protocol):
         """
 
     def require_up(self) -> tuple[KVCacheLayout, WorkerFacts]:
-        """Return what the first bring_up found; it must have succeeded."""
+        """Return the layout and facts of the first bring_up, which must have succeeded."""
 
     async def connect(self, on_change: Callable[[], None]) -> PlanStream:
         """Return an open stream to a group that was brought up for it.

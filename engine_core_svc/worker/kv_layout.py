@@ -111,7 +111,7 @@ def plan_layout(
 
 
 def _in_bytes(settings: EngineCoreSettings, block_size_bytes: int, available_bytes: int, num_blocks: int) -> str:
-    """Return what the blocks of the sequence need and what there is, where memory, not an option, decides on the blocks."""
+    """Return the needed and the available memory as text; empty where an option decides on the number of blocks."""
     if settings.num_gpu_blocks_override or not block_size_bytes:
         return ""
     needed = (1 + num_blocks) * block_size_bytes

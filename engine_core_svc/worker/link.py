@@ -85,7 +85,7 @@ class WorkerLink:
         return self._layout, self._facts
 
     def require_up(self) -> tuple[KVCacheLayout, WorkerFacts]:
-        """Return what the first bring_up found; it must have succeeded."""
+        """Return the layout and facts of the first bring_up, which must have succeeded."""
         assert self._layout is not None
         assert self._facts is not None
         return self._layout, self._facts
@@ -185,7 +185,7 @@ class WorkerLink:
         return infos
 
     async def _meet(self) -> list[Info]:
-        """Return what the workers are; this engine core may have them."""
+        """Return the workers' descriptions, after checking that this engine core may use them."""
         infos = await together(*(rank.info() for rank in self._ranks))
         newest = max(info.epoch for info in infos)
         if newest > self.epoch and self._layout is None:

@@ -69,7 +69,7 @@ class RankLink:
             raise Unavailable(found.message) from error
 
     async def load_model(self, request: worker_pb2.LoadModelRequest) -> worker_pb2.ModelInfo:
-        """Return what was loaded; as long as there is progress, it may take any time."""
+        """Return the loaded model; the call may take any time as long as it makes progress."""
         model: worker_pb2.ModelInfo | None = None
         async for progress in self._progress_of("LoadModel", self.stub.LoadModel(request)):
             model = progress.model if progress.HasField("model") else model

@@ -83,7 +83,7 @@ class ResultCheck:
                 problems[key] = problem
 
     def _compare_tokens(self, row: Sequence[int], draft_ids: Sequence[int]) -> str:
-        """Return what is wrong with the tokens of a request that was to verify drafts; nothing if they can be right."""
+        """Return the problem of the tokens of a request that verifies drafts; empty if they can be right."""
         if not 0 < len(row) <= 1 + len(draft_ids):
             planned = f"at most {1 + len(draft_ids)} were" if draft_ids else "one was"
             return f"it has {len(row)} tokens, and {planned} planned"
@@ -130,7 +130,7 @@ class ResultCheck:
 
 
 def _compare(name: str, found: Logprobs | None, *, num_positions: int, width: int) -> str:
-    """Return what is wrong with log-probabilities; nothing if they have this shape. Width 0: there must be none."""
+    """Return the problem of log-probabilities; empty if they have this shape. Width 0: there must be none."""
     if found is None:
         return f"it has no {name}" if width else ""
     if not width:

@@ -105,7 +105,7 @@ class _Turn:
         self._tokens = tokens
 
     def read(self, output: CompletionOutput) -> TurnPart:
-        """Return what an output brings."""
+        """Return the part of the turn that an output adds."""
         pieces = self._parser.feed(output.text)
         reason: str | None = output.finish_reason
         if reason is not None:

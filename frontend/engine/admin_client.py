@@ -153,7 +153,7 @@ class EngineAdminClient:
         await self._ask_all("WakeUp", request, timeout_s=_SLEEP_TIMEOUT_S)
 
     async def loads_known(self) -> list[EngineLoad | None]:
-        """Return how busy each engine is, in the order of the targets; None where it does not say so at once."""
+        """Return the load of each engine, in the order of the targets; None where an engine does not answer at once."""
         answers = await asyncio.gather(
             *(stub.GetLoad(engine_core_pb2.GetLoadRequest(), timeout=_LOAD_TIMEOUT_S) for stub in self._stubs()),
             return_exceptions=True,
@@ -319,7 +319,7 @@ class EngineAdminClient:
 async def _mapped(
     stream: AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse],
 ) -> AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse]:
-    """Yield what a stream brings; its failure is one of ours."""
+    """Yield the messages of a stream; its failure is raised as a TetradError."""
     try:
         async for message in stream:
             yield message

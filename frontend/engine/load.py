@@ -35,7 +35,7 @@ class EngineLoad:
         self.kv_cache_usage, self.running_loras = 0.0, ()
 
     def num_requests(self, num_own: int) -> int:
-        """Return how many requests it has, of which `num_own`, at least, are this frontend's.
+        """Return the engine's number of requests, of which at least `num_own` are this frontend's.
 
         A report may have crossed a request on its way; it is counted by then among this frontend's own.
         """

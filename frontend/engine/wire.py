@@ -98,7 +98,7 @@ def set_time_left(request: engine_core_pb2.EngineCoreRequest, sequence: Sequence
 
 
 def encode_sampling(sequence: Sequence, prepared: PreparedRequest) -> types_pb2.SamplingParams:
-    """Return what all sequences of a request have in common of their sampling: everything but the seed."""
+    """Return the sampling parameters that all sequences of a request share: everything but the seed."""
     params, thinking = sequence.params, prepared.thinking
     message = types_pb2.SamplingParams(
         temperature=params.temperature,
@@ -253,7 +253,7 @@ _LORA_LIMITS = ("max_loras", "max_cpu_loras")
 
 
 def decode_engine_info(message: engine_core_pb2.EngineInfo) -> EngineInfo:
-    """Return what an engine says of itself."""
+    """Return the description that an engine core sends of itself."""
     facts = {name: getattr(message, name) for name in EngineInfo.__slots__ if name not in _LORA_LIMITS}
     facts |= {name: getattr(message.lora_limits, name) for name in _LORA_LIMITS}
     if not message.HasField("max_message_bytes"):
@@ -287,7 +287,7 @@ def _decode_capability(value: int) -> str:
 
 
 def decode_engine_load(message: engine_core_pb2.EngineLoad) -> EngineLoad:
-    """Return how busy an engine says it is."""
+    """Return the load that an engine reports."""
     return EngineLoad(
         scheduler=_decode_scheduler(message.stats),
         num_waiting_tokens=message.num_waiting_tokens,
@@ -331,7 +331,7 @@ def tokenizer_info_request() -> tokenizer_pb2.GetInfoRequest:
 
 
 def decode_tokenizer_info(message: tokenizer_pb2.GetInfoResponse) -> TokenizerInfo:
-    """Return what the tokenizer says of itself."""
+    """Return the description that a tokenizer sends of itself."""
     return TokenizerInfo(
         model=message.model,
         vocab_size=message.vocab_size,

@@ -40,7 +40,7 @@ class InputProcessor:
     async def prepare(
         self, request: NewRequest, deadline: Deadline | None, *, new_handle: Callable[[], int]
     ) -> PreparedRequest:
-        """Return what is to be sent; InvalidRequest if the request is wrong.
+        """Return the prepared request; InvalidRequest if the request is invalid.
 
         Args:
             request: as its caller made it.

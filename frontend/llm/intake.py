@@ -45,7 +45,7 @@ class Gate:
             raise draining_error()
 
     def required(self, inputs: Inputs | None) -> Inputs:
-        """Return what prepares requests; Unavailable if none are taken any more, or yet."""
+        """Return `inputs`; Unavailable if it is None before the start, or if no requests are taken any more."""
         self.check_open()
         if inputs is None:
             raise starting_error()

@@ -44,7 +44,7 @@ class JoinedReadiness:
         self.note_leaving()
 
     def report(self) -> Report:
-        """Return how everything is; dependencies carry the name of their model."""
+        """Return the readiness of all models; dependencies have the name of their model."""
         reports = {name: part.report() for name, part in self._parts.items()}
         problem = ""
         if self._draining:
@@ -70,7 +70,7 @@ class JoinedReadiness:
                 await asyncio.gather(*waiting, return_exceptions=True)
 
     async def follow(self) -> AsyncIterator[Report]:
-        """Yield how everything is, now and whenever that may have changed; never ends."""
+        """Yield the readiness of all models, now and whenever it may have changed; never ends."""
         while True:
             num_changes = self.num_changes
             yield self.report()

@@ -124,7 +124,7 @@ class Limits:
             raise too_large(what, num_bytes, limit, field=name)
 
     def resolve_max_tokens(self, params: SamplingParams, num_prompt_tokens: int) -> int:
-        """Return how many tokens may be generated: what was asked for, within the context."""
+        """Return the maximum number of tokens to generate: the request's, within the context."""
         room = self.max_model_len - num_prompt_tokens
         return room if params.max_tokens is None else min(params.max_tokens, room)
 
@@ -142,7 +142,7 @@ class Limits:
             )
 
     def _many_logprobs(self, asked: int | None) -> int:
-        """Return how many log-probabilities a token has, 0 for few."""
+        """Return the number of log-probabilities of a token, 0 for few."""
         number = self._vocab_size if asked == -1 else asked or 0
         return number if number > _FEW_LOGPROBS else 0
 

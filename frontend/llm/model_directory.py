@@ -82,7 +82,7 @@ class ModelDirectory:
         found = next((llm for llm in self if llm.started and llm.model_names.adapters.get(name) is not None), None)
         if found is None:
             known = ", ".join(name for llm in self for name in llm.settings.names)
-            text = f"The model `{name}` does not exist. There are {known}."
+            text = f"The model `{name}` does not exist. Models of this server: {known}."
             raise NotFound(text, field="model", reason="MODEL_NOT_FOUND")
         return found
 

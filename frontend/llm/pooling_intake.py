@@ -23,7 +23,7 @@ from tetrad.services.errors import InvalidRequest
 from tetrad.services.observability.tracing import Tracer, reason_of
 
 _STEPS_AHEAD = 4
-"""Full steps of work that an engine core has: two in flight, and those that it plans meanwhile."""
+"""Full steps of work that are sent to an engine core: two in flight, and two that it plans meanwhile."""
 
 
 class PoolingIntake:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 _TURN_TOKENS = 1024
-"""That a new request sends before those that wait behind it."""
+"""Tokens that a request sends before the next waiting request sends some."""
 
 
 class PoolingTurn:

@@ -16,7 +16,7 @@ from tetrad.services.errors import AlreadyExists, FailedPrecondition, InvalidReq
 
 _CONFIG, _WEIGHTS, _TENSOR = "adapter_config.json", "adapter_model.safetensors", "prompt_embeddings"
 _MOST_KEPT = 256
-"""Adapters in memory; of more, those that were not used for the longest time are read again when they are needed."""
+"""Maximum number of adapters in memory; the least recently used ones are evicted, and read again when they are needed."""
 
 
 @dataclass(slots=True, eq=False)

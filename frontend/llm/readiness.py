@@ -100,7 +100,7 @@ class Readiness:
         self.note_leaving()
 
     def report(self) -> Report:
-        """Return how everything is."""
+        """Return the readiness of the model and its services."""
         tokenizers, engines = self._tokenizers.replicas, self._engines.engines
         tokenizer_problems = [_in_full(each.problem, each.link) for each in tokenizers]
         engine_problems = [_in_full(each.problem, each.link) for each in engines]
@@ -125,7 +125,7 @@ class Readiness:
             await self._changed.wait()
 
     async def follow(self) -> AsyncIterator[Report]:
-        """Yield how everything is, now and whenever that may have changed; never ends."""
+        """Yield the readiness, now and whenever it may have changed; never ends."""
         while True:
             num_changes = self.num_changes
             yield self.report()

@@ -28,7 +28,7 @@ class StepUpdate:
         self.prompt_texts: list[str | None] = []
 
     def texts(self) -> list[str | None]:
-        """Return what each id added to the text, as far as it has a row of its own."""
+        """Return the text that each id added; None where rows hold several ids or text is missing."""
         added = zip(self.rows, self.deltas, strict=False)
         return [delta if isinstance(delta, str) else None for row, delta in added if len(row.token_ids) == 1]
 

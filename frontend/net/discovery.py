@@ -46,7 +46,7 @@ class Endpoint:
     server_name: str = ""
 
     def on_port_of(self, targets: Sequence[str]) -> "Endpoint | None":
-        """Return where the same process serves what `targets` are the addresses of, in the same order; None: not known."""
+        """Return the endpoint of the same process at the port of `targets`, which have the same order; None: not known."""
         if self.place >= len(targets):
             return None
         other = targets[self.place]
@@ -70,7 +70,7 @@ async def system_lookup(name: str, port: int) -> list[str]:
 
 
 async def _in_thread_of_its_own(ask: Callable[[], Addresses]) -> Addresses:
-    """Return what a blocking call returns. A resolver may hang for long: the threads of the event loop would be waited for at
+    """Return the result of a blocking call. A resolver may hang for long: the threads of the event loop would be waited for at
     the end of the process, this one is not.
     """
     loop = asyncio.get_running_loop()

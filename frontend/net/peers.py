@@ -60,7 +60,7 @@ class Peers:
 
 
 async def _read(path: Path) -> bytes:
-    """Return what a frontend says; nothing if it has ended or does not answer in time."""
+    """Return a frontend's answer; empty if it has ended or does not answer in time."""
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(_TIMEOUT_S):
             reader, writer = await asyncio.open_unix_connection(path)

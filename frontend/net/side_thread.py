@@ -20,7 +20,7 @@ _thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="side")
 
 
 async def in_side_thread(work: Callable[[], T]) -> T:
-    """Return what `work` returns in that thread."""
+    """Run `work` in the side thread and return its result."""
     return await asyncio.get_running_loop().run_in_executor(_thread, _run, work)
 
 

@@ -21,9 +21,9 @@ _COUNTERS = {
     "spec_decode_num_draft_tokens": ("num_draft_tokens", "Tokens proposed."),
     "spec_decode_num_accepted_tokens": ("num_accepted_tokens", "Proposed tokens accepted."),
 }
-"""Name of the metric -> field of SchedulerFacts, and what it is."""
+"""Name of the metric -> field of SchedulerFacts, and the metric's description."""
 _MOST_NAMED = 32
-"""Adapters in a label; a scrape has one such series, however many adapters there are."""
+"""Maximum number of adapters in a label; a scrape has one such series, for any number of adapters."""
 _COUNTED = tuple(field for field, _ in _COUNTERS.values())
 
 

@@ -28,7 +28,7 @@ class TurnParser:
         self.num_tool_calls = 0
 
     def feed(self, text: str) -> list[Piece]:
-        """Return what new text brings."""
+        """Return the pieces of new text."""
         if not self._stages:
             # Nearly every turn, for each of its tokens.
             return [Content(text)] if text else []
@@ -38,7 +38,7 @@ class TurnParser:
         return self._shown(pieces)
 
     def finish(self) -> list[Piece]:
-        """Return what was held back until the output's end."""
+        """Return the pieces that were held back until the output's end."""
         pieces: list[Piece] = []
         for stage in self._stages:
             pieces = _passed(stage, pieces) + stage.finish()

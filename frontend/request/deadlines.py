@@ -32,7 +32,7 @@ class Deadline:
         return max(self.at_s - time.monotonic(), 0.0)
 
     def error(self) -> DeadlineExceeded:
-        """Return what a request that is not done by then ends with."""
+        """Return the error of a request that is unfinished at its deadline."""
         return DeadlineExceeded(f"The request was not finished within its time limit of {self.timeout_s:g} s.")
 
 

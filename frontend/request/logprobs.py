@@ -81,7 +81,7 @@ def positions_of(
 
 
 def num_candidates(*lists: Sequence[PositionLogprobs | None] | None) -> int:
-    """Return how many candidates all positions have."""
+    """Return the number of candidates that all positions have."""
     return sum(len(position) for positions in lists for position in positions or () if position is not None)
 
 
@@ -97,7 +97,7 @@ async def texts_in_context(
     text_of: Callable[[int], str | None],
     decode: Callable[[list[list[int]]], Awaitable[list[str]]],
 ) -> list[str | None]:
-    """Return what each token of a text adds to it; one call of `decode` for all that hold parts of characters."""
+    """Return the text that each token adds; one call of `decode` serves all tokens that hold parts of characters."""
     texts = [text_of(token_id) for token_id in token_ids]
     runs = list(_runs([text is not None and PARTIAL in text for text in texts]))
     prefixes = [list(token_ids[start : end + 1]) for start, stop in runs for end in range(start, stop)]

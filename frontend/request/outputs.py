@@ -117,7 +117,7 @@ class RequestOutput:
 
 
 def places_of(output: RequestOutput) -> dict[int, int]:
-    """Return where each of the n outputs stands, by its index."""
+    """Return the place of each of the n outputs, by its index."""
     return {each.index: place for place, each in enumerate(output.outputs)}
 
 

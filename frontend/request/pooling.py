@@ -100,7 +100,7 @@ class PoolingFacts:
 def required_facts(
     facts: PoolingFacts | None, task: str, what: str, error: type[TetradError] = InvalidRequest, *, hint: str = ""
 ) -> PoolingFacts:
-    """Return what a model pools; an error with the endpoint that serves it, if it does not have a task.
+    """Return the facts of a pooling model; if it does not have a task, raise an error that names its endpoint.
 
     Args:
         facts: of the model; None: it generates.

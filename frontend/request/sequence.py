@@ -120,7 +120,7 @@ class Sequence:
         return bool(self._stops)
 
     def context_token_ids(self) -> list[int]:
-        """Return what primes a detokenizer: the end of the prompt and everything generated so far."""
+        """Return the ids that prime a detokenizer: the end of the prompt and all generated tokens."""
         return self.prompt_token_ids[-_CONTEXT_TOKENS:] + self.output_token_ids
 
     def add_token_ids(self, ids: list[int]) -> None:
@@ -155,7 +155,7 @@ class Sequence:
         self.stop_reason = stop_reason
 
     def take_output(self, kind: RequestOutputKind) -> CompletionOutput | None:
-        """Return what is to be delivered now, or None if nothing new may be shown."""
+        """Return the output to deliver now, or None if nothing new may be shown."""
         if kind is RequestOutputKind.FINAL_ONLY and not self.finished:
             return None
         shown = len(self.text) if self.finished else max(self._delivered_chars, len(self.text) - self._stops.held_back)

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 
 def first_parent(cache_salt: str) -> int:
-    """Return what stands before the first block: prompts with different salts share nothing."""
+    """Return the parent key of the first block: prompts with different salts share nothing."""
     return hash(("cache_salt", cache_salt))
 
 
 def salt_of(cache_salt: str, lora_name: str) -> str:
-    """Return what separates prompts of one salt and one adapter from all others."""
+    """Return the salt of prompts with this cache salt and this adapter."""
     return f"{lora_name}\0{cache_salt}" if lora_name else cache_salt
 
 

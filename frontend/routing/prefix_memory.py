@@ -39,7 +39,7 @@ class PrefixMemory:
         self.clear()
 
     def num_held(self, keys: Iterable[int]) -> int:
-        """Return how many blocks the engine holds from the first on, without a gap."""
+        """Return the number of blocks that the engine holds from the first on, without a gap."""
         held, count = self._held, 0
         for key in keys:
             if key not in held:

@@ -27,7 +27,7 @@ _HOME_SHARE = 0.5
 _MOST_AHEAD = 2
 """New prefixes by which an engine may be ahead of another and still be the home of the next."""
 _MOST_OWED = 8
-"""New prefixes that an engine gets first, at most, because others got more: those that it was too busy for are no debt."""
+"""Maximum of new prefixes that an engine gets first to catch up with others; prefixes that it was too busy for do not count."""
 
 
 class Candidate(Protocol):

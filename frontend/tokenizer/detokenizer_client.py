@@ -172,7 +172,7 @@ class DetokenizerClient:
                 self.forget(row.sequence.handle)
 
     def _messages(self, rows: list[Row], final_handles: list[int]) -> Iterator[tokenizer_pb2.DetokenizeRequest]:
-        """Yield what opens new handles, and at last the message that is answered."""
+        """Yield the messages that open new handles, and last the message that is answered."""
         opens: list[tokenizer_pb2.DetokenizeOpen] = []
         for batch in batches(self._new_handles(rows), tokenizer_pb2.DetokenizeOpen.ByteSize, _MOST_OPEN_BYTES):
             if opens:

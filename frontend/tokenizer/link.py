@@ -38,7 +38,7 @@ class TokenizerLink(Protocol):
         """Return the answer to Encode, Decode or RenderChat, made for a client's request."""
 
     def get_info(self, *, timeout_s: float) -> Awaitable[tokenizer_pb2.GetInfoResponse]:
-        """Return what the tokenizer says of itself."""
+        """Return the tokenizer's description of itself."""
 
     def get_bundle(self, *, timeout_s: float) -> AsyncIterable[tokenizer_pb2.GetBundleResponse]:
         """Return the tokenizer's files."""

@@ -31,11 +31,11 @@ class DirectChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no typ
         self._is_closed = False
 
     def unary_unary(self, method: str, *_: Any, **__: Any) -> Callable[..., UnaryCall]:
-        """Return what starts calls of a method."""
+        """Return a callable that starts calls of a method."""
         return lambda request, **options: UnaryCall(self._start(method, request, **options))
 
     def unary_stream(self, method: str, *_: Any, **__: Any) -> Callable[..., StreamCall]:
-        """Return what starts calls of a method."""
+        """Return a callable that starts calls of a method."""
         return lambda request, **options: StreamCall(self._start(method, request, **options))
 
     def stream_unary(self, method: str, *_: Any, **__: Any) -> Callable[..., Any]:
@@ -43,7 +43,7 @@ class DirectChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no typ
         raise NotImplementedError(f"{method}: the direct carrier has no calls of many requests and one response.")
 
     def stream_stream(self, method: str, *_: Any, **__: Any) -> Callable[..., StreamCall]:
-        """Return what starts calls of a method."""
+        """Return a callable that starts calls of a method."""
         return lambda **options: StreamCall(self._start(method, None, **options))
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:

@@ -25,7 +25,7 @@ class Context:
         return self._exchange.metadata
 
     def peer(self) -> str:
-        """Return what stands for the client's address."""
+        """Return a placeholder for the client's address."""
         return "direct"
 
     def time_remaining(self) -> float | None:

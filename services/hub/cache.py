@@ -34,7 +34,7 @@ class CachedModel:
 
 
 def cache_directory() -> Path:
-    """Return where the client keeps its files (HF_HUB_CACHE, HF_HOME)."""
+    """Return the directory of the client's cache (HF_HUB_CACHE, HF_HOME)."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE).expanduser()
@@ -68,7 +68,7 @@ def find_snapshot(repository: str, revision: str | None, cache: Path | None = No
 
 
 def repository_directory(repository: str, cache: Path | None = None) -> Path:
-    """Return where the cache keeps a repository; it need not exist. `cache` None: the client's own."""
+    """Return the directory of a repository in the cache; it need not exist. `cache` None: the client's own."""
     return (cache or cache_directory()) / "--".join(("models", *repository.split("/")))
 
 

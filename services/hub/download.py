@@ -116,7 +116,7 @@ class HubModel:
 
 
 def look_up(name: HubName, revision: str | None) -> HubModel:
-    """Return what the hub says of a model, downloading its config.json at most; NotFound as for `fetch_from_hub`."""
+    """Return the hub's description of a model, downloading its config.json at most; NotFound as for `fetch_from_hub`."""
     with _one_line_problems(name, revision):
         access = HubAccess()
         sizes, num_parameters = _list_repository(name.repository, revision, access)
@@ -194,7 +194,7 @@ def _fetch_config(repository: str, revision: str | None, access: HubAccess) -> d
 
 
 def _missing_bytes(selection: Selection, sizes: Mapping[str, int], snapshot: Path | None) -> int:
-    """Return what is left to download; parts of files that an interrupted download left count as missing."""
+    """Return the number of bytes left to download; partly downloaded files count as missing."""
     return sum(sizes[file] for file in selection.files if snapshot is None or not (snapshot / file).is_file())
 
 

@@ -29,7 +29,7 @@ _CHUNK_BYTES = 1 << 20
 _MAX_PAGE_BYTES = 32 << 20
 
 OnProgress = Callable[[int, int], None]
-"""Takes the bytes that have arrived and those that there are in all; 0: not known."""
+"""Takes the number of bytes received and the total number; 0: unknown."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class IndexSettings:
 
 
 def index_settings(environment: Mapping[str, str]) -> IndexSettings:
-    """Return what variables of pip and uv say, then pip's configuration files, then the public index."""
+    """Return the indexes of the variables of pip and uv, else of pip's configuration files, else the public index."""
     config = _pip_config(environment)
 
     def value(*names: str, option: str) -> str:

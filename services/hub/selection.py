@@ -40,7 +40,7 @@ class NothingToSelect(ValueError):
 
 
 def select_files(names: Collection[str], gguf: str = "", *, with_weights: bool = True) -> Selection:
-    """Return what is needed.
+    """Return the selection of a repository's files that a model needs.
 
     Args:
         names: of the repository's files.

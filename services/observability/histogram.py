@@ -48,7 +48,7 @@ class Histogram:
         yield HistogramMetricFamily(self._name, self._text)
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Yield what was counted."""
+        """Yield the counted values."""
         family = HistogramMetricFamily(self._name, self._text, labels=list(self._labels))
         bounds = [*map(floatToGoString, self._limits), "+Inf"]
         counts = zip(bounds, map(float, accumulate(self._counts)), strict=True)

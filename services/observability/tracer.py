@@ -4,7 +4,7 @@ from tetrad.services.observability.tracing import NoTracer, Tracer
 
 
 def open_tracer(service: str, endpoint: str | None) -> Tracer:
-    """Return what makes a service's spans.
+    """Return the tracer that makes a service's spans.
 
     Args:
         service: its name ("worker").

@@ -142,7 +142,7 @@ class NonBlockingOutput(io.BufferedIOBase):
             return bytes(self._backlog[: select.PIPE_BUF])
 
     def _write_some(self, text: bytes, *, wait: bool) -> int:
-        """Return how many bytes there was room for. A pipe that has room has it for PIPE_BUF bytes."""
+        """Return the number of bytes written. A pipe with any room has room for PIPE_BUF bytes."""
         if not self._room.poll(None if wait else 0):
             return 0
         try:

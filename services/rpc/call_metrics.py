@@ -29,7 +29,7 @@ _TYPES = {
 }
 _STREAMED_TO = ("client_stream", "bidi_stream")
 _ARRIVAL_S = 0.05
-"""A caller's time is over before it is over here, by what the call took to arrive: what it then gives up has had its time."""
+"""Tolerance of deadlines: the caller's deadline passes earlier than ours, by the time that the call took to arrive."""
 
 
 class CallMetrics(WrappingInterceptor):

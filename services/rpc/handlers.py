@@ -18,7 +18,7 @@ class WrappingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] # g
 
     @abstractmethod
     def wrap(self, handler: grpc.RpcMethodHandler, method: str) -> grpc.RpcMethodHandler:
-        """Return what a method ("/package.Service/Method") has instead of its handler."""
+        """Return the handler that replaces the given one of a method ("/package.Service/Method")."""
 
     async def intercept_service(
         self, continuation: Continuation, details: grpc.HandlerCallDetails
@@ -41,7 +41,7 @@ def shape_of(handler: grpc.RpcMethodHandler) -> str:
 
 
 def behavior_of(handler: grpc.RpcMethodHandler) -> Callable[..., Any]:
-    """Return what a handler does with a request and a context.
+    """Return a handler's function of a request and a context.
 
     A stream is answered by an async generator, or by a coroutine that writes to its context (as grpc's health Watch).
     """

@@ -60,19 +60,19 @@ class TlsChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no types
         return waiting
 
     def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what starts calls of a method."""
+        """Return a callable that starts calls of a method."""
         return self._callable("unary_unary", method, args, kwargs)
 
     def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what starts calls of a method."""
+        """Return a callable that starts calls of a method."""
         return self._callable("unary_stream", method, args, kwargs)
 
     def stream_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what starts calls of a method."""
+        """Return a callable that starts calls of a method."""
         return self._callable("stream_unary", method, args, kwargs)
 
     def stream_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what starts calls of a method."""
+        """Return a callable that starts calls of a method."""
         return self._callable("stream_stream", method, args, kwargs)
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:

@@ -145,7 +145,7 @@ class Identity:
 
 
 def channel_credentials(material: Material) -> grpc.ChannelCredentials:
-    """Return what a channel shows and trusts; authorities are the system's where there are none of our own."""
+    """Return the credentials of a channel; without authorities in the material, it trusts the system's."""
     return grpc.ssl_channel_credentials(material.ca, material.key, material.cert)
 
 

@@ -27,7 +27,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "pull": ("tetrad.cli.models.pull", "download a model"),
         "list": ("tetrad.cli.models.list_models", "list the downloaded models, and which of them run here"),
         "show": ("tetrad.cli.models.show", "show what a model is, and the memory that it needs"),
-        "plan": ("tetrad.cli.planning.plan", "show what each split of a model over GPUs needs and brings"),
+        "plan": ("tetrad.cli.planning.plan", "show memory and speed of each split of a model over GPUs"),
     },
     "Look": {
         "ps": ("tetrad.cli.servers.ps", "list the running servers of this machine"),
@@ -119,7 +119,7 @@ def _run(run: Run, arguments: list[str]) -> int:
 
 
 def _service(name: str) -> Run:
-    """Return what becomes the service: its module reads the arguments and ends the process."""
+    """Return a function that runs the service: its module reads the arguments and ends the process."""
 
     def run(arguments: list[str]) -> int:
         package = _SERVICES[name][0]

@@ -21,10 +21,10 @@ _SHARED = ("device", "threads", "log_level", "hf_token", "download_dir", "otlp_t
 _OF_ALL = ("max_logprobs", "stream_interval", "enable_prompt_embeds", "served_model_name", *PROGRAMS_ALONE)
 """Options that are of the server as a whole, or have another name here."""
 _HELP = (
-    "Further model behind the same address, by the name that requests give: NAME=MODEL, or a JSON object with name, model and "
-    'engine options of its own, as {"name": "embed", "model": "./bge", "max_model_len": 512}. May be repeated; in a '
-    "--config file a list. Each model has an engine core, workers and tokenizers of its own; they share the cores and the "
-    "memory of the machine."
+    "Further model at the same address; requests choose it by its name. NAME=MODEL, or a JSON object with name, model and "
+    'engine options, such as {"name": "embed", "model": "./bge", "max_model_len": 512}. May be repeated; in a --config file '
+    "it is a list. Each model has an engine core, workers and tokenizers of its own; they share the cores and the memory of "
+    "the machine."
 )
 
 

@@ -98,7 +98,7 @@ async def _warm_up(server: Server, plan: Plan, options: argparse.Namespace) -> N
 
 
 def _draft_counts(options: argparse.Namespace, server: Server) -> DraftCounts:
-    """Return what the server has counted of drafts; nothing if it has no metrics."""
+    """Return the server's counts of drafts; zeros if it has no metrics."""
     with HttpClient(server.url, api_key=options.api_key, ca_file=options.ca_file) as client:
         try:
             return read_draft_counts(client.get_text("/metrics"))

@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def run_interruptible(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Return what a coroutine returns; KeyboardInterrupt after Ctrl-C, even if the coroutine has ended well."""
+    """Return a coroutine's result; KeyboardInterrupt after Ctrl-C, even if the coroutine has succeeded."""
     return asyncio.run(_with_interrupts(coroutine))
 
 

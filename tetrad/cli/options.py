@@ -28,18 +28,18 @@ _HELP = {
     "generation_config": "Sampling defaults. auto: those of the model's generation_config.json. vllm: neutral values.",
     "tensor_parallel_size": "Number of workers of an engine core; each has a part of every layer and of the KV cache. The "
     "model's heads and MLPs must be divisible by it.",
-    "pipeline_parallel_size": "Number of stages, one behind the other; each has some of the layers, on tensor-parallel-size "
-    "workers. The model must have as many layers.",
+    "pipeline_parallel_size": "Number of stages that run one after another; each has some of the layers, on "
+    "tensor-parallel-size workers. At most the number of the model's layers.",
     "data_parallel_size": "Number of engine cores, each with a worker that holds all weights. Requests go to them by "
     "load and known prefixes; the cores of the machine are divided among the workers.",
-    "tokenizer_pool_size": "Number of tokenizer services; if one fails, another one takes its requests. Unset: 2 for a server, "
+    "tokenizer_pool_size": "Number of tokenizer services; if one fails, another serves its requests. Unset: 2 for a server, "
     "1 for a program that uses the library.",
     "otlp_traces_endpoint": "OpenTelemetry collector that receives the spans of all services: http://host:4317. Unset: none.",
     "hf_overrides": "JSON object whose values replace those of the model's config.json. Unset: none.",
     "speculative_config": "JSON object with vLLM's options of speculative decoding: method (ngram, suffix, draft_model, "
     "eagle3 or mtp), num_speculative_tokens, prompt_lookup_min, prompt_lookup_max and others (docs/speculation.md). "
     "Unset: none.",
-    "pooler_config": "JSON object of vLLM's PoolerConfig, over what the model's files say of pooling. Unset: none.",
+    "pooler_config": "JSON object with fields of vLLM's PoolerConfig; they override the model's files. Unset: none.",
     "log_level": "Minimum severity of the services' logged events: debug, info, warning or error.",
 }
 

@@ -137,7 +137,7 @@ class _Tally:
             self._bar.update(1)
 
     def summary(self) -> str:
-        """Return what this run has done, in a line."""
+        """Return a summary of this run, in one line."""
         now = self._num_answered + self.num_failed
         passed_s = max(self._ended_at - self._started_at, 1e-9)
         earlier = f", {self._earlier} answered before" if self._earlier else ""

@@ -52,7 +52,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
     for name in _FIELDS:
         field = FrontendSettings.model_fields[name]
-        default = "" if field.default in (None, (), False) else f" (default: {_shown(field.default)})"
+        default = "" if field.default in (None, (), False, "") else f" (default: {_shown(field.default)})"
         text = f"{field.description}{default}".replace("%", "%%")
         group.add_argument(f"--{name.replace('_', '-')}", default=None, help=text, **_kind(name, field.annotation))
 

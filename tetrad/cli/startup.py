@@ -29,7 +29,7 @@ class StartProgress:
         print(f"[{time.monotonic() - self._started_at:5.1f} s] {line}", file=sys.stderr, flush=True)
 
     def on_state(self, name: str, state: ChildState, why: str) -> None:
-        """Say what a service has reached."""
+        """Print the state that a service has reached."""
         if state != "started":
             self.say(f"{name} {state}{f' ({why})' if why else ''}")
 
@@ -55,7 +55,7 @@ def compile_kernels(settings: StackSettings, say: Say) -> None:
 
 
 def starting_line(settings: StackSettings) -> str:
-    """Return what is said when the services are about to start: the model and the size of its weights."""
+    """Return the line printed before the services start: the model and the size of its weights."""
     if settings.worker.device == "sim":
         return "Starting the services, with a simulated device"
     sizes = [size_text(size_on_disk(Path(model.engine_core.model))) for model in settings.models]

@@ -84,7 +84,7 @@ class _Looker:
         self._before: tuple[float, Mapping[str, float]] | None = None
 
     def look(self) -> _Report:
-        """Return how things are now."""
+        """Return the present state of the servers."""
         report = self._server()
         for directory in private_directories():
             url = read_url(directory)
@@ -94,7 +94,7 @@ class _Looker:
         return report
 
     def _server(self) -> _Report:
-        """Return how the server is and what it depends on."""
+        """Return the state of the server and of the services that it depends on."""
         client = self._client
         try:
             version = client.get_json("/version")["version"]
@@ -111,7 +111,7 @@ class _Looker:
         return _Report(lines=[server, _dependencies(health), f"load        {'  '.join(load)}"])
 
     def _rates(self, metrics: Mapping[str, float]) -> Iterator[str]:
-        """Yield how fast counters grew since the look before; nothing at the first, and when the server began anew."""
+        """Yield the rates of counters since the last update; nothing at the first one, and after a restart of the server."""
         now, before = time.monotonic(), self._before
         self._before = now, metrics
         if before is None:

@@ -243,7 +243,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
             await (await self.start()).wait_idle()
 
     def get_num_unfinished_requests(self) -> int:
-        """Return how many requests have not had their last output."""
+        """Return the number of requests that have not had their last output."""
         return 0 if self._frontend is None else self._frontend.num_unfinished_requests
 
     def get_num_queued_tokens(self) -> int:
@@ -263,11 +263,11 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         self._reporter.report()
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
-        """Return what the model is for."""
+        """Return the model's tasks."""
         return ("generate",)
 
     async def get_vllm_config(self) -> VllmConfig:
-        """Return what the engine runs with."""
+        """Return the engine's configuration."""
         return config_of(await self.start(), self._args)
 
     async def get_model_config(self) -> ModelConfig:

@@ -141,7 +141,7 @@ class EngineArgs(OlderEngineArguments):
         convert: what a generator pools: "embed", "classify" (by a `score` layer of its files); "auto" or "none".
         pooler_config: how the model pools, over what its files say: a dict, or an object with vLLM's PoolerConfig's fields.
         disable_log_stats: do not log statistics every 10 s; LLM logs them only if this is False.
-        enable_lora: serve LoRA adapters beside the base model; cpu device only.
+        enable_lora: serve LoRA adapters beside the base model.
         max_loras: maximum number of different adapters in one step.
         max_lora_rank: maximum rank of an adapter.
         max_cpu_loras: maximum number of adapters in memory; others are read again when they are needed. None: max_loras.

@@ -299,7 +299,7 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
             )
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """Return what `generate` samples with if nothing is given."""
+        """Return the sampling parameters that `generate` uses if none are given."""
         return self._running.frontend.get_default_sampling_params()
 
     def __enter__(self) -> Self:

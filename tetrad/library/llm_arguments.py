@@ -56,7 +56,7 @@ def engine_arguments(model: str, positional: tuple[Any, ...], named: Mapping[str
 
 
 def make_llm(args: EngineArgs, target: str | None = None, admin_target: str | None = None) -> "functools.partial[AsyncLLM]":
-    """Return what makes an AsyncLLM: with services of its own, or in front of those at `target`.
+    """Return a function that makes an AsyncLLM: with services of its own, or in front of those at `target`.
 
     Raises:
         InvalidRequest: arguments that would be ignored, because the services at the target have their own.

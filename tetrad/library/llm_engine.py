@@ -124,7 +124,7 @@ class LLMEngine(LoraOperations, Operations, MissingFromLLMEngine):
         return self._requests.has_outputs
 
     def has_unfinished_requests_for_virtual_engine(self, virtual_engine: int) -> bool:
-        """Return what `has_unfinished_requests` does: there is one engine."""
+        """Return the value of `has_unfinished_requests`: there is one engine."""
         del virtual_engine
         return self.has_unfinished_requests()
 
@@ -133,7 +133,7 @@ class LLMEngine(LoraOperations, Operations, MissingFromLLMEngine):
         return has_unfinished
 
     def get_num_unfinished_requests(self) -> int:
-        """Return how many requests go on."""
+        """Return the number of unfinished requests."""
         return self._requests.num_unfinished
 
     def execute_dummy_batch(self) -> None:
@@ -155,7 +155,7 @@ class LLMEngine(LoraOperations, Operations, MissingFromLLMEngine):
         return self.vllm_config.model_config
 
     def get_vllm_config(self) -> VllmConfig:
-        """Return what the engine runs with."""
+        """Return the engine's configuration."""
         return self.vllm_config
 
     def get_model_config(self) -> ModelConfig:
@@ -163,7 +163,7 @@ class LLMEngine(LoraOperations, Operations, MissingFromLLMEngine):
         return self.vllm_config.model_config
 
     def get_scheduler_config(self) -> SchedulerConfig:
-        """Return how steps are made up."""
+        """Return the scheduler's configuration."""
         return self.vllm_config.scheduler_config
 
     def get_parallel_config(self) -> ParallelConfig:
@@ -171,7 +171,7 @@ class LLMEngine(LoraOperations, Operations, MissingFromLLMEngine):
         return self.vllm_config.parallel_config
 
     def get_decoding_config(self) -> DecodingConfig:
-        """Return what constrains outputs."""
+        """Return the configuration of structured outputs."""
         return self.vllm_config.decoding_config
 
     def get_lora_config(self) -> LoRAConfig | None:

@@ -17,23 +17,23 @@ _START_TIMEOUT_S = 600.0
 
 
 class Services(Protocol):
-    """Where an AsyncLLM's services come from."""
+    """The services of an AsyncLLM: started for it, or running elsewhere."""
 
     async def start(self) -> FrontendSettings:
-        """Return how to reach them, once they take work."""
+        """Return the frontend settings that reach the services, once these take work."""
 
     async def close(self) -> None:
-        """Give them up."""
+        """Release the services."""
 
     def abandon(self) -> None:
-        """Give them up where no event loop is left."""
+        """Release the services when no event loop is left."""
 
 
 class LocalServices:
     """The services as children of this process.
 
     Args:
-        args: what they are made of.
+        args: options of the services.
     """
 
     def __init__(self, args: EngineArgs) -> None:
@@ -56,7 +56,7 @@ class LocalServices:
             await self._stack.close()
 
     def abandon(self) -> None:
-        """Let the stack end by itself."""
+        """Leave the stack to end by itself."""
         if self._stack is not None:
             self._stack.abandon()
 
@@ -66,8 +66,8 @@ class RemoteServices:
 
     Args:
         target: "TOKENIZER,ENGINE[,ENGINE...]" (addresses as gRPC knows them), or the directory of a local stack.
-        admin_target: admin ports of the engines, "HOST:PORT[,HOST:PORT...]". None: those of a stack's directory; of addresses,
-            none: an engine's admin port does not follow from its own, and another engine may listen on the default one.
+        admin_target: admin ports of the engines, "HOST:PORT[,HOST:PORT...]". None: those of a stack's directory. For addresses
+            there is no default, because another engine may listen on the default admin port.
         frontend: further settings of the frontend.
 
     Raises:
@@ -92,12 +92,12 @@ class RemoteServices:
 
 
 def _of_one_caller(settings: FrontendSettings) -> FrontendSettings:
-    """Return settings without the limits that guard other clients: a library has none."""
+    """Return settings without the limits that protect other clients: a library has no others."""
     return settings.model_copy(update={"max_answer_logprobs": 0})
 
 
 def _tell(line: str) -> None:
-    """Say on stderr what takes long."""
+    """Print a line about slow work, such as a download, to stderr."""
     sys.stderr.write(f"{line}\n")
 
 

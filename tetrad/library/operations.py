@@ -27,11 +27,11 @@ class Operations:
         return snapshot(self._running.frontend.metrics.registry)
 
     def get_supported_tasks(self) -> tuple[str, ...]:
-        """Return what the model is for."""
+        """Return the model's tasks."""
         return ("generate",)
 
     def get_world_size(self, include_dp: bool = True) -> int:
-        """Return how many workers there are: of all engine cores, or of one."""
+        """Return the number of workers: of all engine cores, or of one."""
         return self._running.frontend.num_engines if include_dp else 1
 
     @takes(reset_connector=NO_CONNECTOR)

@@ -82,7 +82,7 @@ class PoolingMethods:
         pooling_task: str | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[PooledRequestOutput[PoolingOutput]]:
-        """Return what a task makes of each prompt. Arguments and errors: see `embed`.
+        """Return the result of a task for each prompt. Arguments and errors: see `embed`.
 
         Args:
             pooling_task: "embed", "classify", "token_embed" or "token_classify". None: the model's first.
@@ -120,7 +120,7 @@ class PoolingMethods:
         tokenization_kwargs: Mapping[str, Any] | None = None,
         chat_template: str | None = None,
     ) -> list[ScoringRequestOutput]:
-        """Return how well texts fit: one against many, or each against its own.
+        """Return the scores of pairs of texts: one with many, or each with its own.
 
         Args:
             data_1: one text, or as many as data_2.

@@ -399,7 +399,7 @@ def number_of(name: str) -> int:
 
 
 def _further_model(settings: StackSettings, place: ModelPlace) -> FurtherModel:
-    """Return what the frontend has to know of a further model."""
+    """Return the frontend's settings of a further model."""
     fields = {name: getattr(settings.frontend, name) for name in FurtherModel.model_fields}
     targets = {name: getattr(place, name) for name in ("tokenizer_targets", "engine_targets", "engine_admin_targets")}
     return FurtherModel(**{**fields, **targets})

@@ -82,5 +82,5 @@ def model_places(directory: Path, models: Iterable[tuple[Sizes, int]]) -> Iterat
 
 
 def _prefix(model: int) -> str:
-    """Return what the sockets of a model begin with."""
+    """Return the prefix of the names of a model's sockets."""
     return f"{numbered('model', model)}-" if model else ""

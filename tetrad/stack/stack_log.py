@@ -30,7 +30,7 @@ class StackLog:
         self._size_bytes = 0
 
     def of(self, service: str) -> OnLine:
-        """Return what keeps a line of a service."""
+        """Return a function that stores a line of a service."""
         return lambda line: self.write(service, line)
 
     def write(self, service: str, line: str) -> None:

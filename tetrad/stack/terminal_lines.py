@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"-\d+$")
 
 
 def line_renderer(name: str, stream: TextIO | None = None) -> Render:
-    """Return what renders the lines of a service: for people if `stream` (unset: stderr) is a terminal, else unchanged."""
+    """Return a renderer of a service's lines: for people if `stream` (unset: stderr) is a terminal, else unchanged."""
     found = sys.stderr if stream is None else stream
     if found is None or not found.isatty():
         return lambda line: line

@@ -7,7 +7,7 @@ from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer
 
 
 def trace_points() -> Points:
-    """Return what becomes of a message."""
+    """Return the points of a message's way that are traced."""
     return (
         Point(servicer, "apply_to_stream", "answer"),
         Point(DetokenizeStream, "append", "detokenize"),

@@ -59,7 +59,7 @@ def decode_pairs(request: tokenizer_pb2.EncodeRequest) -> list[tuple[str, str]]:
 
 
 def decode_pair_template(request: tokenizer_pb2.EncodeRequest) -> PairTemplate:
-    """Return what a request says of the template that writes its pairs."""
+    """Return a request's template of pairs."""
     return PairTemplate(
         source=request.chat_template if request.HasField("chat_template") else None,
         kwargs_json=_decode_text(request.chat_template_kwargs_json, "chat_template_kwargs_json"),
@@ -121,7 +121,7 @@ def append_sizes(request: tokenizer_pb2.DetokenizeRequest) -> tuple[int, int]:
 
 
 def encode_info(tokenizer: Tokenizer, model: str) -> tokenizer_pb2.GetInfoResponse:
-    """Return what a tokenizer is."""
+    """Return the description of a tokenizer."""
     facts = tokenizer.facts
     special, defaults = facts.special, facts.generation_config or facts.release_config
     return tokenizer_pb2.GetInfoResponse(

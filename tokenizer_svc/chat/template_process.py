@@ -68,7 +68,7 @@ def _adapt(messages: list[Message], tools: list[dict[str, Any]] | None, template
 
 
 def prepare(_: bytes) -> Callable[[bytes], bytes]:
-    """Return what answers requests with {"prompt"} or {"error", "field"}."""
+    """Return a function that answers requests with {"prompt"} or {"error", "field"}."""
     return lambda request: json.dumps(answer(json.loads(request))).encode()
 
 

@@ -37,7 +37,7 @@ class LongTexts:
         self._some_done = asyncio.Event()
 
     async def run(self, job: Callable[[], T], num_bytes: int) -> T:
-        """Return what a job returns, which encodes a text of `num_bytes`."""
+        """Run a job that encodes a text of `num_bytes`, and return its result."""
         async with self._order:
             while self.num_bytes and self.num_bytes + num_bytes > self._max_bytes:
                 self._some_done.clear()

@@ -10,7 +10,7 @@ UNREAD_OF_POOLING = UnreadFields(types_pb2.PoolingParams, ("extra_args", "late_i
 
 
 def decode_pooling(params: types_pb2.PoolingParams) -> PoolingSpec:
-    """Return what a pooling request asks for; call `pooling_problem` first."""
+    """Return the parameters of a pooling request; call `pooling_problem` first."""
     return PoolingSpec(
         task=next(task for task in TASKS if task == params.task),
         use_activation=params.use_activation if params.HasField("use_activation") else None,

@@ -195,7 +195,7 @@ class _Stream:
             self._results.put_nowait(None)
 
     async def _result(self, step_id: int, launch: asyncio.Future[ExecutedStep]) -> ModelRunnerOutput:
-        """Return what a step brought; the compute thread goes on with the next one while the device works on this one."""
+        """Return a step's output; the compute thread starts the next step while the device works on this one."""
         done = await launch
         if isinstance(done, ModelRunnerOutput):
             return done
@@ -204,7 +204,7 @@ class _Stream:
         return await self._waiting.submit(finish, step_id, done)
 
     async def _passed(self, step_id: int, step: StagedStep) -> ModelRunnerOutput:
-        """Return what a step brought that passes through a pipeline; the compute thread begins others meanwhile."""
+        """Return the output of a step in a pipeline; the compute thread starts other steps meanwhile."""
         try:
             await self._waiting.submit(step.arrive)
             # A step that is queued before this call may complete it earlier.

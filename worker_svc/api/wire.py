@@ -57,7 +57,7 @@ UNREAD_OF_PARAMS = UnreadFields(types_pb2.SamplingParams, ("extra_args", "struct
 def capabilities_of(
     *, verifies_drafts: bool, joins_groups: bool = False, takes_embeddings: bool = False
 ) -> Sequence[types_pb2.Capability]:
-    """Return what a worker supports beyond the revision that both sides have."""
+    """Return a worker's capabilities beyond the revision that both sides have."""
     has = {
         types_pb2.CAPABILITY_SHARED_SAMPLING_PARAMS: True,
         types_pb2.CAPABILITY_DRAFT_TOKENS: verifies_drafts,

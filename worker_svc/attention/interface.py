@@ -98,4 +98,4 @@ class MetadataBuilder(Protocol[M_co]):
     """Prepares a step for all layers."""
 
     def build_metadata(self, inputs: StepInputs, batch: Tables) -> M_co:
-        """Return what the layers of this step share, for each KV group."""
+        """Return the metadata that the layers of this step share, for each KV group."""

@@ -23,7 +23,7 @@ class Scores(Protocol):
 
 
 def scores_of(shape: AttentionShape, num_kv_heads: int) -> Scores:
-    """Return what computes a layer's."""
+    """Return the computation of a layer's scores."""
     return WrittenOut(shape, num_kv_heads) if shape.softcap or shape.sinks is not None else Fused(shape.scale)
 
 

@@ -162,7 +162,7 @@ def _ending(stored: Stored, kind: str) -> str:
 
 
 def _part(tensor: torch.Tensor, place: _Place) -> torch.Tensor:
-    """Return what a tensor of the files holds of the canonical one."""
+    """Return the part of a stored tensor that belongs to the canonical one."""
     stored = place.stored
     assert stored is not None
     if stored.is_stacked:

@@ -110,7 +110,7 @@ def has_pooling_modules(path: Path) -> bool:
 
 
 def classifier_activation(config: Mapping[str, Any], num_labels: int) -> Activation:
-    """Return what makes probabilities or scores of a classifier's logits (vLLM's and sentence-transformers' rules)."""
+    """Return the activation that converts a classifier's logits (vLLM's and sentence-transformers' rules)."""
     problem = str(config.get("problem_type") or "")
     if problem in ("regression", "multi_label_classification"):
         return "identity" if problem == "regression" else "sigmoid"

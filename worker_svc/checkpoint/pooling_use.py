@@ -12,7 +12,7 @@ from tetrad.worker_svc.families.values import architecture_of
 
 
 def find_use(request: LoadRequest, config: Mapping[str, Any]) -> PoolingUse | None:
-    """Return what a decoder pools, None if it only generates; ModelError for options that contradict each other."""
+    """Return the pooling use of a decoder, None if it only generates; ModelError for options that contradict each other."""
     has_modules = has_pooling_modules(request.path)
     use = pooling_use(config, FAMILIES, runner=request.runner, convert=request.convert, has_modules=has_modules)
     if is_bidirectional(config) and (use is None or use.generates):

@@ -38,7 +38,7 @@ class UnpackedSource(WrappedSource):
         return self.load(name)[0] if self._is_packed(name) else self._source.load_stored(name)
 
     def load_quantized(self, name: str) -> tuple[StoredMatrix, int] | None:
-        """Return what is packed and its bytes as stored; None if it is not."""
+        """Return a packed matrix and its stored size in bytes; None if it is not packed."""
         return self._read(name) if self._is_packed(name) else None
 
     def _is_packed(self, name: str) -> bool:

@@ -26,13 +26,13 @@ class InputBatch:
         self.max_num_seqs = max_num_seqs
         self.max_model_len = max_model_len
         max_blocks = -(-max_model_len // block_size) + 1
-        # One token more than a sequence may have: the last one sampled is kept like any other.
+        # One token more than a sequence may have, so that the last sampled token can be stored like any other.
         self.token_ids: npt.NDArray[np.int32] = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
-        # Where a window has passed, a table keeps ids of blocks that are others' by now; nothing reads there.
+        # Before a sliding window, a table keeps ids of freed blocks; nothing reads these entries.
         self.block_tables: npt.NDArray[np.int32] = np.zeros((num_groups, max_num_seqs, max_blocks), np.int32)
         self.num_blocks: Ints = np.zeros(max_num_seqs, np.int64)
         self.num_tokens: Ints = np.zeros(max_num_seqs, np.int64)
-        # Of the present step: they stand behind the tokens that are known.
+        # Of the present step; drafts are stored after the known tokens.
         self.num_drafts: Ints = np.zeros(max_num_seqs, np.int64)
         self.num_prompt_tokens: Ints = np.zeros(max_num_seqs, np.int64)
         self.handles: Ints = np.zeros(max_num_seqs, np.int64)
@@ -47,16 +47,16 @@ class InputBatch:
         return self._slot_of.get(handle)
 
     def knows_all(self, handles: list[int]) -> bool:
-        """Return whether every one is known."""
+        """Return whether all these requests are known."""
         return all(map(self._slot_of.__contains__, handles))
 
     def slots_of(self, handles: list[int]) -> list[int]:
-        """Return the slots of known requests; KeyError if one is not."""
+        """Return the slots of known requests; KeyError if one is unknown."""
         slot_of = self._slot_of
         return [slot_of[handle] for handle in handles]
 
     def add(self, request: NewRequest) -> int:
-        """Keep a request and return its slot.
+        """Store a request and return its slot.
 
         Raises InvalidRequest when it does not fit: the engine core broke its own limits.
         """
@@ -96,7 +96,7 @@ class InputBatch:
         self.num_blocks[slots] += counts
 
     def set_drafts(self, slots: Ints, counts: Ints, token_ids: Ints) -> None:
-        """Put `counts[i]` drafts behind the known tokens of `slots[i]`, and none anywhere else.
+        """Store `counts[i]` drafts after the known tokens of `slots[i]`; remove all other drafts.
 
         InvalidRequest if a sequence with its drafts is longer than max_model_len.
         """
@@ -111,7 +111,7 @@ class InputBatch:
         self.num_drafts[slots] = counts
 
     def append_sampled(self, slots: Ints, token_ids: Ints) -> None:
-        """Append one sampled token to each request. Beyond max_model_len nothing is kept: no step can need it."""
+        """Append one sampled token to each request. Tokens beyond max_model_len are not stored: no step needs them."""
         ends = np.minimum(self.num_tokens[slots], self.max_model_len)
         self.token_ids[slots, ends] = token_ids
         self.num_tokens[slots] = ends + 1

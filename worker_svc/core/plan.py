@@ -235,7 +235,7 @@ class PendingStep(Protocol):
     """A step that the device has been given, and that the next one need not wait for."""
 
     def wait(self) -> ModelRunnerOutput:
-        """Return what it brought; on any thread but the runner's. Raises what Runner.execute would have raised."""
+        """Return the step's output; on any thread but the runner's. Raises the errors of Runner.execute."""
 
 
 @runtime_checkable
@@ -259,7 +259,7 @@ ExecutedStep = ModelRunnerOutput | PendingStep | StagedStep
 
 
 def finished(step: ExecutedStep) -> ModelRunnerOutput:
-    """Return what a step brought, waiting for it if it has to; for callers on the runner's thread with nothing else to do."""
+    """Return a step's output, after waiting for it if necessary; for callers on the runner's thread that have no other work."""
     if isinstance(step, StagedStep):
         step.complete()
         return step.result.result()

@@ -85,7 +85,7 @@ class PagedAttention:
         return DecodePart(tables, num_keys, num_splits)
 
     def parts(self, rows: StepRows, tables: torch.Tensor) -> AttentionParts:
-        """Return what a step's layers share.
+        """Return the attention inputs that a step's layers share.
 
         Args:
             rows: of the step.

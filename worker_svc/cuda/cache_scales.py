@@ -9,7 +9,7 @@ _PLACES = ("{kind}_scale", "attn.{kind}_scale", "{kind}_proj.{kind}_scale")
 
 
 def cache_scales(parameters: Parameters, prefix: str, dtype: torch.dtype) -> tuple[float, float]:
-    """Return what a layer's stored keys and values are multiplied by; 1 where the checkpoint has none, or the cache needs none.
+    """Return the scales of a layer's stored keys and values; 1 where the checkpoint has none, or the cache needs none.
 
     Args:
         parameters: of the model.

@@ -20,7 +20,7 @@ _PAIRS_AT_ONCE = 8192
 
 
 def mix_of(experts: Mapping[int, Expert], num_experts: int) -> Mix:  # noqa: ARG001 - of the signature; a device has all experts
-    """Return what computes a layer's experts; see MixOf."""
+    """Return the computation of a layer's experts; see MixOf."""
     every = [experts[number] for number in sorted(experts)]
     into, down = _plain([each.into for each in every]), _plain([each.down for each in every])
     return AllExperts(experts) if into is None or down is None else GroupedExperts(every[0], into, down)

@@ -1,7 +1,7 @@
 """LoRA adapters on the device: max_loras slots in its memory, and pinned host memory for the installed ones.
 
-An adapter that a step names and that has no slot takes that of the least recently used one; its copy is queued before the
-step's kernels, so nothing waits for it on the host. Files are read and packed on another thread (`read`), all else belongs to
+If a step needs an adapter without a slot, the adapter gets the slot of the least recently used one. The copy is queued before
+the step's kernels, so the host does not wait for it. Another thread reads and packs files (`read`); all other methods belong to
 the compute thread.
 """
 
@@ -35,7 +35,7 @@ class DeviceLora:
     Attributes:
         digest: sha256 of its files.
         values: of the products that it changes, one after the other.
-        runs: where in a slot values go, where they are, and how many: in bytes.
+        runs: (offset in a slot, offset in `values`, size) of each contiguous part, in bytes.
     """
 
     digest: bytes
@@ -48,8 +48,8 @@ class DeviceLoras:
 
     Args:
         read: reads a directory, given the modules that may be changed.
-        limits: how many slots, and of which rank.
-        accelerator: where they are.
+        limits: number of slots, and their rank.
+        accelerator: holds the slots.
         dtype: of activations.
     """
 
@@ -144,16 +144,16 @@ class DeviceLoras:
         return True
 
     def forget_graph_rows(self) -> None:
-        """Let no row of a graph have an adapter."""
+        """Remove the adapters of all rows of a graph."""
         self._graph_rows.write(np.empty(0, np.int64))
 
     def use_graph_rows(self, num_rows: int, *, are_adapted: bool) -> None:
-        """Let what is computed next read its rows' adapters where `select_for_graph` writes them, or have none."""
+        """Take the adapters of the next step's rows from `select_for_graph`, or none."""
         self._rows = self._graph_rows.of(num_rows) if are_adapted else None
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
-        """Count every row as one with an adapter meanwhile, so that a step of the base model takes what others take."""
+        """Treat every row as one with an adapter meanwhile, so that a step takes the memory of a step with adapters."""
         self._rehearses = True
         try:
             yield
@@ -190,7 +190,7 @@ class DeviceLoras:
 
     @torch.inference_mode()
     def _fill(self, lora_id: int, slot: int) -> None:
-        """Queue the copy of an adapter to a slot, behind the steps that read what was there."""
+        """Queue the copy of an adapter to a slot, after the steps that read the slot's previous adapter."""
         lora, target = self._installed[lora_id], self._slots[slot].view(torch.uint8)
         target.zero_()
         for to, begin, num_bytes in lora.runs:

@@ -131,7 +131,7 @@ class LaunchedStep:
         self._started, self._input_seconds = started, input_seconds
 
     def wait(self) -> ModelRunnerOutput:
-        """Return what the step brought."""
+        """Return the step's output."""
         arrays = self._download.wait()
         num_sampled, num_pooled = len(self._samples.tensors), len(self._pooling.tensors)
         handles, sampled = self._samples.read(arrays[:num_sampled])

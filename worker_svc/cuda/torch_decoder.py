@@ -95,7 +95,7 @@ class _Attention:
         return GatheredLayer(self._pages.layer(shape))
 
     def host_steps(self) -> HostSteps | None:
-        """Return what prepares the steps of the layers that have been made."""
+        """Return the preparation of steps for the layers made so far."""
         states = tuple(number for number, group in self._groups if group.is_state)
         pages = self._pages if self._has_gathers else None
         return HostSteps(pages, states) if pages or states else None

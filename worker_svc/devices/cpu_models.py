@@ -243,7 +243,7 @@ def _native_loras(read: LoraReader | None, request: LoadRequest, team: Team) -> 
 
 
 def runner_of(model: Model[M], pooling: Pooling | None, loras: ModelLoras | None = None) -> Callable[[KvLayout], Runner]:
-    """Return what makes the runner of a model; `pooling` pools its hidden states, None: it generates only."""
+    """Return a function that makes a model's runner; `pooling` pools its hidden states, None: it generates only."""
     if pooling is None:
         return partial(ModelRunner, model, loras=loras)
     rows = partial(DecoderPooling, pooling.pooler, pooling.facts, model.normed)
@@ -269,7 +269,7 @@ def _make_linear() -> LinearFactory:
 
 
 def _why_not_native(config: ModelConfig, team: Team | None) -> str:
-    """Return what keeps a model from the native program; empty: nothing."""
+    """Return the reason why a model cannot run in the native program; empty: it can."""
     if team is None:
         return "A host without native kernels"
     if config.head_dim % team.library.tetrad_lanes() or config.head_dim > MAX_HEAD_DIM:

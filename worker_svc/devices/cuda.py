@@ -240,7 +240,7 @@ class CudaDevice:
         return CudaEncoder(*parts, accelerator)
 
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
-        """Return what `utilization` of the card leaves beside weights, the largest step and whatever others have there.
+        """Return the memory that `utilization` of the card leaves beside weights, the largest step and other processes.
 
         FailedPrecondition, with the numbers, if that is nothing, or less than kv_cache_memory_gib; else that if it is set.
         """

@@ -1,4 +1,4 @@
-"""Drafted model: a model on the CPU with something beside it that proposes its next tokens. A LoadedModel.
+"""Drafted model: a LoadedModel on the CPU with a drafter that proposes its next tokens.
 
 Both have keys and values of their own under the same block ids, so a block takes the memory of both.
 """
@@ -31,15 +31,15 @@ class Drafter(Protocol):
         """Raise FailedPrecondition if it cannot draft for sequences of this layout."""
 
     def runner(self, runner: ModelRunner[Any], cache: KvCache) -> Runner:
-        """Return a runner around the model's that proposes, too, over a KV cache of its own."""
+        """Return a runner that wraps the model's and also proposes tokens, with a KV cache of its own."""
 
 
 class DraftModel:
     """A smaller model; see Drafter.
 
     Args:
-        model: proposes.
-        host: its program.
+        model: the draft model.
+        host: its computation on the CPU.
     """
 
     def __init__(self, model: LoadedModel, host: HostModel) -> None:
@@ -64,8 +64,8 @@ class DraftedModel:
     """See LoadedModel.
 
     Args:
-        target: samples; all its layers see all tokens.
-        drafter: proposes.
+        target: the model that samples; all its layers see all tokens.
+        drafter: proposes tokens.
     """
 
     def __init__(self, target: LoadedModel, drafter: Drafter) -> None:
@@ -94,7 +94,7 @@ class DraftedModel:
         return self._drafter.runner(runner, cache)
 
     def sleep(self) -> None:
-        """Do nothing: host memory is where the weights are."""
+        """Do nothing: the weights are in host memory already."""
 
     def wake_up(self) -> None:
         """Do nothing."""

@@ -69,7 +69,7 @@ class EncoderModel:
         return ()
 
     def make_runner(self, layout: KvLayout) -> EncoderRunner:
-        """Return what runs steps; nothing is allocated."""
+        """Return the runner of steps; nothing is allocated."""
         return EncoderRunner(self._encoder, self._pooling.pooler, self._pooling.facts, layout)
 
     def sleep(self) -> None:

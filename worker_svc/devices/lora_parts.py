@@ -28,7 +28,7 @@ _LAYER = re.compile(r"^model\.layers\.(\d+)(?=\.)")
 
 
 def whole_reader(config: ModelConfig, limits: LoraLimits) -> LoraReader:
-    """Return what reads adapters of a model on one rank."""
+    """Return the reader of a model's adapters on one rank."""
     return partial(read_lora, names=config.tensors, max_rank=limits.max_lora_rank)
 
 

@@ -61,7 +61,7 @@ def embedding_pooling(
     projection: Sequence[Layer] = (),
     device: torch.device = _HOST,
 ) -> Pooling:
-    """Return what embeds prompts and tokens.
+    """Return the pooling that embeds prompts and tokens.
 
     Args:
         config: how.
@@ -80,7 +80,7 @@ def embedding_pooling(
 
 
 def class_pooling(config: PoolerConfig, classifier: Classifier, *, is_causal: bool, generates: bool = False) -> Pooling:
-    """Return what classifies prompts, or tokens. Arguments: see embedding_pooling."""
+    """Return the pooling that classifies prompts, or tokens. Arguments: see embedding_pooling."""
     head = ClassifierHead(
         classifier.layers,
         classifier.activation,

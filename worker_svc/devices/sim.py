@@ -86,7 +86,7 @@ class SimDevice:
         return SimModel(request.model, config, self._cost, self._crash_token_id, self._fail_token_id)
 
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:  # noqa: ARG002 - no device
-        """Return what the settings pretend."""
+        """Return the simulated memory of the settings."""
         return kv_cache_bytes(
             self._kv_cache_gib, self._memory_bytes, default_bytes=self._memory_bytes, why="sim_kv_cache_memory_gib"
         )

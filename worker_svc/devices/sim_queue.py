@@ -58,6 +58,6 @@ class SimStep:
         self._result, self._end, self._queue = result, end, queue
 
     def wait(self) -> ModelRunnerOutput:
-        """Return what the step brought, once its time is over."""
+        """Return the step's output when its simulated time is over."""
         self._queue.wait_until(self._end)
         return self._result

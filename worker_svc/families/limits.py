@@ -1,4 +1,4 @@
-"""Limits of a model's sizes: what no model has is found before memory is taken."""
+"""Limits of a model's sizes: refuses impossible sizes before memory is allocated."""
 
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.model_facts.config import Experts, ModelConfig
@@ -14,11 +14,11 @@ _OF_ATTENTION = {"num_heads": 1 << 12, "num_kv_heads": 1 << 12, "head_dim": 1 <<
 _OF_STATES = {"num_heads": 1 << 12, "num_key_heads": 1 << 12, "num_value_heads": 1 << 12, "num_groups": 1 << 12}
 _OF_STATES |= {"num_norm_groups": 1 << 12, "head_dim": 1 << 12, "state_dim": 1 << 12, "key_dim": 1 << 12, "value_dim": 1 << 12}
 _MAX_KERNEL = 1 << 8
-"""About ten times what the largest models have: what is beyond is a broken or hostile file."""
+"""About ten times the sizes of the largest models: a file with larger ones is broken or hostile."""
 _MAX_INTERMEDIATE_SIZE = 1 << 19
 _MAX_EXPERTS = 1 << 12
 _SCORED_OF_A_GROUP = 2
-"""Experts whose scores make that of their group."""
+"""Number of experts whose scores add up to the score of their group."""
 
 
 def check_limits(facts: ModelConfig) -> None:
@@ -44,14 +44,14 @@ def _check_attention(facts: ModelConfig) -> None:
         _check(name, getattr(facts, name), limit)
     if facts.head_dim % 2 or facts.num_heads % facts.num_kv_heads:
         raise ModelError(
-            f"The model's config is impossible: {facts.num_heads} heads of {facts.head_dim} share {facts.num_kv_heads} of keys;"
-            " the size of heads must be even, and each of keys serve equally many."
+            f"The model's config is impossible: {facts.num_heads} attention heads of size {facts.head_dim} share "
+            f"{facts.num_kv_heads} KV heads; the size must be even, and the number of heads divisible by that of KV heads."
         )
     for rope in facts.ropes:
         if rope is not None and (rope.dim % 2 or not 0 < rope.dim <= facts.head_dim):
             raise ModelError(
-                f"The model's config is impossible: {rope.dim} dimensions of {facts.head_dim} turn with the position"
-                " (partial_rotary_factor); they must be an even number of them."
+                f"The model's config is impossible: rotary embeddings of {rope.dim} dimensions in heads of {facts.head_dim}"
+                " (partial_rotary_factor); the number must be even, and not larger than the heads."
             )
 
 
@@ -60,14 +60,15 @@ def _check_state(state: State) -> None:
         if (value := getattr(state, name, None)) is not None:
             _check(f"{name} of states", value, limit)
     if not 1 < state.kernel <= _MAX_KERNEL:
-        raise ModelError(f"The model's config is impossible: a convolution sees {state.kernel} tokens, not 2 to {_MAX_KERNEL}.")
+        raise ModelError(f"The model's config is impossible: a convolution of {state.kernel} tokens, not 2 to {_MAX_KERNEL}.")
     if isinstance(state, Mamba2) and (state.num_heads % state.num_groups or state.size % state.num_norm_groups):
         raise ModelError(
-            f"The model's config is impossible: {state.num_heads} heads of states in {state.num_groups} groups of equally many."
+            f"The model's config is impossible: {state.num_heads} state heads cannot form {state.num_groups} equal groups."
         )
     if isinstance(state, GatedDeltaRule) and state.num_value_heads % state.num_key_heads:
         raise ModelError(
-            f"The model's config is impossible: {state.num_value_heads} heads of values share {state.num_key_heads} of keys."
+            f"The model's config is impossible: {state.num_value_heads} value heads cannot share "
+            f"{state.num_key_heads} key heads equally."
         )
 
 
@@ -77,7 +78,9 @@ def _check_experts(experts: Experts) -> None:
     _check("topk_group", experts.num_chosen_groups, experts.num_groups)
     in_group, rest = divmod(experts.num_experts, experts.num_groups)
     if rest or (experts.router == "grouped_sigmoid" and in_group < _SCORED_OF_A_GROUP):
-        raise ModelError(f"The model's config is impossible: n_group {experts.num_groups} of {experts.num_experts} experts.")
+        raise ModelError(
+            f"The model's config is impossible: n_group {experts.num_groups} does not fit {experts.num_experts} experts."
+        )
     _check("num_experts_per_tok", experts.num_chosen, in_group * experts.num_chosen_groups)
     if experts.router == "sigmoid_input":
         _check("num_experts_per_tok", experts.num_chosen, 1)

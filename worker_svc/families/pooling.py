@@ -64,7 +64,7 @@ def generator_of(architecture: str, known: Mapping[str, object]) -> tuple[str, K
 def pooling_use(
     config: Mapping[str, Any], known: Mapping[str, object], *, runner: str, convert: str, has_modules: bool
 ) -> PoolingUse | None:
-    """Return what a decoder pools; None: it only generates. ModelError for options that contradict the model.
+    """Return the pooling use of a decoder; None: it only generates. ModelError for options that contradict the model.
 
     Args:
         config: of config.json.

@@ -54,7 +54,7 @@ def with_qwen_experts(config: ModelConfig, values: Values, **changes: Any) -> Mo
 
 
 def shared_expert(values: Values) -> dict[str, int | bool]:
-    """Return what experts have beside them: an MLP behind a gate, if the config gives its size."""
+    """Return the shared expert beside the experts: an MLP behind a gate, if the config gives its size."""
     size = int(values.get("shared_expert_intermediate_size", default=0))
     return {"shared_size": size, "has_shared_gate": size > 0}
 

@@ -76,7 +76,7 @@ class Values:
         return value
 
     def choose(self, *keys: str, known: Mapping[str, str], default: str) -> str:
-        """Return what a name means; ModelError lists those that are known."""
+        """Return the meaning of a name; ModelError lists the known names."""
         value = self.get(*keys, default=default)
         key = next((key for key in keys if self._config.get(key) == value), keys[0])
         if value not in known:

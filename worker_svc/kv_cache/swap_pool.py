@@ -77,7 +77,7 @@ class SwapPool:
 
 
 def blocks_at_once(block_bytes: int) -> int:
-    """Return how many blocks of so many bytes, over all layers, are on their way at the same time."""
+    """Return the number of blocks of this size, over all layers, that are copied at the same time."""
     return max(min(_AT_ONCE, _BYTES_AT_ONCE // block_bytes), 1)
 
 

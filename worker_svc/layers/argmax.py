@@ -1,4 +1,4 @@
-"""Argmax over logits."""
+"""Argmax: the most likely token of each row of logits."""
 
 import numpy as np
 import torch
@@ -7,9 +7,9 @@ from tetrad.worker_svc.core.plan import Floats, Ints
 
 
 def argmax(logits: torch.Tensor) -> tuple[Ints, Floats]:
-    """Return the id [N] of the largest of each row's logits [N, V], and that [N].
+    """Return the id [N] and the value [N] of the largest logit of each row [N, V].
 
-    The lowest of equal ones; if any is NaN, the first of those. By numpy, which is several times faster than torch here.
+    Of equal logits the lowest id; of NaNs, if there are any, the first one. numpy is several times faster here than torch.
     """
     values = logits.numpy()
     ids: Ints = values.argmax(1)

@@ -27,7 +27,7 @@ class Expert(Mlp, Protocol):
     down: Linear
 
     def between(self, inner: torch.Tensor) -> torch.Tensor:
-        """Return what goes down [T, intermediate], made of the first product's outputs."""
+        """Return the input of the down projection [T, intermediate], from the first product's outputs."""
 
 
 class GatedMlp:

@@ -51,7 +51,7 @@ class Parameters(Protocol):
         """Return a table [rows, columns], never quantized, under its whole name."""
 
     def lookup(self, name: str, table: torch.Tensor) -> Lookup:
-        """Return what gives the rows of a table of token embeddings, under its name without ".weight"."""
+        """Return the lookup of rows in a table of token embeddings, under its name without ".weight"."""
 
     def output(self, name: str, table: torch.Tensor | None, rows: int, columns: int) -> Linear:
         """Return the product with a matrix whose outputs are float32: `table`, or the one of a prefix."""

@@ -44,7 +44,7 @@ def _layout(matrix: GroupedMatrix) -> tuple[Format, torch.Tensor, torch.Tensor |
 
 
 def _step(table: torch.Tensor) -> torch.Tensor:
-    """Return what the values of a table are multiples of, once they are rounded to 8 bits."""
+    """Return the step size of a table's values after rounding to 8 bits."""
     top = table.abs().max()
     if torch.equal(table, table.round()) and top <= _TABLE_TOP:
         return torch.tensor(1.0)

@@ -44,7 +44,7 @@ def load_matrix(files: StoredTensors, name: str, *, dtypes: Collection[torch.dty
 
 
 def columns_of_group(name: str, columns: int, num_groups: int) -> int:
-    """Return how many columns share a scale; ModelError unless these are a multiple of 32."""
+    """Return the number of columns that share a scale; ModelError unless it is a multiple of 32."""
     if num_groups == 0 or columns % num_groups or columns // num_groups % 32:
         raise ModelError(f"Tensor {name} has {num_groups} groups of {columns} columns; supported: groups of a multiple of 32.")
     return columns // num_groups

@@ -1,4 +1,4 @@
-"""Floats: weights in the type of the activations, multiplied by cuBLAS."""
+"""Plain weights: floats in the type of the activations, multiplied by cuBLAS."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class PlainForm:
 
 @dataclass(frozen=True, slots=True)
 class PlainScheme:
-    """Weights that are stored in floats. A GGUF file's come dequantized."""
+    """Weights that are stored as floats. The loader dequantizes those of a GGUF file."""
 
     context: ProductContext
 

@@ -144,7 +144,7 @@ class HeadRunner(Generic[M]):
 
 
 def _tokens_of(inputs: StepInputs, own: StepInputs) -> torch.Tensor:
-    """Return where the rows of `own` are in a step that began with the same tokens of its requests."""
+    """Return the places of the rows of `own` in a step that began with the same tokens of its requests."""
     first_of = dict(zip(inputs.slots.tolist(), inputs.first_token.tolist(), strict=True))
     first = np.array([first_of[slot] for slot in own.slots.tolist()], np.int64)
     return torch.from_numpy(np.arange(own.num_tokens) + np.repeat(first - own.first_token, own.num_scheduled))

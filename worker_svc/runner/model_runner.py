@@ -134,7 +134,7 @@ class ModelRunner(Generic[M]):
         return BegunStep(plan, inputs, rows.failures, started, time.perf_counter() - started)
 
     def _complete(self, begun: BegunStep, hidden: torch.Tensor) -> ModelRunnerOutput:
-        """Return what a step brings whose hidden states [T, hidden] behind the last layer are known."""
+        """Return the output of a step from the hidden states [T, hidden] after the last layer."""
         plan, inputs = begun.plan, begun.inputs
         prompt_logprobs = collect(self._asked_prompts.chunks(inputs, self._batch), hidden, self._prompt_logits)
         pooled, pooling_failures = self._pooling.collect(inputs, hidden)

@@ -43,7 +43,7 @@ class PromptChunk:
             yield slice(self.first + start, self.first + start + len(followers)), followers
 
     def finish(self) -> PromptLogprobs | None:
-        """Return what was gathered of the whole prompt, None before its end; a prompt of one token has nothing."""
+        """Return the log-probabilities of the whole prompt; None before its end, and for a prompt of one token."""
         if self.last_position is None or not self.gathered:
             return None
         rows = join_rows(self.gathered)
@@ -70,7 +70,7 @@ class AskedPrompts:
         self._gathered.pop(slot, None)
 
     def chunks(self, rows: StepRows, batch: InputBatch) -> list[PromptChunk]:
-        """Return what a step computes of prompts whose requests asked."""
+        """Return the step's chunks of prompts whose requests ask for log-probabilities."""
         if not self._num_top:
             return []
         asked = [(row, slot) for row, slot in enumerate(rows.slots.tolist()) if slot in self._num_top]

@@ -33,7 +33,7 @@ class AskedRows(NamedTuple):
 
 
 def asked_logprobs(request: NewRequest) -> SamplingSpec | None:
-    """Return what a request asks for; None: no log-probabilities."""
+    """Return the parameters of a request that asks for log-probabilities; else None."""
     sampling = request.sampling
     return sampling if sampling.num_logprobs is not None or sampling.logprob_token_ids else None
 

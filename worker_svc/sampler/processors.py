@@ -64,7 +64,7 @@ class PerSlot(Generic[Entry, Flat]):
         return entry
 
     def of(self, slots: Ints) -> Flat | None:
-        """Return what the rows of a step have; None if no row has anything."""
+        """Return the entries of a step's rows; None if no row has any."""
         if not self._entries:
             return None
         if self._slots is None or not np.array_equal(self._slots, slots):

@@ -146,7 +146,7 @@ class Sampler:
         return not self._is_greedy[slots].all()
 
     def guess(self, logits: torch.Tensor, slots: Ints) -> Ints:
-        """Return what rows of logits [R, V] of another model would bring, by temperature, truncation and noise alone."""
+        """Return the tokens of another model's logits [R, V], by temperature, truncation and noise alone."""
         tokens, _ = self._choose(logits, slots)
         return tokens
 

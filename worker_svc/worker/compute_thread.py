@@ -1,6 +1,6 @@
 """Compute thread: the one thread that owns the device. The event loop submits calls and awaits them; they run in order.
 
-A daemon: a device that is stuck in a call must not keep the process from ending.
+It is a daemon thread: a device that hangs in a call must not keep the process from ending.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class ComputeThread:
-    """A queue of calls and the thread that works it off; asleep when it is empty.
+    """A queue of calls and the thread that runs them; the thread sleeps while the queue is empty.
 
     Args:
         name: of the thread.
@@ -35,7 +35,7 @@ class ComputeThread:
         return future
 
     def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a call behind those that are queued and return its result; on any thread but this one and the event loop's."""
+        """Run a call after the queued ones and return its result; on any thread but this one and the event loop's."""
         return self.queue(call, *args, **kwargs).result()
 
     def queue(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> concurrent.futures.Future[T]:
@@ -52,7 +52,7 @@ class ComputeThread:
         return done
 
     def close(self) -> None:
-        """Drop what is queued; the call that runs is left to end by itself."""
+        """Drop the queued calls; the running call ends by itself."""
         self.is_closed = True
         try:
             while (item := self._calls.get_nowait()) is not None:
@@ -77,7 +77,7 @@ class ComputeThread:
                 error = failure
             with suppress(RuntimeError):  # the loop is closed, and the caller with it
                 future.get_loop().call_soon_threadsafe(_settle, future, result, error)
-            del item, future, call, result, error  # what a call was given and brought must not live until the next one
+            del item, future, call, result, error  # arguments and results must not live until the next call
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -370,7 +370,7 @@ class Worker:
 
 
 def finish(step_id: int, step: PendingStep) -> ModelRunnerOutput:
-    """Return what a queued step brought, on a thread that may wait; InternalError, reason STEP_FAILED, if the device failed."""
+    """Return a queued step's output, on a thread that may wait; InternalError, reason STEP_FAILED, if the device failed."""
     try:
         return step.wait()
     except Exception as error:

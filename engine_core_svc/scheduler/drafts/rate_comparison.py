@@ -7,11 +7,11 @@ faster kind is kept; 1.5% of the steps try the other kind again.
 from dataclasses import dataclass, field
 
 _KEEP = 0.95
-"""Weight of what is known when a step is added: that of the last 20 steps counts most."""
+"""Weight of earlier steps when a step is added: about the last 20 steps count."""
 _FIRST_STEPS = 8
 """Steps of each kind that are tried first."""
 _PERIOD, _TRIED = 512, 8
-"""Of so many steps, how many are of the slower kind."""
+"""Period in steps, and the number of its steps that are of the slower kind."""
 
 
 @dataclass(slots=True)

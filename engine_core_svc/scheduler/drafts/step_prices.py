@@ -5,11 +5,11 @@ clock.
 """
 
 _KEEP = 0.95
-"""Weight of what is known when a step is added: that of the last 20 steps counts most."""
+"""Weight of earlier steps when a step is added: about the last 20 steps count."""
 _MAX_RISE = 1.5
-"""Longer steps, relative to the estimate, count as this long: most likely the machine was busy."""
+"""Maximum of a step's duration, relative to the estimate; a longer step counts as this, since the machine was probably busy."""
 _MIN_VARIANCE = 0.25
-"""Of the rows of recent steps; below it they do not tell what a row costs."""
+"""Minimum variance of the numbers of rows of recent steps; below it the cost of a row cannot be estimated."""
 _ROWS_OF_BASE = 10
 """Until that is known, what a step costs beside its rows counts as so many of them."""
 _GAP_GAIN = 0.2

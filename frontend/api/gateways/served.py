@@ -21,7 +21,7 @@ _MESSAGES = "smg_grpc_proto"
 
 
 def gateway_services(names: tuple[str, ...], models: ModelDirectory, limits: CallLimits, guard: Guard) -> Services:
-    """Return what a server needs to serve these APIs, by the full names of their services.
+    """Return the servicers of these APIs, by the full names of their services.
 
     Args:
         names: `smg`, `vllm`; `auto` is those that can be served.

@@ -38,7 +38,7 @@ class Answers:
         self._has_shown_prompt = False
 
     def completion(self, output: RequestOutput, new: CompletionOutput) -> inference_pb2.GenerateResponse:
-        """Return what is new of one of a request's outputs."""
+        """Return the message with the new part of one of a request's outputs."""
         message = inference_pb2.GenerateResponse(text=new.text)
         if new.finish_reason is not None:
             message.finish_reason = FINISH_REASON_TO_WIRE[new.finish_reason]
@@ -47,7 +47,7 @@ class Answers:
     def turn(
         self, output: RequestOutput, part: TurnPart, *, echoed: str = "", with_reasoning: bool = True
     ) -> inference_pb2.ChatResponse:
-        """Return what is new of one of a conversation's turns.
+        """Return the message with the new part of one of a conversation's turns.
 
         Args:
             output: which has what all turns have in common.

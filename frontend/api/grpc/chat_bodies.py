@@ -33,7 +33,7 @@ _MODES = {
 
 
 def chat_body_of(request: inference_pb2.ChatRequest) -> ChatCompletionRequest:
-    """Return what a request says of its conversation; sampling and the like are left out.
+    """Return the conversation of a request, without its sampling parameters and the like.
 
     Raises:
         InvalidRequest: a field that HTTP would refuse, by HTTP's name; JSON that is none.
@@ -106,7 +106,7 @@ def _named(name: str) -> dict[str, Any]:
 
 
 def _json(field: str, text: str) -> Any:
-    """Return what a JSON text says; None for no text."""
+    """Return the value of a JSON text; None for no text."""
     if not text:
         return None
     try:

@@ -52,7 +52,7 @@ class PoolingCalls:
         )
 
     async def score(self, request: inference_pb2.ScoreRequest, request_id: str) -> inference_pb2.ScoreResponse:
-        """Return how well queries and documents fit."""
+        """Return the scores of queries and documents."""
         llm = self._found(request.model)
         self._check_number(len(request.documents), "documents")
         pairs = pairs_of(request.queries, request.documents)

@@ -60,7 +60,7 @@ def sampling_fields_of(request: PublicRequest) -> dict[str, Any]:
 
 
 def truncation_of(request: PublicRequest) -> dict[str, Any]:
-    """Return how a request wants its prompt cut, as arguments of AsyncLLM.add_request."""
+    """Return the truncation of a request's prompt, as arguments of AsyncLLM.add_request."""
     side = request.truncation_side or _SIDES[0]
     if side not in _SIDES:
         text = f"truncation_side: Input should be 'left' or 'right', got {side!r}"

@@ -141,7 +141,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         request: inference_pb2.ScoreRequest,
         context: grpc.aio.ServicerContext,
     ) -> inference_pb2.ScoreResponse:
-        """Return how well queries and documents fit."""
+        """Return the scores of queries and documents."""
         admit(self._models, self._limits, context)
         with traced_call(self._models, request.request_id) as request_id:
             return await self._pooling.score(request, request_id)
@@ -184,7 +184,7 @@ class ModelServicer(inference_pb2_grpc.ModelServiceServicer):
 
 
 def public_services(models: ModelDirectory, limits: CallLimits, *, max_pooling_inputs: int) -> dict[str, Register]:
-    """Return what a server needs to serve both services, by their full names."""
+    """Return the servicers of both services, by their full names."""
     pooling = PoolingCalls(models, max_pooling_inputs)
     inference, lists = InferenceServicer(models, limits, pooling), ModelServicer(models)
     return {

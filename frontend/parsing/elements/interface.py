@@ -31,10 +31,10 @@ class Parser(Protocol):
     """Reads one output."""
 
     def feed(self, text: str) -> list[Piece]:
-        """Return what `text` makes certain; the rest is held back. Never raises: what is malformed becomes content."""
+        """Return the pieces that `text` makes certain; the rest is held back. Never raises: malformed text becomes content."""
 
     def finish(self) -> list[Piece]:
-        """Return what was held back; the output has ended, perhaps in the middle of something."""
+        """Return the pieces that were held back; the output has ended, perhaps in the middle of an element."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ def read_string(source: TextSource) -> Waiting[str | None]:
 
 
 def unquoted(literal: str) -> str | None:
-    """Return what a JSON string literal stands for. None: it is malformed, or no text (lone surrogates)."""
+    """Return the string of a JSON string literal. None: it is malformed, or no text (lone surrogates)."""
     try:
         value = json.loads(literal, strict=False)
         value.encode()

@@ -43,13 +43,13 @@ class WrittenScript(Generic[AnyWriter]):
         self._reading = self._read(script)
 
     def feed(self, text: str) -> list[Piece]:
-        """Return what `text` makes certain."""
+        """Return the pieces that `text` makes certain."""
         self._source.add(text)
         next(self._reading, None)
         return self._writer.take()
 
     def finish(self) -> list[Piece]:
-        """Return what was held back."""
+        """Return the pieces that were held back."""
         self._source.end()
         next(self._reading, None)
         self._writer.end()

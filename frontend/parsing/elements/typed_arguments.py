@@ -42,7 +42,7 @@ class ArgumentsWriter:
         self._separator = "{"
 
     def begin_value(self, name: str) -> "ValueWriter":
-        """Return what takes the text of a parameter."""
+        """Return the writer of a parameter's text."""
         self._writer.arguments(f"{self._separator}{json_text(name)}: ")
         self._separator = ", "
         return ValueWriter(self._writer, _kinds(self._properties.get(name)), trims_newlines=self._trims_newlines)

@@ -70,7 +70,7 @@ class GptOssFormat:
 
 
 def _opening(prompt: str) -> str:
-    """Return what the prompt has written of the assistant's turn."""
+    """Return the part of the assistant's turn that the prompt contains."""
     return prompt.rpartition(_TURN)[2] if _TURN in prompt else ""
 
 

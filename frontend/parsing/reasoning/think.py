@@ -89,7 +89,7 @@ class ThinkFormat:
 
 
 def _opening(prompt: str) -> str:
-    """Return what the prompt has written of the assistant's turn."""
+    """Return the part of the assistant's turn that the prompt contains."""
     behind = max(found + len(mark) if (found := prompt.rfind(mark)) >= 0 else -1 for mark in _TURN_MARKS)
     if behind >= 0:
         return prompt[behind:]

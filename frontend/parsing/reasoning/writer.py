@@ -75,7 +75,7 @@ class _Trimmed:
         self._held: list[str] = []
 
     def feed(self, text: str) -> str:
-        """Return what is certain not to be at an end."""
+        """Return the text that is certainly not part of an end mark."""
         if not self._begun:
             text = text.lstrip(self._layout)
         body = text.rstrip(self._layout)

@@ -1,4 +1,4 @@
-"""Llama 3 JSON: {"name": ..., "parameters": {...}} first of all or behind <|python_tag|>; several by semicolons."""
+"""Llama 3 JSON: {"name": ..., "parameters": {...}} at the beginning or after <|python_tag|>; semicolons separate calls."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 
 _TAG = "<|python_tag|>"
 _MARKERS = Markers(_TAG)
-# Beginnings of a strict call without a tag, by trigger. A trigger as short as "{" would make calls of all braces in an answer.
+# Beginnings of a strict call without a tag, by trigger. With a trigger as short as "{", all braces in an answer would be calls.
 _STRICT_BEGINNINGS = {
     '{"name"': '{"name": "NAME", "parameters": ',
     '{ "name"': '{ "name": "NAME", "parameters": ',
@@ -36,7 +36,7 @@ class Llama3JsonFormat:
         return _TAG in chat_template or '{"name": function name, "parameters"' in chat_template
 
     def parser(self, tools: Sequence[Tool]) -> Parser:
-        """Return a parser of one output. Among strict tools, only what a trigger has held counts as a call."""
+        """Return a parser of one output. With strict tools, only text that begins with a trigger is a call."""
         beginnings = tuple(_STRICT_BEGINNINGS) if any(tool.strict for tool in tools) else ("{",)
 
         def read(source: TextSource, writer: PieceWriter) -> Waiting[None]:
@@ -59,7 +59,7 @@ class Llama3JsonFormat:
 
 
 def _read_calls(source: TextSource, writer: PieceWriter, beginnings: Sequence[str]) -> Waiting[None]:
-    """Read calls as long as there are any. What was recorded behind the last is content."""
+    """Read calls as long as there are any. Text recorded after the last one is content."""
     while (yield from _begins_with_any(source, beginnings)) and (yield from read_call(source, writer, bare=True)):
         source.record()
         yield from skip_separator(source, ";")

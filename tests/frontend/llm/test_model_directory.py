@@ -67,7 +67,7 @@ async def test_an_unknown_model_is_refused_with_the_names_that_there_are(both):
     answer = await both.http.post("/v1/chat/completions", json={"model": "x", "messages": [{"role": "user", "content": "a"}]})
 
     assert answer.status_code == 404
-    assert answer.json()["error"]["message"] == "The model `x` does not exist. There are one, other, second."
+    assert answer.json()["error"]["message"] == "The model `x` does not exist. Models of this server: one, other, second."
 
 
 async def test_the_grpc_api_reads_the_name_too(both):

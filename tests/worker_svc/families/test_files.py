@@ -88,13 +88,13 @@ def without_tensor(name):
         ("smollm3", None, {"no_rope_layers": [1, 0]}, "no_rope_layers"),
         ("mamba2", without_tensor("backbone.layers.1.mixer.A_log"), {}, "no tensor model.layers.1.mixer.A_log"),
         ("mamba2", with_tensor("backbone.layers.0.mixer.conv1d.weight", lambda t: t[:, :, :3]), {}, "conv.weight has shape"),
-        ("mamba2", None, {"n_groups": 3}, "8 heads of states in 3 groups"),
-        ("mamba2", None, {"conv_kernel": 1}, "a convolution sees 1 tokens"),
+        ("mamba2", None, {"n_groups": 3}, "8 state heads cannot form 3 equal groups"),
+        ("mamba2", None, {"conv_kernel": 1}, "a convolution of 1 tokens"),
         ("mamba2", None, {"hidden_act": "gelu"}, "hidden_act 'gelu', which is not supported"),
         ("lfm2", None, {"layer_types": ["conv", "recurrent", "conv"]}, "layer_types for 3 of 5 layers: recurrent"),
         ("granite_hybrid", None, {"mamba_d_head": 17}, "8 heads of 17 make no state layer of 128"),
         ("falcon_h1", None, {"ssm_multipliers": [1.0]}, "cannot be read"),
-        ("qwen3_next", None, {"linear_num_value_heads": 3}, "3 heads of values share 2 of keys"),
+        ("qwen3_next", None, {"linear_num_value_heads": 3}, "3 value heads cannot share 2 key heads equally"),
     ],
 )  # fmt: skip
 def test_files_that_lie_are_refused_in_one_line(name, tensors, config, reason, altered, load):

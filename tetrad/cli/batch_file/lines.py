@@ -71,7 +71,7 @@ class _BadLineError(Exception):
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """Yield what each line is; empty lines are none."""
+    """Yield the request of each line; empty lines are skipped."""
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):

@@ -26,7 +26,7 @@ class DraftCounts:
     by_position: Sequence[float] = ()
 
     def since(self, before: "DraftCounts") -> "DraftCounts":
-        """Return what was counted since then."""
+        """Return the counts since `before`."""
         known = [*before.by_position, *[0.0] * len(self.by_position)]
         return DraftCounts(
             self.num_drafts - before.num_drafts,

@@ -123,7 +123,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
         "Mean number of requests that arrive in a second, as a Poisson process; several, separated by commas, are measured one "
         "after the other. inf: each is sent as soon as --concurrency allows."
     )
-    group.add_argument("--request-rate", "--rate", type=_rates, default=(math.inf,), metavar="X,...", help=text)
+    group.add_argument("--request-rate", "--rate", type=_rates, default="inf", metavar="X,...", help=text)
     text = "Shape of the gaps between arrivals: 1 is a Poisson process, less sends bursts, more is steadier."
     group.add_argument("--burstiness", type=float, default=1.0, metavar="X", help=text)
     text = "Number of requests of each level and round."

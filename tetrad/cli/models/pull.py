@@ -24,7 +24,7 @@ def run(arguments: list[str]) -> int:
         "Environment: HF_HUB_CACHE or HF_HOME (where the cache is), HF_TOKEN (for gated and private models), HF_ENDPOINT (a "
         "mirror of the hub), HF_HUB_OFFLINE (use the cache alone), TETRAD_CACHE_DIR (cache of the built-in models)."
     )
-    trust = "Download a model that brings its own code. The code runs in no process before `tetrad serve --trust-remote-code`."
+    trust = "Download a model that has its own Python code. No process runs the code before `tetrad serve --trust-remote-code`."
     parser.add_argument("--trust-remote-code", action="store_true", help=trust)
     options = parser.parse_args(arguments)
     check = partial(check_model, device=options.device, trusts_code=options.trust_remote_code)

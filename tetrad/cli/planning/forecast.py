@@ -127,7 +127,7 @@ def forecast(
 
 
 def _requests_in(stage: Stage, size_bytes: float, context: int) -> float:
-    """Return how many requests of a context a cache holds; without a cache, any number."""
+    """Return the number of requests of a context that a cache holds; without a cache, any number."""
     each = stage.cache_bytes_of(context)
     return size_bytes / each if each else float("inf")
 

@@ -7,7 +7,7 @@ from tetrad.services.errors import InvalidRequest, ModelError
 from tetrad.worker_svc.model_facts.quantization import method_of
 
 DTYPES: Mapping[str, float] = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
-"""Type of activations, of what is not quantized, and by default of the cache -> bytes of a number."""
+"""Type of activations, of tensors that are not quantized, and by default of the cache -> bytes of a number."""
 QUANTIZATIONS: Mapping[str, float] = {"fp8": 1.0, "int8": 1.0, "int4": 0.5 + 3 / 128}
 """Weights rounded at load -> bytes of a number; int4 has a scale of two bytes and a zero of one for 128 of them."""
 CACHE_DTYPES: Mapping[str, float] = {**DTYPES, "fp8": 1.0}

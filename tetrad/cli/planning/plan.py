@@ -63,19 +63,21 @@ def run(arguments: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = new_parser(
         "plan",
-        "Show what each split of a model over GPUs needs and brings: memory of a rank, tokens that fit, the rates that data "
-        "sheets of the GPUs allow at most, and what they send to each other. Downloads config.json at most, and needs no GPU.",
+        "Show memory and speed of each split of a model over GPUs: memory of a rank, tokens that fit, the highest rates that "
+        "the GPUs' data sheets allow, and the data that GPUs exchange. Downloads config.json at most, and needs no GPU.",
     )
     parser.add_argument("model", metavar="MODEL", help="Built-in name, directory, .gguf file or Hugging Face id.")
     add_revision(parser)
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="Number of GPUs to divide the model over.")
-    parser.add_argument("--gpu-type", choices=sorted(GPU_TYPES), default="H200", help="Their type.")
-    parser.add_argument("--context", type=int, default=1024, metavar="N", help="Tokens that a running request has, on average.")
+    parser.add_argument("--gpu-type", choices=sorted(GPU_TYPES), default="H200", help="Type of the GPUs.")
+    parser.add_argument("--context", type=int, default=1024, metavar="N", help="Mean number of tokens of a running request.")
     parser.add_argument(
-        "--requests", type=int, default=64, metavar="N", help="Requests that run at a time, on all GPUs together."
+        "--requests", type=int, default=64, metavar="N", help="Number of requests that run at a time, on all GPUs together."
     )
-    parser.add_argument("--dtype", choices=tuple(DTYPES), default="bfloat16", help="Data type of what is not quantized.")
-    text = "Weights of layers are rounded to it at load. Unset: as the checkpoint has them."
+    parser.add_argument(
+        "--dtype", choices=tuple(DTYPES), default="bfloat16", help="Data type of tensors that are not quantized."
+    )
+    text = "Type to which the weights of layers are rounded at load. Unset: the checkpoint's type."
     parser.add_argument("--quantization", choices=tuple(QUANTIZATIONS), help=text)
     kinds = ("auto", *CACHE_DTYPES)
     parser.add_argument("--kv-cache-dtype", choices=kinds, default="auto", help="Data type of keys and values. auto: --dtype.")

@@ -48,7 +48,7 @@ def make_parser() -> CommandLineParser:
 
 
 def renderer(stream: TextIO) -> Callable[[str], str]:
-    """Return what renders a kept line: led by its service in colour if `stream` is a terminal, else unchanged."""
+    """Return a function that renders a stored line: after its service in colour if `stream` is a terminal, else unchanged."""
     if not stream.isatty():
         return lambda line: line
     of_services: dict[str, TerminalLines] = {}

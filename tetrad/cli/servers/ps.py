@@ -34,7 +34,7 @@ def make_parser() -> CommandLineParser:
 
 
 def row_of(server: RunningServer, api_key: str | None, ca_file: Path | None) -> Sequence[str]:
-    """Return what is known of a server; what it does not tell is a dash."""
+    """Return the table's row of a server; unknown values are a dash."""
     began = held_since(server.directory)
     up = "-" if began is None else _duration(time.time() - began)
     try:

@@ -75,7 +75,7 @@ def _clear(conversation: TalkConversation, _: str) -> Done:
 
 
 def _value(text: str) -> Any:
-    """Return what a value is in JSON; what is none is a text."""
+    """Return the value of a JSON text; any other text is a string."""
     try:
         return json.loads(text)
     except ValueError:

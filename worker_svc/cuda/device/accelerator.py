@@ -219,7 +219,7 @@ class HostAccelerator:
         return _HostGraph(work)
 
     def memory(self) -> tuple[int, int]:
-        """Return what is pretended, all of it free."""
+        """Return the simulated memory, all of it free."""
         return self._memory_bytes, self._memory_bytes
 
     def peak_bytes(self, work: Callable[[], None]) -> int:

@@ -26,4 +26,4 @@ class DeviceProcessor(Protocol):
         """Forget a slot; one that asked for nothing is no error."""
 
     def change_for(self, rows: SamplingRows) -> LogitsChange | None:
-        """Return what changes the logits of a step; None: nothing does."""
+        """Return the change of a step's logits; None: no change."""

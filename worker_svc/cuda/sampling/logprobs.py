@@ -82,6 +82,6 @@ def gather_candidates(
 
 
 def read_group(arrays: Sequence[np.ndarray]) -> LogprobRows:
-    """Return what gather_group has launched, from the host's copies of its tensors."""
+    """Return the results of gather_group, from the host's copies of its tensors."""
     ids, logprobs, ranks = arrays
     return LogprobRows(ids.astype(np.uint32), logprobs, ranks.astype(np.uint32))

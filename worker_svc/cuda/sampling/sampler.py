@@ -111,7 +111,7 @@ class DeviceSampler:
         return DeviceSampled(chosen[0], [chosen, *gathered], groups)
 
     def _changes(self, rows: SamplingRows, grammar: GrammarRows | None) -> list[LogitsChange]:
-        """Return what changes the logits of a step, in its order."""
+        """Return the changes of a step's logits, in their order."""
         changes = [
             *(processor.change_for(rows) for processor in self._before_grammar),
             grammar_change(rows, grammar),

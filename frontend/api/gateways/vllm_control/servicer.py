@@ -39,7 +39,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def GetServerInfo(
         self, request: control_pb2.GetServerInfoRequest, context: grpc.aio.ServicerContext
     ) -> control_pb2.ServerInfo:
-        """Return what serves."""
+        """Return the facts of the server."""
         engine, num_engines = self._llm.engine_info, self._llm.num_engines
         return control_pb2.ServerInfo(
             engine_version=VERSION,
@@ -60,7 +60,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def GetModelInfo(
         self, request: control_pb2.GetModelInfoRequest, context: grpc.aio.ServicerContext
     ) -> control_pb2.ModelInfo:
-        """Return what is served."""
+        """Return the facts of the served model."""
         names = self._llm.model_names
         return control_pb2.ModelInfo(
             model_id=names.root,

@@ -17,7 +17,7 @@ _SERVER_TYPE = "vllm-grpc"
 
 
 def model_info(llm: AsyncLLM) -> vllm_engine_pb2.GetModelInfoResponse:
-    """Return what is served."""
+    """Return the facts of the served model."""
     names, tokenizer = llm.model_names, llm.tokenizer_info
     return vllm_engine_pb2.GetModelInfoResponse(
         model_path=names.root,
@@ -34,7 +34,7 @@ def model_info(llm: AsyncLLM) -> vllm_engine_pb2.GetModelInfoResponse:
 
 
 def server_info(llm: AsyncLLM, *, is_paused: bool, uptime_s: float) -> vllm_engine_pb2.GetServerInfoResponse:
-    """Return what serves it."""
+    """Return the facts of the server."""
     engine = llm.engine_info
     return vllm_engine_pb2.GetServerInfoResponse(
         active_requests=llm.num_unfinished_requests,
@@ -51,7 +51,7 @@ def server_info(llm: AsyncLLM, *, is_paused: bool, uptime_s: float) -> vllm_engi
 
 
 def loads(engine: EngineInfo, every: list[EngineLoad | None]) -> vllm_engine_pb2.GetLoadsResponse:
-    """Return how busy each engine core is.
+    """Return the load of each engine core.
 
     Args:
         engine: what the first one says of itself: all are alike.

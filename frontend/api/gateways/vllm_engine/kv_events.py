@@ -31,7 +31,7 @@ class KvEventBatches:
         self._num_sent: Counter[int] = Counter()
 
     def of(self, rank: int, told: engine_core_pb2.SubscribeKvEventsResponse) -> common_pb2.KvEventBatch:
-        """Return what one engine told."""
+        """Return the batch of one engine core's events."""
         number = self._first + self._num_sent[rank]
         self._num_sent[rank] += 1
         return common_pb2.KvEventBatch(
@@ -45,7 +45,7 @@ class KvEventBatches:
 async def merged(
     streams: Sequence[AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse]],
 ) -> AsyncGenerator[Told, None]:
-    """Yield what streams bring, each with its place among them, until one of them ends; raises as that one does."""
+    """Yield the messages of several streams with the index of their stream, until one of them ends; raise its error."""
     queue: asyncio.Queue[Told] = asyncio.Queue(_CAPACITY)
 
     async def read(rank: int, stream: AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse]) -> None:

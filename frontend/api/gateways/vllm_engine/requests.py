@@ -18,7 +18,7 @@ _OPTIONAL = ("max_tokens", "logprobs", "prompt_logprobs", "seed", "truncate_prom
 
 
 def request_of(message: vllm_engine_pb2.GenerateRequest, defaults: dict[str, Any]) -> GatewayRequest:
-    """Return what a message asks for.
+    """Return the request that a message describes.
 
     Args:
         message: of the gateway.

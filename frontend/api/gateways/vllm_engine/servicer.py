@@ -83,19 +83,19 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
     async def GetModelInfo(
         self, request: vllm_engine_pb2.GetModelInfoRequest, context: grpc.aio.ServicerContext
     ) -> vllm_engine_pb2.GetModelInfoResponse:
-        """Return what is served."""
+        """Return the facts of the served model."""
         return model_info(self._llm)
 
     async def GetServerInfo(
         self, request: vllm_engine_pb2.GetServerInfoRequest, context: grpc.aio.ServicerContext
     ) -> vllm_engine_pb2.GetServerInfoResponse:
-        """Return what serves it."""
+        """Return the facts of the server."""
         return server_info(self._llm, is_paused=await self._is_paused(), uptime_s=time.monotonic() - self._started_s)
 
     async def GetLoads(
         self, request: vllm_engine_pb2.GetLoadsRequest, context: grpc.aio.ServicerContext
     ) -> vllm_engine_pb2.GetLoadsResponse:
-        """Return how busy each engine core is that says so at once, or the one that is asked for."""
+        """Return the load of each engine core that answers at once, or of the requested one."""
         self._llm.engine_admin.check_targets()
         answer = loads(self._llm.engine_info, await self._llm.engine_admin.loads_known())
         if request.HasField("dp_rank"):

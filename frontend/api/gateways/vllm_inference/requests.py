@@ -27,7 +27,7 @@ def request_of(
     *,
     is_stream: bool,
 ) -> GatewayRequest:
-    """Return what a message asks for.
+    """Return the request that a message describes.
 
     Args:
         message: of the gateway.

@@ -32,7 +32,7 @@ def wants_generation_prompt(add_generation_prompt: bool | None, continue_final_m
 
 
 def echoed_text(body: ChatCompletionRequest) -> str:
-    """Return what the answer begins with: the text of the last message, if it is asked for and the assistant's."""
+    """Return the beginning of the answer: the last message's text, if the request has `echo` and it is the assistant's."""
     last = body.messages[-1] if body.messages else None
     if not body.echo or last is None or last.role != "assistant":
         return ""

@@ -172,7 +172,7 @@ class _Chat:
         return [*opening, ChunkChoice(index, Delta(content=self._echoed))] if self._echoed else opening
 
     def _next_choice(self, part: TurnPart) -> list[ChunkChoice]:
-        """Return what is new of an answer, as one choice; none if that is nothing."""
+        """Return the new part of an answer as one choice; empty if nothing is new."""
         new, with_ids = part.output, self._body.return_token_ids
         pieces = self._wanted(part.pieces)
         if not (pieces or part.finish_reason or with_ids or new.logprobs):

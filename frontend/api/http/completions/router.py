@@ -201,7 +201,7 @@ class _Completion:
         self._usage.add(place, output, num_tokens=0 if self._only_prompt else None)
 
     async def _next_choice(self, place: int, output: RequestOutput, new: CompletionOutput) -> CompletionChoice | None:
-        """Return what is new of an output; None if that is nothing."""
+        """Return a choice with the new part of an output; None if nothing is new."""
         index = place * self._num_shown + new.index
         if index not in self._shown_chars and (self._body.echo or self._body.return_token_ids):
             choice = await self._whole_choice(place, output, new)

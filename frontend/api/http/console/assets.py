@@ -1,7 +1,7 @@
 """Assets: serves the files of the console page, read once at start. A name never becomes a path: unknown names are a 404.
 
-Their content security policy lets the page run its own scripts and call its own server only: no inline script or style, no
-other host, no frame around it, and no text that becomes markup (trusted types).
+Their content security policy lets the page run its own scripts and call its own server only. It forbids inline scripts and
+styles, other hosts, frames around the page, and the conversion of text to HTML (trusted types).
 """
 
 from pathlib import Path

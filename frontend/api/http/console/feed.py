@@ -70,7 +70,7 @@ class Feed:
                     await readiness.wait_changed(num_changes)
 
     async def _shared_snapshot(self) -> dict[str, Any]:
-        """Return how everything is: one is made a second, and one a change, however many watch."""
+        """Return the newest snapshot: one is made a second, and one at each change, for any number of open pages."""
         async with self._taking:
             now, num_changes = time.monotonic(), self._models.readiness.num_changes
             # A little less than an interval: a watcher alone gets a new one each time.

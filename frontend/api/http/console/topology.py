@@ -23,7 +23,7 @@ _STATES = {DRAINING: "draining", SLEEPING: "asleep"}
 
 
 def topology_of(models: ModelDirectory, loads: Sequence[list[EngineLoad | None]], started: float) -> dict[str, Any]:
-    """Return how every service is.
+    """Return the state of every service.
 
     Args:
         models: of this frontend.

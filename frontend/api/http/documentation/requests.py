@@ -26,4 +26,4 @@ REQUESTS: dict[str, Any] = {
     "EmbedRequest": {"input": _TEXTS},
     "EmbeddingsRequest": {"prompt": _TEXTS[0]},
 }
-"""Body -> what is sent."""
+"""Name of a body's schema -> its example."""

@@ -37,12 +37,12 @@ def one_of_type(description: str, types: str) -> Schema:
 
 
 def either(**kinds: Schema) -> Schema:
-    """Return what has one of several forms, by their titles."""
+    """Return the schema of a value with one of several forms, by their titles."""
     return {"oneOf": [{"title": title, **schema} for title, schema in kinds.items()]}
 
 
 def or_null(schema: Schema) -> Schema:
-    """Return what may also be null; the description stays outside."""
+    """Return a schema that also allows null; its description stays outside."""
     described = {"description": schema["description"]} if "description" in schema else {}
     return {"anyOf": [{key: value for key, value in schema.items() if key != "description"}, {"type": "null"}]} | described
 

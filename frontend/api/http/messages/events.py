@@ -36,7 +36,7 @@ class MessageEvents:
         return [{"type": "message_start", "message": message}, {"type": "ping"}]
 
     def add(self, part: TurnPart) -> list[Event]:
-        """Return what the next part of the turn brings, but for its end."""
+        """Return the events of the next part of the turn, without those of its end."""
         return _events(self._blocks.feed(part.pieces))
 
     def finish(self, totals: TurnTotals) -> list[Event]:
@@ -120,7 +120,7 @@ def _whole(block: Block) -> dict[str, Any]:
 
 
 def _signature(block: Block) -> str:
-    """Return what stands where Anthropic signs its thinking. Clients send it back; nothing here depends on it."""
+    """Return a placeholder for Anthropic's signature of thinking. Clients send it back; nothing here depends on it."""
     return hashlib.sha256(block.text.encode(errors="replace")).hexdigest()
 
 

@@ -55,7 +55,7 @@ async def create_message(request: Request) -> Response:
 
 @router.post("/v1/messages/count_tokens", **_COUNT)
 async def count_tokens(request: Request) -> Response:
-    """Return how many tokens a conversation has."""
+    """Return the number of tokens of a conversation."""
     body = await read_body(request, CountTokensRequest)
     llm = llm_of(request, body.model)
     llm.model_names.resolve(body.model)

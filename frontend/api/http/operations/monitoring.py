@@ -183,7 +183,7 @@ async def metrics(request: Request) -> Response:
 
 @router.get("/load", **documented(answer=_LOAD_SCHEMA, example={"server_load": 3}, tag="monitor"))
 async def load(request: Request) -> Response:
-    """Return how many requests this server is busy with."""
+    """Return the number of unfinished requests of this server."""
     return JsonResponse({"server_load": models_of(request).num_unfinished_requests})
 
 
@@ -192,7 +192,7 @@ async def server_info(
     request: Request,
     model: Annotated[str, Query(description="Name of a model, where several are served. Empty: the first.")] = "",
 ) -> Response:
-    """Return what is served, by what, and within which limits. Holds no keys and no addresses."""
+    """Return the model, its engine cores and tokenizer, and the limits. Contains no keys and no addresses."""
     llm = llm_of(request, model)
     settings = request.app.state.settings
     tokenizer = llm.tokenizer_info

@@ -204,6 +204,6 @@ async def _states(request: Request, model: str) -> list[tuple[str, AdminState]]:
 
 
 def _silence(states: Iterable[tuple[str, AdminState]]) -> dict[str, list[str]]:
-    """Return which engine cores did not say how they are; empty if all did."""
+    """Return the engine cores that did not report their state; empty if all did."""
     silent = [f"{prefix}engine core {place}" for prefix, state in states for place in state.silent]
     return {"not_answering": silent} if silent else {}

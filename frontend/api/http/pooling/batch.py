@@ -54,7 +54,7 @@ class Job:
         return cls(llm, body, f"{prefix}-{request_id_of(request, body.request_id)}", model, int(time.time()))
 
     def facts(self, task: str, api: str) -> PoolingFacts:
-        """Return what the model pools; InvalidRequest if it does not have the task of this API."""
+        """Return the facts of the pooling model; InvalidRequest if it does not have the task of this API."""
         return self.llm.required_pooling(task, f"{api} API")
 
     async def run(

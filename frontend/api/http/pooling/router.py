@@ -72,7 +72,7 @@ async def classify(request: Request) -> Response:
 
 @router.post("/pooling", **documented(PoolingRequest, answer=Poolings, example=_POOLED, tag="pool"))
 async def pool(request: Request) -> Response:
-    """Return what the model makes of each input: a vector, or one for each token."""
+    """Return the pooled result of each input: a vector, or one for each token."""
     body = await read_prompt_body(request, PoolingRequest)
     job = Job.of(request, body, "pooling")
     params = PoolingParams(task=body.task, use_activation=body.use_activation)

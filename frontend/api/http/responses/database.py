@@ -69,7 +69,7 @@ class ResponseDatabase:
         self._closed = False
 
     async def read(self, work: Work[Result]) -> Result:
-        """Return what `work` returns, in the database's thread; Unavailable if the database cannot be used."""
+        """Run `work` in the database's thread and return its result; Unavailable if the database cannot be used."""
         return await self._run(work, _Wait())
 
     async def write(self, work: Work[Result]) -> Result:

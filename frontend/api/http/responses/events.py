@@ -59,7 +59,7 @@ class ResponseEvents:
         return [*created, self._state("response.in_progress")]
 
     def add(self, pieces: Sequence[Piece], logprobs: Sequence[TokenLogprob] = ()) -> list[Event]:
-        """Return what the next pieces bring.
+        """Return the events of the next pieces.
 
         Args:
             pieces: what has become certain.

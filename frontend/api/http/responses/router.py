@@ -63,7 +63,7 @@ async def create_response(request: Request) -> Response:
     **documented(InputTokensRequest, answer=docs.RESPONSE_TOKENS, example=docs.RESPONSE_TOKENS_EXAMPLE),
 )
 async def count_input_tokens(request: Request) -> Response:
-    """Return how many tokens an input has."""
+    """Return the number of tokens of an input."""
     body = await read_body(request, InputTokensRequest)
     llm = llm_of(request, body.model)
     store = _service(request).store
@@ -95,9 +95,9 @@ async def get_response(
 
 @router.delete("/v1/responses/{response_id}", **_DELETE)
 async def delete_response(request: Request, response_id: ResponseId) -> Response:
-    """Forget a response; one that is being generated is cancelled."""
+    """Delete a response; if it is being generated, cancel it."""
     service = _service(request)
-    # In this order: a later save of the job does not restore the response, and the job goes on if the store fails.
+    # In this order, a later save of the job does not restore the response, and the job continues if the store fails.
     await service.store.delete(response_id)
     service.jobs.drop(response_id)
     return JsonResponse({"id": response_id, "object": "response", "deleted": True})
@@ -105,7 +105,7 @@ async def delete_response(request: Request, response_id: ResponseId) -> Response
 
 @router.post("/v1/responses/{response_id}/cancel", **_CANCEL)
 async def cancel_response(request: Request, response_id: ResponseId) -> Response:
-    """Cancel a response that is generated in the background; one that is complete stays as it is."""
+    """Cancel a response that is generated in the background; a complete response does not change."""
     return await response_of(await _service(request).cancel(response_id))
 
 
@@ -117,7 +117,7 @@ async def list_input_items(
     order: Annotated[Literal["asc", "desc"], Query(description="desc: the latest item first.")] = "desc",
     after: Annotated[str | None, Query(description="Id of the item before the page.")] = None,
 ) -> Response:
-    """List the items that a response answers, those of the responses it continues included."""
+    """List the input items of a response and of the responses that it continues."""
     chain = await _service(request).store.chain(response_id)
     items = [item for stored in chain[:-1] for item in (*stored.input_items, *stored.response["output"])]
     return JsonResponse(_page([*items, *chain[-1].input_items], limit, order, after))

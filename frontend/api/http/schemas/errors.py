@@ -85,7 +85,7 @@ def error_response(error: TetradError) -> Response:
 
 
 def from_validation(error: ValidationError) -> InvalidRequest:
-    """Return what is wrong with the first wrong field of a body, in SamplingParams' words."""
+    """Return the error of the first invalid field of a body, in SamplingParams' words."""
     errors = error.errors(include_url=False)
     # Each branch of a union has its own error: the one that came furthest is about what was meant.
     found = max((each for each in errors if each["loc"][:1] == errors[0]["loc"][:1]), key=lambda each: len(_path(each["loc"])))

@@ -35,7 +35,7 @@ class LargeParts:
         return bool(self._parts)
 
     def list_of(self, items: list[V], weight: int = 1) -> list[V]:
-        """Return what stands for `items` in the answer: a mark, or a small list itself.
+        """Return the value that represents `items` in the answer: a mark, or a small list itself.
 
         Args:
             items: may hold marks.
@@ -48,7 +48,7 @@ class LargeParts:
         return cast("list[V]", self._add(b"[", slices, b"]"))
 
     def mapping_of(self, items: dict[K, V]) -> dict[K, V]:
-        """Return what stands for `items` in the answer: a mark, or a small mapping itself."""
+        """Return the value that represents `items` in the answer: a mark, or a small mapping itself."""
         if len(items) < _LEAST:
             return items
         pairs = iter(items.items())

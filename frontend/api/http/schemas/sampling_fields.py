@@ -76,7 +76,7 @@ class SamplingFields(Body):
     )
 
     def given_sampling_fields(self) -> dict[str, Any]:
-        """Return what the client has set, by SamplingParams' names."""
+        """Return the fields that the client has set, by SamplingParams' names."""
         return {name: value for name in _PARAMS if (value := getattr(self, name)) is not None}
 
 

@@ -39,7 +39,7 @@ class ConnectionLimits:
 
     @classmethod
     def of(cls, settings: FrontendSettings, *, max_connections: int) -> "ConnectionLimits":
-        """Return what the settings say, with as many connections as can be had."""
+        """Return the limits of the settings, with at most `max_connections` connections."""
         return cls(
             max_connections=min(settings.max_connections, max_connections),
             max_header_bytes=settings.max_header_bytes,

@@ -20,7 +20,7 @@ _MANY = 4096
 
 
 async def rendered(num_logprobs: int, render: Callable[[], T]) -> T:
-    """Return what `render` returns; it must only read what no other task changes."""
+    """Return the result of `render`, which must only read values that no other task changes."""
     return render() if num_logprobs < _MANY else await in_side_thread(render)
 
 

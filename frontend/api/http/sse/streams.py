@@ -45,7 +45,7 @@ OPENAI = StreamForm()
 
 
 async def until_disconnected(receive: Receive, work: Awaitable[Result]) -> Result:
-    """Return what `work` returns; cancel it and raise ClientDisconnect if the client goes away first.
+    """Return the result of `work`; cancel it and raise ClientDisconnect if the client disconnects first.
 
     Args:
         receive: of a request whose body has been read.

@@ -98,7 +98,7 @@ async def tokenizer_info(
     request: Request,
     model: Annotated[str, Query(description="Name of a model, where several are served. Empty: the first.")] = "",
 ) -> Response:
-    """Return what a client needs to tokenize like this server.
+    """Return the tokenizer's settings, for clients that tokenize like this server.
 
     Needs no flag, as vLLM's does: what it tells can be seen with /tokenize and /detokenize as well.
     """

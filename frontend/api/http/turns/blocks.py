@@ -74,7 +74,7 @@ class Blocks:
         self._held: tuple[BlockKind, str] = ("text", "")
 
     def feed(self, pieces: Iterable[Piece]) -> list[Step]:
-        """Return what the pieces bring."""
+        """Return the steps that the pieces cause."""
         steps: list[Step] = []
         for piece in pieces:
             match piece:
@@ -89,7 +89,7 @@ class Blocks:
         return steps
 
     def finish(self) -> list[Step]:
-        """Return what the end of the turn brings. A turn of nothing but white space keeps it."""
+        """Return the steps that the turn's end causes. A turn of only white space keeps it."""
         kind, text = self._held
         steps = self._begin(kind) if text and not self.blocks else []
         if steps and self._open is not None:
