@@ -124,8 +124,8 @@ class FrontendSettings(ServiceSettings):
     enable_prompt_embeds: bool = Field(
         False,
         description="Accept prompts as embeddings over HTTP (prompt_embeds of /v1/completions, parts of that type in "
-        "/v1/chat/completions; safetensors in base64). Enable it only for trusted clients, since they choose the input vector of "
-        "each position.",
+        "/v1/chat/completions; safetensors in base64). Enable it only for trusted clients, since they choose the input vector "
+        "of each position.",
     )
 
     api_key: Names = Field(
