@@ -14,6 +14,7 @@ from tetrad.engine_core_svc.sessions.outbox import Message
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
+from tetrad.services.timers.time_slice import TimeSlice
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
@@ -22,8 +23,6 @@ log = get_logger()
 _HELLO_TIMEOUT_S = 10.0
 _START_PATIENCE_S = 5.0
 """Less than a frontend waits for the answer to its hello."""
-_ADDS_AT_ONCE = 64
-"""Requests that are added before others get their turn on the loop: a message may hold a hundred thousand."""
 
 
 class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
@@ -122,11 +121,12 @@ async def _add_all(engine: Engine, session: sessions.Session, message: engine_co
     # All requests of a message have times of one clock. Prompts are tokenized concurrently, so a message has the fastest first.
     requests = sorted(message.requests, key=attrgetter("arrival_time_unix_nanos"))
     shared = SharedSampling(message.shared_sampling_params)
-    for start in range(0, len(requests), _ADDS_AT_ONCE):
+    # A message may hold a hundred thousand.
+    time_slice = TimeSlice()
+    for request in requests:
         await session.outbox.wait_for_room()
-        for request in requests[start : start + _ADDS_AT_ONCE]:
-            _add(engine, session, request, shared)
-        await asyncio.sleep(0)
+        _add(engine, session, request, shared)
+        await time_slice.check()
 
 
 def _add(engine: Engine, session: sessions.Session, message: engine_core_pb2.EngineCoreRequest, shared: SharedSampling) -> None:

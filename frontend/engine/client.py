@@ -38,6 +38,9 @@ class StepSink(Protocol):
     async def process(self, step: Step) -> None:
         """Take one step's outputs; the next is read when this returns."""
 
+    async def settle(self, engine_index: int) -> None:
+        """Return when the outputs of all steps that were taken of an engine have been applied; raises what failed."""
+
     def fail(self, sequence: Sequence, error: TetradError) -> None:
         """End a sequence with an error."""
 
@@ -223,6 +226,7 @@ class EngineClient:
             if writer is not None:
                 writer.cancel()
                 await asyncio.gather(writer, return_exceptions=True)
+            await self._sink.settle(self.number)
 
     async def _take(self, received: Step | Rejection | Notice) -> None:
         if isinstance(received, Step):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from tetrad.frontend.engine.client_sequence import OVERHEAD_BYTES, ActiveSequence, SharedParams
 from tetrad.frontend.engine.wire import set_embeds, set_time_left
 from tetrad.services.message_size import BATCH_BYTES
+from tetrad.services.timers.time_slice import TimeSlice
 from tetrad.v1 import engine_core_pb2
 
 
@@ -46,12 +47,14 @@ class AddMessage:
         self.num_bytes += num_bytes
         return True
 
-    def encode(self) -> engine_core_pb2.SessionRequest:
+    async def encode(self) -> engine_core_pb2.SessionRequest:
         """Return the message."""
+        time_slice = TimeSlice()
         message = engine_core_pb2.SessionRequest()
         if self._shares:
             message.add.shared_sampling_params.extend(params.message for params in self._indices if params.message is not None)
         for each in self.requests:
+            await time_slice.check()
             request = message.add.requests.add()
             request.CopyFrom(each.message)
             request.prompt_token_ids = each.prompt_token_ids

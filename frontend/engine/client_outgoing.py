@@ -90,4 +90,4 @@ class EngineOutgoing:
             each.was_sent = True
         for message in add_messages(fitting, shares=session.shares_params, most_bytes=most_bytes):
             self._on_message(message)
-            await session.send(message.encode())
+            await session.send(await message.encode())

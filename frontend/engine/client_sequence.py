@@ -14,6 +14,7 @@ from tetrad.frontend.request.prompt_embeds import PromptEmbeds
 from tetrad.frontend.request.request_state import RequestState
 from tetrad.frontend.request.sequence import Sequence
 from tetrad.services.rpc.columns import U32_BYTES, pack_u32
+from tetrad.services.timers.time_slice import TimeSlice
 from tetrad.v1 import engine_core_pb2, types_pb2
 
 OVERHEAD_BYTES = 64
@@ -94,8 +95,9 @@ class ActiveSequence:
         return self.num_bytes + U32_BYTES * (self.sequence.max_tokens - len(self.sequence.output_token_ids))
 
 
-def active_sequences(prepared: PreparedRequest, engine: Engine) -> list[ActiveSequence]:
+async def active_sequences(prepared: PreparedRequest, engine: Engine) -> list[ActiveSequence]:
     """Return the sequences of one client request, which `engine` is to run, with their messages."""
+    time_slice = TimeSlice()
     made: list[ActiveSequence] = []
     params: SharedParams | None = None
     prompt = b""
@@ -105,6 +107,7 @@ def active_sequences(prepared: PreparedRequest, engine: Engine) -> list[ActiveSe
         message = encode_request(sequence, prepared)
         size, embeds = message.ByteSize(), prepared.embeds
         made.append(ActiveSequence(sequence, prepared.state, engine, message, prompt, params, size, embeds))
+        await time_slice.check()
     return made
 
 

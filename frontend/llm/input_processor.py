@@ -20,6 +20,7 @@ from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.frontend.request.sequence import Sequence
 from tetrad.frontend.tokenizer.client import TokenizerClient
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.timers.time_slice import TimeSlice
 
 
 class InputProcessor:
@@ -73,7 +74,7 @@ class InputProcessor:
         )
         state.num_virtual_tokens = len(all_ids) - len(ids)
         lora = request.lora_request if virtual is None else None  # of the engine cores
-        self._add_sequences(state, all_ids, lora, deadline, new_handle)
+        await self._add_sequences(state, all_ids, lora, deadline, new_handle)
         return PreparedRequest(
             state=state,
             eos_token_id=self._info.eos_token_id,
@@ -144,7 +145,7 @@ class InputProcessor:
             stops |= {i for i in self._info.eos_token_ids if i != self._info.eos_token_id}
         return sorted(stops)
 
-    def _add_sequences(
+    async def _add_sequences(
         self,
         state: RequestState,
         prompt_token_ids: list[int],
@@ -158,7 +159,9 @@ class InputProcessor:
         num_prompt_tokens = len(prompt_token_ids)
         max_tokens = self.limits.resolve_max_tokens(params, num_prompt_tokens)
         self.limits.check_answer_logprobs(params, num_prompt_tokens=num_prompt_tokens, max_tokens=max_tokens)
+        time_slice = TimeSlice()
         for index in range(params.n):
+            await time_slice.check()
             state.add_sequence(
                 Sequence(
                     internal_id if params.n == 1 else f"{index}_{internal_id}",

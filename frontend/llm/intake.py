@@ -97,7 +97,7 @@ class RequestIntake:
             prepared = await self._prepare(inputs, request, deadline, call)
             # Not before: an engine may be lost while a prompt is tokenized. Nor later: the spans end with what engines do.
             engine = self._choose(prepared)
-            active = self._activate(prepared, engine)
+            engine, active = await self._activate(prepared, engine)
         except BaseException as error:
             ticket.release()
             call.fail(reason_of(error))
@@ -143,18 +143,33 @@ class RequestIntake:
         lora = prepared.state.sequences[0].lora_request
         return self._engines.choose(prepared.data_parallel_rank, ids, prepared.cache_salt, lora.lora_name if lora else "")
 
-    def _activate(self, prepared: PreparedRequest, engine: EngineClient) -> list[ActiveSequence]:
-        """Return the sequences with their messages; their spans begin here. InvalidRequest: one fits no message."""
+    async def _activate(self, prepared: PreparedRequest, engine: EngineClient) -> tuple[EngineClient, list[ActiveSequence]]:
+        """Return the sequences with their messages, and the engine to run them; their spans begin here.
+
+        Many sequences take several slices of time. If the engine is lost meanwhile, another one is chosen.
+
+        Raises:
+            InvalidRequest: one fits no message.
+            Overloaded, Unavailable: none can be taken any more.
+        """
         state = prepared.state
         for sequence in state.sequences:
             sequence.span = state.call.start_sequence(sequence)
-        active = active_sequences(prepared, engine)
-        largest = max(each.most_bytes for each in active)
-        if largest > engine.max_message_bytes:
+        try:
+            active = await active_sequences(prepared, engine)
+            self._gate.check_open()
+            if not engine.connected:
+                engine = self._choose(prepared)
+            largest = max(each.most_bytes for each in active)
+            if largest > engine.max_message_bytes:
+                raise too_large("The request, with all that may be generated,", largest, engine.max_message_bytes)
+        except BaseException:
             for sequence in state.sequences:
                 state.call.end_sequence(sequence, received_ns=None)
-            raise too_large("The request, with all that may be generated,", largest, engine.max_message_bytes)
-        return active
+            raise
+        for each in active:
+            each.engine = engine
+        return engine, active
 
     def _send(self, state: RequestState, engine: EngineClient, active: list[ActiveSequence], deadline: Deadline | None) -> None:
         state.metrics.submitted_time = time.time()

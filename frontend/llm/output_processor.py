@@ -8,11 +8,13 @@ beyond their collectors and no engines beyond their abort.
 import time
 
 from tetrad.frontend.engine.client_sequence import ActiveSequence
+from tetrad.frontend.llm.large_calls import LargeCalls
 from tetrad.frontend.llm.step_update import PLAIN, StepUpdate
 from tetrad.frontend.llm.unfinished_requests import UnfinishedRequests
 from tetrad.frontend.net.logged_count import LoggedCount
 from tetrad.frontend.observability.metrics import FrontendMetrics
 from tetrad.frontend.observability.step_tally import StepTally
+from tetrad.frontend.request.call_trace import CallTrace
 from tetrad.frontend.request.logprobs import positions_of, texts_in_context
 from tetrad.frontend.request.outputs import PositionLogprobs
 from tetrad.frontend.request.sequence import Sequence
@@ -53,25 +55,43 @@ class OutputProcessor:
         self.eos_token_ids: frozenset[int] = frozenset()
         self.num_steps = 0
         self._strays = LoggedCount("engine.unknown_handle")
+        self._large_calls: dict[int, LargeCalls] = {}
 
     def fail(self, sequence: Sequence, error: TetradError) -> None:
         """End the request of a sequence with an error; no-op if it is finished."""
         self._requests.fail(sequence, error)
 
     async def process(self, step: Step) -> None:
-        """Take one engine step."""
+        """Take one engine step; outputs of calls with many sequences are processed later."""
+        self._metrics.observe_scheduler(step)
+        self._note_strays(step)
+        self.num_steps += any(self._requests.find(handle) is not None for handle, _, _ in step.updates)
+        await self._process(await self._large_calls_of(step.engine_index).take_from(step))
+
+    async def settle(self, engine_index: int) -> None:
+        """Wait until all outputs of an engine's steps are processed; raises what failed."""
+        if (large_calls := self._large_calls.pop(engine_index, None)) is not None:
+            await large_calls.settle()
+
+    def _large_calls_of(self, engine_index: int) -> LargeCalls:
+        found = self._large_calls.get(engine_index)
+        if found is None:
+            found = self._large_calls[engine_index] = LargeCalls(self._process, self._call_of)
+        return found
+
+    def _call_of(self, handle: int) -> CallTrace | None:
+        active = self._requests.find(handle)
+        return None if active is None else active.request.call
+
+    async def _process(self, step: Step) -> None:
         now_ns = time.time_ns()
         updates = [
             StepUpdate(active, ids, rich, now_ns)
             for handle, ids, rich in step.updates
             if (active := self._requests.find(handle)) is not None
         ]
-        self._metrics.observe_scheduler(step)
-        if len(updates) < len(step.updates):
-            self._note_strays(step)
         if not updates:
             return
-        self.num_steps += 1
         tally = StepTally()
         worded = [update for update in updates if update.active.sequence.params.detokenize]
         for update in updates:

@@ -1,5 +1,6 @@
 """OutputStream: the caller's end of one request. Made by AsyncLLM; used on its event loop."""
 
+from collections.abc import Callable
 from typing import Self
 
 from tetrad.frontend.llm.unfinished_requests import UnfinishedRequests
@@ -42,6 +43,10 @@ class OutputStream:
         for position in wide_positions(output):
             await in_side_thread(position.fill)
         return output
+
+    def call_when_ready(self, note_ready: Callable[[], None]) -> None:
+        """Call `note_ready` when `get` need not wait: once for each output, and for the failure."""
+        self._request.collector.call_when_ready(note_ready)
 
     def get_nowait(self) -> RequestOutput | None:
         """Return the next output if it is there."""

@@ -5,6 +5,7 @@ costs more memory than its own text. One event loop; no locks.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from tetrad.frontend.request.outputs import RequestOutput, merge, places_of
 from tetrad.services.errors import TetradError
@@ -17,7 +18,7 @@ class OutputCollector:
         aggregate: append outputs (DELTA) rather than replace them.
     """
 
-    __slots__ = ("_aggregate", "_error", "_output", "_places", "_ready")
+    __slots__ = ("_aggregate", "_error", "_note_ready", "_output", "_places", "_ready")
 
     def __init__(self, *, aggregate: bool) -> None:
         self._aggregate = aggregate
@@ -26,12 +27,21 @@ class OutputCollector:
         self._places: dict[int, int] | None = None
         self._error: TetradError | None = None
         self._ready = asyncio.Event()
+        self._note_ready: Callable[[], None] | None = None
+
+    def call_when_ready(self, note_ready: Callable[[], None]) -> None:
+        """Call `note_ready` once for each output and for the failure that `get` then returns or raises without waiting."""
+        self._note_ready = note_ready
+        if self._output is not None:
+            note_ready()
+        if self._error is not None:
+            note_ready()
 
     def put(self, output: RequestOutput) -> None:
         """Deliver an output, merging it into one that was not fetched yet."""
         if self._output is None:
             self._output = output
-            self._ready.set()
+            self._set_ready()
             return
         if self._places is None:
             self._places = places_of(self._output)
@@ -40,7 +50,7 @@ class OutputCollector:
     def fail(self, error: TetradError) -> None:
         """Deliver the request's failure; it is raised after what came before it was fetched."""
         self._error = error
-        self._ready.set()
+        self._set_ready()
 
     async def get(self) -> RequestOutput:
         """Wait for the next output; raises the request's failure."""
@@ -57,6 +67,11 @@ class OutputCollector:
                 raise self._error
             return None
         return self._take()
+
+    def _set_ready(self) -> None:
+        self._ready.set()
+        if self._note_ready is not None:
+            self._note_ready()
 
     def _take(self) -> RequestOutput:
         output, self._output, self._places = self._output, None, None

@@ -37,10 +37,10 @@ from tetrad.frontend.chat.conversation import Conversation, forces_calls
 from tetrad.frontend.chat.turn_stream import TurnPart, TurnStream, TurnUpdate
 from tetrad.frontend.chat.turns import start_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
-from tetrad.frontend.net.time_slice import TimeSlice
 from tetrad.frontend.parsing.elements.pieces import AssistantTurn, Piece, Reasoning
 from tetrad.frontend.request.logprobs import drop_candidates, num_candidates
 from tetrad.frontend.request.outputs import CompletionOutput
+from tetrad.services.timers.time_slice import TimeSlice
 
 router = APIRouter()
 
@@ -128,8 +128,9 @@ class _Chat:
                 self._count(update, turns.predicted_ids)
                 if always:
                     chunk.usage = self._usage.usage()
-                events = []
+                events, time_slice = [], TimeSlice()
                 for part in update.parts:
+                    await time_slice.check()
                     opening = [] if part.output.index in begun else self._opening(part.output.index)
                     begun.add(part.output.index)
                     num_logprobs = self._num_logprobs(part)

@@ -1,47 +1,67 @@
 """Merging: iterates over the outputs of several engine requests at once, for an HTTP request with several prompts."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.request.outputs import RequestOutput
 from tetrad.services.errors import TetradError
 
+_MOST_TOGETHER = 64
+"""Outputs that are yielded together."""
 
-async def merged(streams: Sequence[OutputStream]) -> AsyncIterator[tuple[int, RequestOutput]]:
-    """Yield (place of the stream, output) as they come; closes all streams at the end. The first error ends it."""
+
+async def merged(streams: Sequence[OutputStream]) -> AsyncIterator[list[tuple[int, RequestOutput]]]:
+    """Yield (place of the stream, output) as they come, those that are there together; the first error ends it.
+
+    Closes all streams at the end.
+    """
     try:
         if len(streams) == 1:
             async for output in streams[0]:
-                yield 0, output
+                yield [(0, output)]
             return
-        # One slot each: a slow client is to be felt by the collectors, which merge.
-        queue: asyncio.Queue[tuple[int, RequestOutput | TetradError | None]] = asyncio.Queue(maxsize=len(streams))
-        tasks = [asyncio.create_task(_forward(place, stream, queue)) for place, stream in enumerate(streams)]
-        try:
-            remaining = len(streams)
-            while remaining:
-                place, item = await queue.get()
-                if isinstance(item, TetradError):
-                    raise item
-                if item is None:
-                    remaining -= 1
-                else:
-                    yield place, item
-        finally:
-            for task in tasks:
-                task.cancel()
+        # A task for each stream would cost two turns of the event loop for each output. Outputs that are not taken are merged.
+        ready = _Ready(streams)
+        num_unfinished = len(streams)
+        while num_unfinished:
+            outputs, error = await ready.take()
+            num_unfinished -= sum(output.finished for _, output in outputs)
+            if outputs:
+                yield outputs
+            if error is not None:
+                raise error
     finally:
         for stream in streams:
             stream.close()
 
 
-async def _forward(
-    place: int, stream: OutputStream, queue: "asyncio.Queue[tuple[int, RequestOutput | TetradError | None]]"
-) -> None:
-    try:
-        async for output in stream:
-            await queue.put((place, output))
-        await queue.put((place, None))
-    except TetradError as error:
-        await queue.put((place, error))
+class _Ready:
+    """The places of streams that have something, in the order in which they got it."""
+
+    def __init__(self, streams: Sequence[OutputStream]) -> None:
+        self._streams = streams
+        self._places: deque[int] = deque()
+        self._changed = asyncio.Event()
+        for place, stream in enumerate(streams):
+            stream.call_when_ready(partial(self._note, place))
+
+    async def take(self) -> tuple[list[tuple[int, RequestOutput]], TetradError | None]:
+        """Wait for outputs, and return them with the error behind them, if there is one."""
+        await self._changed.wait()
+        outputs: list[tuple[int, RequestOutput]] = []
+        while self._places and len(outputs) < _MOST_TOGETHER:
+            place = self._places.popleft()
+            try:
+                outputs.append((place, await self._streams[place].get()))
+            except TetradError as error:
+                return outputs, error
+        if not self._places:
+            self._changed.clear()
+        return outputs, None
+
+    def _note(self, place: int) -> None:
+        self._places.append(place)
+        self._changed.set()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tetrad.frontend.net.time_slice import TimeSlice
+from tetrad.services.timers.time_slice import TimeSlice
 
 
 async def test_others_run_when_the_slice_is_over():

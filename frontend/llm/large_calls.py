@@ -1,0 +1,89 @@
+"""LargeCalls: processes the outputs of calls with many sequences in parts, beside the outputs of other calls.
+
+Used by the output processor. One engine step may bring tokens of hundreds of sequences of one client call (n outputs, many
+prompts): tokens of other calls do not wait for these. While a part is processed, the engine's later steps are joined, so that a
+large call catches up. The updates of each sequence stay in their order. Knows no requests and no text.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import replace
+from itertools import compress
+from operator import not_
+
+from tetrad.frontend.request.steps import Step
+
+_MOST_TOGETHER = 32
+"""Updates of one call that are processed with those of the others, and at once: about 2 ms."""
+_CAPACITY = 64
+"""Steps that could not be joined and wait; then the engine's next step waits, too."""
+
+
+class LargeCalls:
+    """The outputs of one engine's large calls.
+
+    Args:
+        process: takes a part of a step.
+        call_of: the call that a handle belongs to; None: it has ended.
+    """
+
+    def __init__(self, process: Callable[[Step], Awaitable[None]], call_of: Callable[[int], Hashable | None]) -> None:
+        self._process, self._call_of = process, call_of
+        self._waiting: deque[Step] = deque()
+        self._handles: set[int] = set()  # that have updates here
+        self._task: asyncio.Task[None] | None = None
+        self._has_room = asyncio.Event()
+
+    async def take_from(self, step: Step) -> Step:
+        """Take the updates of large calls, and those behind updates that are here; return the rest of the step."""
+        if len(step.updates) <= _MOST_TOGETHER and not self._handles:
+            return step
+        calls = [self._call_of(handle) for handle, _, _ in step.updates]
+        counts = Counter(calls)
+        large = [
+            call is not None and (counts[call] > _MOST_TOGETHER or handle in self._handles)
+            for call, (handle, _, _) in zip(calls, step.updates, strict=True)
+        ]
+        if not any(large):
+            return step
+        await self._add(replace(step, updates=list(compress(step.updates, large))))
+        return replace(step, updates=list(compress(step.updates, map(not_, large))))
+
+    async def settle(self) -> None:
+        """Wait until everything is processed, unless the caller's task is cancelled; raises what failed."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        if (caller := asyncio.current_task()) is not None and caller.cancelling():
+            task.cancel()
+        try:
+            await task
+        finally:
+            task.cancel()
+            self._waiting.clear()
+            self._handles.clear()
+
+    async def _add(self, step: Step) -> None:
+        if self._task is not None and self._task.done():
+            await self.settle()  # raises what ended it
+        self._handles.update(handle for handle, _, _ in step.updates)
+        if not self._waiting or not self._waiting[-1].try_join(step):
+            self._waiting.append(step)
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="outputs of large calls")
+        while len(self._waiting) > _CAPACITY and not self._task.done():
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                step = self._waiting.popleft()
+                self._has_room.set()
+                for start in range(0, len(step.updates), _MOST_TOGETHER):
+                    await self._process(replace(step, updates=step.updates[start : start + _MOST_TOGETHER]))
+                    await asyncio.sleep(0)
+                self._handles = {handle for waiting in self._waiting for handle, _, _ in waiting.updates}
+        finally:
+            self._has_room.set()
