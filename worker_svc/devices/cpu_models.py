@@ -26,7 +26,7 @@ from tetrad.worker_svc.layers.linear import PackedLinear, PlainLinear, can_pack
 from tetrad.worker_svc.layers.lora import AdaptedParameters, LoraReader, LoraRows
 from tetrad.worker_svc.layers.parameters import HostParameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
-from tetrad.worker_svc.model_facts.sharding import shard_config
+from tetrad.worker_svc.model_facts.sharding import check_blocks, shard_config
 from tetrad.worker_svc.model_facts.stages import stage_config
 from tetrad.worker_svc.model_facts.traits import Trait, traits_of
 from tetrad.worker_svc.models.bidirectional import BidirectionalDecoder
@@ -34,6 +34,7 @@ from tetrad.worker_svc.models.draft_head import NoTaps, Taps
 from tetrad.worker_svc.models.host import HostDecoder, HostStage
 from tetrad.worker_svc.models.interface import Model, StageModel
 from tetrad.worker_svc.native.decoder import MAX_HEAD_DIM, TRAITS, NativeDecoder, NativeStage
+from tetrad.worker_svc.native.formats import INT8
 from tetrad.worker_svc.native.library import NoLibraryError, best_target, load_library
 from tetrad.worker_svc.native.loras import NativeLoras, NoNativeLoras
 from tetrad.worker_svc.native.matrix_loaders import FloatMatrices, StoredMatrices
@@ -182,6 +183,8 @@ class CpuModels:
         kv_cache_dtype, matrices = self._kv_dtype(request, weights), _matrices(request, weights, team)
         loras, share, part = _native_loras(read_lora, request, team), WHOLE, stage_config(config, ranks.stage)
         if ranks.shard.size > 1:
+            if request.quantization == "int8":
+                check_blocks(config, ranks.shard.size, INT8.block)
             share, part = Share(ranks.shard, config.vocab_size, RankSums(ranks.sums)), shard_config(part, ranks.shard)
         if not ranks.stage.is_first:
             stage = NativeStage(part, weights, matrices, team, kv_cache_dtype, loras or NoNativeLoras(), share)
