@@ -1,7 +1,6 @@
 """Tokens per second of one rank, two shards and two stages, on SmolLM2's shape with 8 heads: `python -m benchmarks.ranks`.
 
-Weights are random: load_format "dummy". Shards run the torch program, stages the native one too; each is compared with one rank
-that runs the same program.
+Weights are random: load_format "dummy". Shards and stages are compared with one rank that runs the same program.
 """
 
 import json
@@ -39,6 +38,7 @@ CASES = (
     ("torch", 1, 2, 1),
     ("native", 1, 1, 1),
     ("native", 1, 1, 2),
+    ("native", 2, 1, 1),
     ("native", 1, 2, 1),
 )
 """Program, shards, stages, threads of each rank."""
@@ -51,8 +51,8 @@ def main() -> None:
         (directory / "config.json").write_text(json.dumps(CONFIG))
         for program, *sizes in CASES:
             if program in (sys.argv[1:] or ["torch", "native"]):
-                # Shards run the torch program by themselves; with cpu_kernels "torch" they would add up over gloo.
-                os.environ["TETRAD_WORKER_CPU_KERNELS"] = "auto" if sizes[0] > 1 else program
+                # Shards of the torch program add up over gloo: they have no kernels.
+                os.environ["TETRAD_WORKER_CPU_KERNELS"] = program
                 _measure(directory, program, *sizes)
 
 

@@ -8,11 +8,13 @@ import re
 
 import torch
 
-from tetrad.worker_svc.checkpoint.source import WeightSource
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.source import QuantizedMatrix, WeightSource
 from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 from tetrad.worker_svc.core.ranks import Shard
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.sharding import key_shard, own_experts
+from tetrad.worker_svc.packed_weights.mxfp4 import Mxfp4Stack
 
 _BY_ROWS = frozenset(
     {"q_proj", "q_b_proj", "output_gate_proj", "kv_b_proj", "gate_proj", "up_proj", "embed_tokens", "lm_head", "sinks"}
@@ -82,8 +84,31 @@ class ShardedSource(WrappedSource):
         """Return this rank's part in the type it is stored in."""
         return self._part(name, self._source.load_stored(name))
 
-    def load_quantized(self, name: str) -> None:
-        """Return None: parts of packed matrices are unpacked."""
+    def load_quantized(self, name: str) -> tuple[QuantizedMatrix, int] | None:
+        """Return this rank's part of a packed matrix and its bytes; None if it is stored in floats, or in a stack of experts.
+
+        ModelError, with the sizes, if its blocks would have to be cut.
+        """
+        found = self._source.load_quantized(name)
+        if found is None:
+            return None
+        whole, stored_bytes = found
+        if isinstance(whole, Mxfp4Stack):
+            return None
+        part, (rows, columns) = whole, self._cuts.of(_KIND.sub("", name))
+        if rows is not None:
+            own = slice(*rows.bounds(whole.shape[0]))
+            part = whole.of_rows(lambda tensor: tensor[own])
+        if columns is not None:
+            first, end = columns.bounds(whole.shape[1])
+            if first % whole.block or end % whole.block:
+                raise ModelError(
+                    f"tensor_parallel_size {columns.size} cuts the {whole.shape[1]} columns of {name} into parts of "
+                    f"{end - first}, but they are quantized in blocks of {whole.block}; use another size, or dtype float32, "
+                    "which unpacks them."
+                )
+            part = whole.of_columns(first, end)
+        return part, stored_bytes * part.shape[0] * part.shape[1] // (whole.shape[0] * whole.shape[1])
 
     def _part(self, name: str, whole: torch.Tensor) -> torch.Tensor:
         kind = _KIND.search(name)

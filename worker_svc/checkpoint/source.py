@@ -46,6 +46,22 @@ class QuantizedTensor:
         rows = self.rows.reshape(self.shape[0], -1)[chosen]
         return QuantizedTensor(self.kind, (len(rows), self.shape[1]), rows)
 
+    @property
+    def block(self) -> int:
+        """Columns that are stored together."""
+        import gguf
+
+        columns: int = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(self.kind)][0]
+        return columns
+
+    def of_columns(self, first: int, end: int) -> "QuantizedTensor":
+        """Return the matrix of some columns, of whole blocks."""
+        import gguf
+
+        block, size_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(self.kind)]
+        rows = self.rows[..., first // block * size_bytes : end // block * size_bytes]
+        return QuantizedTensor(self.kind, (self.shape[0], end - first), rows)
+
     def dequantized(self) -> torch.Tensor:
         """Return the weights [rows, columns] in float32."""
         import gguf

@@ -18,6 +18,7 @@ from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest, refuse_loras
 from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.plan import Ints, Runner
+from tetrad.worker_svc.core.ranks import Shard
 from tetrad.worker_svc.devices.lora_parts import whole_reader
 from tetrad.worker_svc.devices.poolers import Pooling
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
@@ -25,19 +26,22 @@ from tetrad.worker_svc.layers.linear import LinearFactory, PackedLinear, PlainLi
 from tetrad.worker_svc.layers.lora import AdaptedParameters, LoraReader, LoraRows
 from tetrad.worker_svc.layers.parameters import HostParameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
-from tetrad.worker_svc.model_facts.sharding import shard_config
+from tetrad.worker_svc.model_facts.sharding import check_blocks, shard_config
 from tetrad.worker_svc.model_facts.stages import stage_config
-from tetrad.worker_svc.model_facts.traits import traits_of
+from tetrad.worker_svc.model_facts.traits import Trait, traits_of
 from tetrad.worker_svc.models.bidirectional import BidirectionalDecoder
 from tetrad.worker_svc.models.draft_head import NoTaps, Taps
 from tetrad.worker_svc.models.host import HostDecoder, HostStage
 from tetrad.worker_svc.models.interface import Model, StageModel
 from tetrad.worker_svc.native.decoder import MAX_HEAD_DIM, TRAITS, NativeDecoder, NativeStage
+from tetrad.worker_svc.native.formats import INT8
 from tetrad.worker_svc.native.library import NoLibraryError, best_target, load_library
 from tetrad.worker_svc.native.linears import QuantizedParameters
 from tetrad.worker_svc.native.loras import NativeLoras, NoNativeLoras
 from tetrad.worker_svc.native.matrix_loaders import FloatMatrices, StoredMatrices
 from tetrad.worker_svc.native.parameters import MatrixLoader
+from tetrad.worker_svc.native.program_sums import WHOLE, RankSums, Share
+from tetrad.worker_svc.native.shard import NativeShard
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import pack_int8
 from tetrad.worker_svc.runner.leader import LedLoras, leading_runner
@@ -150,7 +154,7 @@ class CpuModels:
     ) -> HostModel:
         """Return one rank's part of a model; ModelError if the settings cannot be met.
 
-        The native program runs whole layers, torch those of which several ranks have a part each.
+        The native program computes what it would on one rank, but for what _why_not_in_parts names.
 
         Args:
             request, config: of the whole model.
@@ -159,9 +163,9 @@ class CpuModels:
             read_lora: reads this rank's part of adapters; None: they are not wanted.
         """
         team = self.team
-        reason = "A layer on several ranks" if ranks.shard.size > 1 else _why_not_native(config, team)
+        reason = _why_not_native(config, team) or _why_not_in_parts(request, config, ranks.shard)
         if team is not None and not reason:
-            return self._native_stage(request, stage_config(config, ranks.stage), weights, ranks, team, read_lora)
+            return self._native_part(request, config, weights, ranks, team, read_lora)
         self.check_torch(request, reason)
         if team is not None:
             log.info("model.runs_on_torch", architecture=config.architecture, reason=reason)
@@ -179,7 +183,7 @@ class CpuModels:
             return _led_by(model, ranks, size_bytes, rows)
         return HostModel(model.kv_cache_spec, size_bytes, partial(MemberRunner, ModelPart(model, ranks), loras=rows), rows)
 
-    def _native_stage(
+    def _native_part(
         self,
         request: LoadRequest,
         config: ModelConfig,
@@ -189,12 +193,22 @@ class CpuModels:
         read_lora: LoraReader | None,
     ) -> HostModel:
         kv_cache_dtype, matrices = self._kv_dtype(request, weights), _matrices(request, weights, team)
-        loras = _native_loras(read_lora, request, team)
+        loras, share, part = _native_loras(read_lora, request, team), WHOLE, stage_config(config, ranks.stage)
+        if ranks.shard.size > 1:
+            if request.quantization == "int8":
+                check_blocks(config, ranks.shard.size, INT8.block)
+            share, part = Share(ranks.shard, config.vocab_size, RankSums(ranks.sums)), shard_config(part, ranks.shard)
         if not ranks.stage.is_first:
-            stage = NativeStage(config, weights, matrices, team, kv_cache_dtype, loras or NoNativeLoras())
+            stage = NativeStage(part, weights, matrices, team, kv_cache_dtype, loras or NoNativeLoras(), share)
             return _stage_of(stage, ranks, stage.weights_size_bytes, loras)
-        native = NativeDecoder(config, weights, matrices, team, kv_cache_dtype=kv_cache_dtype, loras=loras or NoNativeLoras())
-        return _led_by(native, ranks, native.weights_size_bytes, loras)
+        native = NativeDecoder(
+            part, weights, matrices, team, kv_cache_dtype=kv_cache_dtype, loras=loras or NoNativeLoras(), share=share
+        )
+        model = native if share.is_whole else NativeShard(native, config.vocab_size, ranks.sums)
+        if ranks.is_leader:
+            return _led_by(model, ranks, native.weights_size_bytes, loras)
+        make_runner = partial(MemberRunner, ModelPart(model, ranks), loras=loras)
+        return HostModel(model.kv_cache_spec, native.weights_size_bytes, make_runner, loras)
 
     def check_torch(self, request: LoadRequest, reason: str) -> None:
         """Raise ModelError if a model that torch runs, for this reason, is to have what the native kernels alone can do."""
@@ -276,6 +290,15 @@ def _why_not_native(config: ModelConfig, team: Team | None) -> str:
         return f"A head of {config.head_dim}"
     beyond = sorted(traits_of(config) - TRAITS)
     return f"A model with {', '.join(beyond)}" if beyond else ""
+
+
+def _why_not_in_parts(request: LoadRequest, config: ModelConfig, shard: Shard) -> str:
+    """Return what keeps one of several parts of each layer from the native program; empty: nothing."""
+    if shard.size == 1:
+        return ""
+    if request.expert_parallel:
+        return "A layer whose experts are on several ranks"
+    return "A norm over the heads of several ranks" if Trait.WHOLE_HEAD_NORMS in traits_of(config) else ""
 
 
 def _is_quantized(request: LoadRequest, weights: WeightLoader) -> bool:

@@ -79,10 +79,15 @@ class Collectives:
             self._sums.leave()
         self._sums = self._group = None
 
+    @property
+    def sums(self) -> Sums:
+        """The present group's."""
+        assert self._sums is not None, "the rank is in no group"
+        return self._sums
+
     def sum_(self, x: torch.Tensor) -> torch.Tensor:
         """Return the sum of all ranks' x, in place."""
-        assert self._sums is not None, "the rank is in no group"
-        return self._sums.sum_(x)
+        return self.sums.sum_(x)
 
     def gather(self, x: torch.Tensor) -> list[torch.Tensor]:
         """Return every rank's x, of one shape, on the first shard; nothing on the others."""

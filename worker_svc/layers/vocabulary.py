@@ -26,10 +26,10 @@ class Vocabulary(Protocol):
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Return [T, hidden] for ids [T], free to be written."""
 
-    def logits(self, normed: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return [N, vocab_size] float32 for normed hidden states [N, hidden]."""
 
-    def argmax(self, normed: torch.Tensor) -> tuple[Ints, Floats]:
+    def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
         """Return the ids [N] of the largest logits, and those [N]; see layers.argmax."""
 
 
@@ -49,16 +49,26 @@ class WholeVocabulary:
         """See Vocabulary."""
         return self._lookup(token_ids)
 
-    def logits(self, normed: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See Vocabulary."""
-        return self._finish(self._output(normed).float())
+        return self._finish(self._output(hidden).float())
 
-    def argmax(self, normed: torch.Tensor) -> tuple[Ints, Floats]:
+    def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
         """See Vocabulary."""
-        return argmax(self.logits(normed))
+        return argmax(self.logits(hidden))
 
 
-class SplitVocabulary:
+class Outputs(Protocol):
+    """What a decoder ends with: of the whole vocabulary, or of some of its rows. See Vocabulary."""
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return [N, rows] float32 for hidden states [N, hidden]."""
+
+    def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
+        """Return the numbers [N] of the rows with the largest logits, and those [N]."""
+
+
+class SplitOutputs:
     """This rank's rows; every rank must call the same methods in the same order.
 
     Args:
@@ -67,19 +77,12 @@ class SplitVocabulary:
         ranks: all of them.
     """
 
-    def __init__(self, part: WholeVocabulary, vocab_size: int, ranks: Collectives) -> None:
+    def __init__(self, part: Outputs, vocab_size: int, ranks: Collectives) -> None:
         self._part, self._vocab_size, self._ranks = part, vocab_size, ranks
-        self._first, self._end = ranks.shard.bounds(vocab_size)
 
-    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """See Vocabulary."""
-        is_elsewhere = (token_ids < self._first) | (token_ids >= self._end)
-        found = self._part.embed((token_ids - self._first).masked_fill_(is_elsewhere, 0))
-        return self._ranks.sum_(found.masked_fill_(is_elsewhere[:, None], 0))
-
-    def logits(self, normed: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See Vocabulary; on a member, the logits of its own rows."""
-        own = self._part.logits(normed)
+        own = self._part.logits(hidden)
         size = -(-self._vocab_size // self._ranks.shard.size)
         padded = torch.nn.functional.pad(own, (0, size - own.shape[1]))
         parts = self._ranks.gather(padded)
@@ -88,11 +91,12 @@ class SplitVocabulary:
         bounds = [Shard(index, len(parts)).bounds(self._vocab_size) for index in range(len(parts))]
         return torch.cat([part[:, : end - first] for part, (first, end) in zip(parts, bounds, strict=True)], 1)
 
-    def argmax(self, normed: torch.Tensor) -> tuple[Ints, Floats]:
+    def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
         """See Vocabulary; on a member, the largest of its own rows."""
-        ids, values = self._part.argmax(normed)
+        ids, values = self._part.argmax(hidden)
+        first, _ = self._ranks.shard.bounds(self._vocab_size)
         # Doubles hold ids and values alike.
-        own = torch.from_numpy(np.stack([ids + float(self._first), values.astype(np.float64)]))
+        own = torch.from_numpy(np.stack([ids + float(first), values.astype(np.float64)]))
         parts = self._ranks.gather(own)
         if not parts:
             return ids, values
@@ -100,3 +104,25 @@ class SplitVocabulary:
         best = found[:, 1].argmax(0)  # the first rank of equals, and of those with a NaN: as in one vocabulary
         rows = np.arange(found.shape[2])
         return found[best, 0, rows].astype(np.int64), found[best, 1, rows].astype(np.float32)
+
+
+class SplitVocabulary:
+    """This rank's rows; see SplitOutputs.
+
+    Args:
+        part: the rows as a vocabulary of their own.
+        vocab_size: V of the model.
+        ranks: all of them.
+    """
+
+    def __init__(self, part: WholeVocabulary, vocab_size: int, ranks: Collectives) -> None:
+        self._part, self._ranks = part, ranks
+        self._first, self._end = ranks.shard.bounds(vocab_size)
+        outputs = SplitOutputs(part, vocab_size, ranks)
+        self.logits, self.argmax = outputs.logits, outputs.argmax
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """See Vocabulary."""
+        is_elsewhere = (token_ids < self._first) | (token_ids >= self._end)
+        found = self._part.embed((token_ids - self._first).masked_fill_(is_elsewhere, 0))
+        return self._ranks.sum_(found.masked_fill_(is_elsewhere[:, None], 0))

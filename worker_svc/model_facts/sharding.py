@@ -62,6 +62,22 @@ def check_size(config: ModelConfig, size: int, *, expert_parallel: bool = False)
     raise ModelError(f"tensor_parallel_size {size} does not divide this model's {parts}. It may be: {sizes}.")
 
 
+def check_blocks(config: ModelConfig, size: int, block: int) -> None:
+    """ModelError, with the sizes, if parts of matrices have no whole blocks of so many columns though the matrices have.
+
+    Args:
+        config: of the whole model.
+        size: number of parts.
+        block: columns that are quantized together.
+    """
+    for columns in sorted({config.num_heads * config.head_dim} | _widths(config, expert_parallel=False)):
+        if not columns % block and columns // size % block:
+            raise ModelError(
+                f"tensor_parallel_size {size} cuts matrices of {columns} columns into parts of {columns // size}, but "
+                f"quantization has blocks of {block}; use another size, or weights that are not quantized."
+            )
+
+
 def _divides(config: ModelConfig, size: int, expert_parallel: bool) -> bool:
     fits_keys = config.num_kv_heads % size == 0 or size % config.num_kv_heads == 0
     return config.num_heads % size == 0 and fits_keys and not any(width % size for width in _widths(config, expert_parallel))

@@ -22,7 +22,7 @@ class LayerBuffers:
         attended: output of attention before its last product.
         mlp_input: `normed`, unless attention and MLP read the same residual stream through two norms.
         gated: input of the MLP's last product.
-        branch: output of attention or MLP, where it is normed before it is added to the residual stream.
+        branch: output of attention or MLP, where it is summed over ranks or normed before it is added to the residual stream.
     """
 
     hidden: int
@@ -34,8 +34,8 @@ class LayerBuffers:
     branch: int
 
     @classmethod
-    def of(cls, config: ModelConfig, program: ProgramBuilder) -> "LayerBuffers":
-        """Make the buffers for a model."""
+    def of(cls, config: ModelConfig, program: ProgramBuilder, *, is_summed: bool = False) -> "LayerBuffers":
+        """Make the buffers for a model, or for a part of its layers whose outputs are summed over ranks."""
         hidden, normed = program.buffer(config.hidden_size), program.buffer(config.hidden_size)
         has_two_inputs = config.is_parallel and not config.is_norm_shared
         return cls(
@@ -45,7 +45,7 @@ class LayerBuffers:
             attended=program.buffer(config.num_heads * config.head_dim),
             mlp_input=program.buffer(config.hidden_size) if has_two_inputs else normed,
             gated=program.buffer(max((layer.intermediate_size for layer in config.layers if not layer.experts), default=1)),
-            branch=program.buffer(config.hidden_size) if config.has_norms_after else hidden,
+            branch=program.buffer(config.hidden_size) if config.has_norms_after or is_summed else hidden,
         )
 
 
@@ -65,6 +65,10 @@ class BranchWriter:
         program: to write into.
         buffers: of the program.
         sites: where adapters change its products.
+        is_summed: whether the layers are a part, and their outputs are summed over ranks.
+
+    Attributes:
+        adds_at_once: whether the last operation of a branch adds to the residual stream.
     """
 
     def __init__(
@@ -74,9 +78,12 @@ class BranchWriter:
         program: ProgramBuilder,
         buffers: LayerBuffers,
         sites: ProgramSites,
+        *,
+        is_summed: bool = False,
     ) -> None:
         self.config, self.parameters, self.program, self.buffers = config, parameters, program, buffers
-        self.sites = sites
+        self.sites, self._is_summed = sites, is_summed
+        self.adds_at_once = not config.has_norms_after and not is_summed
 
     def write_input(self, norm: str, target: int, matrices: Sequence[NativeMatrix]) -> Input:
         """Write the norm of the residual stream, if the model has one there; return what `matrices` read."""
@@ -87,23 +94,28 @@ class BranchWriter:
         return Input(target, is_quantized)
 
     def write_output(self, name: str, norm: str, source: int, columns: int) -> None:
-        """Write the product that ends a branch; it is added to the residual stream, normed before if the model does that."""
+        """Write the product that ends a branch, and its addition to the residual stream; see write_end."""
         config, buffers = self.config, self.buffers
         matrix = self.parameters.product(name, config.hidden_size, columns)
         bias = self.parameters.bias((name, config.hidden_size))
         adapted = self.sites.add([(name, config.hidden_size)], columns)
         multiplier = config.residual_multiplier
-        if not config.has_norms_after:
+        if self.adds_at_once:
             self.program.linear(matrix, bias, source, buffers.hidden, epilogue=Epilogue.ADD, scale=multiplier, adapted=adapted)
             return
         self.program.linear(matrix, bias, source, buffers.branch, adapted=adapted)
-        self.write_normed(norm)
+        self.write_end(norm)
 
-    def write_normed(self, norm: str) -> None:
-        """Write the norm of a branch's output, and add it to the residual stream."""
-        config, buffers = self.config, self.buffers
+    def write_end(self, norm: str) -> None:
+        """Write the sum of a branch's output over the ranks, its norm if the model has one, and its addition."""
+        config, buffers, multiplier = self.config, self.buffers, self.config.residual_multiplier
+        if not config.has_norms_after:
+            self.program.sum(buffers.branch, buffers.hidden, added=multiplier)
+            return
+        if self._is_summed:
+            self.program.sum(buffers.branch, buffers.branch)
         weights = read_norm(config, self.parameters, norm)
-        self.program.norm(weights, buffers.branch, buffers.hidden, added=config.residual_multiplier)
+        self.program.norm(weights, buffers.branch, buffers.hidden, added=multiplier)
 
 
 def read_norm(config: ModelConfig, parameters: NativeParameters, name: str) -> NormWeights:

@@ -21,6 +21,7 @@ from tetrad.worker_svc.native.loras import NativeLoras, NoNativeLoras, ProgramSi
 from tetrad.worker_svc.native.parameters import MatrixLoader, NativeParameters
 from tetrad.worker_svc.native.program import Adapters, Program
 from tetrad.worker_svc.native.program_builder import Epilogue, NormWeights, ProgramBuilder
+from tetrad.worker_svc.native.program_sums import WHOLE, Share
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import NativeMatrix
 
@@ -68,6 +69,7 @@ class NativeDecoder:
         team: that runs it.
         kv_cache_dtype: float32, float16 or int8, which is Q8_0: 8 bits, and a scale for 32 dimensions.
         loras: the adapters that may change its products.
+        share: how much of the model `config` describes; of a part, outputs are those of its rows of the vocabulary.
 
     Attributes:
         expert_tokens: of each layer with experts, [experts]: tokens that each has computed.
@@ -82,11 +84,12 @@ class NativeDecoder:
         *,
         kv_cache_dtype: torch.dtype = torch.float32,
         loras: NativeLoras | NoNativeLoras = NoNativeLoras(),  # noqa: B008 - it has no state
+        share: Share = WHOLE,
     ) -> None:
         self.config, self._loras, self.embedding_size = config, loras, config.embedding_size
         parameters = NativeParameters(weights, matrices)
         embedding = parameters.product("model.embed_tokens", config.vocab_size, config.hidden_size)
-        self._layers = LayerProgram(config, parameters, team, kv_cache_dtype, loras, embedding)
+        self._layers = LayerProgram(config, parameters, team, kv_cache_dtype, loras, embedding, share)
         self.kv_cache_spec, self.attention, self.forward = self._layers.kv_cache_spec, NativePages(), self._layers.forward
         self.expert_tokens = self._layers.expert_tokens
         is_tied = config.tie_word_embeddings or not parameters.has("lm_head.weight")
@@ -149,7 +152,7 @@ class NativeStage:
 
     Args:
         config: of the stage.
-        weights, matrices, team, kv_cache_dtype, loras: see NativeDecoder.
+        weights, matrices, team, kv_cache_dtype, loras, share: see NativeDecoder.
     """
 
     def __init__(
@@ -160,9 +163,10 @@ class NativeStage:
         team: Team,
         kv_cache_dtype: torch.dtype,
         loras: NativeLoras | NoNativeLoras,
+        share: Share = WHOLE,
     ) -> None:
         parameters = NativeParameters(weights, matrices)
         self.config, self.hidden_size = config, config.hidden_size
-        layers = LayerProgram(config, parameters, team, kv_cache_dtype, loras)
+        layers = LayerProgram(config, parameters, team, kv_cache_dtype, loras, share=share)
         self.kv_cache_spec, self.attention, self.add_to = layers.kv_cache_spec, NativePages(), layers.add_to
         self.weights_size_bytes = parameters.size_bytes

@@ -109,11 +109,11 @@ class ExpertsWriter:
         program.experts(routing, down, biases, buffers.gated, buffers.outputs, is_by_place=True, adapted=adapted)
         if self._shared is not None:
             self._shared.write_down(buffers.shared_gated, buffers.shared)
-        if not config.has_norms_after:
+        if branches.adds_at_once:
             program.mix(routing, buffers.outputs, branches.buffers.hidden, shared=shared, added=config.residual_multiplier)
             return
         program.mix(routing, buffers.outputs, branches.buffers.branch, shared=shared)
-        branches.write_normed(f"{prefix}.output_norm")
+        branches.write_end(f"{prefix}.output_norm")
 
     def _write_shared(self, source: Input) -> Shared | None:
         """Write what the shared expert makes of the layer's input, but for its last product."""

@@ -20,6 +20,7 @@ from tetrad.worker_svc.native.loras import NativeLoras, NoNativeLoras, ProgramSi
 from tetrad.worker_svc.native.parameters import NativeParameters
 from tetrad.worker_svc.native.program import Pages, Tokens
 from tetrad.worker_svc.native.program_builder import LayerPages, ProgramBuilder
+from tetrad.worker_svc.native.program_sums import WHOLE, Share
 from tetrad.worker_svc.native.structures import Heads, KvType
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import NativeMatrix
@@ -58,6 +59,7 @@ class LayerProgram:
         kv_cache_dtype: float32, float16 or int8, which is Q8_0: 8 bits, and a scale for 32 dimensions.
         loras: the adapters that may change their products.
         embedding: the program begins with its rows; None: with hidden states.
+        share: how much of each layer, and of the embeddings, it has.
 
     Attributes:
         expert_tokens: of each layer with experts, [experts]: tokens that each has computed.
@@ -71,8 +73,9 @@ class LayerProgram:
         kv_cache_dtype: torch.dtype,
         loras: NativeLoras | NoNativeLoras,
         embedding: NativeMatrix | None = None,
+        share: Share = WHOLE,
     ) -> None:
-        self._config, self._loras = config, loras
+        self._config, self._loras, self._share = config, loras, share
         scales_bytes = -(-config.head_dim // _SCALED) * _SCALE_BYTES if kv_cache_dtype == torch.int8 else 0
         self.kv_cache_spec = KvCacheSpec(
             groups_of(config),
@@ -83,13 +86,14 @@ class LayerProgram:
             scales_bytes=scales_bytes,
         )
         self._turns = [TurnTable(rotary_of(rope.dim, rope.theta, rope.scaling)) for rope in config.ropes if rope]
-        program = ProgramBuilder(team)
-        buffers = LayerBuffers.of(config, program)
+        program, is_summed = ProgramBuilder(team, share.sums), not share.is_whole
+        buffers = LayerBuffers.of(config, program, is_summed=is_summed)
         self._hidden = buffers.hidden
         if embedding is not None:
             self._write_embedding(program, parameters, embedding)
         sites, spec = ProgramSites(loras, program), self.kv_cache_spec
-        writer, groups = LayerWriter(config, parameters, program, buffers, sites), group_of_layers(spec.groups)
+        writer = LayerWriter(config, parameters, program, buffers, sites, is_summed=is_summed)
+        groups = group_of_layers(spec.groups)
         for layer in range(config.num_layers):
             writer.write(layer, LayerPages(spec.places[layer], groups[layer], config.layer_windows[layer]))
         self.expert_tokens: list[Ints] = writer.expert_tokens
@@ -150,7 +154,16 @@ class LayerProgram:
         config, rows = self._config, self._config.num_learned_positions
         positions = parameters.table("model.embed_positions.weight", rows, config.hidden_size) if rows else None
         site = self._loras.add_table("model.embed_tokens", config.vocab_size, config.hidden_size)
-        program.embed(embedding, self._hidden, scale=config.embedding_multiplier, positions=positions, site=site)
+        program.embed(
+            embedding,
+            self._hidden,
+            scale=config.embedding_multiplier,
+            positions=positions if self._share.shard.index == 0 else None,  # once in the sum
+            site=site,
+            first_id=self._share.first_id,
+        )
+        if not self._share.is_whole:
+            program.sum(self._hidden, self._hidden)
 
 
 def _addresses(given: GivenRows, num_tokens: int) -> npt.NDArray[np.uint64]:

@@ -28,6 +28,7 @@ class LayerWriter:
         program: to write into.
         buffers: of the program.
         sites: where adapters change its products.
+        is_summed: whether the layers are a part, and their outputs are summed over ranks.
 
     Attributes:
         expert_tokens: of each layer with experts, [experts]: tokens that each has computed.
@@ -40,10 +41,12 @@ class LayerWriter:
         program: ProgramBuilder,
         buffers: LayerBuffers,
         sites: ProgramSites,
+        *,
+        is_summed: bool = False,
     ) -> None:
         self._config, self._parameters, self._program, self._buffers = config, parameters, program, buffers
         self._sites = sites
-        self._branches = BranchWriter(config, parameters, program, buffers, sites)
+        self._branches = BranchWriter(config, parameters, program, buffers, sites, is_summed=is_summed)
         has_experts = any(layer.experts for layer in config.layers)
         self._expert_buffers = ExpertBuffers.of(config, program, sites) if has_experts else None
         self._ropes = [rope for rope in config.ropes if rope]

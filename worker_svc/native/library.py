@@ -247,9 +247,9 @@ _SIGNATURES: Mapping[str, tuple[object, list[object]]] = {
     "tetrad_unpack": (None, [_MATRIX, _POINTER, _LONG, _POINTER]),
     "tetrad_program_new": (_POINTER, [ctypes.POINTER(Operation), _LONG, _POINTER, _LONG, Heads]),
     "tetrad_program_delete": (None, [_POINTER]),
-    "tetrad_run": (None, [_POINTER, _POINTER, ctypes.POINTER(Step), _POINTER, _POINTER]),
+    "tetrad_run": (_INT, [_POINTER, _POINTER, ctypes.POINTER(Step), _POINTER, _POINTER]),
     "tetrad_sums_size_bytes": (_LONG, [_INT]),
     "tetrad_sums_join": (_INT, [_INT, _INT]),
     "tetrad_sums_leave": (None, [_POINTER, _INT]),
-    "tetrad_sums_add": (_INT, [_POINTER, _INT, _INT, _INT, ctypes.c_double, _POINTER, _LONG]),
+    "tetrad_sums_add": (_INT, [_POINTER, _POINTER, _LONG]),
 }

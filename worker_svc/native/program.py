@@ -12,6 +12,7 @@ import torch
 from torch.autograd import profiler
 
 from tetrad.worker_svc.layers.argmax import argmax
+from tetrad.worker_svc.native.program_sums import NoSums, ProgramSums
 from tetrad.worker_svc.native.structures import Heads, Operation, Step
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import aligned_zeros
@@ -85,8 +86,9 @@ class Program:
         widths: Sequence[int],
         heads: Heads,
         kept: Sequence[object],
+        sums: ProgramSums = NoSums(),  # noqa: B008 - it has no state
     ) -> None:
-        self._name = name
+        self._name, self._sums = name, sums
         self._team, self._operations, self._widths = team, operations, widths
         self._heads = Heads.from_buffer_copy(heads)
         self._kept = kept
@@ -118,6 +120,9 @@ class Program:
             given: buffers that the caller brings, [T, width] float32 contiguous.
             adapters: of the rows; None: the base model.
             packed: prompts without a cache, in place of both.
+
+        Raises:
+            RuntimeError: a sum over ranks was not made.
         """
         if tokens is not None and pages is not None:
             self._fit(pages.block_size, tokens.cache.stride(0))
@@ -130,10 +135,12 @@ class Program:
         step = _step(num_tokens, tokens, pages) if packed is None else _packed_step(num_tokens, packed)
         if adapters is not None:
             step.adapters, step.adapter_rank = adapters.tables.ctypes.data, adapters.rank
+        check = self._sums.begin(step)
         with self._span():
-            self._team.library.tetrad_run(
+            status = self._team.library.tetrad_run(
                 self._team.handle, self._handle, ctypes.byref(step), addresses, self._quantized.ctypes.data
             )
+        check(status)
 
     def run_on(self, buffers: Sequence[torch.Tensor], room: Room) -> None:
         """Run all operations, norms and products, on buffers [T, width] float32 contiguous that the caller brings.

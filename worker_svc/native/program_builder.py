@@ -15,6 +15,7 @@ import torch
 from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.model_facts.config import Activation, Experts, QueryScaling
 from tetrad.worker_svc.native.program import Program
+from tetrad.worker_svc.native.program_sums import NoSums, ProgramSums
 from tetrad.worker_svc.native.structures import HeadNorms, Heads, MatrixFields, Operation, Routing
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import NativeMatrix
@@ -31,6 +32,7 @@ class _Kind(IntEnum):
     ROUTE = 7
     EXPERTS = 8
     MIX = 9
+    SUM = 10
 
 
 class Epilogue(IntEnum):
@@ -110,10 +112,11 @@ class ProgramBuilder:
 
     Args:
         team: that will run it.
+        sums: over ranks, of which each has a part of the layers.
     """
 
-    def __init__(self, team: Team) -> None:
-        self._team = team
+    def __init__(self, team: Team, sums: ProgramSums = NoSums()) -> None:  # noqa: B008 - it has no state
+        self._team, self._sums = team, sums
         self._operations: list[Operation] = []
         self._widths: list[int] = []
         self._kept: list[object] = []  # what operations point at
@@ -131,13 +134,23 @@ class ProgramBuilder:
         scale: float = 1.0,
         positions: torch.Tensor | None = None,
         site: int = NO_SITE,
+        first_id: int = 0,
     ) -> None:
         """target = rows of the matrix by token id, times scale, plus rows of `positions` [P, columns] by position.
 
-        Adapters change the rows by token id at `site`.
+        Adapters change the rows by token id at `site`. The matrix begins with the row of `first_id`; rows that it has not are
+        zeros.
         """
         pointer = self._pointer(matrix)
-        self._append(_Kind.EMBED, target=target, matrix=pointer, scale=scale, first=self._floats(positions), site=site)
+        self._append(
+            _Kind.EMBED,
+            target=target,
+            matrix=pointer,
+            scale=scale,
+            first=self._floats(positions),
+            site=site,
+            first_id=first_id,
+        )
 
     def norm(
         self, weights: NormWeights, source: int, target: int, *, quantize: bool = False, added: float | None = None
@@ -280,6 +293,12 @@ class ProgramBuilder:
             scale=added or 0.0,
         )
 
+    def sum(self, source: int, target: int, *, added: float | None = None) -> None:
+        """source = its sum over the ranks; with `added`, target += added * that, else the target is the source."""
+        assert added is not None or target == source, "a sum is made in place"
+        epilogue = Epilogue.STORE if added is None else Epilogue.ADD
+        self._append(_Kind.SUM, source=source, target=target, epilogue=epilogue, scale=added or 0.0)
+
     def rotate(
         self,
         pages: LayerPages,
@@ -330,7 +349,7 @@ class ProgramBuilder:
 
     def build(self, name: str, heads: Heads) -> Program:
         """Return the program; its runs have this name in a profile."""
-        return Program(name, self._team, list(self._operations), list(self._widths), heads, list(self._kept))
+        return Program(name, self._team, list(self._operations), list(self._widths), heads, list(self._kept), self._sums)
 
     def _append(self, kind: _Kind, **fields: object) -> None:
         self._operations.append(Operation(kind=kind, **{"site": NO_SITE} | fields))

@@ -17,10 +17,10 @@ from tetrad.services.log import get_logger
 from tetrad.worker_svc.core.ranks import Shard
 from tetrad.worker_svc.layers.collectives import GlooSums, Sums
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
+from tetrad.worker_svc.native.structures import SumsPlace, SumStatus
 
 _TOKEN_BYTES = 16
 _MAX_RANKS = 64
-_SUMMED, _RANK_LOST = 0, 1
 
 log = get_logger()
 
@@ -33,25 +33,31 @@ class SharedSums:
         file: descriptor of the memory, of this rank alone: closed with this object.
         shard: this rank.
         timeout_s: longest wait for another rank.
+
+    Attributes:
+        function: address of the kernel that adds up; its first argument is `place`.
+        place: of this rank in the memory.
     """
 
     def __init__(self, library: ctypes.CDLL, file: int, shard: Shard, timeout_s: float) -> None:
         self._library, self._file, self._shard, self._timeout_s = library, file, shard, timeout_s
         self._memory = mmap.mmap(file, os.fstat(file).st_size)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self.function = ctypes.cast(library.tetrad_sums_add, ctypes.c_void_p).value
+        self.place = SumsPlace(memory=self._address, timeout_s=timeout_s, file=file, rank=shard.index, size=shard.size)
 
     def sum_(self, x: torch.Tensor) -> torch.Tensor:
         """See Sums; of float32."""
         assert x.dtype == torch.float32, "ranks add up float32"
         x = x.contiguous()
-        shard = self._shard
-        status = self._library.tetrad_sums_add(
-            self._address, self._file, shard.index, shard.size, self._timeout_s, x.data_ptr(), x.numel()
-        )
-        if status != _SUMMED:
-            what = "is lost" if status == _RANK_LOST else f"did not answer within {self._timeout_s:g} s"
-            raise RuntimeError(f"A rank {what}: its part of a sum did not come.")
+        self.check(self._library.tetrad_sums_add(ctypes.byref(self.place), x.data_ptr(), x.numel()))
         return x
+
+    def check(self, status: int) -> None:
+        """Raise the RuntimeError of a sum that was not made."""
+        if status != SumStatus.SUMMED:
+            what = "is lost" if status == SumStatus.RANK_LOST else f"did not answer within {self._timeout_s:g} s"
+            raise RuntimeError(f"A rank {what}: its part of a sum did not come.")
 
     def leave(self) -> None:
         """See Sums."""
@@ -78,6 +84,7 @@ class SumsOfMachine:
         num_open = torch.tensor([0.0 if shared is None else 1.0])
         group.allreduce([num_open]).wait()
         if shared is None or num_open.item() < shard.size:
+            log.info("sums.gloo", ranks=shard.size, reason="Not all ranks can map one memory")
             return GlooSums(group)
         log.info("sums.shared", ranks=shard.size)
         return shared

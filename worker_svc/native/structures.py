@@ -1,4 +1,4 @@
-"""Structures that cross into the C++ kernels, field for field as in src/matrix.h, kv_pages.h, lora.h and operation.h."""
+"""Structures that cross into the C++ kernels, field for field as in the headers of src."""
 
 import ctypes
 from enum import IntEnum
@@ -114,6 +114,7 @@ class Operation(ctypes.Structure):
         ("shared_gate", _INT),
         ("site", _INT),
         ("shrunk", _INT),
+        ("first_id", _INT),
     )
 
 
@@ -155,4 +156,31 @@ class Step(ctypes.Structure):
         ("adapters", _POINTER),
         ("adapter_rank", _LONG),
         ("embeddings", _POINTER),
+        ("add_up", _POINTER),
+        ("ranks", _POINTER),
     )
+
+
+class SumsPlace(ctypes.Structure):
+    """A rank's place in the memory of sums."""
+
+    _fields_ = (
+        ("memory", _POINTER),
+        ("timeout_s", ctypes.c_double),
+        ("file", _INT),
+        ("rank", _INT),
+        ("size", _INT),
+    )
+
+
+class SumStatus(IntEnum):
+    """The outcome of a sum over ranks: made, or why it could not be."""
+
+    SUMMED = 0
+    RANK_LOST = 1
+    TIMED_OUT = 2
+    FAILED = 3
+
+
+AddUp = ctypes.CFUNCTYPE(_INT, _POINTER, ctypes.POINTER(_FLOAT), _LONG)
+"""Adds the other ranks' values to so many floats; returns a SumStatus."""

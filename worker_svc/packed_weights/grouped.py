@@ -40,6 +40,11 @@ class GroupedMatrix:
         return self.quanta.shape[1] // self.scales.shape[1]
 
     @property
+    def block(self) -> int:
+        """Columns that are kept together: a group, or of one that is as long as a row, what products take at once."""
+        return self.group if self.scales.shape[1] > 1 else BLOCK
+
+    @property
     def form(self) -> object:
         """What matrices have in common that can be put below each other."""
         table = None if self.table is None else tuple(self.table.tolist())
@@ -60,6 +65,12 @@ class GroupedMatrix:
         """Return the matrix of some rows, as `choose` takes them out of tensors with R rows."""
         zeros = choose(self.zeros) if isinstance(self.zeros, torch.Tensor) else self.zeros
         return replace(self, quanta=choose(self.quanta), scales=choose(self.scales), zeros=zeros)
+
+    def of_columns(self, first: int, end: int) -> "GroupedMatrix":
+        """Return the matrix of some columns, of whole blocks."""
+        quanta, groups = self.quanta[:, first:end], slice(first // self.group, -(-end // self.group))
+        zeros = self.zeros[:, groups] if isinstance(self.zeros, torch.Tensor) else self.zeros
+        return replace(self, quanta=quanta.contiguous(), scales=self.scales[:, groups], zeros=zeros)
 
 
 def joined(parts: Sequence[GroupedMatrix]) -> GroupedMatrix:

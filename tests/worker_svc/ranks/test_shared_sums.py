@@ -9,15 +9,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import pytest
 import torch
 
+from tests.worker_svc.native.native_programs import NO_HEADS, RUNNABLE, team_of
 from tetrad.worker_svc.core.ranks import GroupPlace, Shard
 from tetrad.worker_svc.layers.collectives import GlooSums
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
 from tetrad.worker_svc.native import shared_sums
 from tetrad.worker_svc.native.library import best_target, load_library
+from tetrad.worker_svc.native.program import Tokens
+from tetrad.worker_svc.native.program_builder import ProgramBuilder
+from tetrad.worker_svc.native.program_sums import RankSums
 from tetrad.worker_svc.native.shared_sums import SharedSums, SumsOfMachine
+from tetrad.worker_svc.native.weights import pack_float
 
 T = TypeVar("T")
 CHUNK = 64 * 1024
@@ -138,3 +144,71 @@ def test_the_memory_has_no_name(socket_directory):
         names = {str(Path(f"/proc/self/fd/{rank._file}").readlink()) for rank in ranks}
 
     assert names == {"/memfd:tetrad-sums (deleted)"}
+
+
+class Ranks:
+    """The part of Collectives that a program uses."""
+
+    def __init__(self, sums) -> None:
+        self.sums = sums
+
+
+def summing(sums, num_threads: int) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    """Return a program that sums its first buffer [T, 64], and adds half of that to the second one, twice."""
+    builder = ProgramBuilder(team_of(RUNNABLE[0], num_threads), RankSums(Ranks(sums)))
+    source, target = builder.buffer(64), builder.buffer(64)
+    builder.sum(source, source)
+    builder.sum(source, target, added=0.5)
+    program = builder.build("sums", NO_HEADS)
+    return lambda x, out: program.run(len(x), given={source: x, target: out})
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("is_shared", [True, False], ids=["shared memory", "gloo"])
+def test_a_program_adds_up_over_the_ranks(socket_directory, monkeypatch, num_threads, is_shared):
+    if not is_shared:
+        monkeypatch.setattr(shared_sums, "_attached", lambda _: None)
+    values = [torch.randn(37, 64, generator=torch.Generator().manual_seed(rank)) for rank in range(2)]
+
+    def run(rank: int) -> list[torch.Tensor]:
+        x, out = values[rank].clone(), torch.ones(37, 64)
+        programs[rank](x, out)
+        return [x, out]
+
+    with opened(socket_directory, 2) as ranks:
+        programs = [summing(each, num_threads) for each in ranks]
+        found = on_all(range(2), run)
+
+    total = 2 * (values[0] + values[1])
+    for x, out in found:
+        assert torch.equal(x, total)
+        assert torch.equal(out, 1 + 0.5 * total)
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize(("is_shared", "text"), [(True, "A rank is lost"), (False, "lost|closed|reset")])
+def test_a_program_ends_with_an_error_when_a_rank_is_lost(socket_directory, monkeypatch, num_threads, is_shared, text):
+    """Nothing is computed behind the sum that failed."""
+    if not is_shared:
+        monkeypatch.setattr(shared_sums, "_attached", lambda _: None)
+    out = torch.ones(5, 64)
+    with opened(socket_directory, 2) as ranks:
+        run = summing(ranks[0], num_threads)
+        ranks.pop().leave()
+        with pytest.raises(RuntimeError, match=text):
+            run(torch.ones(5, 64), out)
+
+    assert torch.equal(out, torch.ones(5, 64))
+
+
+def test_a_table_with_a_part_of_the_vocabulary_has_zeros_for_the_others_tokens():
+    team, table = team_of(RUNNABLE[0]), torch.randn(6, 64)
+    builder, out = ProgramBuilder(team), torch.full((4, 64), torch.nan)
+    target = builder.buffer(64)
+    builder.embed(pack_float(team, table), target, scale=2.0, first_id=10)
+    ids = np.array([9, 10, 15, 16])
+    tokens = Tokens(ids, np.zeros(4, np.int64), [], torch.empty(0))
+
+    builder.build("embed", NO_HEADS).run(4, tokens, given={target: out})
+
+    assert torch.equal(out, torch.stack([torch.zeros(64), 2 * table[0], 2 * table[5], torch.zeros(64)]))

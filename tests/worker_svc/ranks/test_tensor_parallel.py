@@ -70,7 +70,9 @@ def test_each_rank_reads_and_keeps_its_part_alone(tiny_llama, load, tmp_path):
         infos = [rank.worker.snapshot().model for rank in group.ranks]
         [groups] = {rank.worker.kv_groups(16) for rank in group.ranks}
 
-    assert all(info.weights_size_bytes < 0.52 * whole.info.weights_size_bytes for info in infos)
+    assert all(info.num_parameters < 0.52 * whole.info.num_parameters for info in infos)
+    # Native matrices have whole panels of rows, which matters to a tiny one.
+    assert all(info.weights_size_bytes < 0.7 * whole.info.weights_size_bytes for info in infos)
     assert groups[0].block_size_bytes == whole.kv_groups(16)[0].block_size_bytes // 2
 
 

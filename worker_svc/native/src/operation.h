@@ -6,7 +6,8 @@
 namespace tetrad {
 
 enum Kind : int32_t { EMBED = 0, NORM = 1, LINEAR = 2, ROTATE = 3, ATTEND = 4, ROTATE_PACKED = 5, ATTEND_PACKED = 6, ROUTE = 7,
-                     EXPERTS = 8, MIX = 9 };
+                     EXPERTS = 8, MIX = 9, SUM = 10 };
+enum SumStatus : int32_t { SUMMED = 0, RANK_LOST = 1, TIMED_OUT = 2, FAILED = 3 };
 enum Epilogue : int32_t { STORE = 0, ADD = 1, GATE = 2, TOP = 3, ACTIVATE = 4 };
 enum HeadNorms : int32_t { NONE = 0, EACH_HEAD = 1, ALL_HEADS = 2 };
 
@@ -33,7 +34,7 @@ struct Operation {
   int32_t head_norms;      // ROTATE: what the weights of norms span
   int32_t turns;           // ROTATE: index of the layer's table of turns; negative: its heads do not turn
   float eps;
-  float scale;           // EMBED: of rows; LINEAR, NORM and MIX with ADD: of what is added
+  float scale;           // EMBED: of rows; LINEAR, NORM, MIX and SUM with ADD: of what is added
   float clamp;           // LINEAR and EXPERTS with GATE: bound of gate and up in gpt-oss's activation; 0: the activation is another
   float beta, period, offset;  // ROTATE: queries times 1 + beta ln(1 + floor((position + offset) / period)); beta 0: they stay
   const Matrix* matrix;  // EMBED, LINEAR; EXPERTS: those of all experts, alike but for their weights
@@ -47,7 +48,11 @@ struct Operation {
   int32_t site;          // EMBED, LINEAR, EXPERTS: its number in the tables of adapters, of experts the first one's; -1: no adapter
                          // changes it
   int32_t shrunk;        // LINEAR and EXPERTS with a site: the buffer for a x, of experts by place
+  int32_t first_id;      // EMBED: token of the matrix's first row; tokens whose rows it lacks are zeros
 };
+
+// Adds the other ranks' values to x, on every rank; returns SUMMED, or why it could not. Called by one thread of a team.
+using AddUp = int32_t (*)(void* ranks, float* x, int64_t count);
 
 // What a step brings: T tokens of R sequences. Arrays belong to the caller and live as long as the call.
 struct Step {
@@ -65,6 +70,8 @@ struct Step {
   const LoraSite* const* adapters;  // [T], each token's table of sites, or null; null: no token has one
   int64_t adapter_rank;          // the largest of their sites
   const float* const* embeddings;  // [T], what is given in place of a token's row of the table, or null; null: no token has any
+  AddUp add_up;                  // for programs with SUM, and its first argument
+  void* ranks;
 };
 
 }  // namespace tetrad

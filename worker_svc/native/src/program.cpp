@@ -48,6 +48,9 @@ class Run {
     program.pairs.make_room(step.num_tokens, program.most_chosen);
   }
 
+  // Whether all sums were made; nothing is computed behind one that was not.
+  SumStatus status() const { return status_.load(std::memory_order_relaxed); }
+
   void work() {
     for (size_t index = 0; index < program_.operations.size(); index++) {
       const Operation& operation = program_.operations[index];
@@ -63,7 +66,9 @@ class Run {
         case ROUTE: route(operation, phases); break;
         case EXPERTS: experts(operation, phases); break;
         case MIX: mix(operation, phases[0]); break;
+        case SUM: sum(operation, phases); break;
       }
+      if (status() != SUMMED) return;
     }
   }
 
@@ -120,13 +125,14 @@ class Run {
     phase.work_off(step_.num_tokens, [&](int64_t token) {
       const Matrix& matrix = *operation.matrix;
       float* out = row(operation.target, token);
-      const int64_t size = matrix.columns;
+      const int64_t size = matrix.columns, id = step_.token_ids[token] - operation.first_id;
       if (step_.embeddings && step_.embeddings[token]) {
         std::memcpy(out, step_.embeddings[token], size * sizeof(float));
+      } else if (id < 0 || id >= matrix.rows) {
+        std::fill_n(out, size, 0.0f);
       } else {
-        matrix.is_quantized() ? unpack_quantized_row(matrix, step_.token_ids[token], out)
-                              : unpack_float_row(matrix, step_.token_ids[token], out);
-        if (const LoraSite* its = site(operation, token)) adapt_embedding(*its, step_.token_ids[token], size, out);
+        matrix.is_quantized() ? unpack_quantized_row(matrix, id, out) : unpack_float_row(matrix, id, out);
+        if (const LoraSite* its = site(operation, token)) adapt_embedding(*its, id, size, out);
         for (int64_t i = 0; i < size; i++) out[i] *= operation.scale;
       }
       if (!operation.first) return;
@@ -135,8 +141,8 @@ class Run {
     });
   }
 
-  static void adapt_embedding(const LoraSite& its, int64_t token_id, int64_t size, float* out) {
-    const float* shrunk = static_cast<const float*>(its.a) + token_id * its.rank;
+  static void adapt_embedding(const LoraSite& its, int64_t id, int64_t size, float* out) {
+    const float* shrunk = static_cast<const float*>(its.a) + id * its.rank;
     for (int64_t first = 0; first < size; first += LANES) {
       float block[LANES] = {};
       const int64_t count = std::min<int64_t>(LANES, size - first);
@@ -284,6 +290,21 @@ class Run {
     });
   }
 
+  // source = its sum over the ranks; or that is added to the target.
+  void sum(const Operation& operation, Phase* phases) {
+    const int64_t columns = width(operation.source);
+    phases[0].work_off(1, [&](int64_t) {
+      const int32_t status = step_.add_up(step_.ranks, buffers_[operation.source], step_.num_tokens * columns);
+      status_.store(static_cast<SumStatus>(status), std::memory_order_relaxed);
+    });
+    if (status() != SUMMED || operation.epilogue != ADD) return;
+    phases[1].work_off(step_.num_tokens, [&](int64_t token) {
+      const float* source = row(operation.source, token);
+      float* target = row(operation.target, token);
+      for (int64_t i = 0; i < columns; i++) target[i] += operation.scale * source[i];
+    });
+  }
+
   // Few tokens are shared out by ranks.
   void shrink_rows(const Operation& operation, Phase& phase) {
     const int64_t pieces = (step_.adapter_rank + RANKS_AT_ONCE - 1) / RANKS_AT_ONCE;
@@ -414,6 +435,7 @@ class Run {
   float* const* buffers_;
   uint8_t* quantized_;
   Team& team_;
+  std::atomic<SumStatus> status_{SUMMED};  // of the last sum; set before its phase is over
 };
 
 }  // namespace tetrad
@@ -451,9 +473,11 @@ Program* tetrad_program_new(const Operation* operations, int64_t count, const in
 }
 void tetrad_program_delete(Program* program) { delete program; }
 
-void tetrad_run(Team* team, Program* program, const Step* step, float* const* buffers, uint8_t* quantized) {
+// SUMMED, or why a sum over ranks could not be made.
+int32_t tetrad_run(Team* team, Program* program, const Step* step, float* const* buffers, uint8_t* quantized) {
   Run run(*program, *step, buffers, quantized, *team);
   team->run([&] { run.work(); });
+  return run.status();
 }
 
 // Bytes of the memory that so many ranks share; 0: this system has no locks that end with a process.
@@ -483,8 +507,9 @@ void tetrad_sums_leave(void* memory, int32_t rank) {
   static_cast<SharedRank*>(memory)[rank].has_left.store(1, std::memory_order_relaxed);
 }
 
-int32_t tetrad_sums_add(void* memory, int32_t file, int32_t rank, int32_t size, double timeout_s, float* x, int64_t count) {
-  return SharedSums(memory, file, rank, size, timeout_s).sum(x, count);
+// An AddUp over a SumsPlace.
+int32_t tetrad_sums_add(void* place, float* x, int64_t count) {
+  return SharedSums(*static_cast<const SumsPlace*>(place)).sum(x, count);
 }
 
 }  // extern "C"

@@ -16,6 +16,7 @@
 #include <climits>
 #include <cstring>
 
+#include "operation.h"
 #include "team.h"
 
 namespace tetrad {
@@ -27,7 +28,13 @@ struct alignas(64) SharedRank {
   std::atomic<uint32_t> has_left;
 };
 
-enum SumStatus : int32_t { SUMMED = 0, RANK_LOST = 1, TIMED_OUT = 2 };
+// A rank's place in the memory; as in structures.py.
+struct SumsPlace {
+  void* memory;
+  double timeout_s;  // longest wait for another rank
+  int32_t file;      // descriptor of the memory
+  int32_t rank, size;
+};
 
 class SharedSums {
  public:
@@ -36,10 +43,10 @@ class SharedSums {
 
   static int64_t size_bytes(int32_t size) { return HEAD_BYTES + size * 2 * CHUNK * int64_t{sizeof(float)}; }
 
-  SharedSums(void* memory, int32_t file, int32_t rank, int32_t size, double timeout_s)
-      : ranks_(static_cast<SharedRank*>(memory)),
-        buffers_(reinterpret_cast<float*>(static_cast<char*>(memory) + HEAD_BYTES)),
-        file_(file), rank_(rank), size_(size), timeout_s_(timeout_s) {}
+  explicit SharedSums(const SumsPlace& place)
+      : ranks_(static_cast<SharedRank*>(place.memory)),
+        buffers_(reinterpret_cast<float*>(static_cast<char*>(place.memory) + HEAD_BYTES)),
+        file_(place.file), rank_(place.rank), size_(place.size), timeout_s_(place.timeout_s) {}
 
   // Add the others' values to x.
   SumStatus sum(float* x, int64_t count) {
