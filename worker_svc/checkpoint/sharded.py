@@ -9,12 +9,12 @@ import re
 import torch
 
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.checkpoint.source import QuantizedMatrix, WeightSource
+from tetrad.worker_svc.checkpoint.source import QuantizedMatrix, QuantizedTensor, WeightSource
 from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 from tetrad.worker_svc.core.ranks import Shard
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.sharding import key_shard, own_experts
-from tetrad.worker_svc.packed_weights.mxfp4 import Mxfp4Stack
+from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix, rounded
 
 _BY_ROWS = frozenset(
     {"q_proj", "q_b_proj", "output_gate_proj", "kv_b_proj", "gate_proj", "up_proj", "embed_tokens", "lm_head", "sinks"}
@@ -92,8 +92,10 @@ class ShardedSource(WrappedSource):
         found = self._source.load_quantized(name)
         if found is None:
             return None
-        whole, stored_bytes = found
-        if isinstance(whole, Mxfp4Stack):
+        stored, stored_bytes = found
+        # Rounded before it is cut: the parts of all ranks are then those of one rank.
+        whole = rounded(stored) if isinstance(stored, torch.Tensor) else stored
+        if not isinstance(whole, QuantizedTensor | GroupedMatrix):
             return None
         part, (rows, columns) = whole, self._cuts.of(_KIND.sub("", name))
         if rows is not None:

@@ -92,19 +92,20 @@ def test_fused_modules_are_cut_as_their_parts_are(family, modules, tmp_path, ass
         run_and_check(group, tmp_path / "model", {0: reference, 5: merged(reference, adapter)}, {5: adapter}, assert_greedy)
 
 
-def test_experts_take_adapters_in_stages(tmp_path, assert_greedy):
+@pytest.mark.parametrize("shape", [(1, 2), (2, 1)], ids=str)
+def test_experts_take_adapters(shape, tmp_path, assert_greedy):
     reference = save_family(tmp_path / "model", "qwen3_moe")
     adapter = save_expert_lora(tmp_path / "adapter", reference, rank=4, seed=3)
-    with open_group(tmp_path, 1, 2) as group:
+    with open_group(tmp_path, *shape) as group:
         changed = merged_experts(reference, adapter)
         run_and_check(group, tmp_path / "model", {0: reference, 5: changed}, {5: adapter}, assert_greedy)
 
 
-def test_adapters_of_experts_are_refused_by_name_where_ranks_share_layers(tmp_path):
+def test_adapters_of_experts_are_refused_by_name_where_each_rank_has_experts_of_its_own(tmp_path):
     reference = save_family(tmp_path / "model", "qwen3_moe")
     adapter = save_expert_lora(tmp_path / "adapter", reference, rank=4, seed=3)
     with open_group(tmp_path, 2) as group:
-        group.load(tmp_path / "model", loras=LIMITS)
+        group.load(tmp_path / "model", loras=LIMITS, expert_parallel=True)
         for rank in group.ranks:
             with pytest.raises(
                 ModelError, match=r"module model\.layers\.0\.mlp\.experts\.0\.\w+, which cannot be adapted on several"
