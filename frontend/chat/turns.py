@@ -31,6 +31,23 @@ async def render_conversation(llm: AsyncLLM, conversation: Conversation) -> Toke
     )
 
 
+def callable_conversation(conversation: Conversation) -> Conversation:
+    """Return a conversation without the tools that may not be called."""
+    return dataclasses.replace(conversation, tools=()) if conversation.tool_choice == "none" else conversation
+
+
+async def prepare_turn(
+    llm: AsyncLLM, conversation: Conversation, params: SamplingParams, formats: ChatFormats
+) -> tuple[TokensPrompt, SamplingParams]:
+    """Return the prompt of a turn, and `params` with its constraint, as an engine core gets them. Arguments: see start_turn."""
+    conversation = callable_conversation(conversation)
+    prompt = await render_conversation(llm, conversation)
+    params = constrained(params, conversation, formats, prompt.get("prompt") or "")
+    if params.skip_special_tokens and _needs_special_tokens(formats, conversation):
+        params = dataclasses.replace(params, skip_special_tokens=False)
+    return prompt, params
+
+
 async def start_turn(
     llm: AsyncLLM,
     conversation: Conversation,
@@ -67,12 +84,8 @@ async def start_turn(
             the model's format cannot hold.
     """
     formats = llm.chat_formats if formats is None else formats
-    if conversation.tool_choice == "none":
-        conversation = dataclasses.replace(conversation, tools=())
-    prompt = await render_conversation(llm, conversation)
-    params = constrained(params, conversation, formats, prompt.get("prompt") or "")
-    if params.skip_special_tokens and _needs_special_tokens(formats, conversation):
-        params = dataclasses.replace(params, skip_special_tokens=False)
+    conversation = callable_conversation(conversation)
+    prompt, params = await prepare_turn(llm, conversation, params, formats)
     stream = await llm.add_request(
         request_id,
         prompt,

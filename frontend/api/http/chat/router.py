@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tetrad.frontend.api.http.chat.bodies import ChatCompletionRequest
-from tetrad.frontend.api.http.chat.conversations import conversation_of, echoed_text
+from tetrad.frontend.api.http.chat.conversations import chat_params, conversation_of, echoed_text
 from tetrad.frontend.api.http.chat.documentation import CHAT_EXAMPLE
 from tetrad.frontend.api.http.chat.objects import (
     ChatChoice,
@@ -29,10 +29,8 @@ from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts
 from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs, prompt_logprobs_json
 from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, UsageCount, event
-from tetrad.frontend.api.http.schemas.sampling import sampling_params_of
 from tetrad.frontend.api.http.sse.rendering import json_event, json_response, rendered
 from tetrad.frontend.api.http.sse.streams import stream_response, until_disconnected
-from tetrad.frontend.chat.conversation import forces_calls
 from tetrad.frontend.chat.turn_stream import TurnPart, TurnStream, TurnUpdate
 from tetrad.frontend.chat.turns import start_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
@@ -74,13 +72,7 @@ class _Chat:
             self._num_top = llm.engine_info.vocab_size
         self._conversation = conversation_of(body)
         self._echoed = echoed_text(body)
-        self._params = sampling_params_of(
-            body,
-            llm.default_sampling_fields(),
-            max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
-            logprobs=body.top_logprobs or 0 if body.logprobs else None,
-            with_format=not forces_calls(self._conversation.tool_choice),
-        )
+        self._params = chat_params(body, llm.default_sampling_fields(), self._conversation)
         self._usage = UsageCount()
         self._parts = LargeParts()
 

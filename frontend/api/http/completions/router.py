@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,6 +13,7 @@ from starlette.responses import Response
 from tetrad.frontend.api.http.completions.bodies import CompletionRequest
 from tetrad.frontend.api.http.completions.embeds import decode_embeds
 from tetrad.frontend.api.http.completions.merging import merged
+from tetrad.frontend.api.http.completions.prompts import completion_params, prompts_of
 from tetrad.frontend.api.http.documentation.routes import documented, stream_of_chunks
 from tetrad.frontend.api.http.requests.body import read_prompt_body
 from tetrad.frontend.api.http.requests.headers import data_parallel_rank_of, request_id_of
@@ -28,7 +28,6 @@ from tetrad.frontend.api.http.schemas.objects import (
     UsageCount,
     event,
 )
-from tetrad.frontend.api.http.schemas.sampling import sampling_params_of
 from tetrad.frontend.api.http.sse.rendering import json_event, json_response, rendered
 from tetrad.frontend.api.http.sse.streams import stream_response, until_disconnected
 from tetrad.frontend.llm.async_llm import AsyncLLM
@@ -37,14 +36,11 @@ from tetrad.frontend.net.side_thread import in_side_thread
 from tetrad.frontend.net.time_slice import TimeSlice
 from tetrad.frontend.request.logprobs import PARTIAL, drop_candidates, num_candidates
 from tetrad.frontend.request.outputs import CompletionOutput, PositionLogprobs, RequestOutput
-from tetrad.frontend.request.prompt_embeds import PromptEmbeds
-from tetrad.frontend.request.prompts import EmbedsPrompt, PromptType, TokensPrompt
+from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
-from tetrad.services.errors import InvalidRequest
 
 router = APIRouter()
 
-_DEFAULT_MAX_TOKENS = 16
 _EXAMPLE = {
     "id": "cmpl-9f2d",
     "object": "text_completion",
@@ -69,7 +65,7 @@ async def create_completion(request: Request) -> Response:
     request_id, most = request_id_of(request, body.request_id), request.app.state.settings.max_completion_prompts
     enabled, echoes = request.app.state.settings.enable_prompt_embeds, bool(body.echo)
     embeds = await decode_embeds(body.prompt_embeds, enabled=enabled, echoes=echoes, most=most)
-    job = _Completion(llm, body, request_id, _prompts(body, embeds, most), data_parallel_rank_of(request))
+    job = _Completion(llm, body, request_id, prompts_of(body, embeds, most), data_parallel_rank_of(request))
     if body.stream:
         return stream_response(request, job.stream())
     return await until_disconnected(request.receive, job.answer())
@@ -182,13 +178,8 @@ class _Completion:
 
     def _sampling_params(self) -> SamplingParams:
         body = self._body
-        max_tokens = _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-        params = sampling_params_of(
-            body,
-            self._llm.default_sampling_fields(),
-            max_tokens=1 if self._only_prompt else max_tokens,
-            logprobs=body.logprobs,
-        )
+        defaults = self._llm.default_sampling_fields()
+        params = completion_params(body, defaults, max_tokens=1 if self._only_prompt else body.max_tokens)
         if body.best_of is not None and body.best_of > params.n:
             params.n = body.best_of
             # Ranking needs the sampled tokens' log-probabilities, shown or not.
@@ -304,25 +295,3 @@ def _best(outputs: Sequence[CompletionOutput], number: int) -> list[CompletionOu
 
     ranked = sorted(outputs, key=per_token, reverse=True)[:number]
     return [replace(output, index=index) for index, output in enumerate(ranked)]
-
-
-def _prompts(body: CompletionRequest, embeds: Sequence[PromptEmbeds], most: int) -> list[PromptType]:
-    """Return the prompts of a body: those that are embeddings first."""
-    given = [] if body.prompt is None else _id_and_text_prompts(body, most - len(embeds))
-    return [*(EmbedsPrompt(prompt_embeds=each) for each in embeds), *given]
-
-
-def _id_and_text_prompts(body: CompletionRequest, most: int) -> list[PromptType]:
-    given = body.prompt
-    assert given is not None
-    if isinstance(given, str):
-        return [given]
-    if given and isinstance(given[0], int):
-        return [TokensPrompt(prompt_token_ids=msgspec.convert(given, list[int]))]
-    if not given or "" in given or [] in given:
-        raise InvalidRequest("The decoder prompt cannot be empty", field="prompt")
-    if len(given) > most:
-        raise InvalidRequest(f"prompt may hold at most {most} prompts, got {len(given)}.", field="prompt")
-    return [
-        each if isinstance(each, str) else TokensPrompt(prompt_token_ids=msgspec.convert(each, list[int])) for each in given
-    ]
