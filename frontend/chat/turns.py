@@ -43,7 +43,7 @@ async def prepare_turn(
     conversation = callable_conversation(conversation)
     prompt = await render_conversation(llm, conversation)
     params = constrained(params, conversation, formats, prompt.get("prompt") or "")
-    if params.skip_special_tokens and _needs_special_tokens(formats, conversation):
+    if params.skip_special_tokens and needs_special_tokens(formats, conversation):
         params = dataclasses.replace(params, skip_special_tokens=False)
     return prompt, params
 
@@ -103,7 +103,7 @@ async def start_turn(
     return TurnStream(stream, formats, conversation, constraint_waits=waits)
 
 
-def _needs_special_tokens(formats: ChatFormats, conversation: Conversation) -> bool:
+def needs_special_tokens(formats: ChatFormats, conversation: Conversation) -> bool:
     """Say whether the marks that the parsers look for are special tokens, which detokenization would drop."""
     reasoning, tools = formats.reasoning, formats.tools
     if reasoning is not None and reasoning.keeps_special_tokens:

@@ -32,13 +32,19 @@ def told(http, path, body):
 
 
 @pytest.mark.parametrize("options", [{"temperature": 1.5, "max_tokens": 12}, {"tools": TOOLS, "tool_choice": "required"}])
-def test_a_rendered_chat_gives_the_tokens_of_the_chat(http, options):
+def test_a_chat_in_parts_has_the_tokens_and_the_answer_of_the_chat(http, options):
     [expected] = told(http, "/v1/chat/completions", CHAT | options)["choices"]
 
     request = told(http, "/v1/chat/completions/render", CHAT | options)
-    [found] = told(http, "/inference/v1/generate", request)["choices"]
+    answer = told(http, "/inference/v1/generate", request)
+    body = {"generate_response": answer, "chat_request": CHAT | options}
+    [found] = told(http, "/v1/chat/completions/derender", body)["choices"]
 
-    assert found["token_ids"] == expected["token_ids"]
+    assert answer["choices"][0]["token_ids"] == expected["token_ids"]
+    for message in (found["message"], expected["message"]):
+        for call in message.get("tool_calls", ()):
+            del call["id"]
+    assert found == expected
 
 
 def test_a_stream_as_text_gives_the_text_of_the_completion(http):

@@ -50,13 +50,13 @@ async def create_chat_completion(request: Request) -> Response:
     """Answer a conversation."""
     body = await read_prompt_body(request, ChatCompletionRequest)
     rank = data_parallel_rank_of(request)
-    job = _Chat(llm_of(request, body.model), body, request_id_of(request, body.request_id), rank)
+    job = ChatAnswer(llm_of(request, body.model), body, request_id_of(request, body.request_id), rank)
     if body.stream:
         return stream_response(request, job.stream())
     return await until_disconnected(request.receive, job.answer())
 
 
-class _Chat:
+class ChatAnswer:
     """One request to this endpoint."""
 
     def __init__(self, llm: AsyncLLM, body: ChatCompletionRequest, request_id: str, rank: int | None) -> None:

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.llm.output_stream import Outputs
 from tetrad.frontend.request.outputs import RequestOutput
 from tetrad.services.errors import TetradError
 
 
-async def merged(streams: Sequence[OutputStream]) -> AsyncIterator[tuple[int, RequestOutput]]:
+async def merged(streams: Sequence[Outputs]) -> AsyncIterator[tuple[int, RequestOutput]]:
     """Yield (place of the stream, output) as they come; closes all streams at the end. The first error ends it."""
     try:
         if len(streams) == 1:
@@ -36,9 +36,7 @@ async def merged(streams: Sequence[OutputStream]) -> AsyncIterator[tuple[int, Re
             stream.close()
 
 
-async def _forward(
-    place: int, stream: OutputStream, queue: "asyncio.Queue[tuple[int, RequestOutput | TetradError | None]]"
-) -> None:
+async def _forward(place: int, stream: Outputs, queue: "asyncio.Queue[tuple[int, RequestOutput | TetradError | None]]") -> None:
     try:
         async for output in stream:
             await queue.put((place, output))

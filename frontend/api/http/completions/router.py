@@ -31,7 +31,7 @@ from tetrad.frontend.api.http.schemas.objects import (
 from tetrad.frontend.api.http.sse.rendering import json_event, json_response, rendered
 from tetrad.frontend.api.http.sse.streams import stream_response, until_disconnected
 from tetrad.frontend.llm.async_llm import AsyncLLM
-from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.llm.output_stream import Outputs, OutputStream
 from tetrad.frontend.net.side_thread import in_side_thread
 from tetrad.frontend.net.time_slice import TimeSlice
 from tetrad.frontend.request.logprobs import PARTIAL, drop_candidates, num_candidates
@@ -65,13 +65,13 @@ async def create_completion(request: Request) -> Response:
     request_id, most = request_id_of(request, body.request_id), request.app.state.settings.max_completion_prompts
     enabled, echoes = request.app.state.settings.enable_prompt_embeds, bool(body.echo)
     embeds = await decode_embeds(body.prompt_embeds, enabled=enabled, echoes=echoes, most=most)
-    job = _Completion(llm, body, request_id, prompts_of(body, embeds, most), data_parallel_rank_of(request))
+    job = CompletionAnswer(llm, body, request_id, prompts_of(body, embeds, most), data_parallel_rank_of(request))
     if body.stream:
         return stream_response(request, job.stream())
     return await until_disconnected(request.receive, job.answer())
 
 
-class _Completion:
+class CompletionAnswer:
     """One request to this endpoint."""
 
     def __init__(
@@ -144,7 +144,7 @@ class _Completion:
             chunk.choices, chunk.usage = [], self._usage.usage()
             yield event(chunk)
 
-    async def _start(self) -> list[OutputStream]:
+    async def _start(self) -> Sequence[Outputs]:
         # All prompts or none: half of them would be tokenized in vain.
         self._llm.admission.check(num_requests=len(self._prompts) * self._params.n)
         if len(self._prompts) == 1:

@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from tetrad.frontend.api.http.chat.bodies import ChatCompletionRequest
 from tetrad.frontend.api.http.completions.bodies import CompletionRequest
+from tetrad.frontend.api.http.messages.bodies import MessagesRequest
 from tetrad.frontend.api.http.schemas.fields import Body, Number, Strings, TokenIds
 from tetrad.frontend.api.http.schemas.generation_fields import RepetitionDetectionBody, StreamOptions
 from tetrad.frontend.api.http.schemas.sampling_fields import StructuredOutputsBody
@@ -39,6 +40,12 @@ class RenderChatRequest(ChatCompletionRequest):
     def _check_render(self) -> Self:
         _refuse(self, "return_token_offsets", "prediction")
         return self
+
+
+class RenderMessagesRequest(MessagesRequest):
+    """POST /v1/messages/render."""
+
+    mm_payload: Literal["tensors", "none"] | None = Field(None, description=_PAYLOAD)
 
 
 class ReasoningParserKwargs(Body):

@@ -230,6 +230,11 @@ def stream_of(text):
     return [dict(line.split(": ", 1) for line in block.splitlines()) for block in text.strip().split("\n\n")]
 
 
+_TOP = {"token_id": 104, "logprob": -1.0, "rank": 1}
+GIVEN = {
+    "request_id": "generate-tokens-1",
+    "choices": [{"index": 0, "token_ids": [104], "logprobs": {"content": [_TOP | {"top_logprobs": [_TOP]}]}}],
+}
 PLAIN = {
     "POST /v1/responses/input_tokens": ("/v1/responses/input_tokens", {"input": "hi"}),
     "POST /v1/messages/count_tokens": ("/v1/messages/count_tokens", {"messages": HI}),
@@ -241,6 +246,12 @@ PLAIN = {
     "GET /v1/models/{model}": ("/v1/models/fake", None),
     "POST /v1/completions/render": ("/v1/completions/render", {"prompt": ["hi", "ho"]}),
     "POST /v1/chat/completions/render": ("/v1/chat/completions/render", {"messages": HI, "tools": CHAT_TOOLS}),
+    "POST /v1/messages/render": ("/v1/messages/render", {"messages": HI, "max_tokens": 9}),
+    "POST /v1/completions/derender": ("/v1/completions/derender", {"generate_responses": [GIVEN]}),
+    "POST /v1/chat/completions/derender": (
+        "/v1/chat/completions/derender",
+        {"generate_response": GIVEN, "chat_request": {"messages": HI, "logprobs": True, "top_logprobs": 1}},
+    ),
     "POST /tokenize": ("/tokenize", {"prompt": "hi", "return_token_strs": True}),
     "POST /detokenize": ("/detokenize", {"tokens": [104]}),
     "GET /tokenizer_info": ("/tokenizer_info", None),

@@ -70,6 +70,26 @@ async def test_a_rendered_chat_is_the_same_request_to_the_engine_core(http, engi
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0.7, "top_k": 5, "stop_sequences": ["zz"], "system": "Be brief."},
+        {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000},
+        {"tools": [{"name": "get_weather", "input_schema": WEATHER}], "tool_choice": {"type": "any"}},
+    ],
+)
+async def test_a_rendered_message_is_the_same_request_to_the_engine_core(http, engine, options):
+    body = {"messages": HI, "max_tokens": 5, "seed": 5, **options}
+
+    expected = await sent(http, engine, "/v1/messages", body)
+    found = await sent(http, engine, "/inference/v1/generate", await rendered(http, "/v1/messages", body))
+
+    # Rendering limits max_tokens to the context at once.
+    for each in (*expected, *found):
+        each.sampling_params.max_tokens = min(each.sampling_params.max_tokens, 500)
+    assert found == expected
+
+
 async def test_the_prompts_of_a_completion_become_a_request_each(http, engine):
     body = {"prompt": ["hi", "ho"], "seed": 5, "request_id": "many"}
 
