@@ -40,7 +40,7 @@ def constrained(params: SamplingParams, conversation: Conversation, formats: Cha
     if answer is not None and conversation.tools and conversation.tool_choice == "auto" and formats.tools is not None:
         either = call_or_answer(answer, conversation.tools, formats.tools, parallel=conversation.parallel_tool_calls)
         if either is not None:
-            return _behind_reasoning(params, either, formats, prompt)
+            return behind_reasoning(params, either, formats, prompt)
     outputs = _tool_constraint(conversation, formats)
     if outputs is not None and answer is not None:
         is_auto = conversation.tool_choice == "auto"
@@ -49,7 +49,7 @@ def constrained(params: SamplingParams, conversation: Conversation, formats: Cha
         text = f"{what} cannot be combined with {other}: an output has one form."
         raise InvalidRequest(text, field="tool_choice")
     outputs = outputs or answer
-    return params if outputs is None else _behind_reasoning(params, outputs, formats, prompt)
+    return params if outputs is None else behind_reasoning(params, outputs, formats, prompt)
 
 
 def forced_parser(conversation: Conversation) -> Parser | None:
@@ -62,9 +62,10 @@ def forced_parser(conversation: Conversation) -> Parser | None:
     return None
 
 
-def _behind_reasoning(
+def behind_reasoning(
     params: SamplingParams, outputs: StructuredOutputsParams, formats: ChatFormats, prompt: str
 ) -> SamplingParams:
+    """Return `params` with a constraint that begins behind the reasoning, where `prompt` leaves room for that."""
     if outputs.start_after_token_ids is None and _waits(outputs, formats, prompt):
         # A model that may answer at once is held from its first token, if that opens no reasoning.
         opening = None if formats.reasoning is None or formats.reasoning.is_open(prompt) else list(formats.preamble.start)

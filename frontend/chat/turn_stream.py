@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tetrad.frontend.chat.constraint import forced_parser
 from tetrad.frontend.chat.conversation import Conversation
 from tetrad.frontend.chat.reasoning_tokens import ReasoningTokens
-from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.llm.output_stream import Outputs
 from tetrad.frontend.parsing.elements.pieces import Piece
 from tetrad.frontend.parsing.formats import ChatFormats
 from tetrad.frontend.parsing.turn import TurnParser
@@ -54,7 +54,7 @@ class TurnStream:
     """
 
     def __init__(
-        self, stream: OutputStream, formats: ChatFormats, conversation: Conversation, *, constraint_waits: bool = False
+        self, stream: Outputs, formats: ChatFormats, conversation: Conversation, *, constraint_waits: bool = False
     ) -> None:
         self._stream = stream
         self._formats = formats

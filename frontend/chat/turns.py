@@ -32,6 +32,23 @@ async def render_conversation(llm: AsyncLLM, conversation: Conversation) -> Toke
     )
 
 
+def callable_conversation(conversation: Conversation) -> Conversation:
+    """Return a conversation without the tools that may not be called."""
+    return dataclasses.replace(conversation, tools=()) if conversation.tool_choice == "none" else conversation
+
+
+async def prepare_turn(
+    llm: AsyncLLM, conversation: Conversation, params: SamplingParams, formats: ChatFormats
+) -> tuple[TokensPrompt, SamplingParams]:
+    """Return the prompt of a turn, and `params` with its constraint, as an engine core gets them. Arguments: see start_turn."""
+    conversation = callable_conversation(conversation)
+    prompt = await render_conversation(llm, conversation)
+    params = constrained(params, conversation, formats, prompt.get("prompt") or "")
+    if params.skip_special_tokens and needs_special_tokens(formats, conversation):
+        params = dataclasses.replace(params, skip_special_tokens=False)
+    return prompt, params
+
+
 async def start_turn(
     llm: AsyncLLM,
     conversation: Conversation,
@@ -68,14 +85,10 @@ async def start_turn(
             the model's format cannot hold.
     """
     formats = llm.chat_formats if formats is None else formats
-    if conversation.tool_choice == "none":
-        conversation = dataclasses.replace(conversation, tools=())
-    rendered = await render_conversation(llm, conversation)
-    text = rendered.get("prompt") or ""
-    prompt = await prompt_with_embeds(llm.texts, text, conversation.embeds) if conversation.embeds else rendered
-    params = constrained(params, conversation, formats, text)
-    if params.skip_special_tokens and _needs_special_tokens(formats, conversation):
-        params = dataclasses.replace(params, skip_special_tokens=False)
+    conversation = callable_conversation(conversation)
+    rendered, params = await prepare_turn(llm, conversation, params, formats)
+    text, embeds = rendered.get("prompt") or "", conversation.embeds
+    prompt = await prompt_with_embeds(llm.texts, text, embeds) if embeds else rendered
     stream = await llm.add_request(
         request_id,
         prompt,
@@ -93,7 +106,7 @@ async def start_turn(
     return TurnStream(stream, formats, conversation, constraint_waits=waits)
 
 
-def _needs_special_tokens(formats: ChatFormats, conversation: Conversation) -> bool:
+def needs_special_tokens(formats: ChatFormats, conversation: Conversation) -> bool:
     """Say whether the marks that the parsers look for are special tokens, which detokenization would drop."""
     reasoning, tools = formats.reasoning, formats.tools
     if reasoning is not None and reasoning.keeps_special_tokens:

@@ -5,6 +5,7 @@ Called by the intake. Calls the tokenizer; knows limits and the model's facts; k
 
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tetrad.frontend.engine.prepared_request import PreparedRequest
 from tetrad.frontend.llm.prompt_adapters import PromptAdapters
@@ -21,6 +22,19 @@ from tetrad.frontend.request.sequence import Sequence
 from tetrad.frontend.tokenizer.client import TokenizerClient
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.timers.time_slice import TimeSlice
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedPrompt:
+    """A request that can be sent as token ids.
+
+    Attributes:
+        token_ids: the prompt, truncated.
+        params: with max_tokens within the context.
+    """
+
+    token_ids: list[int]
+    params: SamplingParams
 
 
 class InputProcessor:
@@ -48,12 +62,8 @@ class InputProcessor:
             deadline: for the engine.
             new_handle: gives each sequence its handle.
         """
-        params = request.params.clone()
+        params, prompt, ids = await self._read(request)
         params.stream_interval = params.stream_interval or self._stream_interval
-        self.limits.check_params(params, max_logprobs=request.max_logprobs)
-        check_budget(params, self._formats)
-        prompt = normalize_prompt(request.prompt, cache_salt=request.cache_salt)
-        ids = await self._encode(prompt, self._tokens_to_keep(request), request)
         virtual = await self._prompt_adapters.rows_of(request.lora_request)
         embeds = prompt.embeds if virtual is None else virtual.before(len(ids), prompt.embeds)
         _check_embeds(embeds, params)
@@ -87,6 +97,23 @@ class InputProcessor:
             predicted_ids=predicted_ids,
             embeds=embeds,
         )
+
+    async def render(self, request: NewRequest) -> RenderedPrompt:
+        """Return a request's prompt as ids, with the parameters that are left to send; InvalidRequest if it is wrong."""
+        params, _, ids = await self._read(request)
+        virtual = await self._prompt_adapters.rows_of(request.lora_request)
+        num_virtual = 0 if virtual is None else virtual.num_rows
+        self.limits.check_prompt(ids, num_new_tokens=1 + num_virtual)
+        params.max_tokens = self.limits.resolve_max_tokens(params, num_virtual + len(ids))
+        return RenderedPrompt(ids, params)
+
+    async def _read(self, request: NewRequest) -> tuple[SamplingParams, Prompt, list[int]]:
+        """Return a request's own parameters, its prompt in one form, and the prompt's ids."""
+        params = request.params.clone()
+        self.limits.check_params(params, max_logprobs=request.max_logprobs)
+        check_budget(params, self._formats)
+        prompt = normalize_prompt(request.prompt, cache_salt=request.cache_salt)
+        return params, prompt, await self._encode(prompt, self._tokens_to_keep(request), request)
 
     def _tokens_to_keep(self, request: NewRequest) -> int | None:
         limit, truncate = self.limits.max_model_len, request.truncate_prompt_tokens

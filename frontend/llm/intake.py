@@ -11,7 +11,7 @@ from tetrad.frontend.engine.client import EngineClient
 from tetrad.frontend.engine.client_sequence import ActiveSequence, active_sequences
 from tetrad.frontend.engine.prepared_request import PreparedRequest
 from tetrad.frontend.llm.backends import Backends
-from tetrad.frontend.llm.input_processor import InputProcessor
+from tetrad.frontend.llm.input_processor import InputProcessor, RenderedPrompt
 from tetrad.frontend.llm.model_tasks import GENERATE, ModelTasks
 from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.llm.readiness import draining_error, starting_error
@@ -106,6 +106,15 @@ class RequestIntake:
         prepared.state.hold(ticket)
         self._send(prepared.state, engine, active, deadline)
         return OutputStream(prepared.state, self._requests)
+
+    async def render(self, request: NewRequest) -> RenderedPrompt:
+        """Return a request's prompt as ids, without sending it. Errors: see AsyncLLM.render."""
+        inputs = self._check(request)
+        self._check_generates()
+        # The place is released with the rendering.
+        with self._admission.admit(num_tokens=estimated_prompt_tokens(request.prompt)):
+            async with within(earliest_deadline(self._timeout_s)):
+                return await inputs.render(request)
 
     def _check(self, request: NewRequest) -> InputProcessor:
         """Refuse what can be refused at once; return what prepares the others."""

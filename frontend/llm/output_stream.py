@@ -1,13 +1,35 @@
 """OutputStream: the caller's end of one request. Made by AsyncLLM; used on its event loop."""
 
-from collections.abc import Callable
-from typing import Self
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol, Self
 
 from tetrad.frontend.llm.unfinished_requests import UnfinishedRequests
 from tetrad.frontend.net.side_thread import in_side_thread
 from tetrad.frontend.request.logprobs import wide_positions
 from tetrad.frontend.request.outputs import RequestOutput
 from tetrad.frontend.request.request_state import RequestState
+
+
+class Outputs(Protocol):
+    """The outputs of a request, to be iterated once and closed."""
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """The prompt's ids."""
+
+    @property
+    def predicted_ids(self) -> list[int]:
+        """The ids that the caller expects as the output."""
+
+    @property
+    def prompt(self) -> str | None:
+        """The prompt's text, if known."""
+
+    def __aiter__(self) -> AsyncIterator[RequestOutput]:
+        """Iterate over the outputs."""
+
+    def close(self) -> None:
+        """End the request unless it is finished."""
 
 
 class OutputStream:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.late_interaction import max_sims
 from tetrad.frontend.net.side_thread import in_side_thread
-from tetrad.frontend.request.pooling import CLASSIFY, EMBED, TOKEN_EMBED, PoolingFacts, PoolingParams, PoolingRequestOutput
+from tetrad.frontend.request.pooling import CLASSIFY, EMBED, TOKEN_EMBED, PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.tokenizer.client import NO_TEMPLATE, PairTemplate
 from tetrad.services.errors import InvalidRequest
@@ -84,7 +84,7 @@ async def score_pairs(
     Raises:
         InvalidRequest: the model generates, or has other than one label; a text or a limit is wrong.
     """
-    task = _scoring_task(llm.pooling, llm.shared.tasks.hint(*_SCORING))
+    task = _scoring_task(llm)
     pairs = await _cut(llm, pairs, limits)
     if task != CLASSIFY:
         if template:
@@ -100,13 +100,15 @@ async def score_pairs(
     return Scores([output.outputs.values[0] for output in outputs], outputs)
 
 
-def _scoring_task(facts: PoolingFacts | None, hint: str) -> str:
+def _scoring_task(llm: AsyncLLM) -> str:
+    facts = llm.pooling
     if facts is None:
-        text = f"This model does not support the Scoring API: it generates. Use /v1/completions.{hint}"
-        raise InvalidRequest(text, field="model")
+        text = "This model does not support the Scoring API: it generates. Use /v1/completions."
+        raise InvalidRequest(text + llm.shared.tasks.hint(*_SCORING), field="model")
     task = next((each for each in _SCORING if each in facts.tasks), None)
     if task is None:
-        raise InvalidRequest(f"This model does not support the Scoring API. Use {facts.endpoint}.{hint}", field="model")
+        text = f"This model does not support the Scoring API. Use {facts.endpoint}."
+        raise InvalidRequest(text + llm.shared.tasks.hint(*_SCORING), field="model")
     if task == CLASSIFY and facts.num_labels != 1:
         text = f"Scoring API is only enabled for num_labels == 1; this model has {facts.num_labels}. Use /classify."
         raise InvalidRequest(text, field="model")

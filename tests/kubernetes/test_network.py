@@ -74,22 +74,24 @@ def _allowed(policies: list[Object], direction: str, pod: Pod, peer: Pod, port: 
         and direction.capitalize() in each["spec"]["policyTypes"]
         and selects(each["spec"]["podSelector"], dict(pod.labels))
     ]
-    return not about or any(_rule_allows(rule, direction, peer, port) for spec in about for rule in spec.get(direction, []))
+    return not about or any(
+        _rule_allows(rule, direction, pod, peer, port) for spec in about for rule in spec.get(direction, [])
+    )
 
 
-def _rule_allows(rule: Object, direction: str, peer: Pod, port: int) -> bool:
+def _rule_allows(rule: Object, direction: str, pod: Pod, peer: Pod, port: int) -> bool:
     peers = rule.get({"ingress": "from", "egress": "to"}[direction])
     ports = {each["port"] for each in rule["ports"]} if "ports" in rule else {port}
-    return port in ports and (peers is None or any(_is(peer, each) for each in peers))
+    return port in ports and (peers is None or any(_is(peer, each, pod.namespace) for each in peers))
 
 
-def _is(peer: Pod, rule: Object) -> bool:
+def _is(peer: Pod, rule: Object, own: str) -> bool:
     if "ipBlock" in rule:
         block, address = rule["ipBlock"], ipaddress.ip_address(peer.address)
         inside = [address in ipaddress.ip_network(cidr) for cidr in block.get("except", [])]
         return address in ipaddress.ip_network(block["cidr"]) and not any(inside)
     namespace = {"kubernetes.io/metadata.name": peer.namespace}
-    own_namespace = peer.namespace == "tetrad"
+    own_namespace = peer.namespace == own
     in_namespace = selects(rule["namespaceSelector"], namespace) if "namespaceSelector" in rule else own_namespace
     return bool(peer.namespace) and in_namespace and selects(rule.get("podSelector", {}), dict(peer.labels))
 

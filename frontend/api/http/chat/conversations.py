@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tetrad.frontend.api.http.chat.bodies import AllowedToolsChoice, ChatCompletionRequest, NamedToolChoice, ToolBody
-from tetrad.frontend.chat.conversation import Conversation, NamedTool, ToolChoice
+from tetrad.frontend.api.http.schemas.sampling import sampling_params_of
+from tetrad.frontend.chat.conversation import Conversation, NamedTool, ToolChoice, forces_calls
 from tetrad.frontend.parsing.elements.interface import Tool
+from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.services.errors import InvalidRequest
 
 
@@ -23,6 +25,17 @@ def conversation_of(body: ChatCompletionRequest) -> Conversation:
         add_generation_prompt=wants_generation_prompt(body.add_generation_prompt, body.continue_final_message),
         continue_final_message=body.continue_final_message,
         add_special_tokens=body.add_special_tokens,
+    )
+
+
+def chat_params(body: ChatCompletionRequest, defaults: dict[str, Any], conversation: Conversation) -> SamplingParams:
+    """Return the sampling parameters of a body with this conversation; see sampling_params_of."""
+    return sampling_params_of(
+        body,
+        defaults,
+        max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
+        logprobs=body.top_logprobs or 0 if body.logprobs else None,
+        with_format=not forces_calls(conversation.tool_choice),
     )
 
 

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+from tetrad.frontend.api.http.chat.bodies import ChatCompletionRequest
+from tetrad.frontend.api.http.chat.conversations import conversation_of
 from tetrad.frontend.api.http.requests.embeds import check_embeds_allowed, decode_files
 from tetrad.frontend.chat.conversation import Conversation
 from tetrad.frontend.chat.embedded import mark_of
@@ -38,6 +40,19 @@ async def with_decoded_embeds(conversation: Conversation, *, enabled: bool, echo
     if conversation.add_special_tokens:
         raise InvalidRequest("add_special_tokens is not compatible with prompt embeds.", field="add_special_tokens")
     return dataclasses.replace(conversation, messages=messages, embeds=await decode_files(files))
+
+
+def conversation_without_embeds(body: ChatCompletionRequest) -> Conversation:
+    """Return the conversation of a body that becomes token ids. InvalidRequest if a part is an embedding, which has none."""
+    conversation = conversation_of(body)
+    for place, message in enumerate(conversation.messages):
+        for number, part in enumerate(_parts(message)):
+            if _is_embedded(part):
+                field = f"messages[{place}].content[{number}]"
+                raise InvalidRequest(
+                    f"{field} has the type {_TYPE}, which has no token ids; send it to a chat endpoint.", field=field
+                )
+    return conversation
 
 
 def _parts(message: dict[str, Any]) -> list[Any]:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tetrad.frontend.api.http.chat.bodies import ChatCompletionRequest
-from tetrad.frontend.api.http.chat.conversations import conversation_of, echoed_text
+from tetrad.frontend.api.http.chat.conversations import chat_params, conversation_of, echoed_text
 from tetrad.frontend.api.http.chat.documentation import CHAT_EXAMPLE
 from tetrad.frontend.api.http.chat.embeds import with_decoded_embeds
 from tetrad.frontend.api.http.chat.objects import (
@@ -30,10 +30,9 @@ from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts
 from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs, prompt_logprobs_json
 from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, UsageCount, event
-from tetrad.frontend.api.http.schemas.sampling import sampling_params_of
 from tetrad.frontend.api.http.sse.rendering import json_event, json_response, rendered
 from tetrad.frontend.api.http.sse.streams import stream_response, until_disconnected
-from tetrad.frontend.chat.conversation import Conversation, forces_calls
+from tetrad.frontend.chat.conversation import Conversation
 from tetrad.frontend.chat.turn_stream import TurnPart, TurnStream, TurnUpdate
 from tetrad.frontend.chat.turns import start_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
@@ -55,13 +54,13 @@ async def create_chat_completion(request: Request) -> Response:
     llm, rank = llm_of(request, body.model), data_parallel_rank_of(request)
     takes_embeds = request.app.state.settings.enable_prompt_embeds
     conversation = await with_decoded_embeds(conversation_of(body), enabled=takes_embeds, echoes=body.echo)
-    job = _Chat(llm, body, conversation, request_id_of(request, body.request_id), rank)
+    job = ChatAnswer(llm, body, conversation, request_id_of(request, body.request_id), rank)
     if body.stream:
         return stream_response(request, job.stream())
     return await until_disconnected(request.receive, job.answer())
 
 
-class _Chat:
+class ChatAnswer:
     """One request to this endpoint."""
 
     def __init__(
@@ -79,13 +78,7 @@ class _Chat:
             self._num_top = llm.engine_info.vocab_size
         self._conversation = conversation
         self._echoed = echoed_text(body)
-        self._params = sampling_params_of(
-            body,
-            llm.default_sampling_fields(),
-            max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
-            logprobs=body.top_logprobs or 0 if body.logprobs else None,
-            with_format=not forces_calls(self._conversation.tool_choice),
-        )
+        self._params = chat_params(body, llm.default_sampling_fields(), self._conversation)
         self._usage = UsageCount()
         self._parts = LargeParts()
 

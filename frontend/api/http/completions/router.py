@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tetrad.frontend.api.http.completions.bodies import CompletionRequest
 from tetrad.frontend.api.http.completions.merging import merged
+from tetrad.frontend.api.http.completions.prompts import completion_params, prompts_of
 from tetrad.frontend.api.http.documentation.routes import documented, stream_of_chunks
 from tetrad.frontend.api.http.requests.body import read_prompt_body
 from tetrad.frontend.api.http.requests.embeds import decode_embeds
@@ -28,7 +28,6 @@ from tetrad.frontend.api.http.schemas.objects import (
     UsageCount,
     event,
 )
-from tetrad.frontend.api.http.schemas.sampling import sampling_params_of
 from tetrad.frontend.api.http.sse.rendering import json_event, json_response, rendered
 from tetrad.frontend.api.http.sse.streams import stream_response, until_disconnected
 from tetrad.frontend.llm.async_llm import AsyncLLM
@@ -36,15 +35,12 @@ from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.net.side_thread import in_side_thread
 from tetrad.frontend.request.logprobs import PARTIAL, drop_candidates, num_candidates
 from tetrad.frontend.request.outputs import CompletionOutput, PositionLogprobs, RequestOutput
-from tetrad.frontend.request.prompt_embeds import PromptEmbeds
-from tetrad.frontend.request.prompts import EmbedsPrompt, PromptType, TokensPrompt
+from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
-from tetrad.services.errors import InvalidRequest
 from tetrad.services.timers.time_slice import TimeSlice
 
 router = APIRouter()
 
-_DEFAULT_MAX_TOKENS = 16
 _ADDED_TOGETHER = 16
 """Prompts of one request that are prepared before others get their turn on the event loop: about 3 ms."""
 _EXAMPLE = {
@@ -71,13 +67,13 @@ async def create_completion(request: Request) -> Response:
     request_id, most = request_id_of(request, body.request_id), request.app.state.settings.max_completion_prompts
     enabled, echoes = request.app.state.settings.enable_prompt_embeds, bool(body.echo)
     embeds = await decode_embeds(body.prompt_embeds, enabled=enabled, echoes=echoes, most=most)
-    job = _Completion(llm, body, request_id, _prompts(body, embeds, most), data_parallel_rank_of(request))
+    job = CompletionAnswer(llm, body, request_id, prompts_of(body, embeds, most), data_parallel_rank_of(request))
     if body.stream:
         return stream_response(request, job.stream())
     return await until_disconnected(request.receive, job.answer())
 
 
-class _Completion:
+class CompletionAnswer:
     """One request to this endpoint."""
 
     def __init__(
@@ -111,7 +107,7 @@ class _Completion:
     async def run(self) -> Completion:
         """Return the whole completion."""
         choices: list[CompletionChoice] = []
-        async for outputs in merged(await self._start()):
+        async for outputs in await self._outputs():
             time_slice = TimeSlice()
             for place, output in outputs:
                 self._count(place, output)
@@ -132,7 +128,7 @@ class _Completion:
         chunk = Completion(self._id, "text_completion", self._created, self._model, [])
         if with_usage:
             chunk.usage = None
-        async for outputs in merged(await self._start()):
+        async for outputs in await self._outputs():
             pieces, time_slice = [], TimeSlice()
             for place, output in outputs:
                 self._count(place, output)
@@ -152,6 +148,10 @@ class _Completion:
         if with_usage:
             chunk.choices, chunk.usage = [], self._usage.usage()
             yield event(chunk)
+
+    async def _outputs(self) -> AsyncIterator[list[tuple[int, RequestOutput]]]:
+        """Return the outputs that come together, each with the place of its prompt."""
+        return merged(await self._start())
 
     async def _start(self) -> list[OutputStream]:
         # All prompts or none: half of them would be tokenized in vain.
@@ -200,13 +200,8 @@ class _Completion:
 
     def _sampling_params(self) -> SamplingParams:
         body = self._body
-        max_tokens = _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-        params = sampling_params_of(
-            body,
-            self._llm.default_sampling_fields(),
-            max_tokens=1 if self._only_prompt else max_tokens,
-            logprobs=body.logprobs,
-        )
+        defaults = self._llm.default_sampling_fields()
+        params = completion_params(body, defaults, max_tokens=1 if self._only_prompt else body.max_tokens)
         if body.best_of is not None and body.best_of > params.n:
             params.n = body.best_of
             # Ranking needs the sampled tokens' log-probabilities, shown or not.
@@ -322,25 +317,3 @@ def _best(outputs: Sequence[CompletionOutput], number: int) -> list[CompletionOu
 
     ranked = sorted(outputs, key=per_token, reverse=True)[:number]
     return [replace(output, index=index) for index, output in enumerate(ranked)]
-
-
-def _prompts(body: CompletionRequest, embeds: Sequence[PromptEmbeds], most: int) -> list[PromptType]:
-    """Return the prompts of a body: those that are embeddings first."""
-    given = [] if body.prompt is None else _id_and_text_prompts(body, most - len(embeds))
-    return [*(EmbedsPrompt(prompt_embeds=each) for each in embeds), *given]
-
-
-def _id_and_text_prompts(body: CompletionRequest, most: int) -> list[PromptType]:
-    given = body.prompt
-    assert given is not None
-    if isinstance(given, str):
-        return [given]
-    if given and isinstance(given[0], int):
-        return [TokensPrompt(prompt_token_ids=msgspec.convert(given, list[int]))]
-    if not given or "" in given or [] in given:
-        raise InvalidRequest("The decoder prompt cannot be empty", field="prompt")
-    if len(given) > most:
-        raise InvalidRequest(f"prompt may hold at most {most} prompts, got {len(given)}.", field="prompt")
-    return [
-        each if isinstance(each, str) else TokensPrompt(prompt_token_ids=msgspec.convert(each, list[int])) for each in given
-    ]

@@ -16,6 +16,18 @@ REQUESTS: dict[str, Any] = {
     "ChatRequest": {"messages": _QUESTION, "stream": False, "options": {"temperature": 0}},
     "ShowRequest": {},
     "TokenizeRequest": {"prompt": "The capital of France is"},
+    "RenderCompletionRequest": {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0},
+    "RenderChatRequest": {"messages": _QUESTION, "max_tokens": 32, "temperature": 0},
+    "RenderMessagesRequest": {"messages": _QUESTION, "max_tokens": 32, "temperature": 0},
+    "TokensRequest": {"token_ids": [504, 3575], "sampling_params": {"max_tokens": 8, "temperature": 0}},
+    "DerenderChatRequest": {
+        "generate_response": {"request_id": "generate-tokens-1", "choices": [{"index": 0, "token_ids": [72, 105]}]},
+        "chat_request": {"messages": _QUESTION},
+    },
+    "DerenderCompletionRequest": {
+        "generate_responses": [{"request_id": "generate-tokens-1", "choices": [{"index": 0, "token_ids": [72, 105]}]}]
+    },
+    "AbortRequest": {"request_ids": ["generate-tokens-1"]},
     "DetokenizeRequest": {"tokens": [504, 3575]},
     "EmbeddingRequest": {"input": _TEXTS},
     "ClassifyRequest": {"input": _TEXTS},

@@ -126,10 +126,11 @@ def documented(
     return route
 
 
-def stream_of_chunks(chunk: type[msgspec.Struct]) -> Schema:
+def stream_of_chunks(chunk: type[msgspec.Struct] | Schema) -> Schema:
     """Return the content of a stream of `data: CHUNK` and at the end `data: [DONE]`; an error is a chunk, too."""
     text = "With `stream`: events of `data: JSON`, the last one `data: [DONE]`. An error is an event, too, before that."
-    data = either(chunk=struct_schema(chunk), error=OPENAI_ERRORS.schema)
+    shown = chunk if isinstance(chunk, dict) else struct_schema(chunk)
+    data = either(chunk=shown, error=OPENAI_ERRORS.schema)
     return _events(text, obj("data", data=_json_text("A chunk.", data)))
 
 

@@ -14,6 +14,7 @@ from tetrad.frontend.api.http.messages.blocks import conversation_of
 from tetrad.frontend.api.http.messages.bodies import CountTokensRequest, MessagesRequest
 from tetrad.frontend.api.http.messages.errors import messages_error
 from tetrad.frontend.api.http.messages.events import MessageEvents
+from tetrad.frontend.api.http.messages.params import message_params
 from tetrad.frontend.api.http.messages.route import MessagesRoute
 from tetrad.frontend.api.http.requests.body import read_body, read_prompt_body
 from tetrad.frontend.api.http.requests.headers import request_id_of
@@ -21,26 +22,25 @@ from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.api.http.sse.named_events import named_event, named_events
 from tetrad.frontend.api.http.sse.streams import StreamForm, stream_response, until_disconnected
-from tetrad.frontend.api.http.turns.sampling import turn_sampling_params
 from tetrad.frontend.api.http.turns.totals import TurnTotals
-from tetrad.frontend.chat.conversation import forces_calls
 from tetrad.frontend.chat.turn_stream import TurnStream
 from tetrad.frontend.chat.turns import render_conversation, start_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
-from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 
 router = APIRouter(route_class=MessagesRoute)
 
 _PING = named_event({"type": "ping"})
-_ERRORS = ErrorForm(docs.MESSAGE_ERROR, lambda error: messages_error(error, "9f2d"))
+MESSAGES_ERRORS = ErrorForm(docs.MESSAGE_ERROR, lambda error: messages_error(error, "9f2d"))
 _CREATE = documented(
     MessagesRequest,
     answer=docs.MESSAGE,
     example=docs.MESSAGE_EXAMPLE,
     events=stream_of_events(docs.MESSAGE_EVENT),
-    error_form=_ERRORS,
+    error_form=MESSAGES_ERRORS,
 )
-_COUNT = documented(CountTokensRequest, answer=docs.MESSAGE_TOKENS, example=docs.MESSAGE_TOKENS_EXAMPLE, error_form=_ERRORS)
+_COUNT = documented(
+    CountTokensRequest, answer=docs.MESSAGE_TOKENS, example=docs.MESSAGE_TOKENS_EXAMPLE, error_form=MESSAGES_ERRORS
+)
 
 
 @router.post("/v1/messages", **_CREATE)
@@ -74,19 +74,7 @@ class _Message:
         self._conversation = conversation_of(body)
         self._events = MessageEvents(f"msg_{uuid.uuid4().hex}", model, max_tokens=body.max_tokens)
         self._totals = TurnTotals()
-        config, calls = body.output_config, forces_calls(self._conversation.tool_choice)
-        form = None if config is None or calls else config.format
-        self._params = turn_sampling_params(
-            body,
-            llm.default_sampling_fields(),
-            max_tokens=body.max_tokens,
-            stop=body.stop_sequences,
-            json_format=None if form is None else StructuredOutputsParams(json=form.schema_),
-            in_deltas=body.stream,
-        )
-        # Clients switch thinking on without asking what the model can do: one that does not think answers at once.
-        if body.thinking is not None and body.thinking.type == "enabled" and llm.chat_formats.reasoning is not None:
-            self._params.thinking_token_budget = body.thinking.budget_tokens
+        self._params = message_params(llm, body, self._conversation)
 
     @property
     def form(self) -> StreamForm:

@@ -37,6 +37,11 @@ GENERATED = {
         "/v1/responses",
         {"input": "hi", "text": {"format": {"type": "json_schema", "name": "a", "schema": WEATHER}, "verbosity": "low"}},
     ),
+    "tokens": ("/inference/v1/generate", {"token_ids": [104], "sampling_params": {"n": 2, "max_tokens": 9, "logprobs": 2}}),
+    "tokens as text": (
+        "/inference/v1/generate",
+        {"token_ids": [104], "sampling_params": {"logprobs": 2}, "output_mode": "text", "return_token_ids": True},
+    ),
     "message": ("/v1/messages", {"messages": HI, "max_tokens": 400, "tools": MESSAGES_TOOLS}),
     "short message": ("/v1/messages", {"messages": HI, "max_tokens": 1}),
     "stopped message": ("/v1/messages", {"messages": HI, "max_tokens": 99, "stop_sequences": ["e"]}),
@@ -225,6 +230,11 @@ def stream_of(text):
     return [dict(line.split(": ", 1) for line in block.splitlines()) for block in text.strip().split("\n\n")]
 
 
+_TOP = {"token_id": 104, "logprob": -1.0, "rank": 1}
+GIVEN = {
+    "request_id": "generate-tokens-1",
+    "choices": [{"index": 0, "token_ids": [104], "logprobs": {"content": [_TOP | {"top_logprobs": [_TOP]}]}}],
+}
 PLAIN = {
     "POST /v1/responses/input_tokens": ("/v1/responses/input_tokens", {"input": "hi"}),
     "POST /v1/messages/count_tokens": ("/v1/messages/count_tokens", {"messages": HI}),
@@ -234,6 +244,14 @@ PLAIN = {
     "GET /api/version": ("/api/version", None),
     "GET /v1/models": ("/v1/models", None),
     "GET /v1/models/{model}": ("/v1/models/fake", None),
+    "POST /v1/completions/render": ("/v1/completions/render", {"prompt": ["hi", "ho"]}),
+    "POST /v1/chat/completions/render": ("/v1/chat/completions/render", {"messages": HI, "tools": CHAT_TOOLS}),
+    "POST /v1/messages/render": ("/v1/messages/render", {"messages": HI, "max_tokens": 9}),
+    "POST /v1/completions/derender": ("/v1/completions/derender", {"generate_responses": [GIVEN]}),
+    "POST /v1/chat/completions/derender": (
+        "/v1/chat/completions/derender",
+        {"generate_response": GIVEN, "chat_request": {"messages": HI, "logprobs": True, "top_logprobs": 1}},
+    ),
     "POST /tokenize": ("/tokenize", {"prompt": "hi", "return_token_strs": True}),
     "POST /detokenize": ("/detokenize", {"tokens": [104]}),
     "GET /tokenizer_info": ("/tokenizer_info", None),
@@ -294,6 +312,7 @@ WRONG = {
     "POST /v1/messages 400": ("/v1/messages", {"messages": HI}),
     "POST /v1/messages 404": ("/v1/messages", {"messages": HI, "max_tokens": 9, "model": "other"}),
     "GET /v1/models/{model} 404": ("/v1/models/other", None),
+    "POST /inference/v1/generate 400": ("/inference/v1/generate", {"token_ids": []}),
     "POST /tokenize 400": ("/tokenize", {}),
     "POST /api/chat 400": ("/api/chat", {"messages": HI, "options": {"num_gpu": 1}}),
     "POST /api/show 404": ("/api/show", {"model": "other"}),

@@ -28,6 +28,10 @@ ENDPOINTS = {
     "GET /v1/models/{model}",
     "POST /tokenize",
     "POST /detokenize",
+    "POST /v1/completions/render",
+    "POST /v1/chat/completions/render",
+    "POST /inference/v1/generate",
+    "POST /inference/v1/abort_requests",
     "GET /tokenizer_info",
     "GET /health",
     "GET /ping",
@@ -156,6 +160,7 @@ async def test_the_examples_of_a_model_that_generates_are_answered(http, api):
         name: content["example"] for name, content in requests_of(api).items() if tags[name] in (["generate"], ["tokens"])
     }
     examples["POST /detokenize"] = {"tokens": [104]}  # the fake vocabulary has 300 ids
+    examples["POST /inference/v1/generate"]["token_ids"] = [104]
 
     answers = {name: await http.post(name.split()[1], json=body) for name, body in examples.items()}
 

@@ -1,0 +1,140 @@
+"""/v1/completions/derender and /v1/chat/completions/derender: generated token ids as the answers of those endpoints."""
+
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tetrad.frontend.api.http.chat.documentation import CHAT_EXAMPLE
+from tetrad.frontend.api.http.chat.embeds import conversation_without_embeds
+from tetrad.frontend.api.http.chat.objects import ChatCompletion
+from tetrad.frontend.api.http.chat.router import ChatAnswer
+from tetrad.frontend.api.http.completions.router import CompletionAnswer
+from tetrad.frontend.api.http.documentation.routes import documented
+from tetrad.frontend.api.http.requests.body import read_body
+from tetrad.frontend.api.http.requests.models import llm_of
+from tetrad.frontend.api.http.scale_out.bodies import RenderChatRequest, RenderCompletionRequest
+from tetrad.frontend.api.http.scale_out.derender_bodies import DerenderChatRequest, DerenderCompletionRequest, GivenAnswer
+from tetrad.frontend.api.http.scale_out.given_answers import GivenTexts
+from tetrad.frontend.api.http.schemas.objects import Completion, UsageCount
+from tetrad.frontend.chat.conversation import Conversation
+from tetrad.frontend.chat.turn_stream import TurnStream
+from tetrad.frontend.chat.turns import callable_conversation, needs_special_tokens, prepare_turn
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.given_outputs import GivenOutputs
+from tetrad.frontend.net.together import all_of
+from tetrad.frontend.request.outputs import RequestOutput
+from tetrad.frontend.request.prompts import TokensPrompt
+from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.services.errors import InvalidRequest
+
+router = APIRouter()
+
+
+@router.post(
+    "/v1/chat/completions/derender",
+    **documented(DerenderChatRequest, answer=ChatCompletion, example=CHAT_EXAMPLE, tag="tokens"),
+)
+async def derender_chat_completion(request: Request) -> Response:
+    """Return an answer of /inference/v1/generate as that of /v1/chat/completions."""
+    body = await read_body(request, DerenderChatRequest)
+    return await _DerenderedChat(llm_of(request, body.model), body).answer()
+
+
+@router.post("/v1/completions/derender", **documented(DerenderCompletionRequest, answer=Completion, tag="tokens"))
+async def derender_completion(request: Request) -> Response:
+    """Return answers of /inference/v1/generate, one for each prompt, as that of /v1/completions."""
+    body = await read_body(request, DerenderCompletionRequest)
+    return await _DerenderedCompletion(llm_of(request, body.model), body).answer()
+
+
+class _DerenderedChat(ChatAnswer):
+    """The chat answer of outputs that a client has."""
+
+    def __init__(self, llm: AsyncLLM, body: DerenderChatRequest) -> None:
+        request = body.chat_request or RenderChatRequest(messages=[])
+        request = request.model_copy(update={"model": body.model or request.model})
+        super().__init__(llm, request, conversation_without_embeds(request), "", None)
+        self._id = body.generate_response.request_id
+        self._given = body
+        self._usage = _GivenUsage([body.prompt_tokens])
+        if body.chat_request is None:
+            self._num_top = _num_top([body.generate_response])
+
+    async def _start(self) -> TurnStream:
+        llm, given = self._llm, self._given
+        conversation = callable_conversation(self._conversation)
+        prompt, params = await self._prompt(conversation)
+        outputs = params.structured_outputs
+        waits = outputs is not None and outputs.start_after_token_ids is not None
+        output = await GivenTexts(llm, params, "generate_response").output(given.generate_response, prompt)
+        return TurnStream(GivenOutputs(output), llm.chat_formats, conversation, constraint_waits=waits)
+
+    async def _prompt(self, conversation: Conversation) -> tuple[TokensPrompt, SamplingParams]:
+        """Return the prompt, whose text decides how the output is parsed, and the parameters with the turn's constraint."""
+        llm, given = self._llm, self._given
+        if given.chat_request is not None:
+            return await prepare_turn(llm, conversation, self._params, llm.chat_formats)
+        formats, ids = llm.chat_formats, given.prompt_token_ids or given.generate_response.prompt_token_ids
+        if ids is None and formats.reasoning is not None:
+            text = "chat_request or prompt_token_ids is required: this model reasons, and the prompt may have begun that."
+            raise InvalidRequest(text, field="chat_request")
+        text = await llm.texts.detokenize(ids or [], skip_special_tokens=False)
+        params = dataclasses.replace(self._params, skip_special_tokens=not needs_special_tokens(formats, conversation))
+        return TokensPrompt(prompt=text, prompt_token_ids=ids or []), params
+
+
+class _DerenderedCompletion(CompletionAnswer):
+    """The completion of outputs that a client has."""
+
+    def __init__(self, llm: AsyncLLM, body: DerenderCompletionRequest) -> None:
+        request = body.completion_request or RenderCompletionRequest(prompt="-")
+        request = request.model_copy(update={"model": body.model or request.model})
+        super().__init__(llm, request, "", (), None)
+        self._id = body.generate_responses[0].request_id
+        self._given = body
+        self._usage = _GivenUsage(body.prompt_tokens or [None] * len(body.generate_responses))
+        if body.completion_request is None:
+            self._num_shown = max(choice.index + 1 for each in body.generate_responses for choice in each.choices)
+            self._num_top = _num_top(body.generate_responses)
+
+    async def _outputs(self) -> AsyncIterator[list[tuple[int, RequestOutput]]]:
+        given = self._given
+        texts = GivenTexts(self._llm, self._params, "generate_responses")
+        prompts = given.prompt_token_ids or [None] * len(given.generate_responses)
+        outputs = await all_of(
+            texts.output(each, TokensPrompt(prompt_token_ids=ids or each.prompt_token_ids or []))
+            for each, ids in zip(given.generate_responses, prompts, strict=True)
+        )
+        return _all_at_once(outputs)
+
+
+class _GivenUsage(UsageCount):
+    """Counts the tokens of outputs whose prompts the client may have counted itself.
+
+    Args:
+        num_prompt_tokens: of each prompt; None: its ids are counted.
+    """
+
+    def __init__(self, num_prompt_tokens: Sequence[int | None]) -> None:
+        super().__init__()
+        self._given = num_prompt_tokens
+
+    def add(self, place: int, output: RequestOutput, *, num_tokens: int | None = None) -> None:
+        """Count an output of the `place`-th prompt."""
+        super().add(place, output, num_tokens=num_tokens)
+        given = self._given[place]
+        if given is not None:
+            self._prompts[place] = (given, 0)
+
+
+async def _all_at_once(outputs: Sequence[RequestOutput]) -> AsyncIterator[list[tuple[int, RequestOutput]]]:
+    yield list(enumerate(outputs))
+
+
+def _num_top(answers: Sequence[GivenAnswer]) -> int:
+    """Return the most candidates that a token of the answers has."""
+    contents = [choice.logprobs.content or () for each in answers for choice in each.choices if choice.logprobs is not None]
+    return max((len(position.top_logprobs) for content in contents for position in content), default=0)

@@ -1,0 +1,103 @@
+"""Derender bodies: token ids that were generated, with the requests that they answer, in vLLM's field names."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from tetrad.frontend.api.http.scale_out.bodies import RenderChatRequest, RenderCompletionRequest
+from tetrad.frontend.api.http.schemas.fields import Body, Flag, Integer, TokenIds
+from tetrad.services.errors import InvalidRequest
+
+_MODEL = "A name that /v1/models lists. Unset: the first model."
+_STREAM = "Must be false: an answer is derendered whole. output_mode text of /inference/v1/generate streams text."
+
+
+class GivenLogprob(Body):
+    """The log-probability of a token."""
+
+    token_id: Integer = Field(ge=0, description="The token.")
+    logprob: float = Field(description="Its log-probability.")
+    rank: Integer | None = Field(None, description="1 for the most likely token of the position.")
+
+
+class GivenPosition(GivenLogprob):
+    """A generated token and its rivals."""
+
+    top_logprobs: list[GivenLogprob] = Field(default_factory=list, description="The most likely tokens.")
+
+
+class GivenLogprobs(Body):
+    """Log-probabilities by token ids."""
+
+    content: list[GivenPosition] | None = Field(None, description="One entry for each token.")
+
+
+class GivenChoice(Body):
+    """One output."""
+
+    index: Integer = Field(ge=0, description="Which of the n outputs.")
+    token_ids: TokenIds = Field(min_length=1, description="What was generated.")
+    finish_reason: str | None = Field("stop", description="Why it ended.")
+    stop_reason: Integer | str | None = Field(None, description="The stop string or token id that ended it.")
+    logprobs: GivenLogprobs | None = Field(None, description="Of the tokens.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        content = None if self.logprobs is None else self.logprobs.content
+        if content is not None and [each.token_id for each in content] != self.token_ids:
+            raise InvalidRequest("logprobs.content must have an entry for each of token_ids, in their order.", field="logprobs")
+        return self
+
+
+class GivenAnswer(Body):
+    """An answer of /inference/v1/generate with output_mode tokens."""
+
+    request_id: str = Field(description="The id of the answer.")
+    output_mode: Literal["tokens"] = Field("tokens", description="Always tokens: text needs no derendering.")
+    choices: list[GivenChoice] = Field(min_length=1, description="The outputs.")
+    prompt_token_ids: TokenIds | None = Field(None, description="The prompt, if the answer has it.")
+
+
+class DerenderChatRequest(Body):
+    """POST /v1/chat/completions/derender."""
+
+    stream: Flag = Field(False, description=_STREAM)
+    model: str | None = Field(None, description=_MODEL)
+    generate_response: GivenAnswer = Field(description="What /inference/v1/generate answered.")
+    prompt_tokens: Integer | None = Field(None, ge=0, description="Tokens of the prompt, for usage. Unset: those of its ids.")
+    prompt_token_ids: TokenIds | None = Field(None, description="The prompt. Unset: that of generate_response.")
+    chat_request: RenderChatRequest | None = Field(
+        None, description="The request that was rendered; its tools, its formats and what it wants to see."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _check_whole(self.stream)
+        return self
+
+
+class DerenderCompletionRequest(Body):
+    """POST /v1/completions/derender."""
+
+    stream: Flag = Field(False, description=_STREAM)
+    model: str | None = Field(None, description=_MODEL)
+    generate_responses: list[GivenAnswer] = Field(min_length=1, description="An answer for each prompt, in their order.")
+    prompt_tokens: list[Integer] | None = Field(None, description="Tokens of each prompt, for usage. Unset: those of its ids.")
+    prompt_token_ids: list[TokenIds | None] | None = Field(None, description="The prompts. Unset: those of the answers.")
+    completion_request: RenderCompletionRequest | None = Field(None, description="The request that was rendered.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _check_whole(self.stream)
+        for name in ("prompt_tokens", "prompt_token_ids"):
+            given, number = getattr(self, name), len(self.generate_responses)
+            if given is not None and len(given) != number:
+                text = f"{name} must have an entry for each of the {number} generate_responses, got {len(given)}."
+                raise InvalidRequest(text, field=name)
+        return self
+
+
+def _check_whole(stream: bool) -> None:
+    if stream:
+        text = "stream is not supported by the derender endpoint; /inference/v1/generate streams text with output_mode text."
+        raise InvalidRequest(text, field="stream")
