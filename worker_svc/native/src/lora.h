@@ -1,7 +1,9 @@
 // LoRA: low-rank changes of products. A token's adapter adds b (a x) to what the base model computes for it: `shrink` makes
-// a x for some ranks, `expand` adds its product with b to a few outputs. Each token by itself, so that its results do not depend
-// on the tokens beside it.
+// a x for some ranks, `expand` adds its product with b to a few outputs. Tokens of one adapter are computed together, so that its
+// matrices are loaded once for them; each has sums of its own, which do not depend on the tokens beside it.
 #pragma once
+#include <type_traits>
+
 #include "vec.h"
 
 namespace tetrad {
@@ -16,6 +18,9 @@ struct LoraPart {
 
 // What an adapter changes of one product. Without parts: nothing.
 struct LoraSite {
+  // Where a rank's row of a begins.
+  const uint8_t* row(int64_t which, int64_t columns) const { return static_cast<const uint8_t*>(a) + which * columns * bits / 8; }
+
   int64_t rank;      // of all parts together
   int64_t num_parts;
   const void* a;     // [rank, columns]; of a table of embeddings [vocabulary, rank] float32
@@ -23,32 +28,52 @@ struct LoraSite {
   int32_t bits, is_bfloat;  // of the elements of a and b, as those of a matrix
 };
 
-constexpr int64_t RANKS_AT_ONCE = 8;
+constexpr int64_t RANKS_AT_ONCE = 8;  // of one item
+constexpr int64_t LINE_BYTES = 64;    // of the processor's cache
+constexpr int64_t ROWS_AT_ONCE = 4;   // of one adapter, for which its matrices are loaded once
 
-// out[k] = a[k] x for ranks `first` up to `last`.
-template <typename Element>
-inline void shrink_as(const LoraSite& site, const float* x, int64_t columns, int64_t first, int64_t last, float* out) {
-  for (int64_t rank = first; rank < last; rank += RANKS_AT_ONCE) {
-    const int64_t count = last - rank < RANKS_AT_ONCE ? last - rank : RANKS_AT_ONCE;
-    const Element* rows[RANKS_AT_ONCE];
-    for (int64_t k = 0; k < RANKS_AT_ONCE; k++)
-      rows[k] = static_cast<const Element*>(site.a) + (rank + (k < count ? k : 0)) * columns;
-    vf sums[RANKS_AT_ONCE] = {};
+// Some rows that have one adapter.
+struct AdaptedRows {
+  int64_t count;  // at most ROWS_AT_ONCE
+  const float* from[ROWS_AT_ONCE];
+  float* to[ROWS_AT_ONCE];
+};
+
+// to[k] = a[k] from for ranks `first` up to `last`, of each row. A row's sums do not depend on the number of rows.
+// As many bytes are fetched of `ahead` as are read here.
+template <typename Element, int ROWS>
+inline void shrink_as(const LoraSite& site, const AdaptedRows& rows, int64_t columns, int64_t first, int64_t last,
+                      const uint8_t* ahead) {
+  constexpr int64_t RANKS = ROWS > 2 ? RANKS_AT_ONCE / 2 : RANKS_AT_ONCE;  // as many sums as there are registers for
+  constexpr int64_t BYTES = RANKS * LANES * sizeof(Element);               // of a in one pass of the inner loop
+  for (int64_t rank = first; rank < last; rank += RANKS) {
+    const int64_t count = last - rank < RANKS ? last - rank : RANKS;
+    const Element* a[RANKS];
+    for (int64_t k = 0; k < RANKS; k++) a[k] = static_cast<const Element*>(site.a) + (rank + (k < count ? k : 0)) * columns;
+    vf sums[ROWS][RANKS] = {};
     int64_t i = 0;
     for (; i + LANES <= columns; i += LANES) {
-      const vf value = load(x + i);
-      for (int64_t k = 0; k < RANKS_AT_ONCE; k++) sums[k] += value * load(rows[k] + i);
+      for (int64_t line = 0; line < BYTES; line += LINE_BYTES) prefetch(ahead + line);
+      ahead += BYTES;
+      vf values[ROWS];
+      for (int row = 0; row < ROWS; row++) values[row] = load(rows.from[row] + i);
+      for (int64_t k = 0; k < RANKS; k++) {
+        const vf weights = load(a[k] + i);
+        for (int row = 0; row < ROWS; row++) sums[row][k] += values[row] * weights;
+      }
     }
-    for (int64_t k = 0; k < count; k++) {
-      float total = sum(sums[k]);
-      for (int64_t j = i; j < columns; j++) total += x[j] * to_float(rows[k][j]);
-      out[rank + k] = total;
-    }
+    for (int row = 0; row < ROWS; row++)
+      for (int64_t k = 0; k < count; k++) {
+        float total = sum(sums[row][k]);
+        for (int64_t j = i; j < columns; j++) total += rows.from[row][j] * to_float(a[k][j]);
+        rows.to[row][rank + k] = total;
+      }
   }
 }
 
-template <typename Element>
-inline void expand_as(const LoraSite& site, const float* shrunk, int64_t first, int64_t size, float* out) {
+// Add the change of outputs `first` .. `first + size` to each row.
+template <typename Element, int ROWS>
+inline void expand_as(const LoraSite& site, const AdaptedRows& rows, int64_t first, int64_t size) {
   for (int64_t block = first; block < first + size; block += LANES)
     for (int64_t p = 0; p < site.num_parts; p++) {
       const LoraPart& part = site.parts[p];
@@ -56,29 +81,62 @@ inline void expand_as(const LoraSite& site, const float* shrunk, int64_t first, 
       if (place < 0 || place >= part.count) continue;
       const Element* b = static_cast<const Element*>(part.b) + place * part.rank;
       // Sums of every fourth rank, so that no multiply-add waits for the one before.
-      const float* t = shrunk + part.offset;
-      vf sums[4] = {};
+      vf sums[ROWS][4] = {};
       int64_t k = 0;
       for (; k + 4 <= part.rank; k += 4)
-        for (int64_t i = 0; i < 4; i++) sums[i] += load(b + (k + i) * LANES) * t[k + i];
-      for (; k < part.rank; k++) sums[0] += load(b + k * LANES) * t[k];
-      const vf change = ((sums[0] + sums[1]) + (sums[2] + sums[3])) * part.scale;
-      store(out + (block - first), load(out + (block - first)) + change);
+        for (int64_t i = 0; i < 4; i++) {
+          const vf weights = load(b + (k + i) * LANES);
+          for (int row = 0; row < ROWS; row++) sums[row][i] += weights * rows.from[row][part.offset + k + i];
+        }
+      for (; k < part.rank; k++) {
+        const vf weights = load(b + k * LANES);
+        for (int row = 0; row < ROWS; row++) sums[row][0] += weights * rows.from[row][part.offset + k];
+      }
+      for (int row = 0; row < ROWS; row++) {
+        const vf change = ((sums[row][0] + sums[row][1]) + (sums[row][2] + sums[row][3])) * part.scale;
+        float* to = rows.to[row] + (block - first);
+        store(to, load(to) + change);
+      }
     }
 }
 
-// See shrink_as.
-inline void shrink(const LoraSite& site, const float* x, int64_t columns, int64_t first, int64_t last, float* out) {
-  if (site.bits == 32) return shrink_as<float>(site, x, columns, first, last, out);
-  if (site.is_bfloat) return shrink_as<bfloat_t>(site, x, columns, first, last, out);
-  shrink_as<half_t>(site, x, columns, first, last, out);
+// Call work with a number of the elements' type, and with the number of rows as a constant.
+template <typename Work>
+inline void with_rows(const LoraSite& site, const AdaptedRows& rows, Work work) {
+  const auto with_element = [&](auto count) {
+    if (site.bits == 32) return work(float{}, count);
+    if (site.is_bfloat) return work(bfloat_t{}, count);
+    work(half_t{}, count);
+  };
+  switch (rows.count) {
+    case 1: return with_element(std::integral_constant<int, 1>{});
+    case 2: return with_element(std::integral_constant<int, 2>{});
+    case 3: return with_element(std::integral_constant<int, 3>{});
+    case 4: return with_element(std::integral_constant<int, 4>{});
+  }
 }
 
-// Add the change of outputs `first` .. `first + size` to out; `first` and `size` are multiples of LANES.
-inline void expand(const LoraSite& site, const float* shrunk, int64_t first, int64_t size, float* out) {
-  if (site.bits == 32) return expand_as<float>(site, shrunk, first, size, out);
-  if (site.is_bfloat) return expand_as<bfloat_t>(site, shrunk, first, size, out);
-  expand_as<half_t>(site, shrunk, first, size, out);
+// See shrink_as. `ahead`: what a thread most likely reads next.
+inline void shrink(const LoraSite& site, const AdaptedRows& rows, int64_t columns, int64_t first, int64_t last, const uint8_t* ahead) {
+  with_rows(site, rows, [&](auto element, auto count) {
+    shrink_as<decltype(element), count>(site, rows, columns, first, last, ahead);
+  });
+}
+
+// Ask for what `expand` reads of b.
+inline void fetch_b(const LoraSite& site, int64_t first, int64_t size) {
+  for (int64_t p = 0; p < site.num_parts; p++) {
+    const LoraPart& part = site.parts[p];
+    const int64_t place = first - part.first, row_bytes = part.rank * site.bits / 8;
+    if (place < 0 || place >= part.count) continue;
+    const uint8_t* b = static_cast<const uint8_t*>(part.b) + place * row_bytes;
+    for (int64_t line = 0; line < size * row_bytes; line += LINE_BYTES) prefetch(b + line);
+  }
+}
+
+// See expand_as; `first` and `size` are multiples of LANES.
+inline void expand(const LoraSite& site, const AdaptedRows& rows, int64_t first, int64_t size) {
+  with_rows(site, rows, [&](auto element, auto count) { expand_as<decltype(element), count>(site, rows, first, size); });
 }
 
 }  // namespace tetrad

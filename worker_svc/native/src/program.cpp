@@ -4,6 +4,7 @@
 // the same list; they share the items of each operation, and none begins the next before all are done. The C functions at the
 // end are all that Python sees.
 #include <algorithm>
+#include <functional>
 #include <system_error>
 
 #include "attention.h"
@@ -18,19 +19,27 @@
 
 namespace tetrad {
 
+// Some tokens that have one adapter.
+struct TokensOfAdapter {
+  int32_t count = 0;  // at most ROWS_AT_ONCE
+  int32_t tokens[ROWS_AT_ONCE];
+};
+
 struct Program {
   std::vector<Operation> operations;
   std::vector<int64_t> widths;  // columns of each buffer
   Heads heads;
-  std::vector<Phase> phases;  // three for each operation
+  std::vector<Phase> phases;  // two for each operation
   int64_t num_groups = 1;
   std::vector<Sequence> sequences;  // [G, R]
   std::vector<Tile> tiles;          // the same in all groups
   int64_t most_chosen = 0;          // experts of a token
   Pairs pairs;                      // of the layer at hand
+  std::vector<uint8_t> order;       // [T], rows of each piece of TOKENS_AT_ONCE tokens, those of one adapter side by side
+  std::vector<TokensOfAdapter> adapted;
 
   Program(const Operation* list, int64_t count, const int64_t* buffer_widths, int64_t num_buffers, Heads its_heads)
-      : operations(list, list + count), widths(buffer_widths, buffer_widths + num_buffers), heads(its_heads), phases(3 * count) {
+      : operations(list, list + count), widths(buffer_widths, buffer_widths + num_buffers), heads(its_heads), phases(2 * count) {
     for (const Operation& operation : operations) {
       num_groups = std::max<int64_t>(num_groups, operation.group + 1);
       if (operation.routing) most_chosen = std::max<int64_t>(most_chosen, operation.routing->num_chosen);
@@ -45,6 +54,7 @@ class Run {
       : program_(program), step_(step), buffers_(buffers), quantized_(quantized), team_(team) {
     for (auto& phase : program.phases) phase.begin();
     if (step.pages) lay_tiles();
+    if (step.adapters) group_tokens();
     program.pairs.make_room(step.num_tokens, program.most_chosen);
   }
 
@@ -54,7 +64,7 @@ class Run {
   void work() {
     for (size_t index = 0; index < program_.operations.size(); index++) {
       const Operation& operation = program_.operations[index];
-      Phase* phases = &program_.phases[3 * index];
+      Phase* phases = &program_.phases[2 * index];
       switch (operation.kind) {
         case EMBED: embed(operation, phases[0]); break;
         case NORM: norm(operation, phases[0]); break;
@@ -100,6 +110,31 @@ class Run {
     return site(operation, program_.pairs.tokens[place], program_.pairs.experts[place]);
   }
 
+  // Find the tokens of each adapter within the pieces that products take.
+  void group_tokens() {
+    program_.order.resize(step_.num_tokens);
+    program_.adapted.clear();
+    for (int64_t begin = 0; begin < step_.num_tokens; begin += TOKENS_AT_ONCE) {
+      const int64_t count = std::min(TOKENS_AT_ONCE, step_.num_tokens - begin);
+      const LoraSite* const* adapters = step_.adapters + begin;
+      uint8_t* order = program_.order.data() + begin;
+      sort_rows(adapters, count, order);
+      TokensOfAdapter together;
+      for (int64_t i = 0; i < count; i++) {
+        together.tokens[together.count++] = static_cast<int32_t>(begin + order[i]);
+        if (i + 1 < count && adapters[order[i + 1]] == adapters[order[i]] && together.count < ROWS_AT_ONCE) continue;
+        if (adapters[order[i]]) program_.adapted.push_back(together);
+        together.count = 0;
+      }
+    }
+  }
+
+  // Sort rows by what they point at; equal ones stay in their order.
+  static void sort_rows(const LoraSite* const* of, int64_t count, uint8_t* order) {
+    for (int64_t i = 0; i < count; i++) order[i] = static_cast<uint8_t>(i);
+    std::sort(order, order + count, [&](uint8_t a, uint8_t b) { return of[a] != of[b] ? std::less<>()(of[a], of[b]) : a < b; });
+  }
+
   // Longest sequences come first in a step, so the last items are the smallest.
   void lay_tiles() {
     const Heads& heads = program_.heads;
@@ -142,12 +177,13 @@ class Run {
   }
 
   static void adapt_embedding(const LoraSite& its, int64_t id, int64_t size, float* out) {
-    const float* shrunk = static_cast<const float*>(its.a) + id * its.rank;
+    AdaptedRows rows{1, {static_cast<const float*>(its.a) + id * its.rank}, {}};
     for (int64_t first = 0; first < size; first += LANES) {
       float block[LANES] = {};
       const int64_t count = std::min<int64_t>(LANES, size - first);
       std::memcpy(block, out + first, count * sizeof(float));
-      expand(its, shrunk, first, LANES, block);
+      rows.to[0] = block;
+      expand(its, rows, first, LANES);
       std::memcpy(out + first, block, count * sizeof(float));
     }
   }
@@ -177,22 +213,14 @@ class Run {
 
   void linear(const Operation& operation, Phase* phases) {
     const Matrix& matrix = *operation.matrix;
-    if (matrix.is_split) {
-      phases[0].work_off(step_.num_tokens, [&](int64_t token) {
-        split_row(row(operation.source, token), matrix.columns, split(token, matrix.columns));
+    // A source whose rows a norm has quantized is prepared already.
+    const bool is_prepared = !matrix.is_split && !matrix.is_fixed && (!matrix.is_quantized() || operation.quantize);
+    const int64_t num_shrunk = is_adapted(operation) ? static_cast<int64_t>(program_.adapted.size()) * rank_pieces() : 0;
+    const int64_t num_prepared = is_prepared ? 0 : step_.num_tokens;
+    if (num_shrunk + num_prepared)
+      phases[0].work_off(num_shrunk + num_prepared, [&](int64_t item) {
+        item < num_shrunk ? shrink_tokens(operation, item) : prepare(operation, item - num_shrunk);
       });
-    }
-    if (matrix.is_fixed) {
-      phases[0].work_off(step_.num_tokens, [&](int64_t token) {
-        fix_row(row(operation.source, token), matrix.columns, quantized_ + token * fixed_bytes(matrix.columns));
-      });
-    }
-    if (matrix.is_quantized() && !operation.quantize) {  // nobody has quantized the source yet
-      phases[0].work_off(step_.num_tokens, [&](int64_t token) {
-        quantize_row(row(operation.source, token), matrix.columns, activations(token, matrix.columns));
-      });
-    }
-    if (is_adapted(operation)) shrink_rows(operation, phases[2]);
     const Shares shares(matrix, team_.size());
     const int64_t pieces = (step_.num_tokens + TOKENS_AT_ONCE - 1) / TOKENS_AT_ONCE;
     const int64_t row_bytes = prepared_bytes(matrix);
@@ -203,6 +231,7 @@ class Run {
       const Product product{operation, matrix, operation.first, end - begin, row(operation.source, begin), width(operation.source),
                             quantized_ + begin * row_bytes, nullptr, row(operation.target, begin) + operation.column,
                             width(operation.target), is_adapted(operation) ? sites : nullptr,
+                            is_adapted(operation) ? &program_.order[begin] : nullptr,
                             is_adapted(operation) ? row(operation.shrunk, begin) : nullptr, width(operation.shrunk)};
       const int64_t span = item % shares.spans;
       Top tops[TOKENS_AT_ONCE];
@@ -240,12 +269,15 @@ class Run {
     const int64_t columns = any.columns, outputs = any.num_outputs(), row_bytes = Activations::size_bytes(columns);
     const int64_t num_rows = step_.num_tokens * (operation.is_by_place ? operation.routing->num_chosen : 1);
     const float* source = buffers_[operation.source];
-    if (any.is_quantized() && !operation.quantize) {
-      phases[0].work_off(num_rows, [&](int64_t row) {
+    const int64_t num_pairs = step_.num_tokens * operation.routing->num_chosen;
+    const int64_t num_shrunk = is_adapted(operation) ? num_pairs * rank_pieces() : 0;
+    const int64_t num_prepared = any.is_quantized() && !operation.quantize ? num_rows : 0;
+    if (num_shrunk + num_prepared)
+      phases[0].work_off(num_shrunk + num_prepared, [&](int64_t item) {
+        if (item < num_shrunk) return shrink_pair(operation, item);
+        const int64_t row = item - num_shrunk;
         quantize_row(source + row * columns, columns, Activations::at(quantized_ + row * row_bytes, columns));
       });
-    }
-    if (is_adapted(operation)) shrink_pairs(operation, phases[2]);
     const int64_t shrunk_stride = stride_of_pairs(operation);
     const Shares shares(any, team_.size());
     // All threads must see one count, also one that comes late, when a later layer has sorted its pairs: it is that of the most pieces.
@@ -264,9 +296,11 @@ class Run {
       }
       const LoraSite* sites[TOKENS_AT_ONCE];
       for (int64_t i = 0; is_adapted(operation) && i < piece.count; i++) sites[i] = pair_site(operation, piece.first + i);
+      uint8_t order[TOKENS_AT_ONCE];
+      if (is_adapted(operation)) sort_rows(sites, piece.count, order);
       const Product product{operation, matrix, operation.first ? operation.first + piece.expert * matrix.rows : nullptr, piece.count, x,
                             columns, quantized_ + (tokens ? 0 : piece.first * row_bytes), tokens,
-                            buffers_[operation.target] + piece.first * outputs, outputs, is_adapted(operation) ? sites : nullptr,
+                            buffers_[operation.target] + piece.first * outputs, outputs, is_adapted(operation) ? sites : nullptr, order,
                             is_adapted(operation) ? buffers_[operation.shrunk] + piece.first * shrunk_stride : nullptr, shrunk_stride};
       compute(product, shares, item, nullptr);
     });
@@ -306,15 +340,40 @@ class Run {
   }
 
   // Few tokens are shared out by ranks.
-  void shrink_rows(const Operation& operation, Phase& phase) {
-    const int64_t pieces = (step_.adapter_rank + RANKS_AT_ONCE - 1) / RANKS_AT_ONCE;
-    phase.work_off(step_.num_tokens * pieces, [&](int64_t item) {
-      const int64_t token = item / pieces, first = item % pieces * RANKS_AT_ONCE;
-      const LoraSite* its = site(operation, token);
-      if (!its || first >= its->rank) return;
-      shrink(*its, row(operation.source, token), operation.matrix->columns, first, std::min(first + RANKS_AT_ONCE, its->rank),
-             row(operation.shrunk, token));
-    });
+  int64_t rank_pieces() const { return (step_.adapter_rank + RANKS_AT_ONCE - 1) / RANKS_AT_ONCE; }
+
+  // Make a x of some ranks and of some tokens that have one adapter.
+  void shrink_tokens(const Operation& operation, int64_t item) const {
+    const TokensOfAdapter& its = program_.adapted[item / rank_pieces()];
+    const LoraSite* found = site(operation, its.tokens[0]);
+    const int64_t first = item % rank_pieces() * RANKS_AT_ONCE;
+    if (!found || first >= found->rank) return;
+    AdaptedRows rows;
+    rows.count = its.count;
+    for (int64_t i = 0; i < its.count; i++) {
+      rows.from[i] = row(operation.source, its.tokens[i]);
+      rows.to[i] = row(operation.shrunk, its.tokens[i]);
+    }
+    const int64_t columns = operation.matrix->columns, last = std::min(first + RANKS_AT_ONCE, found->rank);
+    shrink(*found, rows, columns, first, last, ahead_of(operation, item, found->row(first, columns)));
+  }
+
+  // The a that a thread most likely reads behind an item's; `otherwise`, if there is none.
+  const uint8_t* ahead_of(const Operation& operation, int64_t item, const uint8_t* otherwise) const {
+    const int64_t next = item + team_.size();
+    if (next >= static_cast<int64_t>(program_.adapted.size()) * rank_pieces()) return otherwise;
+    const LoraSite* its = site(operation, program_.adapted[next / rank_pieces()].tokens[0]);
+    const int64_t first = next % rank_pieces() * RANKS_AT_ONCE;
+    return its && first < its->rank ? its->row(first, operation.matrix->columns) : otherwise;
+  }
+
+  // Make of a token's row what the products of a matrix read.
+  void prepare(const Operation& operation, int64_t token) const {
+    const Matrix& matrix = *operation.matrix;
+    const float* source = row(operation.source, token);
+    if (matrix.is_split) return split_row(source, matrix.columns, split(token, matrix.columns));
+    if (matrix.is_fixed) return fix_row(source, matrix.columns, quantized_ + token * fixed_bytes(matrix.columns));
+    quantize_row(source, matrix.columns, activations(token, matrix.columns));
   }
 
   // The columns of a pair in the buffer for a x of experts, which has room for the most pairs of a token.
@@ -322,16 +381,14 @@ class Run {
     return is_adapted(operation) ? width(operation.shrunk) / program_.most_chosen : 0;
   }
 
-  void shrink_pairs(const Operation& operation, Phase& phase) {
-    const int64_t pieces = (step_.adapter_rank + RANKS_AT_ONCE - 1) / RANKS_AT_ONCE, stride = stride_of_pairs(operation);
+  void shrink_pair(const Operation& operation, int64_t item) const {
+    const int64_t place = item / rank_pieces(), first = item % rank_pieces() * RANKS_AT_ONCE;
+    const LoraSite* its = pair_site(operation, place);
+    if (!its || first >= its->rank) return;
     const int64_t columns = operation.matrix->columns;
-    phase.work_off(step_.num_tokens * operation.routing->num_chosen * pieces, [&](int64_t item) {
-      const int64_t place = item / pieces, first = item % pieces * RANKS_AT_ONCE;
-      const LoraSite* its = pair_site(operation, place);
-      if (!its || first >= its->rank) return;
-      const float* x = buffers_[operation.source] + (operation.is_by_place ? place : program_.pairs.tokens[place]) * columns;
-      shrink(*its, x, columns, first, std::min(first + RANKS_AT_ONCE, its->rank), buffers_[operation.shrunk] + place * stride);
-    });
+    const float* x = buffers_[operation.source] + (operation.is_by_place ? place : program_.pairs.tokens[place]) * columns;
+    const AdaptedRows rows{1, {x}, {buffers_[operation.shrunk] + place * stride_of_pairs(operation)}};
+    shrink(*its, rows, columns, first, std::min(first + RANKS_AT_ONCE, its->rank), its->row(first, columns));
   }
 
   // Of an item's outputs only the largest is kept, and its index: the target has the values of all spans, then the indices.
