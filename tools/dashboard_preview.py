@@ -53,7 +53,7 @@ class Prometheus:
             found = json.load(response)["data"]["result"]
         return [
             (
-                re.sub(r"\{\{(\w+)\}\}", lambda label: each["metric"].get(label[1], ""), target["legendFormat"]).strip(),  # noqa: B023
+                re.sub(r"\{\{(\w+)\}\}", lambda label: each["metric"].get(label[1], ""), target["legendFormat"]).strip(),  # noqa: B023 - called at once
                 [float(at) - self._end for at, _ in each["values"]],
                 [float(value) for _, value in each["values"]],
             )

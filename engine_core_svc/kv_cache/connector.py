@@ -43,7 +43,7 @@ class KVConnector:
 
     # --- blocks that the plan being made can bring -------------------------------------------------------------------
 
-    def has(self, key: bytes) -> bool:  # noqa: ARG002
+    def has(self, key: bytes) -> bool:  # noqa: ARG002 - of the interface
         """Return whether the plan that is made next can bring this content to the device."""
         return False
 
@@ -63,14 +63,14 @@ class KVConnector:
         """Whether a plan is needed to begin transfers, although no request computes anything."""
         return False
 
-    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> int:  # noqa: ARG002
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> int:  # noqa: ARG002 - of the interface
         """Return how many tokens behind these could be fetched; called whenever the request could begin, without effects."""
         return 0
 
     def update_state_after_alloc(self, load: BlockLoad) -> None:
         """Fetch these blocks: begin with the plan that is made next."""
 
-    def request_finished(self, request: Request, blocks: Sequence[int]) -> bool:  # noqa: ARG002
+    def request_finished(self, request: Request, blocks: Sequence[int]) -> bool:  # noqa: ARG002 - of the interface
         """Return whether the blocks of a request that has ended are kept until `sent` names it."""
         return False
 

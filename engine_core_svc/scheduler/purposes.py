@@ -62,7 +62,7 @@ class Pooling:
     def __init__(self, states: RequestStates) -> None:
         self._states = states
 
-    def apply(self, request: Request, token_ids: Iterable[int], result: ModelRunnerOutput) -> EngineCoreOutput:  # noqa: ARG002
+    def apply(self, request: Request, token_ids: Iterable[int], result: ModelRunnerOutput) -> EngineCoreOutput:  # noqa: ARG002 - of the protocol
         """End the request with its vector; without one it has failed."""
         vector = result.pooling_outputs.get(request.key)
         status = RequestStatus.FINISHED_ERROR if vector is None else RequestStatus.FINISHED_STOPPED

@@ -267,35 +267,8 @@ class AsyncLLM:
         return await self._intake.take(request)
 
     @counting_errors
-    async def render(
-        self,
-        prompt: PromptType,
-        sampling_params: SamplingParams,
-        request_id: str,
-        *,
-        priority: int = 0,
-        lora_request: LoRARequest | None = None,
-        add_special_tokens: bool = True,
-        truncate_prompt_tokens: int | None = None,
-        truncation_side: str = "left",
-        cache_salt: str = "",
-    ) -> RenderedPrompt:
-        """Check a request and tokenize its prompt as `add_request` does, and send nothing. Arguments and errors: see there."""
-        request = NewRequest(
-            request_id=request_id,
-            prompt=prompt,
-            params=sampling_params,
-            priority=priority,
-            lora_request=lora_request,
-            add_special_tokens=add_special_tokens,
-            truncate_prompt_tokens=truncate_prompt_tokens,
-            truncation_side=truncation_side,
-            cache_salt=cache_salt,
-            data_parallel_rank=None,
-            arrival_time=time.time(),
-            max_logprobs=None,
-            trace_headers={},
-        )
+    async def render(self, request: NewRequest) -> RenderedPrompt:
+        """Check a request and tokenize its prompt as `add_request` does, and send nothing. Errors: see there."""
         return await self._intake.render(request)
 
     async def encode(

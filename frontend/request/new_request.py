@@ -1,7 +1,8 @@
 """NewRequest: a caller's request before any check. Made by AsyncLLM, consumed by the intake."""
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.prompts import PromptType
@@ -13,21 +14,21 @@ _MAX_I32 = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRequest:
-    """The arguments of AsyncLLM.add_request, which documents them; `arrival_time` is known."""
+    """The arguments of AsyncLLM.add_request, which documents them."""
 
     request_id: str
     prompt: PromptType
     params: SamplingParams
-    priority: int
-    lora_request: LoRARequest | None
-    add_special_tokens: bool
-    truncate_prompt_tokens: int | None
-    truncation_side: str
-    cache_salt: str
-    data_parallel_rank: int | None
-    arrival_time: float
-    max_logprobs: int | None
-    trace_headers: Mapping[str, str]
+    priority: int = 0
+    lora_request: LoRARequest | None = None
+    add_special_tokens: bool = True
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str = "left"
+    cache_salt: str = ""
+    data_parallel_rank: int | None = None
+    arrival_time: float = field(default_factory=time.time)
+    max_logprobs: int | None = None
+    trace_headers: Mapping[str, str] = field(default_factory=dict)
     prediction: str = ""
 
     def check(self) -> None:

@@ -56,7 +56,7 @@ def config_text(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
 
 def _options(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     """Return the options by their names, as `max_num_seqs`."""
-    actions = {action.dest: action for action in parser._actions if action.dest not in (*_OWN, _NAMED_MODEL)}  # noqa: SLF001
+    actions = {action.dest: action for action in parser._actions if action.dest not in (*_OWN, _NAMED_MODEL)}  # noqa: SLF001 - argparse lists them nowhere else
     return {_MODEL: actions.pop(_MODEL), **actions} if _MODEL in actions else actions
 
 

@@ -13,7 +13,7 @@ from tetrad.services.packages import require_packages
 require_packages("This command", ("cli",))
 
 import httpx as httpx  # noqa: E402 - modules that need httpx import it from here, and so get the error above
-import httpx_sse  # noqa: E402
+import httpx_sse  # noqa: E402 - behind the same check
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _STATUS_OF_TYPE = {"invalid_request_error": 400, "rate_limit_error": 429}

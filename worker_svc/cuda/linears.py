@@ -11,7 +11,7 @@ import torch
 
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.cuda.output_layer import output_layer
-from tetrad.worker_svc.layers.linear import Linear, PlainLinear
+from tetrad.worker_svc.layers.linear import Linear, PlainLinear, SideBySide
 from tetrad.worker_svc.layers.parameters import Lookup
 from tetrad.worker_svc.layers.rotary import interleave_heads
 from tetrad.worker_svc.quantization.context import product_context
@@ -126,17 +126,6 @@ class DeviceLinears:
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
         self.tensors.append(tensor)
         return tensor
-
-
-class SideBySide:
-    """A Linear of several over one input, whose forms differ."""
-
-    def __init__(self, parts: Sequence[Linear]) -> None:
-        self._parts = parts
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [T, outputs of all]."""
-        return torch.cat([part(x) for part in self._parts], 1)
 
 
 class GatheredColumns:

@@ -1,4 +1,4 @@
-"""Config values: the values of a config.json, with a record of those that were read.
+"""Config values: reads the values of a config.json and records which ones a family has read.
 
 A family reads the values that it implements. A value that changes a model's results and has not been read is refused by name: a
 model never runs as another one.

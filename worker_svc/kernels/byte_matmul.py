@@ -22,7 +22,7 @@ def byte_matmul_reference(
     dtype: torch.dtype,
     group: int,
     shape: TileShape,  # noqa: ARG001 - one signature for both
-    tickets: torch.Tensor,  # noqa: ARG001
+    tickets: torch.Tensor,  # noqa: ARG001 - as above
     row_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return x W^T + bias [T, N], in dtype. Computed in float64.

@@ -37,7 +37,7 @@ def int4_matmul_reference(
     bias: torch.Tensor | None,
     *,
     shape: TileShape,  # noqa: ARG001 - one signature for both
-    tickets: torch.Tensor,  # noqa: ARG001
+    tickets: torch.Tensor,  # noqa: ARG001 - as above
 ) -> torch.Tensor:
     """Return x W^T + bias [T, N], in x's type. Computed in float64.
 

@@ -3,7 +3,7 @@
 A device makes the layers of a model (`make_linear`); the model does not depend on the storage of weights.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -44,12 +44,23 @@ class PackedLinear:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), self._ROWS)  # noqa: SLF001 - torch has no public name for it
         self._bias = bias
-        self._run = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001
+        self._run = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001 - as above
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return [T, out_features]."""
         result: torch.Tensor = self._run(x, self._packed, self._bias, "none", [], "")
         return result
+
+
+class SideBySide:
+    """A Linear of several over one input, whose forms differ."""
+
+    def __init__(self, parts: Sequence[Linear]) -> None:
+        self._parts = parts
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [T, outputs of all]."""
+        return torch.cat([part(x) for part in self._parts], 1)
 
 
 def can_pack() -> bool:

@@ -59,9 +59,9 @@ class Rendezvous:
         gloo: Any = dist.ProcessGroupGloo  # torch's types say less than its objects do
         options = gloo._Options()  # noqa: SLF001 - torch has no public name for it
         options._timeout = timedelta(seconds=timeout_s)  # noqa: SLF001 - of what is received, too
-        options._threads = 1  # noqa: SLF001
+        options._threads = 1  # noqa: SLF001 - no public name
         try:
-            options._devices = [gloo.create_device(hostname=self._host)]  # noqa: SLF001
+            options._devices = [gloo.create_device(hostname=self._host)]  # noqa: SLF001 - no public name
             group = gloo(c10d.PrefixStore(f"{self._place.epoch}/{name}", self._store), index, size, options)
             group.allreduce([torch.zeros(1)]).wait()  # connections are made by their first use
         except (RuntimeError, OSError) as error:

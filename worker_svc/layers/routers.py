@@ -43,17 +43,17 @@ def _softmax(scores: torch.Tensor, correction: torch.Tensor | None, config: Expe
     return weights, chosen
 
 
-def _softmax_chosen(scores: torch.Tensor, correction: torch.Tensor | None, config: Experts) -> Choice:  # noqa: ARG001
+def _softmax_chosen(scores: torch.Tensor, correction: torch.Tensor | None, config: Experts) -> Choice:  # noqa: ARG001 - one signature
     weights, chosen = scores.topk(config.num_chosen, -1)
     return weights.softmax(-1), chosen
 
 
-def _sigmoid(scores: torch.Tensor, correction: torch.Tensor | None, config: Experts) -> Choice:  # noqa: ARG001
+def _sigmoid(scores: torch.Tensor, correction: torch.Tensor | None, config: Experts) -> Choice:  # noqa: ARG001 - one signature
     weights, chosen = scores.topk(config.num_chosen, -1)
     return weights.sigmoid(), chosen
 
 
-def _grouped_softmax(scores: torch.Tensor, correction: torch.Tensor | None, config: Experts) -> Choice:  # noqa: ARG001
+def _grouped_softmax(scores: torch.Tensor, correction: torch.Tensor | None, config: Experts) -> Choice:  # noqa: ARG001 - one signature
     """DeepSeek V2: the best groups are those of the best experts."""
     weights = scores.softmax(-1)
     best = weights.view(len(scores), config.num_groups, -1).amax(-1)

@@ -26,32 +26,32 @@ class SketchParameters:
     def linear(
         self,
         names: Sequence[tuple[str, int]],
-        in_features: int,  # noqa: ARG002 - of the protocol, as below
+        in_features: int,  # noqa: ARG002 - of the protocol
         *,
-        rotated: Sequence[bool] | None = None,  # noqa: ARG002
-        head_dim: int = 0,  # noqa: ARG002
-        rotary_dim: int | None = None,  # noqa: ARG002
+        rotated: Sequence[bool] | None = None,  # noqa: ARG002 - of the protocol
+        head_dim: int = 0,  # noqa: ARG002 - of the protocol
+        rotary_dim: int | None = None,  # noqa: ARG002 - of the protocol
     ) -> Linear:
         """See Parameters."""
         outputs = sum(size for _, size in names)
         return lambda x: torch.empty(len(x), outputs, device=_META)
 
-    def scalar(self, name: str) -> float:  # noqa: ARG002
+    def scalar(self, name: str) -> float:  # noqa: ARG002 - of the protocol
         """See Parameters."""
         return 1.0
 
-    def vector(self, name: str, size: int) -> torch.Tensor:  # noqa: ARG002
+    def vector(self, name: str, size: int) -> torch.Tensor:  # noqa: ARG002 - of the protocol
         """See Parameters."""
         return torch.empty(size, device=_META)
 
-    def embedding(self, name: str, rows: int, columns: int) -> torch.Tensor:  # noqa: ARG002
+    def embedding(self, name: str, rows: int, columns: int) -> torch.Tensor:  # noqa: ARG002 - of the protocol
         """See Parameters."""
         return torch.empty(rows, columns, device=_META)
 
-    def lookup(self, name: str, table: torch.Tensor) -> Lookup:  # noqa: ARG002
+    def lookup(self, name: str, table: torch.Tensor) -> Lookup:  # noqa: ARG002 - of the protocol
         """See Parameters."""
         return table.__getitem__
 
-    def output(self, name: str, table: torch.Tensor | None, rows: int, columns: int) -> Linear:  # noqa: ARG002
+    def output(self, name: str, table: torch.Tensor | None, rows: int, columns: int) -> Linear:  # noqa: ARG002 - of the protocol
         """See Parameters."""
         return self.linear([(name, rows)], columns)

@@ -84,8 +84,8 @@ class MlpLayer(Generic[M]):
         self,
         hidden: torch.Tensor,
         caches: Sequence[torch.Tensor],  # noqa: ARG002 - one signature
-        step: Step,  # noqa: ARG002
-        metadata: ByGroup[M],  # noqa: ARG002
+        step: Step,  # noqa: ARG002 - one signature
+        metadata: ByGroup[M],  # noqa: ARG002 - one signature
     ) -> None:
         """See DecoderLayer."""
         hidden.add_(self._after(self._mlp(self._before(hidden))))

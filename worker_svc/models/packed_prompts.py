@@ -1,4 +1,4 @@
-"""Packed prompts: prompts one after another in one tensor, without padding, and what encoders do with them first."""
+"""Packed prompts: puts prompts one after another into one tensor, without padding, and embeds them for encoders."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

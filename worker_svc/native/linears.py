@@ -9,7 +9,7 @@ import torch
 
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.source import QuantizedMatrix
-from tetrad.worker_svc.layers.linear import Linear, LinearFactory
+from tetrad.worker_svc.layers.linear import Linear, LinearFactory, SideBySide
 from tetrad.worker_svc.layers.parameters import HostParameters
 from tetrad.worker_svc.native.matrix_loaders import KINDS, join_stored, pack_stored
 from tetrad.worker_svc.native.program import Room
@@ -43,17 +43,6 @@ class NativeLinear:
         out = x.new_empty(len(x), self._num_outputs)
         self._program.run_on([x.contiguous(), out], self._room)
         return out
-
-
-class SideBySide:
-    """See Linear: the outputs of several over one input."""
-
-    def __init__(self, linears: Sequence[Linear]) -> None:
-        self._linears = linears
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [T, out_features]."""
-        return torch.cat([linear(x) for linear in self._linears], 1)
 
 
 class QuantizedParameters(HostParameters):

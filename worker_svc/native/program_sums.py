@@ -1,6 +1,6 @@
-"""Program sums: let a program add up what it and the other ranks have computed of a layer.
+"""Program sums: adds up the parts of a layer that the ranks of a native program have computed.
 
-In memory that the ranks share the kernels add up by themselves; any other sums they call back.
+In memory that the ranks share, the kernels add. Otherwise the kernels call back into Python, and gloo adds.
 """
 
 import ctypes

@@ -47,7 +47,7 @@ class NoPooling:
     def collect(
         self,
         rows: StepRows,  # noqa: ARG002 - of the protocol
-        hidden: torch.Tensor,  # noqa: ARG002
+        hidden: torch.Tensor,  # noqa: ARG002 - of the protocol
     ) -> tuple[list[Pooled], list[tuple[int, TetradError]]]:
         """Return nothing."""
         return [], []

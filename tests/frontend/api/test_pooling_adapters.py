@@ -16,14 +16,14 @@ POSTS = {
 
 
 @pytest.mark.parametrize("path", POSTS)
-async def test_http_requests_carry_the_adapter_that_model_names(path, adapted, engine):  # noqa: F811
+async def test_http_requests_carry_the_adapter_that_model_names(path, adapted, engine):  # noqa: F811 - the imported fixture
     answers = [await adapted.http.post(path, json=POSTS[path] | {"model": model}) for model in ("sql", "fake")]
 
     assert [answer.status_code for answer in answers] == [200, 200]
     assert sent_to(engine) == [WITH_SQL] * 2 + [WITHOUT] * 2
 
 
-async def test_grpc_calls_carry_the_adapter_that_model_names(channel, engine):  # noqa: F811
+async def test_grpc_calls_carry_the_adapter_that_model_names(channel, engine):  # noqa: F811 - the imported fixture
     stub = inference_pb2_grpc.InferenceServiceStub(channel)
     for model in ("sql", "fake"):
         await stub.Embed(inference_pb2.EmbedRequest(model=model, texts=["hello"]))

@@ -1,4 +1,4 @@
-"""What llama.cpp's converter does to tensors of some families, beyond names: transposed, reordered, multiplied ones."""
+"""GGUF tensors: transposes, reorders and scales tensors of some families as llama.cpp's converter does."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Talk commands: the lines of a chat that begin with a slash. Change the conversation and return what to print."""
+"""Talk commands: runs the slash commands of the terminal chat, which change the conversation and return text to print."""
 
 import json
 from collections.abc import Callable

@@ -28,16 +28,16 @@ from tetrad.frontend.api.http.requests.body import read_prompt_body
 from tetrad.frontend.api.http.requests.headers import data_parallel_rank_of, request_id_of
 from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts
-from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs, prompt_logprobs_json
+from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs
 from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, UsageCount, event
-from tetrad.frontend.api.http.sse.rendering import json_event, json_response, rendered
+from tetrad.frontend.api.http.sse.rendering import json_event, json_response, rendered, rendered_prompt_logprobs
 from tetrad.frontend.api.http.sse.streams import stream_response, until_disconnected
 from tetrad.frontend.chat.conversation import Conversation
 from tetrad.frontend.chat.turn_stream import TurnPart, TurnStream, TurnUpdate
 from tetrad.frontend.chat.turns import start_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.parsing.elements.pieces import AssistantTurn, Piece, Reasoning
-from tetrad.frontend.request.logprobs import drop_candidates, num_candidates
+from tetrad.frontend.request.logprobs import drop_candidates
 from tetrad.frontend.request.outputs import CompletionOutput
 from tetrad.services.timers.time_slice import TimeSlice
 
@@ -97,10 +97,8 @@ class ChatAnswer:
                 if self._body.return_token_ids:
                     result.prompt_token_ids = update.output.prompt_token_ids
                 if (positions := update.output.prompt_logprobs) is not None:
-                    num_prompt = num_candidates(positions)
+                    result.prompt_logprobs, num_prompt = await rendered_prompt_logprobs(positions, self._parts)
                     num_logprobs += num_prompt
-                    result.prompt_logprobs = await rendered(num_prompt, partial(prompt_logprobs_json, positions, self._parts))
-                    await rendered(num_prompt, partial(drop_candidates, positions))
         result.choices.sort(key=lambda choice: choice.index)
         result.usage = self._usage.usage()
         return await json_response(result, self._parts, num_logprobs)

@@ -1,6 +1,6 @@
 """Derender bodies: token ids that were generated, with the requests that they answer, in vLLM's field names."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -37,7 +37,7 @@ class GivenChoice(Body):
 
     index: Integer = Field(ge=0, description="Which of the n outputs.")
     token_ids: TokenIds = Field(min_length=1, description="What was generated.")
-    finish_reason: str | None = Field("stop", description="Why it ended.")
+    finish_reason: Literal["stop", "length", "abort", "repetition"] | None = Field("stop", description="Why it ended.")
     stop_reason: Integer | str | None = Field(None, description="The stop string or token id that ended it.")
     logprobs: GivenLogprobs | None = Field(None, description="Of the tokens.")
 
@@ -56,6 +56,14 @@ class GivenAnswer(Body):
     output_mode: Literal["tokens"] = Field("tokens", description="Always tokens: text needs no derendering.")
     choices: list[GivenChoice] = Field(min_length=1, description="The outputs.")
     prompt_token_ids: TokenIds | None = Field(None, description="The prompt, if the answer has it.")
+    prompt_logprobs: list[Any] | None = Field(None, description="Must be null: the answers of this endpoint have none.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.prompt_logprobs is not None:
+            text = "prompt_logprobs is not supported by the derender endpoint; remove it from the answer."
+            raise InvalidRequest(text, field="prompt_logprobs")
+        return self
 
 
 class DerenderChatRequest(Body):

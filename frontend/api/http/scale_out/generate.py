@@ -30,14 +30,14 @@ from tetrad.frontend.api.http.scale_out.objects import (
 )
 from tetrad.frontend.api.http.scale_out.sampling_json import params_of
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts
-from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs, prompt_logprobs_json
+from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs
 from tetrad.frontend.api.http.schemas.objects import UsageCount, event
-from tetrad.frontend.api.http.sse.rendering import json_event, json_response, rendered
+from tetrad.frontend.api.http.sse.rendering import json_event, json_response, rendered, rendered_prompt_logprobs
 from tetrad.frontend.api.http.sse.streams import stream_response, until_disconnected
 from tetrad.frontend.chat.constraint import behind_reasoning
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.output_stream import OutputStream
-from tetrad.frontend.request.logprobs import drop_candidates, num_candidates
+from tetrad.frontend.request.logprobs import drop_candidates
 from tetrad.frontend.request.outputs import CompletionOutput
 from tetrad.frontend.request.prompts import TokensPrompt
 from tetrad.frontend.request.sampling_params import SamplingParams
@@ -140,10 +140,8 @@ class _Generation:
                 if self._body.return_token_ids:
                     result.prompt_token_ids = output.prompt_token_ids
                 if (positions := output.prompt_logprobs) is not None:
-                    num_prompt = num_candidates(positions)
+                    result.prompt_logprobs, num_prompt = await rendered_prompt_logprobs(positions, self._parts)
                     num_logprobs += num_prompt
-                    result.prompt_logprobs = await rendered(num_prompt, partial(prompt_logprobs_json, positions, self._parts))
-                    await rendered(num_prompt, partial(drop_candidates, positions))
         result.choices.sort(key=lambda choice: choice.index)
         result.usage = self._usage.usage()
         return await json_response(result, self._parts, num_logprobs)

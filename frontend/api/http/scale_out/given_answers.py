@@ -47,13 +47,12 @@ class GivenTexts:
     async def _choice(self, choice: GivenChoice, prompt_ids: list[int]) -> CompletionOutput:
         text = await self._text(choice, prompt_ids)
         positions = await self._positions(choice)
-        reason = choice.finish_reason
         return CompletionOutput(
             choice.index,
             text,
             choice.token_ids,
             logprobs=positions,
-            finish_reason=reason if reason in ("stop", "length", "abort", "repetition") else "stop",  # type: ignore[arg-type]
+            finish_reason=choice.finish_reason or "stop",
             stop_reason=choice.stop_reason,
         )
 

@@ -5,6 +5,7 @@ from typing import Protocol
 from tetrad.frontend.api.http.scale_out.objects import RenderedRequest
 from tetrad.frontend.api.http.scale_out.sampling_json import json_of
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.request.new_request import NewRequest
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
 
@@ -61,10 +62,10 @@ async def rendered_request(
     truncation_side: str = "left",
 ) -> RenderedRequest:
     """Return the request for a prompt. Errors: see AsyncLLM.render; NotFound for a model that is not served."""
-    found = await llm.render(
-        prompt,
-        params,
-        request_id,
+    request = NewRequest(
+        request_id=request_id,
+        prompt=prompt,
+        params=params,
         priority=body.priority,
         lora_request=llm.model_names.lora_of(llm.model_names.resolve(body.model)),
         add_special_tokens=add_special_tokens,
@@ -72,6 +73,7 @@ async def rendered_request(
         truncation_side=truncation_side,
         cache_salt=body.cache_salt or "",
     )
+    found = await llm.render(request)
     constraint = params.structured_outputs
     return RenderedRequest(
         request_id=request_id,

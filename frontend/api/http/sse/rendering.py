@@ -8,10 +8,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts
-from tetrad.frontend.api.http.schemas.objects import JsonResponse, encode, event
+from tetrad.frontend.api.http.schemas.logprobs import prompt_logprobs_json
+from tetrad.frontend.api.http.schemas.objects import JsonResponse, PromptLogprobs, encode, event
 from tetrad.frontend.net.side_thread import in_side_thread
 from tetrad.frontend.request.logprobs import drop_candidates, num_candidates
-from tetrad.frontend.request.outputs import RequestOutput
+from tetrad.frontend.request.outputs import PositionLogprobs, RequestOutput
 
 T = TypeVar("T")
 
@@ -27,6 +28,14 @@ async def rendered(num_logprobs: int, render: Callable[[], T]) -> T:
 def num_logprobs_of(output: RequestOutput) -> int:
     """Return how many candidates an output has, those of its prompt included."""
     return num_candidates(output.prompt_logprobs, *(each.logprobs for each in output.outputs))
+
+
+async def rendered_prompt_logprobs(positions: list[PositionLogprobs | None], parts: LargeParts) -> tuple[PromptLogprobs, int]:
+    """Return the log-probabilities of a prompt for an answer, and the number of candidates, which are freed."""
+    number = num_candidates(positions)
+    found = await rendered(number, partial(prompt_logprobs_json, positions, parts))
+    await rendered(number, partial(drop_candidates, positions))
+    return found, number
 
 
 async def drop_logprobs(output: RequestOutput) -> None:

@@ -93,6 +93,12 @@ async def test_tokens_of_the_prompt_are_counted_or_told(http):
         ("completions", {"generate_responses": [GIVEN], "prompt_tokens": [1, 2]}, "prompt_tokens"),
         ("completions", {"generate_responses": [GIVEN], "prompt_token_ids": []}, "prompt_token_ids"),
         ("completions", {"generate_responses": [GIVEN | {"output_mode": "text"}]}, None),
+        ("completions", {"generate_responses": [GIVEN | {"prompt_logprobs": [None, {}]}]}, "prompt_logprobs"),
+        (
+            "completions",
+            {"generate_responses": [GIVEN | {"choices": [{"index": 0, "token_ids": [104], "finish_reason": "tool_calls"}]}]},
+            None,
+        ),
         (
             "completions",
             {"generate_responses": [GIVEN | {"choices": [{"index": 0, "token_ids": [300]}]}]},

@@ -1,4 +1,4 @@
-"""Requests as token ids: what is rendered and then generated reaches the engine core as the request itself does."""
+"""Requests as token ids: rendering and then generating sends the engine core the same message as the chat or completion."""
 
 import json
 
