@@ -220,6 +220,11 @@ async def test_what_is_wrong_is_refused_with_its_field(http, changes, field, mes
         ("/v1/completions", {"prompt": ["hi", [300]]}, "prompt"),
         ("/v1/chat/completions", {"messages": HI, "prediction": {"content": "a"}}, "prediction"),
         ("/v1/chat/completions", {"messages": []}, "messages"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "prompt_embeds", "data": "AAAA"}]}]},
+            "messages[0].content[0]",
+        ),
         ("/v1/chat/completions", {"messages": HI, "temperature": 3}, "temperature"),
     ],
 )
