@@ -118,9 +118,7 @@ def compile_library(target: Target, directory: Path) -> Path:
 
     NoLibraryError if there is no compiler or it fails; OSError if the directory cannot be written.
     """
-    compiler = next((found for name in target.compilers if (found := shutil.which(name))), None)
-    if compiler is None:
-        raise NoLibraryError(f"there is no C++ compiler ({', '.join(target.compilers)})")
+    compiler = _compiler_of(target)
     path = directory / library_name(target)
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
@@ -144,7 +142,7 @@ def compile_ahead(on_compile: Callable[[Target], None]) -> None:
     """Compile the kernels of this machine into the user's cache unless they are there: a worker then starts at once.
 
     Args:
-        on_compile: called before the compiler is, which then runs for some 20 s.
+        on_compile: called before the compiler, if there is one, which then runs for some 20 s.
 
     Raises:
         NoLibraryError: they cannot be compiled.
@@ -152,6 +150,7 @@ def compile_ahead(on_compile: Callable[[Target], None]) -> None:
     """
     target = best_target()
     if not any((directory / library_name(target)).is_file() for directory in (_PREBUILT, _cache_dir())):
+        _compiler_of(target)  # or nothing is announced
         on_compile(target)
         compile_library(target, _cache_dir())
 
@@ -190,6 +189,14 @@ def _try_open(path: Path) -> ctypes.CDLL | None:
     except OSError as error:
         log.warning("native.unreadable", path=str(path), reason=str(error), consequence="the kernels are compiled anew")
         return None
+
+
+def _compiler_of(target: Target) -> str:
+    """Return the path of a target's compiler; NoLibraryError if none is installed."""
+    found = next((path for name in target.compilers if (path := shutil.which(name))), None)
+    if found is None:
+        raise NoLibraryError(f"there is no C++ compiler ({', '.join(target.compilers)})")
+    return found
 
 
 def _run_compiler(command: Sequence[str]) -> None:
