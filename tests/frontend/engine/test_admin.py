@@ -53,6 +53,15 @@ async def test_engines_of_which_none_says_how_it_is_are_a_503(serve_frontend, en
     assert answer.headers["retry-after"] == "1"
 
 
+async def test_adapters_are_listed_over_several_messages_of_each_engine_and_each_once(connect, engine, second, targets):
+    engine.lora_ids, second.lora_ids = [1, 2, 3, 4, 5], [4, 5, 6]
+    llm = await connect(**targets)
+
+    found = await llm.engine_admin.list_loras()
+
+    assert sorted(each.lora_int_id for each in found) == [1, 2, 3, 4, 5, 6]
+
+
 @pytest.mark.parametrize("refusal", [AlreadyExists("somebody records"), Unavailable("no worker")])
 async def test_a_profile_that_one_engine_refuses_is_stopped_where_it_began(serve_frontend, engine, second, targets, refusal):
     second.profile_refusal = refusal

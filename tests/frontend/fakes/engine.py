@@ -36,6 +36,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.max_model_len = max_model_len
         self.tokens_per_step = tokens_per_step
         self.requests = []  # every EngineCoreRequest received
+        self.lora_ids = []  # of the adapters that it lists, in their order
         self.orders = []  # what operators asked for
         self.load_fields = {}  # what it says of its load besides
         self.is_silent = False  # to those that ask how busy it is

@@ -6,7 +6,7 @@ from grpc_status import rpc_status
 
 from tetrad.services.errors import FailedPrecondition
 from tetrad.services.rpc.status import to_status
-from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
+from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc, types_pb2
 
 
 class FakeEngineAdmin(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
@@ -50,6 +50,12 @@ class FakeEngineAdmin(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
 
     async def GetInfo(self, request, context):
         return engine_core_pb2.EngineCoreAdminServiceGetInfoResponse(info=self.engine._info())
+
+    async def ListLoras(self, request, context):
+        """Two in a message."""
+        later = [number for number in self.engine.lora_ids if number > request.after_id]
+        loras = [types_pb2.LoraRequest(name=f"a{number}", id=number, path="/a") for number in later[:2]]
+        return engine_core_pb2.ListLorasResponse(loras=loras, has_more=len(later) > 2)
 
     async def SubscribeKvEvents(self, request, context):
         self.engine.kv_starts.append(request.start_sequence_number)

@@ -61,8 +61,11 @@ def test_tokens_are_those_of_one_rank_and_log_probabilities_within_a_tolerance(f
             np.testing.assert_allclose(other_values, values, atol=TOLERANCE)
 
 
-def test_each_rank_reads_and_keeps_its_part_alone(tiny_llama, load, tmp_path):
-    path, _ = tiny_llama
+def test_each_rank_reads_and_keeps_its_part_alone(load, tmp_path):
+    path = tmp_path / "model"
+    # Whole panels of rows for each rank: smaller matrices would be padded.
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "vocab_size": 1024}
+    save_family(path, "llama", num_attention_heads=8, num_key_value_heads=4, **sizes)
     whole = load(path)
 
     with open_group(tmp_path, 2) as group:
@@ -71,8 +74,7 @@ def test_each_rank_reads_and_keeps_its_part_alone(tiny_llama, load, tmp_path):
         [groups] = {rank.worker.kv_groups(16) for rank in group.ranks}
 
     assert all(info.num_parameters < 0.52 * whole.info.num_parameters for info in infos)
-    # Native matrices have whole panels of rows, which matters to a tiny one.
-    assert all(info.weights_size_bytes < 0.7 * whole.info.weights_size_bytes for info in infos)
+    assert all(info.weights_size_bytes < 0.52 * whole.info.weights_size_bytes for info in infos)
     assert groups[0].block_size_bytes == whole.kv_groups(16)[0].block_size_bytes // 2
 
 
