@@ -144,7 +144,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
     async def _step_forever(self, running, context):
         while True:
             async with self._changed:
-                await self._changed.wait_for(lambda: running and self._permits != 0)
+                await self._changed.wait_for(lambda: running and self._permits != 0 and self._can_step(running))
                 if self._permits is not None:
                     self._permits -= 1
                 outputs = self._step(running)
@@ -153,6 +153,10 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             async with self._changed:
                 self._changed.notify_all()
             await asyncio.sleep(self.step_delay_s)
+
+    def _can_step(self, running):
+        """Return whether the requests that arrived are enough for a step."""
+        return True
 
     def _step(self, running):
         outputs = engine_core_pb2.EngineCoreOutputs(step_id=self.num_steps)
