@@ -12,13 +12,13 @@ log = get_logger()
 
 
 class Condition:
-    """Good at first.
+    """The condition of one engine; it is good at first.
 
     Args:
-        on_change: called whenever it may have changed.
+        on_change: called whenever the condition may have changed.
 
     Attributes:
-        problem: for people; empty: there is none.
+        problem: the reason, as a sentence for operators; empty: the condition is good.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
@@ -28,14 +28,14 @@ class Condition:
         self._is_bad = asyncio.Event()
 
     def set_problem(self, problem: str) -> None:
-        """Note what keeps requests from making progress."""
+        """Record the reason why requests make no progress."""
         log.warning("engine.stuck", problem=problem)
         self.problem = problem
         self._is_bad.set()
         self._tell()
 
     def set_good(self) -> None:
-        """Note that nothing does, any more."""
+        """Record that requests make progress again."""
         if self.problem:
             log.info("engine.recovered", problem=self.problem)
         self.problem = ""
@@ -47,7 +47,7 @@ class Condition:
         await self._is_bad.wait()
 
     async def follow(self, publish: Callable[[bool], Awaitable[None]]) -> None:
-        """Call `publish` with whether all is good, now and whenever that may have changed; until cancelled."""
+        """Call `publish(is_good)` now and whenever the condition may have changed, until cancelled."""
         while True:
             await publish(not self.problem)
             await self._changed.wait()

@@ -25,7 +25,7 @@ _MIN_SHARE = 0.5
 _HOME_SHARE = 0.5
 """Value of being a prefix's or an adapter's home, as a share of the value of having it."""
 _MOST_AHEAD = 2
-"""New prefixes by which an engine may be ahead of another and still be the home of the next."""
+"""An engine that received so many new prefixes more than another can still be the home of the next one."""
 _MOST_OWED = 8
 """Maximum of new prefixes that an engine gets first to catch up with others; prefixes that it was too busy for do not count."""
 
@@ -61,7 +61,7 @@ C = TypeVar("C", bound=Candidate)
 
 
 class Router:
-    """The policy of one frontend.
+    """The routing policy of one frontend.
 
     Args:
         prefix_affinity: requests that an engine may have more than others and still get those whose prefix it holds; 0: load
@@ -112,7 +112,7 @@ class Router:
             home = _home(engines, shares, token_ids[: 4 * _MIN_SHARED_TOKENS])
             if not is_new or news[home] <= min(news) + _MOST_AHEAD:
                 costs[home] -= worth * _HOME_SHARE
-        # Of equals, the one with the fewest new prefixes; and then in turn.
+        # Engines of equal cost: the one with the fewest new prefixes, then in turn.
         count = len(engines)
         order = ((costs[i], news[i], (i - self._turn) % count, i) for i in range(count))
         chosen = engines[min(order)[-1]]
@@ -144,9 +144,9 @@ def _share(prefixes: PrefixMemory, keys: list[int], num_tokens: int) -> float:
 
 
 def _home(engines: Sequence[C], shares: Sequence[float], head: bytes) -> int:
-    """Return the place of the engine that a prefix is at home at: the highest of hashes of both (rendezvous hashing).
+    """Return the index of a prefix's home: the engine with the highest hash of prefix and engine (rendezvous hashing).
 
-    Only one that holds it, if any does: nothing is drawn away from there.
+    If engines hold the prefix, the home is one of these.
     """
     places = [i for i, share in enumerate(shares) if share] or range(len(engines))
     return max(places, key=lambda i: blake2b(head, digest_size=8, key=engines[i].identity).digest())

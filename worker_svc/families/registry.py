@@ -31,11 +31,11 @@ from tetrad.worker_svc.model_facts.config import ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Models that are described alike.
+    """Models with one description.
 
     Attributes:
-        title: as documents name them.
-        describe: a model by the values of its config. Raises KeyError for one that is missing.
+        title: name of the family in documents.
+        describe: returns the description of a model from the values of its config. Raises KeyError for a missing value.
     """
 
     title: str

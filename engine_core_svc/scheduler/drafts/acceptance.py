@@ -1,36 +1,36 @@
 """Acceptance: estimates a proposer's acceptance rate for each request; the rate over all requests is the prior.
 
-Proposals that no step verifies count as well: the tokens that come are compared with them at no cost. So a request that is not
-worth drafts now shows when it is again.
+Proposals that no step verifies count as well: comparing them with the generated tokens costs nothing. So the estimate of a
+request without drafts rises again when its text becomes predictable.
 """
 
 from collections.abc import Sequence
 
 _KEEP = 0.95
-"""Weight of what a request has shown before, at each comparison."""
+"""Factor by which each comparison lowers the weight of earlier ones."""
 _PRIOR_WEIGHT = 2.0
-"""Comparisons for which the prior counts."""
+"""The prior weighs as much as so many comparisons."""
 _FIRST_GUESS = 0.6
-"""Of the prior."""
+"""Value of the prior before any comparison."""
 _PRIOR_GAIN = 0.02
 
 
 class Prior:
-    """What the requests of an engine have shown: the probability that a draft is right if those before it are."""
+    """Acceptance over all requests of an engine: the probability that a draft is right if those before it are right."""
 
     def __init__(self) -> None:
         self.probability = _FIRST_GUESS
 
     def note(self, num_right: int, num_compared: int) -> None:
-        """Take in a comparison."""
+        """Add a comparison of `num_compared` drafts, of which `num_right` were right."""
         self.probability += min(1.0, _PRIOR_GAIN * num_compared) * (num_right / num_compared - self.probability)
 
 
 class Acceptance:
-    """Of one request.
+    """Acceptance of one request.
 
     Args:
-        prior: of its engine.
+        prior: acceptance over all requests of its engine.
     """
 
     __slots__ = ("_expected", "_num_compared", "_num_right", "_prior", "_start")
@@ -43,12 +43,12 @@ class Acceptance:
 
     @property
     def probability(self) -> float:
-        """The probability that a draft is right if those before it are."""
+        """The probability that a draft is right if those before it are right."""
         right = self._num_right + _PRIOR_WEIGHT * self._prior.probability
         return right / (self._num_compared + _PRIOR_WEIGHT)
 
     def expect(self, start: int, proposal: Sequence[int]) -> None:
-        """Note what is proposed for the places from `start` on."""
+        """Record a proposal for the positions from `start` on."""
         self._start, self._expected = start, proposal
 
     def compare(self, token_ids: Sequence[int]) -> None:

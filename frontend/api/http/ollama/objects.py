@@ -8,66 +8,72 @@ from msgspec import UNSET, Meta, UnsetType
 
 from tetrad.frontend.api.http.schemas.objects import TokenLogprob
 
-_MODEL = Meta(description="The name that answers.")
-_CREATED = Meta(description="When it was written, as RFC 3339.")
-_THINKING = Meta(description="What is new of the reasoning, of models that mark it.")
-_LOGPROBS = Annotated[list[TokenLogprob] | UnsetType, Meta(description="Of the new tokens, with logprobs.")]
+_MODEL = Meta(description="The model's name, as in the request.")
+_CREATED = Meta(description="Time of this object, RFC 3339 in UTC.")
+_THINKING = Meta(description="New text of the reasoning, from models that mark their reasoning.")
+_LOGPROBS = Annotated[
+    list[TokenLogprob] | UnsetType, Meta(description="Log-probabilities of the new tokens, if the request sets logprobs.")
+]
 
 
 class Progress(msgspec.Struct, kw_only=True):
-    """How far an answer is; the counts and durations are those of its end."""
+    """Progress of an answer. Only the last object has counts and durations."""
 
-    done: Annotated[bool, Meta(description="Whether this is the end.")] = False
+    done: Annotated[bool, Meta(description="Whether this is the last object of the answer.")] = False
     done_reason: Annotated[str | UnsetType, Meta(description="stop, length or load.")] = UNSET
-    total_duration: Annotated[int | UnsetType, Meta(description="Nanoseconds from the request to its end.")] = UNSET
-    load_duration: Annotated[int | UnsetType, Meta(description="Nanoseconds of loading: 0, the model is loaded.")] = UNSET
-    prompt_eval_count: Annotated[int | UnsetType, Meta(description="Tokens of the prompt.")] = UNSET
+    total_duration: Annotated[int | UnsetType, Meta(description="Nanoseconds from the arrival of the request to its end.")] = (
+        UNSET
+    )
+    load_duration: Annotated[
+        int | UnsetType, Meta(description="Nanoseconds of loading: always 0, since the model is loaded at start.")
+    ] = UNSET
+    prompt_eval_count: Annotated[int | UnsetType, Meta(description="Number of prompt tokens.")] = UNSET
     prompt_eval_duration: Annotated[int | UnsetType, Meta(description="Nanoseconds until the first token.")] = UNSET
-    eval_count: Annotated[int | UnsetType, Meta(description="Generated tokens.")] = UNSET
+    eval_count: Annotated[int | UnsetType, Meta(description="Number of generated tokens.")] = UNSET
     eval_duration: Annotated[int | UnsetType, Meta(description="Nanoseconds from the first token to the end.")] = UNSET
 
 
 class Generated(Progress, kw_only=True):
-    """An answer of /api/generate, or a line of it."""
+    """The answer of /api/generate, or one line of a streamed answer."""
 
     model: Annotated[str, _MODEL]
     created_at: Annotated[str, _CREATED]
-    response: Annotated[str, Meta(description="What is new of the answer.")] = ""
+    response: Annotated[str, Meta(description="New text of the answer.")] = ""
     thinking: Annotated[str | UnsetType, _THINKING] = UNSET
     logprobs: _LOGPROBS = UNSET
 
 
 class CalledFunction(msgspec.Struct):
-    """A function that the model calls."""
+    """The function of a tool call."""
 
-    name: Annotated[str, Meta(description="The function.")]
+    name: Annotated[str, Meta(description="Name of the function.")]
     arguments: Annotated[
         dict[str, Any], Meta(description="Its arguments, as an object.", extra_json_schema={"additionalProperties": True})
     ]
 
 
 class Called(msgspec.Struct):
-    """A call."""
+    """A tool call."""
 
-    id: Annotated[str, Meta(description="Names the call.")]
-    function: Annotated[CalledFunction, Meta(description="What is called.")]
+    id: Annotated[str, Meta(description="Identifier of the call.")]
+    function: Annotated[CalledFunction, Meta(description="Function and arguments.")]
 
 
 class AssistantMessage(msgspec.Struct):
-    """The assistant's turn, or a part of it."""
+    """The assistant's message, or a part of it."""
 
     role: Annotated[str, Meta(description="Always assistant.")] = "assistant"
-    content: Annotated[str, Meta(description="What is new of the answer.")] = ""
+    content: Annotated[str, Meta(description="New text of the answer.")] = ""
     thinking: Annotated[str | UnsetType, _THINKING] = UNSET
-    tool_calls: Annotated[list[Called] | UnsetType, Meta(description="New calls, each complete.")] = UNSET
+    tool_calls: Annotated[list[Called] | UnsetType, Meta(description="New tool calls; each is complete.")] = UNSET
 
 
 class Chatted(Progress, kw_only=True):
-    """An answer of /api/chat, or a line of it."""
+    """The answer of /api/chat, or one line of a streamed answer."""
 
     model: Annotated[str, _MODEL]
     created_at: Annotated[str, _CREATED]
-    message: Annotated[AssistantMessage, Meta(description="What is new of the assistant's turn.")]
+    message: Annotated[AssistantMessage, Meta(description="New part of the assistant's message.")]
     logprobs: _LOGPROBS = UNSET
 
 
@@ -75,70 +81,72 @@ class Embedded(msgspec.Struct):
     """The answer of /api/embed."""
 
     model: Annotated[str, _MODEL]
-    embeddings: Annotated[list[list[float]], Meta(description="One for each input.")]
-    total_duration: Annotated[int, Meta(description="Nanoseconds from the request to its end.")]
-    load_duration: Annotated[int, Meta(description="Nanoseconds of loading: 0, the model is loaded.")]
-    prompt_eval_count: Annotated[int, Meta(description="Tokens of all inputs.")]
+    embeddings: Annotated[list[list[float]], Meta(description="One embedding for each input, in their order.")]
+    total_duration: Annotated[int, Meta(description="Nanoseconds from the arrival of the request to its end.")]
+    load_duration: Annotated[int, Meta(description="Nanoseconds of loading: always 0, since the model is loaded at start.")]
+    prompt_eval_count: Annotated[int, Meta(description="Number of tokens of all inputs.")]
 
 
 class OneEmbedding(msgspec.Struct):
     """The answer of /api/embeddings."""
 
-    embedding: Annotated[list[float], Meta(description="Of the prompt.")]
+    embedding: Annotated[list[float], Meta(description="Embedding of the prompt.")]
 
 
 class ModelDetails(msgspec.Struct):
-    """Facts about a model."""
+    """Details of a model."""
 
-    parent_model: Annotated[str, Meta(description="Of a LoRA adapter: the model that it changes. Empty: it is no adapter.")]
-    quantization_level: Annotated[str, Meta(description="Data type of the weights, as far as it is known.")]
+    parent_model: Annotated[str, Meta(description="Base model of a LoRA adapter. Empty: the model is no adapter.")]
+    quantization_level: Annotated[str, Meta(description="Data type of the weights. Empty: unknown.")]
 
 
 class ModelEntry(msgspec.Struct):
-    """A name clients may ask for."""
+    """A model that clients can use."""
 
-    name: Annotated[str, Meta(description="What to send as `model`.")]
-    model: Annotated[str, Meta(description="The same.")]
-    modified_at: Annotated[str, Meta(description="When this server began to serve it, as RFC 3339.")]
-    details: Annotated[ModelDetails, Meta(description="Facts about it.")]
+    name: Annotated[str, Meta(description="Value of `model` in requests.")]
+    model: Annotated[str, Meta(description="The same as `name`.")]
+    modified_at: Annotated[str, Meta(description="Start of the server, RFC 3339 in UTC.")]
+    details: Annotated[ModelDetails, Meta(description="Details of the model.")]
 
 
 class ModelEntries(msgspec.Struct):
     """The answer of /api/tags."""
 
-    models: Annotated[list[ModelEntry], Meta(description="The first is the one that answers name.")]
+    models: Annotated[list[ModelEntry], Meta(description="All models; the first one is the default.")]
 
 
 class RunningModel(msgspec.Struct):
-    """A model that is loaded."""
+    """A loaded model."""
 
-    name: Annotated[str, Meta(description="What to send as `model`.")]
-    model: Annotated[str, Meta(description="The same.")]
-    details: Annotated[ModelDetails, Meta(description="Facts about it.")]
-    context_length: Annotated[int, Meta(description="Longest prompt plus output, in tokens.")]
+    name: Annotated[str, Meta(description="Value of `model` in requests.")]
+    model: Annotated[str, Meta(description="The same as `name`.")]
+    details: Annotated[ModelDetails, Meta(description="Details of the model.")]
+    context_length: Annotated[int, Meta(description="Maximum length of prompt and output together, in tokens.")]
 
 
 class RunningModels(msgspec.Struct):
     """The answer of /api/ps."""
 
-    models: Annotated[list[RunningModel], Meta(description="All names of the model: it is always loaded.")]
+    models: Annotated[list[RunningModel], Meta(description="All models: each one is always loaded.")]
 
 
 class ShownModel(msgspec.Struct):
     """The answer of /api/show."""
 
-    modified_at: Annotated[str, Meta(description="When this server began to serve it, as RFC 3339.")]
-    template: Annotated[str, Meta(description="The model's chat template, in Jinja. Empty: it has none.")]
-    parameters: Annotated[str, Meta(description="The model's own sampling defaults, one in a line.")]
-    details: Annotated[ModelDetails, Meta(description="Facts about it.")]
-    model_info: Annotated[dict[str, int | str], Meta(description="Further facts, by `general.` and `tetrad.` names.")]
+    modified_at: Annotated[str, Meta(description="Start of the server, RFC 3339 in UTC.")]
+    template: Annotated[str, Meta(description="Chat template of the model, in Jinja. Empty: the model has none.")]
+    parameters: Annotated[str, Meta(description="Sampling defaults of the model, one in a line.")]
+    details: Annotated[ModelDetails, Meta(description="Details of the model.")]
+    model_info: Annotated[
+        dict[str, int | str], Meta(description="Further details; their names start with `general.` or `tetrad.`.")
+    ]
     capabilities: Annotated[list[str], Meta(description="completion, tools, thinking or embedding.")]
 
 
 class VersionBody(msgspec.Struct):
     """The answer of /api/version."""
 
-    version: Annotated[str, Meta(description="Of Tetrad.")]
+    version: Annotated[str, Meta(description="Version of Tetrad.")]
 
 
 def timestamp(unix_s: float | None = None) -> str:

@@ -15,7 +15,7 @@ TYPES = {
     ".svg": "image/svg+xml",
 }
 _HEADERS = {
-    # Asked again each time, answered with 304: an upgrade must not meet scripts of the version before.
+    # Browsers revalidate each file, mostly answered with 304: after an upgrade no page mixes scripts of two versions.
     "cache-control": "no-cache",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -26,7 +26,7 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class StaticFile:
-    """One file."""
+    """One file, with the headers of its responses."""
 
     content: bytes
     headers: Mapping[str, str]
@@ -40,7 +40,7 @@ class StaticFile:
         return cls(content, {**_HEADERS, **own})
 
     def response(self, request: Request) -> Response:
-        """Return the file, or that the client has it already."""
+        """Return a response with the file, or 304 if the client has this version."""
         known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
         if self.headers["etag"] in known:
             return Response(status_code=304, headers={name: self.headers[name] for name in ("cache-control", "etag")})
