@@ -65,11 +65,13 @@ serve: $(if $(wildcard $(STAMP)),$(STAMP),$(SERVER_STAMP)) ## Serve MODEL (defau
 	$(BIN)/tetrad serve $(MODEL) $(ARGS)
 
 # mypy has what the tests leave of the cores. Modules are in their order: xdist would put those with the fewest tests last, which
-# are the longest ones, and one core would be idle in the end. A test that hangs ends its process after 10 minutes, which prints all
-# stacks and fails that test alone.
+# are the longest ones, and one core would be idle in the end. A test that hangs fails after 10 minutes. One that hangs outside
+# Python ends its process after 15, which prints all stacks and ends the run: xdist 3.8 hangs if it replaces a process (its issue
+# 1323).
 test: setup lint ## Lint, check types, run every test
 	@nice $(BIN)/mypy & types=$$!; \
-	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder --timeout 600 --timeout-method thread $(PYTEST_ARGS); passed=$$?; \
+	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --timeout 600 --timeout-method signal \
+	  -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true $(PYTEST_ARGS); passed=$$?; \
 	wait $$types || { echo "make: mypy found errors, see above" >&2; exit 1; }; exit $$passed
 
 gateways-test: setup ## Drive Tetrad with smg, vllm-router, aiperf and the clients and frameworks of docs/gateways.md from PyPI (2.3 GB in the user's cache, once)

@@ -35,6 +35,28 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+class _FailuresAtOnce:
+    """Prints a line for each failure when it happens: a run that is cut off has no summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._plugins = config.pluginmanager
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._plugins.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            lines = report.longreprtext.splitlines()
+            errors = [line for line in lines if line.startswith("E ")] or lines[-1:]
+            terminal.ensure_newline()
+            for line in (f"FAILED {report.nodeid} ({report.when})", *errors[:5]):
+                terminal.write_line(line)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Print failures at once, where the terminal is: not in the processes of xdist."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_FailuresAtOnce(config))
+
+
 @pytest.fixture(autouse=True)
 def _logs_as_at_the_start() -> None:
     """Forget how a test before this one wanted logs: one that runs an engine in this process leaves them at warnings."""
