@@ -46,7 +46,7 @@ class _FailuresAtOnce:
         if report.failed and terminal is not None:
             lines = report.longreprtext.splitlines()
             errors = [line for line in lines if line.startswith("E ")] or lines[-1:]
-            terminal.ensure_newline()
+            terminal.write("\n")
             for line in (f"FAILED {report.nodeid} ({report.when})", *errors[:5]):
                 terminal.write_line(line)
 
