@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
 from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
 
@@ -22,6 +23,10 @@ if not Path("/dev/nvidiactl").exists():
 # Tests run side by side, a process a core: a team of threads would turn and wait for the member whose core another test has.
 # For what tests start, too; the worker's own kernels have as many threads as its settings say.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# httpx waits 5 s for an answer, which is too short on a loaded machine. Its functions share this object as their default.
+for _limit in ("connect", "read", "write", "pool"):
+    setattr(DEFAULT_TIMEOUT_CONFIG, _limit, 60.0)
 
 
 @pytest.hookimpl(wrapper=True)
