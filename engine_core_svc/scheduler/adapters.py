@@ -1,9 +1,9 @@
-"""Adapters: which LoRA adapters requests may run with now, and which of them the worker has.
+"""Adapters: decides which LoRA adapters requests may run with now, and which of them the worker keeps.
 
 Called by the request states when a request would join the queue, and when it ends. At most `max_loras` adapters are active:
 requests of others wait (WAITING_FOR_LORA) and never reach the queue, so planning is the same with and without adapters. An
-adapter stays active while requests of it are queued or run; the next place goes to the one whose request has waited longest.
-At most `max_cpu_loras` adapters are on the worker; the least recently used inactive one makes room. Loading is the engine's
+adapter stays active while its requests are queued or run; the next place goes to the adapter whose request has waited longest.
+At most `max_cpu_loras` adapters are on the worker; the least recently used inactive one is evicted. The engine loads adapters
 (engine/adapter_loading.py). Knows nothing of plans, files or workers.
 """
 
@@ -20,15 +20,15 @@ from tetrad.engine_core_svc.scheduler.policy import PolicyName
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, Overloaded, Unsupported
 
 _LET_IN_WHILE_OTHERS_WAIT = 64
-"""Requests of an active adapter that may join the queue while another adapter waits for a place."""
+"""Maximum number of requests of an active adapter that join the queue while another adapter waits for a place."""
 _LAST = (math.inf, math.inf)
-"""Behind everyone in line."""
+"""Place in line behind all waiting adapters."""
 _MAX_KNOWN = 10_000
-"""Adapters that are named at most; more could only be meant to fill the memory."""
+"""Maximum number of known adapters; a client that names more probably wants to fill the memory."""
 _MAX_BYTES = {"name": 512, "path": 2048, "base_model_name": 512}
-"""Of each, in UTF-8."""
+"""Maximum size of each field, in bytes of UTF-8."""
 _MAX_SHOWN = 128
-"""Adapters that run, and that are waited for, whose names each step's statistics have."""
+"""Maximum number of names in each step's statistics, of running and of awaited adapters each."""
 
 
 ArrivalKey = tuple[int, int]
@@ -36,35 +36,35 @@ ORDERS_OF_ARRIVAL: dict[PolicyName, Callable[[Request], ArrivalKey]] = {
     "fcfs": lambda request: (0, request.sequence_number),
     "priority": lambda request: (-request.priority, request.sequence_number),
 }
-"""The order in which requests wait for adapters."""
+"""The order in which requests wait for adapters, by policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterLimits:
-    """Most adapters in a step, and on the worker."""
+    """The maximum number of adapters in a step (`max_loras`), and on the worker (`max_cpu_loras`)."""
 
     max_loras: int
     max_cpu_loras: int
 
 
 class NoAdapters:
-    """An engine without adapters."""
+    """The adapters of an engine that supports none."""
 
     def bind(self, release: Callable[[Request], None], last_returned_step: Callable[[], int]) -> None:
         """Do nothing."""
 
     def admits(self, request: Request) -> bool:  # noqa: ARG002 - one signature
-        """Every request joins the queue."""
+        """Return True: every request joins the queue."""
         return True
 
     def park(self, request: Request) -> None:
-        """No request is parked."""
+        """Do nothing: every request is admitted."""
 
     def retreat(self, request: Request) -> None:
-        """No request has an adapter."""
+        """Do nothing: no request has an adapter."""
 
     def resolve(self, ref: LoraRef) -> Adapter:
-        """Unsupported, naming the option."""
+        """Raise Unsupported, which names the option that enables adapters."""
         raise Unsupported(f"Adapter {ref.name!r} cannot be used: start with enable_lora.", field="lora_request")
 
     def begin(self, request: Request) -> None:
@@ -81,12 +81,12 @@ class NoAdapters:
 
     @property
     def running_names(self) -> list[str]:
-        """None."""
+        """The empty list."""
         return []
 
     @property
     def waiting_names(self) -> list[str]:
-        """None."""
+        """The empty list."""
         return []
 
 
@@ -94,13 +94,13 @@ class Adapters:
     """The adapters of one engine.
 
     Args:
-        limits: of numbers.
-        order: in which requests wait.
+        limits: maximum numbers of active and of loaded adapters.
+        order: sort key of waiting requests.
     """
 
     def __init__(self, limits: AdapterLimits, order: Callable[[Request], ArrivalKey]) -> None:
         self._limits, self._order = limits, order
-        self._current: dict[int, Adapter] = {}  # by the clients' numbers
+        self._current: dict[int, Adapter] = {}  # by the number that clients use
         self._all: dict[int, Adapter] = {}  # by key, replaced versions included
         self._parked: dict[int, list[Request]] = {}  # by the adapter's key
         # A worker that outlives an engine core may still hold adapters of it.
@@ -108,26 +108,26 @@ class Adapters:
         self._uses = itertools.count(1)
         self._is_up = False
         self._awaits_room = False
-        self._retired: list[Adapter] = []  # to be dropped when their last step is back
+        self._retired: list[Adapter] = []  # dropped when the result of their last step has arrived
         self._release: Callable[[Request], None] = _nothing
         self._last_returned_step: Callable[[], int] = _nowhere
         self.on_wanted: Callable[[Adapter], None] = _nothing
         self.on_evicted: Callable[[Adapter], None] = _nothing
 
     def bind(self, release: Callable[[Request], None], last_returned_step: Callable[[], int]) -> None:
-        """Set what puts a request that waited into the queue, and what knows how far the worker is."""
+        """Set the function that puts a parked request into the queue, and the one that returns the last step with a result."""
         self._release, self._last_returned_step = release, last_returned_step
 
     def __iter__(self) -> Iterator[Adapter]:
-        """Iterate over the versions that new requests get."""
+        """Iterate over the adapter versions that new requests use."""
         return iter(self._current.values())
 
     # --- names ------------------------------------------------------------------------------------------------------
 
     def resolve(self, ref: LoraRef) -> Adapter:
-        """Return the adapter that a request names; an unknown one is known from now on.
+        """Return the adapter that a request names; add it if it is unknown.
 
-        InvalidRequest if the number belongs to another adapter.
+        Raises InvalidRequest if the number belongs to another adapter.
         """
         found = self._current.get(ref.lora_id)
         if found is None:
@@ -141,7 +141,7 @@ class Adapters:
         return found
 
     def add(self, ref: LoraRef) -> Adapter:
-        """Return a new adapter that no request gets yet, unless there is none of its number."""
+        """Add and return a new adapter. New requests use it only if no other adapter has its number."""
         if ref.lora_id < 1 or not ref.name or not ref.path:
             raise InvalidRequest(f"lora_request needs a name, a path and an id of at least 1, got {ref.lora_id}.")
         for name, most in _MAX_BYTES.items():
@@ -159,7 +159,7 @@ class Adapters:
         return adapter
 
     def replace(self, adapter: Adapter) -> None:
-        """Let new requests get this version; the one before stays for those that have it."""
+        """Make this version the one that new requests use; the version before stays for the requests that use it."""
         before = self._current.get(adapter.ref.lora_id)
         self._current[adapter.ref.lora_id] = adapter
         adapter.is_current = True
@@ -169,14 +169,14 @@ class Adapters:
             self._drop_if_unused(before)
 
     def get(self, lora_id: int) -> Adapter:
-        """Return an adapter by the clients' number; NotFound."""
+        """Return the adapter with this number, as clients use it. Raises NotFound."""
         found = self._current.get(lora_id)
         if found is None:
             raise NotFound(f"There is no adapter with id {lora_id}.", reason="LORA_NOT_FOUND")
         return found
 
     def remove(self, lora_id: int) -> Adapter:
-        """Forget an adapter; FailedPrecondition while unfinished requests have it."""
+        """Forget an adapter. Raises FailedPrecondition while unfinished requests use it."""
         adapter = self.get(lora_id)
         if adapter.num_requests:
             raise FailedPrecondition(
@@ -190,7 +190,7 @@ class Adapters:
         return adapter
 
     def pin(self, lora_id: int) -> Adapter:
-        """Never evict an adapter; FailedPrecondition if no place would be left for others."""
+        """Exclude an adapter from eviction. Raises FailedPrecondition if no place would be left for others."""
         adapter = self.get(lora_id)
         num_pinned = sum(each.is_pinned for each in self._all.values() if each is not adapter)
         if num_pinned + 1 >= self._limits.max_cpu_loras:
@@ -203,12 +203,12 @@ class Adapters:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def begin(self, request: Request) -> None:
-        """Count an unfinished request."""
+        """Count an unfinished request of its adapter."""
         if request.adapter is not None:
             request.adapter.num_requests += 1
 
     def admits(self, request: Request) -> bool:
-        """Return whether a request joins the queue now; else it must be parked."""
+        """Return whether a request joins the queue now; otherwise the caller must park it."""
         adapter = request.adapter
         if adapter is None:
             return True
@@ -218,13 +218,13 @@ class Adapters:
         return True
 
     def park(self, request: Request) -> None:
-        """Keep a request until `release` is called with it, which may be at once."""
+        """Keep a request until its adapter is active; then call `release` with it, possibly before this method returns."""
         assert request.adapter is not None
         insort(self._parked.setdefault(request.adapter.key, []), request, key=self._order)
         self._fill()
 
     def end(self, request: Request, status: RequestStatus) -> None:
-        """A request has ended that was in this state."""
+        """Stop counting a request that has ended; `status` is its state before the end."""
         adapter = request.adapter
         if adapter is None:
             return
@@ -238,27 +238,27 @@ class Adapters:
         self._fill()
 
     def retreat(self, request: Request) -> None:
-        """A queued request waits again for its adapter, which the worker has lost."""
+        """Let a queued request wait again for its adapter, which the worker has lost."""
         assert request.adapter is not None
         self._let_out(request.adapter)
         insort(self._parked.setdefault(request.adapter.key, []), request, key=self._order)
 
     @property
     def running_names(self) -> list[str]:
-        """Adapters that requests run with, the first ones."""
+        """The names of the first adapters that admitted requests use."""
         running = (adapter.ref.name for adapter in self._all.values() if adapter.num_admitted)
         return list(itertools.islice(running, _MAX_SHOWN))
 
     @property
     def waiting_names(self) -> list[str]:
-        """Adapters that requests wait for, the first ones."""
+        """The names of the first adapters that requests wait for."""
         most = min(self._limits.max_cpu_loras, _MAX_SHOWN)
         return [self._all[key].ref.name for key in itertools.islice(self._parked, most)]
 
     # --- the worker -------------------------------------------------------------------------------------------------
 
     def worker_ready(self) -> None:
-        """There is a worker without adapters: load those that requests wait for, then those that the last one had."""
+        """Load the awaited adapters onto a new worker, then those that the last worker had."""
         self._is_up = True
         self._fill()
         for adapter in sorted(self._all.values(), key=lambda each: -each.last_used):
@@ -266,7 +266,7 @@ class Adapters:
                 self._want(adapter)
 
     def forget_worker(self) -> None:
-        """The worker is gone with its adapters. Its requests must `retreat` behind this."""
+        """Mark all adapters as not loaded: the worker is lost. The caller must call `retreat` for its requests after this."""
         self._is_up = False
         for adapter in self._all.values():
             adapter.was_resident = adapter.is_resident or adapter.is_loading
@@ -274,7 +274,7 @@ class Adapters:
             adapter.last_step_id = -1
 
     def loaded(self, adapter: Adapter, digest: bytes) -> list[Request]:
-        """The worker has an adapter; return the requests that cannot go on: they began with other files of it."""
+        """Mark an adapter as loaded; return the requests that cannot go on, since they began with other files of it."""
         began = [request for request in self._parked.get(adapter.key, ()) if request.num_output_tokens]
         changed = bool(adapter.digest) and adapter.digest != digest
         if changed:
@@ -288,16 +288,16 @@ class Adapters:
         return began
 
     def failed(self, adapter: Adapter) -> list[Request]:
-        """The worker cannot have an adapter; return the requests that wait for it, which the caller ends."""
+        """Note that the worker cannot load an adapter; return the requests that wait for it. The caller ends them."""
         adapter.is_loading = adapter.is_resident = adapter.was_resident = False
         return list(self._parked.get(adapter.key, ()))
 
     def refill(self) -> None:
-        """Give free places to adapters that wait."""
+        """Give free places to waiting adapters."""
         self._fill()
 
     def note_step(self) -> None:
-        """A step has come back: an adapter that it named may make room now."""
+        """Note that a step's result has arrived: adapters that the step named may be dropped or evicted now."""
         if self._retired:
             retired, self._retired = self._retired, []
             for adapter in retired:
@@ -306,7 +306,7 @@ class Adapters:
             self._fill()
 
     def want(self, adapter: Adapter) -> None:
-        """Load an adapter, as an operator asks for it; Overloaded if every place is in use."""
+        """Load an adapter on an operator's order. Raises Overloaded if every place is in use."""
         if adapter.is_resident or adapter.is_loading:
             return
         if not self._make_room(_LAST):
@@ -319,7 +319,7 @@ class Adapters:
     # --- places -----------------------------------------------------------------------------------------------------
 
     def _fill(self) -> None:
-        """Give free places to the adapters whose requests have waited longest, and load what they will need."""
+        """Give free places to the adapters whose requests have waited longest, and load those next in line."""
         self._awaits_room = False
         if not (self._is_up and self._parked):
             return
@@ -336,7 +336,7 @@ class Adapters:
                 self._activate(adapter)
 
     def _turn_of(self, key: int) -> tuple[float, float]:
-        """Return the place in line of an adapter; the last one if no request waits for it."""
+        """Return an adapter's place in line; `_LAST` if no request waits for it."""
         waiting = self._parked.get(key)
         return self._order(waiting[0]) if waiting else _LAST
 
@@ -372,7 +372,10 @@ class Adapters:
         return sum(each.is_resident or each.is_loading for each in self._all.values())
 
     def _make_room(self, turn: tuple[float, float]) -> bool:
-        """Evict until the worker has room for one adapter more; return whether it has. Who waits longer is not evicted."""
+        """Evict adapters until the worker has room for one more; return whether it has room.
+
+        Adapters that have waited longer than `turn` are not evicted.
+        """
         while self._num_held >= self._limits.max_cpu_loras:
             idle = [each for each in self._all.values() if self._may_evict(each)]
             later = [each for each in idle if self._turn_of(each.key) > turn or each.key not in self._parked]
@@ -396,7 +399,7 @@ class Adapters:
         self.on_wanted(adapter)
 
     def _drop_if_unused(self, adapter: Adapter) -> None:
-        """Forget a version that new requests do not get, once its last request has ended."""
+        """Forget a version that new requests do not use, once its last request has ended."""
         if adapter.is_current or adapter.num_requests:
             return
         if not self._is_returned(adapter):
@@ -408,7 +411,7 @@ class Adapters:
         self._all.pop(adapter.key, None)
 
     def discard_if_new(self, adapter: Adapter) -> None:
-        """Forget an adapter that could not be loaded, unless requests have it: the next request tries again."""
+        """Forget an adapter that could not be loaded, unless requests use it: the next request tries again."""
         if adapter.num_requests:
             return
         self.discard(adapter)
@@ -421,7 +424,7 @@ class Adapters:
 
 
 def _nothing(_: object) -> None:
-    """Nothing is bound yet."""
+    """Do nothing; stands in until a function is bound."""
 
 
 def _nowhere() -> int:

@@ -11,7 +11,7 @@ from tetrad.engine_core_svc.scheduler.message_budget import MessageBudget
 
 
 class StepBudget:
-    """The tokens and bytes that the plan may still use.
+    """The tokens and bytes that a plan may still use.
 
     Args:
         num_tokens: limit for all requests together.
@@ -35,7 +35,7 @@ class StepBudget:
         self.share = share
 
     def take(self, num_wanted: int) -> int:
-        """Spend and return at most the tokens that a request needs. A request that cannot use them ends the plan."""
+        """Spend and return the tokens that a request may compute, at most `num_wanted`; 0 if none are left for it."""
         num_tokens = min(num_wanted, self.num_tokens)
         if num_wanted > 1:
             num_tokens = min(num_tokens, self._chunk, self._max_prompt_tokens - self.num_prompt_tokens)
@@ -44,10 +44,10 @@ class StepBudget:
         return num_tokens
 
     def most_drafts(self, request: Request, num_drafts: int) -> int:
-        """Return how many drafts of a request may be verified: all, or as many as tokens and bytes are left for."""
+        """Return how many of a request's drafts the remaining tokens and bytes allow."""
         return self.messages.most_drafts(request, min(num_drafts, self.num_tokens))
 
     def verify(self, request: Request, num_drafts: int) -> None:
-        """Spend what these drafts take."""
+        """Spend the tokens and bytes of these drafts."""
         self.num_tokens -= num_drafts
         self.messages.verify(request, num_drafts)

@@ -9,7 +9,7 @@ from tetrad.engine_core_svc.core.request import CallId, Request
 
 
 class CallCounts:
-    """Counts by call. Every update takes constant time."""
+    """Numbers of sequences by client call. Every update takes constant time."""
 
     def __init__(self) -> None:
         self._unfinished: dict[CallId, int] = {}
@@ -18,22 +18,22 @@ class CallCounts:
 
     @property
     def num_calls(self) -> int:
-        """Calls with unfinished sequences."""
+        """The number of calls with unfinished sequences."""
         return len(self._unfinished)
 
     @property
     def num_running_calls(self) -> int:
-        """Calls of which a sequence runs."""
+        """The number of calls with running sequences."""
         return len(self._running)
 
     @property
     def smallest(self) -> int:
-        """Unfinished sequences of the call that has the fewest; ValueError without a call."""
+        """The number of unfinished sequences of the call that has the fewest; ValueError without a call."""
         return min(self._num_calls_of_size)
 
     @property
     def largest(self) -> int:
-        """Unfinished sequences of the call that has the most; ValueError without a call."""
+        """The number of unfinished sequences of the call that has the most; ValueError without a call."""
         return max(self._num_calls_of_size)
 
     def num_running(self, call: CallId) -> int:
@@ -41,19 +41,19 @@ class CallCounts:
         return self._running.get(call, 0)
 
     def add(self, request: Request) -> None:
-        """A sequence has arrived."""
+        """Count a new sequence."""
         self._resize(request.call, 1)
 
     def finish(self, request: Request) -> None:
-        """A sequence has ended; `stop` was called before if it ran."""
+        """Stop counting a sequence that has ended; the caller has called `stop` before if it ran."""
         self._resize(request.call, -1)
 
     def start(self, request: Request) -> None:
-        """A sequence runs."""
+        """Count a sequence as running."""
         self._running[request.call] = self._running.get(request.call, 0) + 1
 
     def stop(self, request: Request) -> None:
-        """A sequence no longer runs."""
+        """Stop counting a sequence as running."""
         left = self._running[request.call] - 1
         if left:
             self._running[request.call] = left
@@ -61,7 +61,7 @@ class CallCounts:
             del self._running[request.call]
 
     def most_each(self, num_sequences: int) -> int:
-        """Return how many sequences each call may have at most, so that all of them together have at most so many."""
+        """Return the maximum number of sequences per call for which all calls together have at most `num_sequences`."""
         level, num_calls, rest = 0, self.num_calls, num_sequences
         for size in sorted(self._num_calls_of_size):
             missing = (size - level) * num_calls

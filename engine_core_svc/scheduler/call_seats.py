@@ -1,7 +1,7 @@
 """CallSeats: lets every client call run one sequence before another call runs further ones.
 
-Called by the scheduler for each plan. Preempts rows of the call that runs the most; a call that got a row this way cannot be
-preempted for another one, as it runs one only. Knows no budgets and no time.
+Called by the scheduler for each plan. Preempts rows of the call that runs the most; a call that got a row this way is not
+preempted for another one, since it runs a single row. Knows no budgets and no time.
 """
 
 from tetrad.engine_core_svc.core.request import Request
@@ -9,23 +9,23 @@ from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.scheduler.request_states import RequestStates
 
 _MAX_LOOKED_AT = 64
-"""Waiting calls that are looked at for one plan, so that its cost does not grow with the queue."""
+"""Maximum number of waiting calls that one plan examines, so that its cost does not grow with the queue."""
 
 
 class CallSeats:
-    """Preempts for calls without rows.
+    """Preempts rows for calls that run none.
 
     Args:
-        states: the requests.
+        states: all unfinished requests.
         kv_cache: their block tables.
-        max_num_seqs: rows of a step.
+        max_num_seqs: maximum number of rows in a step.
     """
 
     def __init__(self, states: RequestStates, kv_cache: KVCacheManager, max_num_seqs: int) -> None:
         self._states, self._kv_cache, self._max_num_seqs = states, kv_cache, max_num_seqs
 
     def make_room(self) -> int:
-        """If all seats are taken, preempt a row for each waiting call that runs none; return how many."""
+        """If all seats are taken, preempt one row for each waiting call that runs none; return the number of preempted rows."""
         calls, waiting = self._states.calls, self._states.waiting
         if len(self._states.running) < self._max_num_seqs or not self._has_further_rows:
             return 0
@@ -44,7 +44,10 @@ class CallSeats:
         return self._states.num_preemptions - num_before
 
     def preempt_idle_row(self, request: Request, step_id: int) -> bool:
-        """Preempt a row that this step leaves out, if a call that runs none finds no blocks; return whether there was one."""
+        """Preempt a row that this step does not plan, if the request's call runs none and lacks blocks.
+
+        Returns whether a row was preempted.
+        """
         if self._states.calls.num_running(request.call) or not self._has_further_rows:
             return False
         victim = self._last_of_largest_call(request)
@@ -58,7 +61,7 @@ class CallSeats:
         return len(self._states.running) > self._states.calls.num_running_calls
 
     def _last_of_largest_call(self, first: Request) -> Request | None:
-        """Return the last row of the call that runs the most, of rows no more urgent than `first`; None if each runs one."""
+        """Return the last row, no more urgent than `first`, of the call that runs the most; None if each call runs one."""
         calls = self._states.calls
         rows = (each for each in reversed(self._states.running) if each.priority <= first.priority)
         victim = max(rows, key=lambda each: calls.num_running(each.call), default=None)

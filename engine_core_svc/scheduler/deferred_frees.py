@@ -1,7 +1,7 @@
 """DeferredFrees: frees the blocks of an ended request when the last plan that names them has returned.
 
-Blocks that another engine core is to read are kept until it has read them. Called by the states, by results and when transfers
-end. Knows step ids, block ids and requests' keys; a step's result means that all steps before it have returned too.
+Blocks that another engine core will read are kept until it has read them. Called by RequestStates, by Results and when
+transfers end. Knows step ids, block ids and requests' keys; the result of a step implies that all earlier steps have returned.
 """
 
 from collections import deque
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 
 class DeferredFrees:
-    """Blocks that wait for a step.
+    """Block tables that stay allocated until a step has returned.
 
     Args:
-        release: takes a block table back.
+        release: frees a block table.
     """
 
     def __init__(self, release: Callable[[Sequence[int]], None]) -> None:
@@ -26,28 +26,28 @@ class DeferredFrees:
         return (block_ids for _, block_ids in (*self._waiting, *self._kept.values()))
 
     def add(self, step_id: int, block_ids: Sequence[int]) -> None:
-        """Take a block table whose last plan is `step_id` (-1: none); it may be given back at once."""
+        """Free a block table when step `step_id`, the last that names it, has returned (-1: none); at once if it has."""
         if step_id <= self.last_returned_step:
             self._release(block_ids)
         else:
             self._waiting.append((step_id, block_ids))
 
     def keep(self, key: int, step_id: int, block_ids: Sequence[int]) -> None:
-        """Take the block table of a request that another engine core is still to read."""
+        """Keep the block table of a request until another engine core has read it."""
         self._kept[key] = step_id, block_ids
 
     def note_sent(self, key: int) -> None:
-        """A request's blocks have been read; unknown ones are ignored."""
+        """Free a request's kept blocks, which have been read; unknown keys are ignored."""
         if key in self._kept:
             self.add(*self._kept.pop(key))
 
     def note_returned(self, step_id: int) -> None:
-        """Give back what waited for this step or an earlier one."""
+        """Free the block tables that waited for this step or an earlier one."""
         self.last_returned_step = step_id
         for _ in range(len(self._waiting)):
             self.add(*self._waiting.popleft())
 
     def clear(self) -> None:
-        """Forget everything: the blocks are gone."""
+        """Forget all block tables: the worker is lost, and its blocks with it."""
         self._waiting.clear()
         self._kept.clear()

@@ -1,13 +1,13 @@
-"""Drafting: adds draft tokens to plans, and takes back those that results reject (speculative decoding).
+"""Drafting: adds draft tokens to plans, and takes back the drafts that results reject (speculative decoding).
 
 Called by the scheduler for each plan, and by Results for each result. A proposer (Drafts) guesses the next tokens of a request.
 The worker computes the guesses in the step of the last token, samples at each position, and accepts guesses up to the first
-one that differs from its sample. A step yields 1 to k + 1 tokens of a request: the same tokens as without drafts.
+one that differs from its sample. A step yields 1 to k + 1 tokens for a request: the same tokens as without drafts.
 
-- Drafts use the tokens, free blocks and message bytes that a plan has left: they preempt and delay no request.
-- A plan with drafts is alone in flight, as in vLLM's synchronous scheduling: a proposal needs the tokens before it, and the
-  next step continues after the accepted drafts. If only requests with drafts waited, they would leave the batch of the others.
-  While nothing is proposed, plans are made ahead.
+- Drafts use the tokens, free blocks and message bytes that a plan leaves unused: they preempt and delay no request.
+- A plan with drafts is the only one in flight, as in vLLM's synchronous scheduling: a proposal needs the tokens before it, and
+  the next step continues after the accepted drafts. If only requests with drafts waited, they would leave the batch of the
+  others. While no drafts are proposed, the scheduler makes plans ahead of results.
 - Until the result arrives, drafts count as computed tokens and as placeholders. They are never part of a request's tokens. Only
   these are hashed, so the prefix cache holds no rejected token. The next step uses the blocks of rejected drafts.
 """
@@ -28,34 +28,34 @@ log = get_logger()
 
 
 class Drafts(Protocol):
-    """Proposes tokens: from those of the requests (n-gram, suffix), or the worker's own proposals (draft model, EAGLE)."""
+    """Proposes tokens: from the requests' own tokens (n-gram, suffix), or from the worker (draft model, EAGLE)."""
 
     @property
     def max_tokens(self) -> int:
-        """Most drafts of a request in one step. 0: there are never any."""
+        """The maximum number of drafts of a request in one step; 0: no drafts."""
 
     def num_from_worker(self, num_requests: int) -> int:
-        """Return how many drafts of a request the worker is to propose behind a step of so many requests; 0: none."""
+        """Return how many drafts of a request the worker proposes after a step of `num_requests` requests; 0: none."""
 
     def observe(self, step: MeasuredStep) -> None:
-        """Learn what a step has cost; called before `propose`, for each step without prompts."""
+        """Learn the cost of a step; called before `propose`, for each step without prompts."""
 
     def note_finished(self, requests: Sequence[Request]) -> None:
         """Learn which requests a result has ended; called before `propose`."""
 
     def propose(self, requests: Sequence[Request], result: ModelRunnerOutput) -> Mapping[int, Sequence[int]]:
-        """Return key -> the tokens that may come next; requests may be missing.
+        """Return the tokens that may come next, by request key; requests may be missing.
 
-        Further results may be on their way: then the proposals only decide whether the next plan waits for them.
+        While later plans are in flight, the proposals only decide whether the next plan waits for their results.
 
         Args:
-            requests: those that the result has brought tokens, and that go on. Their last token is the last one known.
-            result: of the step; `draft_tokens` are the worker's proposals.
+            requests: running requests that got tokens from this result; each one's last token is its newest known token.
+            result: the step's result; its `draft_tokens` are the worker's proposals.
         """
 
 
 class NoDrafts:
-    """Each step brings a request one token."""
+    """Proposes no drafts: each step yields one token for a request."""
 
     max_tokens = 0
 
@@ -64,13 +64,13 @@ class NoDrafts:
         return 0
 
     def observe(self, step: MeasuredStep) -> None:
-        """Learn nothing."""
+        """Do nothing."""
 
     def note_finished(self, requests: Sequence[Request]) -> None:
-        """Learn nothing."""
+        """Do nothing."""
 
     def propose(self, requests: Sequence[Request], result: ModelRunnerOutput) -> Mapping[int, Sequence[int]]:  # noqa: ARG002 - of the protocol
-        """Propose nothing."""
+        """Return no proposals."""
         return {}
 
 
@@ -79,9 +79,9 @@ _COMPLETE = frozenset({RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LE
 
 @dataclass(slots=True)
 class DraftStats:
-    """Since start: times that a request was planned with drafts, these drafts, and those of them that were accepted.
+    """Counts since start: plans of a request with drafts, the planned draft tokens, and the accepted ones.
 
-    `num_accepted_by_place` has one count for each draft that a step may have.
+    `num_accepted_by_place` has one count for each position of a draft in its step.
     """
 
     num_drafts: int = 0
@@ -100,14 +100,14 @@ class DraftStats:
 
 @dataclass(frozen=True, slots=True)
 class _PlanInFlight:
-    """What a plan computes.
+    """The parts of a plan that drafting needs when its result arrives.
 
     Attributes:
-        num_rows: tokens of decoding requests, and drafts.
-        is_measured: its time tells what rows cost: it has no prompts.
-        waited: it was made after the result before it.
-        follows: it goes on behind that result at once, with the same requests.
-        num_drafts: request key -> its drafts.
+        num_rows: number of tokens of decoding requests and of drafts.
+        is_measured: whether its time shows the cost of rows: it has no prompts.
+        waited: whether it was made after the previous result, with no other plan in flight.
+        follows: whether it has no new requests, so that it directly continues the step before.
+        num_drafts: number of drafts by request key.
     """
 
     num_rows: int
@@ -118,16 +118,16 @@ class _PlanInFlight:
 
 
 class Drafting:
-    """Drafts of one scheduler's requests.
+    """The drafts of one scheduler's requests.
 
     Args:
-        drafts: proposes them.
-        requests: all unfinished ones, by key.
-        kv_cache: gives the blocks.
-        clock: seconds.
+        drafts: proposes the drafts.
+        requests: all unfinished requests, by key.
+        kv_cache: allocates the blocks.
+        clock: returns monotonic seconds.
 
     Attributes:
-        awaits_result: whether the next plan must wait for the results of those before.
+        awaits_result: whether the next plan must wait for the results of earlier plans.
         stats: see DraftStats.
     """
 
@@ -143,22 +143,22 @@ class Drafting:
         self._in_flight: dict[int, _PlanInFlight] = {}
         self._must_wait = self._has_proposed = False
         self._result_at = clock()
-        # One count a place from the start, as vLLM has: a metric that is there only after the first draft hides its rate.
+        # One count per position from the start, as in vLLM: a metric that appears only after the first draft hides its rate.
         self.stats = DraftStats(num_accepted_by_place=[0] * drafts.max_tokens)
 
     @property
     def awaits_result(self) -> bool:
-        """Whether drafts are in flight, or are proposed for requests whose last tokens are."""
+        """Whether the next plan must wait: drafts are in flight, or are proposed for requests with a plan in flight."""
         return self._must_wait and bool(self._in_flight)
 
     def set_worker(self, *, verifies_drafts: bool) -> None:
-        """Take in whether the worker verifies drafts; one that does not gets none."""
+        """Set whether the worker verifies drafts; if not, plans have no drafts."""
         self._is_on = verifies_drafts and self._drafts.max_tokens > 0
         if self._drafts.max_tokens and not verifies_drafts:
             log.warning("drafts.off", reason="The worker does not announce that it verifies draft tokens.")
 
     def add_drafts(self, plan: SchedulerOutput, budget: StepBudget) -> None:
-        """Let the plan verify what is proposed for its requests, as far as there is room."""
+        """Add the drafts proposed for the plan's requests, as far as tokens, blocks and message bytes allow."""
         if not self._is_on or not plan.num_requests:
             return
         plan.num_spec_tokens = self._drafts.num_from_worker(plan.num_requests)
@@ -179,7 +179,7 @@ class Drafting:
         )
 
     def settle(self, result: ModelRunnerOutput) -> None:
-        """Take back what the result rejects: those positions are computed again, with other tokens."""
+        """Take back the drafts that the result rejects: their positions are computed again, with other tokens."""
         if not self._is_on:
             return
         plan = self._in_flight.pop(result.step_id, None)
@@ -190,11 +190,11 @@ class Drafting:
             rows = dict(zip(result.keys, result.token_ids, strict=True))
             for key, num_drafts in plan.num_drafts.items():
                 request, row = self._requests.get(key), rows.get(key)
-                if request is not None and row is not None:  # else it ended while the step ran, or fails in it
+                if request is not None and row is not None:  # else the request ended while the step ran, or fails in it
                     self._settle(request, num_drafts, num_accepted=len(row) - 1)
 
     def propose(self, outputs: Sequence[EngineCoreOutput], result: ModelRunnerOutput) -> None:
-        """Note what may come next for the requests that go on."""
+        """Store proposals of next tokens for the requests that go on."""
         if not self._is_on:
             return
         requests = [output.request for output in outputs if output.request.status is RequestStatus.RUNNING]
@@ -208,7 +208,7 @@ class Drafting:
         self._must_wait = any(proposals.values()) or any(plan.num_drafts for plan in self._in_flight.values())
 
     def forget_worker(self) -> None:
-        """No plan is in flight any more."""
+        """Forget all plans in flight: the worker is lost."""
         self._in_flight = {}
         self._must_wait = False
 
@@ -220,12 +220,12 @@ class Drafting:
         self._result_at = now
 
     def _add(self, request: Request, row: int, plan: SchedulerOutput, budget: StepBudget) -> int:
-        """Add a request's drafts to its row; return how many."""
+        """Add a request's drafts to its row; return the number of added drafts."""
         draft_ids, request.draft_ids = request.draft_ids, ()
-        # The step brings one token more than drafts are accepted.
+        # The step yields one token more than the accepted drafts.
         most = min(len(draft_ids), request.max_total_tokens - request.num_tokens - 1)
         num_drafts = budget.most_drafts(request, most)
-        # The only token that is on its way is this plan's: proposals follow the last token.
+        # This plan's token must be the only one in flight: proposals follow the last known token.
         is_current = request.num_placeholders == 1
         blocks = self._kv_cache.extend(request, num_drafts) if num_drafts > 0 and is_current else None
         if blocks is None:
@@ -239,7 +239,7 @@ class Drafting:
         return num_drafts
 
     def _extend_ahead(self, plan: SchedulerOutput) -> None:
-        """Give requests the blocks behind which the worker computes its proposals, as far as blocks are free."""
+        """Allocate blocks for the positions at which the worker computes its proposals, as far as blocks are free."""
         columns = plan.cached_requests
         for row, key in enumerate(columns.keys):
             request = self._requests[key]
@@ -249,6 +249,6 @@ class Drafting:
 
     def _settle(self, request: Request, num_drafts: int, num_accepted: int) -> None:
         request.num_placeholders -= num_drafts
-        if request.status is RequestStatus.RUNNING:  # else it was preempted, and starts over
+        if request.status is RequestStatus.RUNNING:  # else it was preempted, and is recomputed from the start
             request.num_computed_tokens -= num_drafts - num_accepted
         self.stats.count(num_drafts, num_accepted)

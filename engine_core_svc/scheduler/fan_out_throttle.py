@@ -1,9 +1,9 @@
 """FanOutThrottle: limits how many sequences of one client call a step computes while other calls have fewer.
 
 Called by the scheduler for each plan and each result. On a device that takes longer for more rows, a call with hundreds of
-sequences (n outputs, many prompts) would make every step of all others many times longer. Each call may have as many rows in a
-step as the smallest call has; the further rows of larger calls share the time that others may be slowed down by, evenly. Step
-times are measured, so a device that takes 256 rows as fast as 4 gets them all. A row left out keeps its blocks and its tokens.
+sequences (n outputs, many prompts) would make every step many times longer for all other calls. Each call may have as many
+rows in a step as the smallest call has; the further rows of larger calls share evenly the extra time that a step may take. Step
+times are measured, so a device that computes 256 rows as fast as 4 gets them all. A row left out keeps its blocks and tokens.
 """
 
 import math
@@ -16,27 +16,27 @@ from tetrad.engine_core_svc.scheduler.call_counts import CallCounts
 from tetrad.engine_core_svc.scheduler.row_times import RowTimes
 
 _MIN_TOKENS = 8
-"""Further rows go on even where a few of them take longer than that."""
+"""Minimum number of tokens of further rows per step, even where they take longer than the slowdown allows."""
 _FIRST_TOKENS = 16
-"""Of further rows, as long as it is not known what they take."""
+"""Number of tokens of further rows per step until their time has been measured."""
 _PROBE_EVERY = 16
-"""Limited steps of which one has no further rows, so that it stays known what a step takes without them."""
+"""One of so many limited steps has no further rows, so that the time of a step without them stays measured."""
 _REMEMBERED_S = 1.0
-"""Clients that wait for each answer have nothing unfinished for a moment; they count that long."""
+"""Seconds for which other calls still count after their end: a client that waits for each answer soon sends the next call."""
 _MAX_PROMPT = 64
-"""Tokens of prompts in a step that tells what rows take; a step with more tells what prompts take."""
+"""Maximum number of prompt tokens in a step that measures rows; with more, the step measures prompts instead."""
 
 
 class StepShare:
-    """What calls may have of one step.
+    """The rows of one step that calls may use.
 
     Args:
-        num_first: rows of each call that are not further ones.
-        most: rows of each call.
-        max_further_tokens: of all further rows; the last one may have more of its prompt.
+        num_first: number of rows of each call that do not count as further rows.
+        most: maximum number of rows of each call.
+        max_further_tokens: maximum number of tokens of all further rows; the prompt of the last one may exceed it.
 
     Attributes:
-        num_further_tokens: that the step computes.
+        num_further_tokens: number of tokens of further rows that the step computes.
     """
 
     __slots__ = ("_max_further_tokens", "_most", "_num_first", "_rows", "num_further_tokens")
@@ -52,7 +52,7 @@ class StepShare:
         return rows < self._num_first or (rows < self._most and self.num_further_tokens < self._max_further_tokens)
 
     def spend(self, request: Request, num_tokens: int) -> None:
-        """Count a row with so many tokens."""
+        """Count a row with `num_tokens` tokens."""
         rows = self._rows[request.call] = self._rows.get(request.call, 0) + 1
         if rows > self._num_first:
             self.num_further_tokens += num_tokens
@@ -71,7 +71,7 @@ class NoShare(StepShare):
         return True
 
     def spend(self, request: Request, num_tokens: int) -> None:
-        """Count nothing."""
+        """Do nothing."""
 
 
 NO_SHARE = NoShare()
@@ -81,53 +81,53 @@ class FanOutThrottle(Protocol):
     """The interface of a throttle for the scheduler."""
 
     def share(self, calls: CallCounts) -> StepShare:
-        """Return the share of the next step that calls may have."""
+        """Return the rows of the next step that calls may use."""
 
     def note_planned(self, step_id: int, share: StepShare, num_prompt_tokens: int) -> None:
-        """A step with so many tokens of prompts is on its way."""
+        """Note that a step with `num_prompt_tokens` tokens of prompts was planned."""
 
     def note_returned(self, step_id: int) -> None:
-        """A step is back."""
+        """Note that the result of a step has arrived."""
 
     def forget_steps(self) -> None:
-        """The steps on their way will not come back."""
+        """Forget all steps in flight: the worker is lost."""
 
 
 class NoFanOutThrottle:
-    """Every step has all rows, as in vLLM."""
+    """Limits no step, as in vLLM."""
 
     def share(self, calls: CallCounts) -> StepShare:  # noqa: ARG002 - of the interface
-        """As much as fits."""
+        """Return a share without limits."""
         return NO_SHARE
 
     def note_planned(self, step_id: int, share: StepShare, num_prompt_tokens: int) -> None:
-        """Not needed."""
+        """Do nothing."""
 
     def note_returned(self, step_id: int) -> None:
-        """Not needed."""
+        """Do nothing."""
 
     def forget_steps(self) -> None:
-        """Not needed."""
+        """Do nothing."""
 
 
 class MeasuringFanOutThrottle:
-    """Holds a step to a multiple of what it takes without the further rows of large calls.
+    """Limits the duration of a step to a multiple of its duration without the further rows of large calls.
 
     Args:
-        max_slowdown: that multiple, above 1.
-        clock: monotonic seconds. What others wait for is the time between results, in which services work as well as devices.
+        max_slowdown: the multiple, above 1.
+        clock: returns monotonic seconds. The time between results is measured, since it includes the work of the services.
     """
 
     def __init__(self, max_slowdown: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._share = max_slowdown - 1
         self._clock = clock
         self._times = RowTimes()
-        self._planned: dict[int, tuple[int, float]] = {}  # further tokens and the time, by step
+        self._planned: dict[int, tuple[int, float]] = {}  # step id -> tokens of further rows, time of planning
         self._last_return = self._last_company = -math.inf
         self._num_limited = 0
 
     def share(self, calls: CallCounts) -> StepShare:
-        """Return the share that fits the extra time of this step; all rows if no call has fewer than another."""
+        """Return the rows that fit the extra time of this step; no limits if all calls have equally many sequences."""
         if calls.num_calls > 1:
             self._last_company = self._clock()
             num_first = calls.smallest
@@ -148,12 +148,12 @@ class MeasuringFanOutThrottle:
         return max(_MIN_TOKENS, int(self._share * base_s / token_s)) if token_s else _FIRST_TOKENS
 
     def note_planned(self, step_id: int, share: StepShare, num_prompt_tokens: int) -> None:
-        """Remember what a step has until it is back."""
+        """Remember the further tokens of a step until its result arrives."""
         if share is not NO_SHARE and num_prompt_tokens <= _MAX_PROMPT:
             self._planned[step_id] = share.num_further_tokens, self._clock()
 
     def note_returned(self, step_id: int) -> None:
-        """Learn from the time since the step before it was back, or since it was planned if that was later."""
+        """Learn from the time since the result before, or since the step was planned if that was later."""
         now = self._clock()
         num_further, planned_at = self._planned.pop(step_id, (0, now))
         if now > planned_at:
@@ -161,5 +161,5 @@ class MeasuringFanOutThrottle:
         self._last_return = now
 
     def forget_steps(self) -> None:
-        """Keep the estimates: the next worker is most likely of the same kind."""
+        """Forget the steps in flight; keep the estimates, since the next worker is most likely of the same kind."""
         self._planned.clear()

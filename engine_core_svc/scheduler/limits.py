@@ -11,12 +11,12 @@ class SchedulerLimits:
     """The limits of one step.
 
     Attributes:
-        max_num_seqs: requests that run at the same time.
-        max_num_batched_tokens: tokens computed in one step.
-        long_prefill_token_threshold: maximum number of tokens of one request in a step that others share; 0: no such limit.
+        max_num_seqs: maximum number of requests that run at the same time.
+        max_num_batched_tokens: maximum number of tokens computed in one step.
+        long_prefill_token_threshold: maximum number of tokens of one request in a step with other requests; 0: no such limit.
         enable_chunked_prefill: split prompts over steps; otherwise a prompt waits for a step that has room for all of it.
         policy: "fcfs" or "priority" (larger priority is more urgent, and preempts).
-        messages: bytes of the plan and of its result.
+        messages: maximum bytes of the plan and of its result.
     """
 
     max_num_seqs: int = 256

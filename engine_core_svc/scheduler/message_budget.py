@@ -1,6 +1,6 @@
 """MessageBudget: the remaining bytes of one plan and its result (core/message_sizes.py).
 
-Made and used by the scheduler, for one plan, beside the budget of tokens. Each limit admits the first request of any size:
+Made and used by the scheduler for one plan, beside StepBudget. Each limit admits the first request whatever its size, since
 admission has refused requests that fit no message. So every request is planned when it is the first in order.
 """
 
@@ -9,12 +9,12 @@ from tetrad.engine_core_svc.core.request import Request
 
 
 class MessageBudget:
-    """Bytes that are spent.
+    """The bytes that one plan has spent so far.
 
     Args:
         limits: see MessageLimits.
         block_size: tokens per KV block.
-        num_groups: block tables of a request.
+        num_groups: number of block tables of a request.
         shares_params: whether requests of one plan that share parameters send them once.
     """
 
@@ -38,7 +38,7 @@ class MessageBudget:
         return is_light and self._described + described_bytes <= self._limits.described_bytes
 
     def describe(self, request: Request) -> None:
-        """Spend what `can_describe` asks for."""
+        """Spend the bytes that describe a request that the worker does not know."""
         params_bytes = self._params_bytes(request)
         self._params += params_bytes
         self._described += params_bytes + self._described_bytes(request)
@@ -48,13 +48,13 @@ class MessageBudget:
         """Return how many of a request's next tokens may be computed: all, or fewer so that their bytes fit.
 
         Args:
-            request: whose. A light one has no need of this call.
-            start: the first of them.
-            num_tokens: how many it needs.
+            request: the request; a light one does not need this call.
+            start: position of the first of these tokens.
+            num_tokens: number of tokens that it needs.
         """
         mask_bytes, answer_bytes = request.sizes.mask_bytes, request.sizes.answer_bytes
         if answer_bytes and self._prompts and self._prompts + answer_bytes > self._limits.prompt_logprob_bytes:
-            return 0  # a later step has room, and no part of the prompt is worth a step before
+            return 0  # a later step has room; computing a part of the prompt before that gains nothing
         if request.sizes.prompt_logprob_bytes:
             num_tokens = self._most_of_prompt(request, start, num_tokens)
         if not num_tokens or not request.samples_at(start + num_tokens):
@@ -63,7 +63,7 @@ class MessageBudget:
         return num_tokens if has_mask and self._has_row(request, start, num_tokens) else num_tokens - 1
 
     def compute(self, request: Request, start: int, num_tokens: int) -> None:
-        """Spend the bytes of these tokens. A light request has no need of this call."""
+        """Spend the bytes of these tokens. A light request does not need this call."""
         self._logprobs += _logprob_bytes(request, start, num_tokens)
         if request.samples_at(start + num_tokens):
             self._masks += request.sizes.mask_bytes
@@ -71,7 +71,7 @@ class MessageBudget:
             self._prompts += request.prompt_logprob_bytes + request.sizes.answer_bytes
 
     def most_drafts(self, request: Request, num_drafts: int) -> int:
-        """Return how many drafts of a request may be verified: all, or as many as fit, with masks and log-probabilities."""
+        """Return how many of a request's drafts fit, with their masks and log-probabilities."""
         sizes, limits = request.sizes, self._limits
         if sizes.mask_bytes:
             num_drafts = min(num_drafts, (limits.mask_bytes - self._masks) // sizes.mask_bytes)
@@ -85,13 +85,13 @@ class MessageBudget:
         self._logprobs += num_drafts * request.sizes.logprob_bytes
 
     def _has_row(self, request: Request, start: int, num_tokens: int) -> bool:
-        """Return whether the log-probabilities of these tokens fit, the last of which samples."""
+        """Return whether the log-probabilities of these tokens fit; the last of the tokens samples."""
         if not request.sizes.logprob_bytes or (num_tokens == 1 and not self._logprobs):
             return True
         return self._logprobs + _logprob_bytes(request, start, num_tokens) <= self._limits.logprob_bytes
 
     def _most_of_prompt(self, request: Request, start: int, num_tokens: int) -> int:
-        """Return how many of these tokens the log-probabilities of a prompt leave: its last token brings all of them."""
+        """Return how many of these tokens fit with the prompt's log-probabilities, which the prompt's last token returns."""
         limits, position_bytes = self._limits, request.sizes.prompt_logprob_bytes
         is_full = self._prompts and self._prompts + request.prompt_logprob_bytes > limits.prompt_logprob_bytes
         if is_full and _ends_prompt(request, start, num_tokens):
@@ -109,7 +109,7 @@ class MessageBudget:
 
 
 def _num_positions(request: Request, start: int, num_tokens: int) -> int:
-    """Return how many of these tokens have followers in the prompt, which their hidden states predict."""
+    """Return how many of these tokens are followed by a prompt token, whose log-probability their hidden states give."""
     return max(0, min(start + num_tokens, request.num_prompt_tokens - 1) - start)
 
 

@@ -1,6 +1,6 @@
 """Policy: the order in which requests are served, and the queue that keeps it.
 
-One key orders waiting requests, running requests in a step, and, from the other end, preemptions. So a preempted request
+The same sort key orders waiting requests, running requests in a step and, in reverse, preemptions. So a preempted request
 returns to its old place without further bookkeeping.
 
 The sequences of one call (n outputs, many prompts) take turns with the requests of others: only the first of a call has the
@@ -26,9 +26,9 @@ class Order:
     """An order of service. Smaller keys come first.
 
     Attributes:
-        key: of a request that has its place.
-        arrival_place: of the first request of a call.
-        place_behind: behind all requests that have arrived, given the largest sequence number of these.
+        key: returns the sort key of a request that has a place.
+        arrival_place: returns the place of the first request of a call.
+        place_behind: returns the place behind all requests that have arrived, given the largest sequence number of these.
     """
 
     key: Callable[[Request], OrderKey]
@@ -37,24 +37,24 @@ class Order:
 
 
 def fcfs_key(request: Request) -> OrderKey:
-    """First come, first served."""
+    """Return the sort key of "first come, first served"."""
     return (0, request.place or 0.0, request.sequence_number)
 
 
 def priority_key(request: Request) -> OrderKey:
-    """Larger priority first; among equals the earlier arrival."""
+    """Return a sort key: larger priority first, among equals the earlier arrival."""
     return (-request.priority, request.place or 0.0, request.sequence_number)
 
 
 ORDERS: dict[PolicyName, Order] = {
     "fcfs": Order(fcfs_key, lambda request: float(request.sequence_number), lambda newest: newest + 0.5),
-    # Arrival times are clients' wall clocks; the last arrival's may be wrong by hours, and the turn would never come.
+    # Arrival times come from clients' clocks. The newest may be wrong by hours; a place behind it would never be reached.
     "priority": Order(priority_key, lambda request: request.arrival_time, lambda _: time.time()),
 }
 
 
 class RequestSet:
-    """Requests that wait, and how many tokens they had when they came."""
+    """Waiting requests, and the number of tokens that they had when they were added."""
 
     def __init__(self) -> None:
         self._members: dict[int, Request] = {}
@@ -69,13 +69,13 @@ class RequestSet:
         return iter(self._members.values())
 
     def add(self, request: Request) -> None:
-        """Take a request in."""
+        """Add a request."""
         self._members[request.key] = request
         self._sizes[request.key] = request.num_tokens
         self.num_tokens += request.num_tokens
 
     def remove(self, request: Request) -> None:
-        """Take a request out; KeyError if it is not here."""
+        """Remove a request; KeyError if it is not in the set."""
         del self._members[request.key]
         self.num_tokens -= self._sizes.pop(request.key)
 
@@ -85,9 +85,9 @@ class _Line:
     """The waiting sequences of one call.
 
     Attributes:
-        heap: those with a place before those without; may hold removed ones.
-        head: key of the first, which stands in the queue for all.
-        place: of the next head that has none; None: behind all that have arrived by then.
+        heap: the sequences, those with a place first; may contain removed ones.
+        head: key of the first sequence, the only one of the call that stands in the queue.
+        place: place that the next head gets if it has none; None: behind all requests that have arrived by then.
     """
 
     place: float | None
@@ -96,13 +96,13 @@ class _Line:
 
 
 class RequestQueue(RequestSet):
-    """Requests in an order. Removal is lazy: a removed request is skipped when it comes up.
+    """Requests in an order. Removal is lazy: a removed request is skipped when it becomes the first.
 
     Args:
-        order: of service.
+        order: the order of service.
 
     Attributes:
-        only: key of the one request that may be first for now; None: any.
+        only: key of the only request that `peek` may return for now; None: any request.
     """
 
     def __init__(self, order: Order) -> None:
@@ -116,7 +116,7 @@ class RequestQueue(RequestSet):
         self._passed: list[Request] = []
 
     def add(self, request: Request) -> None:
-        """Put a request in its place, or behind the others of its call until its turn comes."""
+        """Put a request in its place, or behind the other sequences of its call."""
         super().add(request)
         self._newest = max(self._newest, request.sequence_number)
         line = self._lines.get(request.call)
@@ -127,14 +127,14 @@ class RequestQueue(RequestSet):
         self._find_head(request.call, line)
 
     def take(self, request: Request) -> None:
-        """Take a request out because it is served: it is the next call's turn. KeyError if it is not here."""
+        """Remove a request that is served; the next sequence of its call goes behind all arrivals. KeyError if it is absent."""
         super().remove(request)
         if request.place is None:  # it was served out of turn
             request.place = self._order.arrival_place(request)
         self._leave_line(request, None)
 
     def remove(self, request: Request) -> None:
-        """Take a request out that has ended; the next of its call gets its place. KeyError if it is not here."""
+        """Remove a request that has ended; the next sequence of its call gets its place. KeyError if it is absent."""
         super().remove(request)
         self._leave_line(request, request.place)
 
@@ -150,13 +150,13 @@ class RequestQueue(RequestSet):
         return None
 
     def pass_over(self, first: Request) -> None:
-        """Hide the request that `peek` has just returned, and with it its call, until `look_again`."""
+        """Hide the request that `peek` has just returned, and all sequences of its call, until `look_again`."""
         self._passed.append(first)
         if self.only is None:
             heapq.heappop(self._heads)
 
     def look_again(self) -> None:
-        """Put those that were passed over back in their places."""
+        """Put the hidden requests back in their places."""
         if self.only is None:
             for request in self._passed:
                 heapq.heappush(self._heads, (self._order.key(request), request.key))
@@ -171,7 +171,7 @@ class RequestQueue(RequestSet):
             self._find_head(request.call, line)
 
     def _find_head(self, call: CallId, line: _Line) -> None:
-        """Let the first of a line stand in the queue; forget an empty line."""
+        """Put the first sequence of a line into the queue; forget an empty line."""
         while line.heap and line.heap[0][1] not in self._members:
             heapq.heappop(line.heap)
         if not line.heap:
@@ -186,9 +186,9 @@ class RequestQueue(RequestSet):
         heapq.heappush(self._heads, (self._order.key(head), head.key))
 
     def _place_behind(self) -> float:
-        """Return the place behind all that have arrived, and behind those that were sent there before."""
+        """Return the place behind all requests that have arrived, and behind all places returned before."""
         place = self._order.place_behind(self._newest)
-        if place <= self._last_behind < place + 1:  # unless a clock went back
+        if place <= self._last_behind < place + 1:  # unless the clock was set back
             place = math.nextafter(self._last_behind, math.inf)
         self._last_behind = place
         return place

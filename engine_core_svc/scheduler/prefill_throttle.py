@@ -1,8 +1,8 @@
 """PrefillThrottle: limits the prompt tokens of a step while other requests decode.
 
 Called by the scheduler for each plan and each result. A prompt of thousands of tokens in one step delays every stream for the
-whole step; cut into small chunks it costs the same and delays each step only a little. The chunk size depends on model and
-machine, so step times are measured. Knows no requests; reads no clock.
+whole step; cut into small chunks it takes the same time in all and delays each step only a little. The right chunk size depends
+on model and machine, so step times are measured. Knows no requests; reads no clock.
 """
 
 from collections import deque
@@ -12,52 +12,52 @@ from typing import Protocol
 from tetrad.engine_core_svc.scheduler.step_times import StepTimes
 
 _MIN_TOKENS = 8
-"""Prompts go on even where a few of their tokens take longer than that."""
+"""Minimum number of prompt tokens per step, even where they take longer than the slowdown allows."""
 _UNNOTICED_S = 0.025
-"""No reader is held up by steps of this length."""
+"""Duration of a step, in seconds, up to which a reader notices no delay."""
 _URGENCY = 4
-"""Requests that decode, as many of which a request that waits for its first token outweighs."""
+"""Weight of a request that waits for its first token, relative to a request that decodes."""
 _PROBE_EVERY = 16
-"""Paced steps of which one has nearly no prompt, so that it stays known what decodes take alone."""
+"""One of so many limited steps has nearly no prompt, so that the time of decodes alone stays measured."""
 _LONGEST_S = 3600.0
-"""No step takes longer; a worker that says so is not believed."""
+"""Maximum credible duration of a step, in seconds; a worker's report of a longer one is ignored."""
 
 
 class PrefillThrottle(Protocol):
     """The interface of a throttle for the scheduler."""
 
     def prompt_tokens(self, num_decoding: int, num_waiting: int) -> int | None:
-        """Return how many tokens of prompts the next step may have; None: as many as fit it.
+        """Return how many tokens of prompts the next step may have; None: no limit beyond that of the step.
 
         Args:
-            num_decoding: requests whose next token every such token holds up.
-            num_waiting: requests whose prompts are not computed yet.
+            num_decoding: number of requests whose next token each prompt token delays.
+            num_waiting: number of requests whose prompts are not computed yet.
         """
 
     def note_planned(self, step_id: int, num_decodes: int, num_prompt_tokens: int) -> None:
-        """A step with so many tokens is on its way."""
+        """Note that a step with these numbers of tokens was planned."""
 
     def note_returned(self, step_id: int, compute_s: float) -> None:
-        """A step is back and took so many seconds on the device."""
+        """Note that the result of a step has arrived, which took `compute_s` seconds on the device."""
 
     def forget_steps(self) -> None:
-        """The steps on their way will not come back."""
+        """Forget all steps in flight: the worker is lost."""
 
 
 class NoThrottle:
-    """Prompts fill every step, as in vLLM."""
+    """Limits no step: prompts fill it, as in vLLM."""
 
     def prompt_tokens(self, num_decoding: int, num_waiting: int) -> int | None:
-        """As many as fit."""
+        """Return None: no limit."""
 
     def note_planned(self, step_id: int, num_decodes: int, num_prompt_tokens: int) -> None:
-        """Not needed."""
+        """Do nothing."""
 
     def note_returned(self, step_id: int, compute_s: float) -> None:
-        """Not needed."""
+        """Do nothing."""
 
     def forget_steps(self) -> None:
-        """Not needed."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,11 @@ class _Planned:
 
 
 class MeasuringThrottle:
-    """Holds a step with decodes to a multiple of what it takes without prompts.
+    """Limits the duration of a step with decodes to a multiple of its duration without prompts.
 
     Args:
-        max_slowdown: that multiple, above 1. Where many wait for their prompts and few decode, the time for prompts grows with
-            their ratio: many new prompts start together instead of one by one behind the first ones.
+        max_slowdown: the multiple, above 1. Where many requests wait for their prompts and few decode, the time for prompts
+            grows with the ratio of their numbers: many new prompts start together instead of one after the other.
     """
 
     def __init__(self, max_slowdown: float) -> None:
@@ -82,7 +82,7 @@ class MeasuringThrottle:
         self._num_paced = 0
 
     def prompt_tokens(self, num_decoding: int, num_waiting: int) -> int | None:
-        """Return the prompt tokens that fit the extra time of this step; None if nothing decodes or nothing is known yet."""
+        """Return the prompt tokens that fit the extra time of this step; None if no request decodes or no time is known yet."""
         decode_s, token_s = self._times.decode_s, self._times.token_s
         if not num_decoding or not num_waiting or not decode_s or not token_s:
             return None
@@ -93,16 +93,16 @@ class MeasuringThrottle:
         return max(_MIN_TOKENS, int(max(seconds, _UNNOTICED_S - decode_s) / token_s))
 
     def note_planned(self, step_id: int, num_decodes: int, num_prompt_tokens: int) -> None:
-        """Remember what a step has until it is back."""
+        """Remember the token counts of a step until its result arrives."""
         self._planned.append(_Planned(step_id, num_decodes, num_prompt_tokens))
 
     def note_returned(self, step_id: int, compute_s: float) -> None:
-        """Learn from a step; one that does not say how long it took, or nonsense, teaches nothing."""
+        """Learn from a step's duration; one that is missing or not credible is ignored."""
         while self._planned and self._planned[0].step_id <= step_id:
             planned = self._planned.popleft()
             if planned.step_id == step_id and 0 < compute_s < _LONGEST_S:
                 self._times.observe(planned.num_decodes, planned.num_prompt_tokens, compute_s)
 
     def forget_steps(self) -> None:
-        """Keep the estimates: the next worker is most likely of the same kind."""
+        """Forget the steps in flight; keep the estimates, since the next worker is most likely of the same kind."""
         self._planned.clear()

@@ -1,7 +1,7 @@
 """Purposes: one strategy for generation and one for pooling, which apply a step's result to a request and decide when it ends.
 
 The engine chooses the strategy when it admits the request; Results call it. The scheduler plans all requests alike: a pooling
-request is planned like one of a single output token, and the step of its last prompt chunk returns a vector instead.
+request is planned like a request with a single output token, and the step of its last prompt chunk returns a vector instead.
 """
 
 from collections.abc import Iterable
@@ -15,14 +15,14 @@ from tetrad.services.errors import InternalError
 
 
 class Strategy(Protocol):
-    """How a result is applied to one request."""
+    """Applies a result to one request."""
 
     def apply(self, request: Request, token_ids: Iterable[int], result: ModelRunnerOutput) -> EngineCoreOutput:
-        """Apply the tokens, or what else the result has for the request; return what it brought."""
+        """Apply the tokens, or other values that the result has for the request; return its output."""
 
 
 class Generation:
-    """Each step that samples brings tokens; a stop rule ends the request.
+    """Applies sampled tokens; a stop rule ends the request.
 
     Args:
         states: where requests end.
@@ -32,7 +32,7 @@ class Generation:
         self._states = states
 
     def apply(self, request: Request, token_ids: Iterable[int], result: ModelRunnerOutput) -> EngineCoreOutput:
-        """Append sampled tokens one by one; those behind a stop are dropped."""
+        """Append sampled tokens one by one; drop the tokens after a stop."""
         request.num_placeholders -= 1
         logprobs, prompt_logprobs = result.logprobs.get(request.key), result.prompt_logprobs.get(request.key)
         output = EngineCoreOutput(request, [], logprobs=logprobs, prompt_logprobs=prompt_logprobs)
@@ -53,7 +53,7 @@ class Generation:
 
 
 class Pooling:
-    """The step that computes the end of the prompt brings the vector, and ends the request.
+    """Applies the vector of the step that computes the end of the prompt, and ends the request.
 
     Args:
         states: where requests end.
@@ -63,7 +63,7 @@ class Pooling:
         self._states = states
 
     def apply(self, request: Request, token_ids: Iterable[int], result: ModelRunnerOutput) -> EngineCoreOutput:  # noqa: ARG002 - of the protocol
-        """End the request with its vector; without one it has failed."""
+        """End the request with its vector; without a vector it ends with an error."""
         vector = result.pooling_outputs.get(request.key)
         status = RequestStatus.FINISHED_ERROR if vector is None else RequestStatus.FINISHED_STOPPED
         self._states.finish(request, status)
@@ -74,7 +74,7 @@ class Pooling:
 
 
 def strategies(states: RequestStates) -> tuple[Strategy, ...]:
-    """Return the strategy of each purpose, at the purpose's number."""
+    """Return the strategy of each purpose, indexed by the purpose's number."""
     made: dict[Purpose, Strategy] = {Purpose.GENERATION: Generation(states), Purpose.POOLING: Pooling(states)}
     return tuple(made[purpose] for purpose in Purpose)
 

@@ -1,8 +1,8 @@
 """RemoteLoads: requests that wait for KV blocks from elsewhere (WAITING_FOR_REMOTE_KVS).
 
-Called by the scheduler when a waiting request could begin, and when transfers have ended. Such a request holds no blocks: its
-load owns them, and when it ends, they become part of the prefix cache, where the request finds them as it finds any prefix. So
-requests that end meanwhile or are preempted later are no special case. Knows nothing of plans and budgets.
+Called by the scheduler when a waiting request could begin, and when transfers have ended. Such a request holds no blocks: the
+transfer's BlockLoad owns them. When the transfer ends, they become part of the prefix cache, where the request finds them like
+any prefix. So requests that end meanwhile or are preempted later are no special case. Knows nothing of plans and budgets.
 """
 
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ from tetrad.engine_core_svc.scheduler.request_states import RequestStates
 
 
 class RemoteLoads:
-    """The transfers towards this engine core.
+    """The transfers of KV blocks to this engine core.
 
     Args:
-        states: the requests.
+        states: all unfinished requests.
         kv_cache: allocates the blocks and knows the connector.
     """
 
@@ -32,9 +32,9 @@ class RemoteLoads:
         return iter(self._loads.values())
 
     def begin(self, request: Request, prefix: Prefix, num_reserved: int) -> bool:
-        """Let a waiting request wait for blocks behind its cached prefix, if a connector has any and they have room.
+        """Begin to load the blocks after a request's cached prefix, if a connector has any and free blocks suffice.
 
-        Of the free blocks, `num_reserved` are others'.
+        `num_reserved` of the free blocks are reserved for other requests. Returns whether a transfer has begun.
         """
         load = self._kv_cache.begin_load(request, prefix, num_reserved)
         if load is None:
@@ -44,19 +44,19 @@ class RemoteLoads:
         return True
 
     def apply(self, events: TransferEvents) -> None:
-        """End transfers; their requests go back into the queue. One whose transfer has failed computes its prompt itself."""
+        """End transfers; their requests return to the queue. A request whose transfer has failed computes its prompt itself."""
         failed = frozenset(events.failed)
         for key in failed.union(events.received):
             load = self._loads.pop(key, None)
             if load is None:
-                continue  # of a worker that was lost
+                continue  # a transfer of a lost worker
             self._kv_cache.end_load(load, is_received=key not in failed)
             load.request.may_load = load.request.may_load and key not in failed
             if load.request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
                 self._states.remote_kvs_ready(load.request)
 
     def forget_worker(self) -> None:
-        """The worker is gone with its blocks and transfers: all requests are in the queue again."""
+        """Forget all transfers and put their requests back into the queue: the worker is lost."""
         for load in self._loads.values():
             if load.request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
                 self._states.remote_kvs_ready(load.request)

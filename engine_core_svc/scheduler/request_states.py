@@ -19,18 +19,18 @@ class RequestStates:
     """The requests of one scheduler.
 
     Args:
-        order: in which they are served.
-        kv_cache: takes blocks back.
-        grammars: of the constrained requests.
-        adapters: which requests may join the queue.
+        order: the order of service.
+        kv_cache: frees the blocks.
+        grammars: grammars of the constrained requests.
+        adapters: decides which requests may join the queue.
 
     Attributes:
-        requests: all of them, by key.
-        waiting: those that could run if there were room.
-        running: those that hold blocks.
-        calls: how many of them each client call has.
+        requests: all unfinished requests, by key.
+        waiting: the queue: requests that could run if there were room.
+        running: requests that hold blocks.
+        calls: number of requests of each client call.
         deferred_frees: blocks of ended requests that a plan in flight still names.
-        num_preemptions: since start.
+        num_preemptions: number of preemptions since start.
     """
 
     def __init__(self, order: Order, kv_cache: KVCacheManager, grammars: Grammars, adapters: Adapters | NoAdapters) -> None:
@@ -48,32 +48,32 @@ class RequestStates:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that do not run, those that wait for their grammars or for blocks from elsewhere included."""
+        """The number of requests that do not run, including those that wait for grammars, adapters or remote blocks."""
         return len(self.waiting) + self.num_preparing + len(self._waiting_for_remote_kvs)
 
     @property
     def num_waiting_for_grammars(self) -> int:
-        """Those of them that wait for their grammars."""
+        """The number of requests that wait for their grammars."""
         return len(self._waiting_for_grammar)
 
     @property
     def num_preparing(self) -> int:
-        """Those of them that wait for their grammars or adapters."""
+        """The number of requests that wait for their grammars or adapters."""
         return len(self._waiting_for_grammar) + len(self._waiting_for_lora)
 
     @property
     def num_waiting_tokens(self) -> int:
-        """Tokens of those requests, as many as they had when they began to wait."""
+        """The number of tokens of all waiting requests, as of the time when they began to wait."""
         parked = (self._waiting_for_grammar, self._waiting_for_lora, self._waiting_for_remote_kvs)
         return self.waiting.num_tokens + sum(each.num_tokens for each in parked)
 
     @property
     def in_flight(self) -> list[Request]:
-        """Requests that a plan names whose result has not come."""
+        """The requests that a plan in flight names."""
         return [request for request in self.requests.values() if request.last_step_id > self.deferred_frees.last_returned_step]
 
     def add(self, request: Request) -> None:
-        """Take a request over; it waits from now on, in the queue unless its grammar or its adapter is still to come."""
+        """Add a request: to the queue, or to those that wait for their grammar or adapter."""
         self.requests[request.key] = request
         self.calls.add(request)
         self._adapters.begin(request)
@@ -98,14 +98,14 @@ class RequestStates:
         self.waiting.add(request)
 
     def grammar_ready(self, request: Request, state: GrammarState) -> None:
-        """Let a request that waited for its grammar into the queue, at the place of its arrival."""
+        """Put a request that waited for its grammar into the queue, at the place of its arrival."""
         self._waiting_for_grammar.remove(request)
         request.move_to(RequestStatus.WAITING)
         self._grammars.add(request, state)
         self._enqueue(request)
 
     def await_remote_kvs(self, request: Request) -> None:
-        """Take a request out of the queue until its blocks have come from elsewhere."""
+        """Take a request out of the queue until its blocks have arrived from another engine core."""
         self.waiting.take(request)
         request.move_to(RequestStatus.WAITING_FOR_REMOTE_KVS)
         self._waiting_for_remote_kvs.add(request)
@@ -117,17 +117,17 @@ class RequestStates:
         self.waiting.add(request)
 
     def start(self, request: Request) -> None:
-        """Let a waiting request run, with the blocks that it was given."""
+        """Mark a waiting request as running; its blocks are allocated already."""
         self.waiting.take(request)
         request.move_to(RequestStatus.RUNNING)
         self.running.add(request)
         self.calls.start(request)
 
     def preempt(self, request: Request) -> None:
-        """Take a running request's blocks and put it back in line; its tokens stay.
+        """Free a running request's blocks and put it back in the queue; its tokens stay.
 
-        The blocks may be handed out at once even if a plan in flight names them: workers run plans in order, so whatever
-        that plan still writes is overwritten by the plan that gets the blocks.
+        The blocks may be allocated again at once even if a plan in flight names them: workers run plans in order, so the plan
+        that gets the blocks overwrites everything that the earlier plan writes.
         """
         self.running.remove(request)
         self.calls.stop(request)
@@ -140,12 +140,12 @@ class RequestStates:
         self.waiting.add(request)
 
     def preempt_all(self) -> None:
-        """Put every running request back in line, order kept."""
+        """Preempt every running request; the order stays."""
         while self.running:
             self.preempt(self.running[-1])
 
     def finish(self, request: Request, status: RequestStatus) -> None:
-        """End a request and give its blocks back, behind the plan in flight that still names them and who is to read them."""
+        """End a request; free its blocks once no plan in flight names them and no other engine core will read them."""
         before = request.status
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
@@ -175,12 +175,12 @@ class RequestStates:
             self.deferred_frees.add(request.last_step_id, blocks)
 
     def take_removed_keys(self) -> list[int]:
-        """Return the keys of those that have stopped running since the last call."""
+        """Return the keys of requests that have stopped running since the last call."""
         removed, self._removed_keys = self._removed_keys, []
         return removed
 
     def forget_worker(self) -> None:
-        """The worker is gone with all blocks' content and all results in flight: everyone waits, order kept."""
+        """Let all requests wait, in their order: the worker is lost, with its blocks and all results in flight."""
         self.preempt_all()
         for request in self.requests.values():
             request.num_placeholders = 0

@@ -14,13 +14,13 @@ from tetrad.engine_core_svc.structured_output.grammars import Grammars
 
 
 class Results:
-    """Applies results.
+    """Applies results to requests.
 
     Args:
-        states: the requests.
+        states: all unfinished requests.
         kv_cache: their block tables.
-        grammars: of the constrained ones.
-        drafting: of all.
+        grammars: grammars of the constrained requests.
+        drafting: drafts of all requests.
     """
 
     def __init__(self, states: RequestStates, kv_cache: KVCacheManager, grammars: Grammars, drafting: Drafting) -> None:
@@ -37,7 +37,7 @@ class Results:
         self._drafting.settle(result)
         for key, token_ids in zip(result.keys, result.token_ids, strict=True):
             request = requests.get(key)
-            # Otherwise it ended while the step ran, or is computed again.
+            # Otherwise the request ended while the step ran, or is computed again.
             if request is not None and not request.ignores(result.step_id):
                 outputs.append(self._strategies[request.purpose].apply(request, token_ids, result))
         self._drafting.propose(outputs, result)
@@ -51,7 +51,7 @@ class Results:
         return outputs
 
     def _recompute_misled(self, result: ModelRunnerOutput) -> None:
-        """Put requests back in line, as if they had not run, if they shared blocks that a failed request has not written.
+        """Put requests back in the queue, as if they had not run, if they shared blocks that a failed request has not written.
 
         The unwritten blocks may have made them fail: their failures are removed from this result and from those of later steps.
         """

@@ -7,15 +7,15 @@ compared, not single steps. Knows no requests, reads no clock.
 _DECAY = 0.9
 """Weight of a step relative to the next one of its kind."""
 _LONGEST = 4.0
-"""A step that took longer, relative to what was expected, counts as this long: most likely the machine was busy."""
+"""Maximum of a step's time, relative to the estimate; a longer step counts as this, since the machine was probably busy."""
 
 
 class RowTimes:
-    """Seconds, 0 as long as nothing is known.
+    """Estimated times in seconds; 0 until steps have been measured.
 
     Attributes:
-        base_s: of a step that has no further rows.
-        token_s: of each token of further rows, with its share of what it costs that there are any.
+        base_s: time of a step without further rows.
+        token_s: time of each token of further rows, including its share of the fixed cost of having any.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class RowTimes:
         self._num_mixed = self._mixed_sum_s = self._num_tokens = 0.0
 
     def observe(self, num_further: int, seconds: float) -> None:
-        """Learn from a step with so many tokens of further rows."""
+        """Learn from a step with `num_further` tokens of further rows."""
         if not num_further:
             self._num_base = _DECAY * self._num_base + 1
             self._base_sum_s = _DECAY * self._base_sum_s + _limited(seconds, self.base_s)

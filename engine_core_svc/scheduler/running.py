@@ -11,7 +11,7 @@ class RunningList:
     """Requests sorted by a key that does not change while they are in it.
 
     Args:
-        key: smaller is served first.
+        key: sort key; smaller keys are served first.
     """
 
     def __init__(self, key: Callable[[Request], OrderKey]) -> None:
@@ -32,11 +32,11 @@ class RunningList:
         return iter(self._requests)
 
     def add(self, request: Request) -> None:
-        """Put a request in its place."""
+        """Insert a request at its place in the order."""
         bisect.insort(self._requests, request, key=self._key)
 
     def remove(self, request: Request) -> None:
-        """Take a request out; ValueError if it is not running."""
+        """Remove a request; ValueError if it is not running."""
         index = bisect.bisect_left(self._requests, self._key(request), key=self._key)
         if index == len(self._requests) or self._requests[index] is not request:
             raise ValueError(f"request {request.request_id} is not running")

@@ -1,11 +1,11 @@
-"""Scheduler: which tokens of which requests are computed in the next step.
+"""Scheduler: decides which tokens of which requests are computed in the next step.
 
 Called by the engine's step loop alone, on its thread. Owns every unfinished request. There is no prefill phase and no decode
 phase: a step moves each request's computed tokens towards its known tokens within the token budget (vLLM V1's principle).
 Running requests come first; waiting ones only in a step without preemptions. Knows nothing of streams, time or devices.
 
-Plans may be made before earlier results are back: tokens that the worker has sampled and kept are counted as placeholders.
-With drafts a step brings a request several tokens, and plans wait for the results before them (drafting.py).
+Plans may be made before earlier results arrive: tokens that the worker samples and keeps meanwhile are counted as placeholders.
+With drafts a step yields several tokens for a request, and plans wait for the results before them (drafting.py).
 """
 
 from collections.abc import Iterable
@@ -39,24 +39,24 @@ from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
 
 _MAX_OVERTAKEN = 64
-"""Waiting requests that may be passed over in one plan, so that its cost does not grow with the queue."""
+"""Maximum number of waiting requests that are passed over in one plan, so that its cost does not grow with the queue."""
 
 
 class Scheduler:
-    """Queues, plans and results.
+    """Queues requests, makes plans and applies results.
 
     Args:
         limits: see SchedulerLimits.
-        kv_cache: the block tables; not shared with anyone.
-        grammars: of the constrained requests; not shared with anyone. None: masks are computed at once, on this thread.
-        throttle: holds prompts back for those that decode. None: nothing does.
-        drafts: proposes tokens for the worker to verify. None: nothing does.
-        fan_outs: holds further sequences of a call back for other calls. None: nothing does.
-        adapters: which LoRA adapters requests may run with. None: none.
-        stages: divides requests among the stages of a pipeline. None: there is one.
+        kv_cache: the block tables; used by this scheduler only.
+        grammars: grammars of the constrained requests; used by this scheduler only. None: masks are computed on this thread.
+        throttle: limits prompt tokens beside requests that decode. None: no limit.
+        drafts: proposes tokens for the worker to verify. None: no drafts.
+        fan_outs: limits further sequences of a call beside other calls. None: no limit.
+        adapters: decides which LoRA adapters requests may run with. None: no adapters.
+        stages: divides requests among the stages of a pipeline. None: a single stage.
 
     Attributes:
-        shares_params: whether parameters that several new requests share are in a plan once; so the worker has to read them.
+        shares_params: whether a plan contains parameters that several new requests share only once; the worker must support it.
     """
 
     def __init__(
@@ -86,27 +86,27 @@ class Scheduler:
         self.loads = RemoteLoads(self.states, kv_cache)
         self.drafting = Drafting(NoDrafts() if drafts is None else drafts, self.requests, kv_cache)
         self._results = Results(self.states, kv_cache, self.grammars, self.drafting)
-        self._num_sampling = 0  # requests that the last plan brings a token; they decode from then on
+        self._num_sampling = 0  # requests that sample a token in the last plan; they decode from then on
 
     # --- requests come and go ---------------------------------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:
-        """Take a request over; see RequestStates.add."""
+        """Add a request; see RequestStates.add."""
         self.states.add(request)
 
     def grammar_ready(self, request: Request, state: GrammarState) -> None:
-        """Let a request that waited for its grammar into the queue."""
+        """Put a request that waited for its grammar into the queue."""
         self.states.grammar_ready(request, state)
 
     def finish_requests(self, keys: Iterable[int], status: RequestStatus) -> list[Request]:
-        """End requests from outside; unknown and finished ones are ignored. Return those that really ended."""
+        """End requests on a caller's order; unknown and finished ones are ignored. Return those that ended now."""
         ended = [request for key in keys if (request := self.requests.get(key)) is not None]
         for request in ended:
             self.states.finish(request, status)
         return ended
 
     def finish_constrained(self) -> list[EngineCoreOutput]:
-        """End the requests whose constraints allow nothing further; return their last outputs."""
+        """End the requests whose grammars allow no further token; return their last outputs."""
         outputs = []
         for end in self.grammars.take_ends():
             status = RequestStatus.FINISHED_STOPPED if end.error is None else RequestStatus.FINISHED_ERROR
@@ -122,7 +122,7 @@ class Scheduler:
     # --- planning ---------------------------------------------------------------------------------------------------
 
     def schedule(self) -> SchedulerOutput | None:
-        """Plan the next step; None if there is nothing to compute now."""
+        """Plan the next step; return None if nothing can be computed now."""
         if self.drafting.awaits_result:
             return None
         plan = SchedulerOutput(step_id=self.step_counter)
@@ -179,7 +179,7 @@ class Scheduler:
                 continue
             blocks = self.kv_cache.extend(request, num_new)
             while blocks is None:
-                # The last in order has not been planned in this step, unless it is the request itself.
+                # The last request in order is not planned in this step yet, unless it is the request itself.
                 victim = self.running[-1]
                 self.states.preempt(victim)
                 if victim is request:
@@ -197,11 +197,11 @@ class Scheduler:
     def _schedule_waiting(self, plan: SchedulerOutput, budget: StepBudget, num_kept: int, rows: Rows) -> None:
         """Admit waiting requests in order until one does not fit; later ones do not overtake it.
 
-        The last `num_kept` seats are for calls that run nothing.
-        Requests that must not be planned now are passed over, but keep their room: otherwise they might never find any.
+        The last `num_kept` seats are reserved for calls that run nothing. Requests that must not be planned now are passed
+        over, but blocks stay reserved for them: otherwise they might never get any.
         """
-        num_passed = 0  # calls that have their share
-        num_held_back = num_reserved = 0  # requests, and their blocks
+        num_passed = 0  # calls that already have their share of rows
+        num_held_back = num_reserved = 0  # requests that are passed over, and their blocks
         while self.admitting and budget.num_tokens > 0 and len(self.running) + num_held_back < self.limits.max_num_seqs:
             request = self.waiting.peek()
             if request is None or not rows.admits:
@@ -215,8 +215,8 @@ class Scheduler:
                 self.waiting.pass_over(request)
                 continue
             if request.num_placeholders or request.is_held or not self._fits_messages(request, budget):
-                # Preempted while a plan was in flight: its token is still to come, and belongs to the prefix to recompute.
-                # Or it is constrained, and its like wait for theirs. Or the step's messages are full.
+                # It was preempted while a plan was in flight: the plan's token will be part of the prefix to recompute.
+                # Or its grammar holds it back (is_held). Or the step's messages are full.
                 num_reserved += self.kv_cache.blocks_for(request.num_tokens)
                 if num_held_back == _MAX_OVERTAKEN or num_reserved > self.kv_cache.pool.num_free:
                     break
@@ -237,7 +237,7 @@ class Scheduler:
         self.waiting.look_again()
 
     def _admit(self, request: Request, prefix: Prefix, budget: StepBudget, num_reserved: int) -> int:
-        """Give a waiting request its blocks; return the tokens to compute now, 0 if it cannot run in this step."""
+        """Allocate a waiting request's blocks; return the number of tokens to compute now, 0 if it cannot run in this step."""
         remaining = request.num_tokens - prefix.num_tokens
         if remaining > budget.num_tokens and not self.limits.enable_chunked_prefill:
             return 0
@@ -248,7 +248,7 @@ class Scheduler:
         budget.messages.describe(request)
         self.states.start(request)
         if not request.first_output_sent:
-            # A request that is resumed after a crash may find its output cached, too: the same was asked before.
+            # A request that is resumed after a crash may find its output cached, too, from an equal earlier request.
             request.num_cached_tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
         plan.new_requests.append(
             NewRequestData(
@@ -268,7 +268,7 @@ class Scheduler:
         self._advance(plan, request, num_new, budget)
 
     def _advance(self, plan: SchedulerOutput, request: Request, num_new: int, budget: StepBudget) -> None:
-        """Count the planned tokens as computed, so that the next plan need not wait for this one's result."""
+        """Count the planned tokens as computed, so that the next plan does not wait for this plan's result."""
         if not request.sizes.is_light:
             budget.messages.compute(request, request.num_computed_tokens, num_new)
         budget.share.spend(request, num_new)
@@ -284,7 +284,7 @@ class Scheduler:
             return 0
         known = request.num_tokens + request.num_placeholders
         if request.num_placeholders and known >= request.max_total_tokens:
-            return 0  # its last token is on the way
+            return 0  # its last token is in flight
         num_tokens = known - request.num_computed_tokens
         if not request.sizes.is_light:
             num_tokens = budget.messages.most_tokens(request, request.num_computed_tokens, num_tokens)
@@ -302,9 +302,9 @@ class Scheduler:
     # --- preemption -------------------------------------------------------------------------------------------------
 
     def _preempt_for_urgent_arrival(self) -> bool:
-        """Preempt the least urgent requests if that lets the first in line, which is more urgent, run; whether it did.
+        """Preempt the least urgent requests if the first waiting request is more urgent and can run then.
 
-        A victim stands behind that arrival from then on, so it cannot be preempted for it a second time.
+        Returns whether requests were preempted. They wait behind that request, so they are not preempted for it a second time.
         """
         first = self.waiting.peek()
         if first is None or not self.admitting or first.num_placeholders or first.is_held or self._could_run(first):
@@ -321,7 +321,7 @@ class Scheduler:
         return len(self.running) < self.limits.max_num_seqs and self.kv_cache.blocks_missing(request) <= 0
 
     def isolate(self, key: int | None) -> None:
-        """From now on plan nothing but this request, nothing at all if there is no such request; None: everything again."""
+        """Plan only the request with this key from now on, or nothing if there is no such request; None: plan all again."""
         if key is not None:
             for request in [request for request in self.running if request.key != key]:
                 self.states.preempt(request)
@@ -330,7 +330,7 @@ class Scheduler:
     # --- results and losses -----------------------------------------------------------------------------------------
 
     def update(self, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
-        """Apply one step's result; return what it brought, for requests that still want it."""
+        """Apply one step's result; return the outputs of requests that have not ended."""
         outputs = self._results.apply(result)
         self.throttle.note_returned(result.step_id, result.compute_s)
         self.fan_outs.note_returned(result.step_id)
@@ -339,13 +339,13 @@ class Scheduler:
         return outputs
 
     def note_transfers(self, events: TransferEvents) -> None:
-        """Go on with the requests whose blocks have come from elsewhere, and free the blocks that have been read."""
+        """Continue requests whose blocks have arrived from another engine core, and free blocks that have been read."""
         self.loads.apply(events)
         for key in events.sent:
             self.states.deferred_frees.note_sent(key)
 
     def forget_worker(self) -> None:
-        """The worker is gone with all blocks' content and all results in flight: recompute everything, order kept."""
+        """Recompute all requests, in their order: the worker is lost, with its blocks and all results in flight."""
         self.loads.forget_worker()
         self.states.forget_worker()
         self.throttle.forget_steps()
@@ -356,7 +356,7 @@ class Scheduler:
         self.kv_cache.rebuild()
 
     def reset_prefix_cache(self, *, preempt_running: bool = False) -> bool:
-        """Forget all cached prefixes. False while blocks are in use, unless everything running may be preempted."""
+        """Forget all cached prefixes. Return False while blocks are in use, unless running requests may be preempted."""
         if preempt_running:
             self.states.preempt_all()
         return self.kv_cache.reset_prefix_cache()

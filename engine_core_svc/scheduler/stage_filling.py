@@ -1,7 +1,7 @@
-"""StageFilling: which requests a plan may have where the model's layers are on several stages of a pipeline.
+"""StageFilling: decides which requests a plan may contain if the model's layers are on several stages of a pipeline.
 
 Called by the scheduler for each plan and each result. A stage computes one step while the next stage computes the step before
-it. So steps in flight have different requests: each plan gets its part of them. A request whose next token is still to come is
+it. So steps in flight have different requests: each plan gets its part of them. A request whose next token has not arrived is
 planned again once its step is the oldest in flight, if as many steps as stages are in flight or nothing else can be planned.
 """
 
@@ -13,7 +13,7 @@ from tetrad.engine_core_svc.core.request import Request
 
 
 class Rows(Protocol):
-    """The rows of one plan."""
+    """The rows that one plan may have."""
 
     def has_room(self, request: Request) -> bool:
         """Return whether the plan may have a row of a running request."""
@@ -35,17 +35,17 @@ class StageFillings(Protocol):
         """Return the rows of the next plan."""
 
     def note_planned(self, step_id: int) -> None:
-        """A step is on its way."""
+        """Note that a step was planned."""
 
     def note_returned(self, step_id: int) -> None:
-        """A step is back."""
+        """Note that the result of a step has arrived."""
 
     def forget_steps(self) -> None:
-        """The steps on their way will not come back."""
+        """Forget all steps in flight: the worker is lost."""
 
 
 class AllRows:
-    """A plan that may have every row."""
+    """Limits no plan."""
 
     admits = True
 
@@ -54,35 +54,35 @@ class AllRows:
         return True
 
     def spend(self) -> None:
-        """Count nothing."""
+        """Do nothing."""
 
 
 class NoStages:
-    """All layers are on one stage: every plan may have all requests."""
+    """The strategy for a single stage: every plan may contain all requests."""
 
     num_stages = 1
     _ROWS = AllRows()
 
     def rows(self, running: Iterable[Request], num_waiting: int, max_num_seqs: int) -> Rows:  # noqa: ARG002 - of the protocol
-        """Return every row."""
+        """Return rows without a limit."""
         return self._ROWS
 
     def note_planned(self, step_id: int) -> None:
-        """Not needed."""
+        """Do nothing."""
 
     def note_returned(self, step_id: int) -> None:
-        """Not needed."""
+        """Do nothing."""
 
     def forget_steps(self) -> None:
-        """Not needed."""
+        """Do nothing."""
 
 
 class StageRows:
-    """The rows that a plan may have of a part of the requests.
+    """The rows of a plan that contains a part of the requests.
 
     Args:
-        most_running, most: rows of running requests, and of all.
-        oldest: step whose requests may be planned again before it is back; None: none may.
+        most_running, most: maximum number of rows of running requests, and of all requests.
+        oldest: id of the step whose requests may be planned again before its result arrives; None: no such step.
     """
 
     def __init__(self, most_running: int, most: int, oldest: int | None) -> None:
@@ -108,7 +108,7 @@ class StageFilling:
     """Divides requests among the steps in flight.
 
     Args:
-        num_stages: of the pipeline, 2 or more.
+        num_stages: number of stages of the pipeline, 2 or more.
     """
 
     def __init__(self, num_stages: int) -> None:

@@ -1,4 +1,4 @@
-"""Stats: the scheduler in numbers, for sessions, operators and Prometheus. Taken once a step, never per token."""
+"""Stats: counts of the scheduler, for sessions, operators and Prometheus. Taken once per step, never per token."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
-    """vLLM's SchedulerStats, as far as it applies; counters are since start, in tokens or requests. See also DraftStats."""
+    """The fields of vLLM's SchedulerStats that apply; counters are since start, in tokens or requests. See also DraftStats."""
 
     num_running_reqs: int
     num_waiting_reqs: int
@@ -26,12 +26,12 @@ class SchedulerStats:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there are no requests and nothing of any is left."""
+        """Whether there are no requests and no blocks in use."""
         return not (self.num_running_reqs or self.num_waiting_reqs or self.kv_cache_usage)
 
 
 def take_stats(scheduler: Scheduler) -> SchedulerStats:
-    """Return the scheduler's numbers at this moment."""
+    """Return the scheduler's present counts."""
     drafts = scheduler.drafting.stats
     return SchedulerStats(
         num_running_reqs=len(scheduler.running),

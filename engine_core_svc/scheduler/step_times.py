@@ -6,17 +6,17 @@ Used by the throttle alone. Knows no requests, reads no clock.
 _GAIN = 0.3
 """Weight of the newest step."""
 _MAX_RISE = 1.25
-"""Longer steps, relative to the estimate, count as this long: most likely the machine was busy."""
+"""Maximum of a step's time, relative to the estimate; a longer step counts as this, since the machine was probably busy."""
 _MIN_PROMPT = 64
-"""Tokens of a step without decodes that tells what one costs; fewer tell what a step costs at least."""
+"""Minimum number of tokens of a step without decodes that measures the cost of a token; with fewer, fixed costs dominate."""
 
 
 class StepTimes:
-    """Seconds, 0 as long as nothing is known.
+    """Estimated times in seconds; 0 until steps have been measured.
 
     Attributes:
-        decode_s: of a step that has decodes alone.
-        token_s: of each prompt token beside decodes, with its share of what it costs that there are any.
+        decode_s: time of a step that has only decodes.
+        token_s: time of each prompt token beside decodes, including its share of the fixed cost of having any.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class StepTimes:
         self._has_seen_both = False
 
     def observe(self, num_decodes: int, num_prompt_tokens: int, seconds: float) -> None:
-        """Learn from a step."""
+        """Learn from the duration of a step."""
         if num_decodes and num_prompt_tokens <= 1:
             self.decode_s = _moved(self.decode_s, seconds)
         elif num_decodes:

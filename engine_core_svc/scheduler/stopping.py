@@ -33,7 +33,7 @@ def repeats(token_ids: Sequence[int], rule: RepetitionRule, *, start: int = 0) -
     for size in range(max(rule.min_pattern_size, 1), rule.max_pattern_size + 1):
         if size * rule.min_count > end - start:
             return False
-        # From the end, without copies: nearly every size is ruled out by its first comparison, once a token.
+        # Compare from the end, without copies: this runs for each token, and the first comparison excludes nearly every size.
         first = end - size * (rule.min_count - 1)
         if all(token_ids[i] == token_ids[i - size] for i in range(end - 1, first - 1, -1)):
             return True

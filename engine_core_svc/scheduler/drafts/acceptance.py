@@ -9,7 +9,7 @@ from collections.abc import Sequence
 _KEEP = 0.95
 """Factor by which each comparison lowers the weight of earlier ones."""
 _PRIOR_WEIGHT = 2.0
-"""The prior weighs as much as so many comparisons."""
+"""Weight of the prior, as a number of comparisons."""
 _FIRST_GUESS = 0.6
 """Value of the prior before any comparison."""
 _PRIOR_GAIN = 0.02

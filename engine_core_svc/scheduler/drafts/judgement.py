@@ -1,8 +1,8 @@
-"""Judgement: decides how many drafts each request gets, so that a step brings more tokens for its time than one without.
+"""Judgement: decides how many drafts each request gets, so that steps with drafts yield more tokens per second than without.
 
-A draft in place i brings p ** i tokens in the mean, p being the measured acceptance, and costs a row of the step. It is worth
-it while that brings tokens faster than plain steps do. Besides, plans with drafts wait for the results before them: the drafts
-of a step together must pay for that as well. Where steps are bound by arithmetic, in large batches, none are worth it.
+The draft at position i yields p ** i tokens on average, where p is the measured acceptance, and costs one row of the step. It
+pays if these tokens per second exceed those of plain steps. Besides, plans with drafts wait for the results before them: the
+drafts of a step together must pay for that as well. Where arithmetic limits the steps, in large batches, no drafts pay.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from tetrad.engine_core_svc.scheduler.drafts.step_prices import StepPrices
 
 _MARGIN = 1.1
-"""Tokens in a time that drafts must promise, relative to plain steps: estimates are noisy, and the best look best by chance."""
+"""Minimum of the expected tokens per second, relative to plain steps: estimates are noisy, and the best seem best by chance."""
 _BEST_PROBABILITY = 0.98
-"""Where even such drafts do not pay, nothing needs to be looked for."""
+"""Highest assumed probability of a draft; if even such drafts do not pay, no proposals are computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Drafts of one request, and the probability that each is right if those before it are."""
+    """The drafts of one request, and the probability that a draft is right if those before it are right."""
 
     draft_ids: Sequence[int]
     probability: float
 
 
 def may_pay(prices: StepPrices, num_requests: int) -> bool:
-    """Return whether any draft can pay beside so many requests."""
+    """Return whether any draft can pay in a step of `num_requests` requests."""
     return _least_probability(prices, num_requests) < _BEST_PROBABILITY
 
 
@@ -33,9 +33,9 @@ def worthwhile(proposals: Mapping[int, Proposal], num_requests: int, prices: Ste
     """Return the drafts to verify, by request key; none if they do not pay for themselves.
 
     Args:
-        proposals: by request key.
-        num_requests: that decode, with proposals or without.
-        prices: of steps.
+        proposals: proposals by request key.
+        num_requests: number of requests that decode, with or without proposals.
+        prices: measured costs of steps.
     """
     least = _least_probability(prices, num_requests)
     chosen: dict[int, Sequence[int]] = {}
@@ -57,6 +57,6 @@ def worthwhile(proposals: Mapping[int, Proposal], num_requests: int, prices: Ste
 
 
 def _least_probability(prices: StepPrices, num_requests: int) -> float:
-    """Return the tokens that plain steps bring in the time of a row; 1 as long as no step was measured."""
+    """Return the number of tokens that plain steps yield in the time of one row; 1 until a step was measured."""
     plain_s = prices.step_s(num_requests)
     return prices.row_s * num_requests / (plain_s + prices.ahead_gap.seconds) if plain_s else 1.0

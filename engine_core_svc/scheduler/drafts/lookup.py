@@ -1,8 +1,8 @@
-"""LookupDrafts: proposes tokens found in known texts, as far as they are worth a step's time.
+"""LookupDrafts: proposes tokens found in known texts, as many as pay for their time in a step.
 
 Made by the service, called by Drafting. Each request has its own proposer, chosen at its first step, which reads the request's
-tokens as they grow; a request without one costs nothing. Judgement chooses the number of drafts by the share of proposals that
-equal the generated tokens, and by the measured time of steps.
+tokens as they grow; a request without a proposer costs nothing. Judgement chooses the number of drafts by the share of
+proposals that equal the generated tokens, and by the measured time of steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,21 +20,21 @@ class Proposer(Protocol):
     """Finds tokens that may follow those of one request."""
 
     def propose(self, token_ids: Sequence[int], num_tokens: int) -> Sequence[int]:
-        """Return up to so many tokens that may follow `token_ids`, which begin with those of the call before."""
+        """Return up to `num_tokens` tokens that may follow `token_ids`, which begin with those of the call before."""
 
 
 ChooseProposer = Callable[[Request], Proposer | None]
-"""Returns a new proposer for a request; None: it gets no drafts."""
+"""Returns a new proposer for a request; None: the request gets no drafts."""
 
 
 class LookupDrafts:
-    """See Drafts.
+    """Drafts from known texts; see Drafts.
 
     Args:
-        choose: the proposers.
-        max_tokens: most drafts of a request in one step.
-        most_beside: number of requests that decode -> most drafts of each; None: max_tokens.
-        keep: takes in a finished request, whose output later ones may repeat.
+        choose: returns the proposer of a request.
+        max_tokens: maximum number of drafts of a request in one step.
+        most_beside: number of requests that decode -> maximum number of drafts of each; None: max_tokens.
+        keep: stores a finished request, whose output later requests may repeat.
     """
 
     def __init__(
@@ -54,19 +54,19 @@ class LookupDrafts:
         return 0
 
     def observe(self, step: MeasuredStep) -> None:
-        """Learn what steps cost."""
+        """Learn the cost of a step."""
         self._prices.observe(step.num_rows, step.compute_s)
         if step.gap_s is not None:
             gap = self._prices.waiting_gap if step.waited else self._prices.ahead_gap
             gap.observe(step.gap_s)
 
     def note_finished(self, requests: Sequence[Request]) -> None:
-        """Keep what they have said, if that is asked for."""
+        """Store the outputs of finished requests, if the service has an option for it."""
         for request in requests:
             self._keep(request)
 
     def propose(self, requests: Sequence[Request], result: ModelRunnerOutput) -> dict[int, Sequence[int]]:  # noqa: ARG002 - of the protocol
-        """Return key -> the drafts that are worth it."""
+        """Return the drafts that pay for their time, by request key."""
         num_requests = len(requests)
         drafted = [
             (request.key, request.token_ids, state)
@@ -92,11 +92,11 @@ _NOTHING = object()
 
 
 class _State:
-    """What is known of a request.
+    """The drafting state of one request.
 
     Args:
-        proposer: its own.
-        acceptance: of its proposals.
+        proposer: the request's own proposer.
+        acceptance: the acceptance of its proposals.
     """
 
     __slots__ = ("_acceptance", "_proposer")
@@ -105,7 +105,7 @@ class _State:
         self._proposer, self._acceptance = proposer, acceptance
 
     def propose(self, token_ids: Sequence[int], num_tokens: int) -> Proposal:
-        """Judge the proposal before by the tokens that have come, and make the next one."""
+        """Compare the last proposal with the tokens that have arrived since, and make the next proposal."""
         self._acceptance.compare(token_ids)
         draft_ids = self._proposer.propose(token_ids, num_tokens)
         self._acceptance.expect(len(token_ids), draft_ids)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """One step.
+    """The measured rows and times of one step.
 
     Attributes:
-        num_rows: tokens of requests, and drafts behind them.
-        compute_s: on the worker.
-        gap_s: from the result before it to its own, less that; None: it did not follow at once.
-        waited: its plan was made after that result.
+        num_rows: number of tokens of requests and of drafts after them.
+        compute_s: seconds of computation on the worker.
+        gap_s: seconds from the previous result to this one, less `compute_s`; None: the step did not directly follow.
+        waited: whether its plan was made after the previous result.
     """
 
     num_rows: int

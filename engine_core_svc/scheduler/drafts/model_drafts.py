@@ -1,7 +1,7 @@
-"""ModelDrafts: takes the tokens that a draft model, or a head of the model, proposes on the worker, as far as it pays.
+"""ModelDrafts: uses the tokens that a draft model, or a head of the model, proposes on the worker, where steps get faster.
 
-Made by the service, called by Drafting. A result brings the drafts that the next plan verifies. Requests with a prediction get
-that text's tokens instead.
+Made by the service, called by Drafting. A result contains the drafts that the next plan verifies. Requests with a prediction
+get the predicted text's tokens instead.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from tetrad.engine_core_svc.scheduler.drafts.rate_comparison import RateComparis
 
 
 class ModelDrafts:
-    """See Drafts.
+    """Drafts from the worker; see Drafts.
 
     Args:
-        config: its limits.
-        predictions: drafts of the requests with a prediction.
+        config: the limits of drafts.
+        predictions: proposes drafts for the requests with a prediction.
     """
 
     def __init__(self, config: SpeculativeConfig, predictions: LookupDrafts) -> None:
@@ -30,19 +30,19 @@ class ModelDrafts:
         self._had_proposals = False
 
     def num_from_worker(self, num_requests: int) -> int:
-        """Return how many drafts the model is to propose; 0 where plain steps are faster."""
+        """Return how many drafts the worker proposes; 0 where plain steps are faster."""
         return self._config.most_tokens(num_requests) if self._rates.pays(num_requests) else 0
 
     def observe(self, step: MeasuredStep) -> None:
-        """Learn what a step has cost."""
+        """Learn the cost of a step."""
         self._predictions.observe(step)
         self._step = step
 
     def note_finished(self, requests: Sequence[Request]) -> None:
-        """Do nothing: the worker forgets them by itself."""
+        """Do nothing: the worker forgets finished requests by itself."""
 
     def propose(self, requests: Sequence[Request], result: ModelRunnerOutput) -> dict[int, Sequence[int]]:
-        """Return key -> drafts."""
+        """Return the drafts by request key."""
         self._compare(result)
         proposals = dict(result.draft_tokens)
         if any(request.predicted_ids for request in requests):

@@ -1,9 +1,9 @@
 """PastOutputs: finished outputs of each tenant, indexed so that later requests of the same tenant find drafts there.
 
 Made if suffix_decoding_max_cached_requests is set; called by Suffixes and LookupDrafts. A tenant is a cache_salt; requests
-without one are one tenant, as in the prefix cache. No tenant finds tokens of another. Memory is bounded by the number of
-outputs and of their tokens, over all tenants: the oldest outputs go first. To keep an output of 1000 tokens, and to drop
-another one, takes 2 to 4 ms between two steps.
+without one are one tenant, as in the prefix cache. No tenant finds tokens of another. Memory is limited by the number of
+outputs and of their tokens, over all tenants: the oldest outputs are dropped first. To keep an output of 1000 tokens, and to
+drop another one, takes 2 to 4 ms between two steps.
 """
 
 from array import array
@@ -16,20 +16,20 @@ Found = tuple[Sequence[int], int]
 """A text, and a place in it."""
 
 _MAX_PLACES = 32
-"""The latest places of a pair that are kept for a tenant."""
+"""Maximum number of places of a pair that are kept for a tenant, the latest ones."""
 _MAX_TOKENS = 1 << 19
-"""Of all outputs: up to 190 MB with their index."""
+"""Maximum number of tokens of all outputs: up to 190 MB with their index."""
 _PAIR = 2
 _NONE: Sequence[Found] = ()
 
 
 class PastOutputs:
-    """Outputs by tenant.
+    """Finished outputs by tenant.
 
     Args:
-        max_outputs: that are kept.
-        num_prompt_tokens: of a prompt's end that are kept with an output, since an output is found behind them.
-        max_tokens: that are kept.
+        max_outputs: maximum number of kept outputs.
+        num_prompt_tokens: number of tokens of a prompt's end kept with its output, since matches extend backwards into them.
+        max_tokens: maximum number of kept tokens.
     """
 
     def __init__(self, max_outputs: int, num_prompt_tokens: int, max_tokens: int = _MAX_TOKENS) -> None:
@@ -40,7 +40,7 @@ class PastOutputs:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens kept."""
+        """The number of kept tokens."""
         return self._num_tokens
 
     def add(self, tenant: str, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
@@ -64,7 +64,7 @@ class PastOutputs:
                     del places[0]
 
     def find(self, tenant: str, pair: Pair) -> Sequence[Found]:
-        """Return the latest texts and places behind a pair of tokens, oldest first."""
+        """Return the latest texts with the places after this pair of tokens, oldest first."""
         index = self._places.get(tenant)
         return _NONE if index is None else index.get(pair, _NONE)
 
@@ -74,7 +74,7 @@ class PastOutputs:
         index = self._places[tenant]
         for pair in pairwise(text):
             places = index.get(pair)
-            # Places are in the order of their texts, so those of the oldest come first.
+            # Places are in the order of their texts, so those of the oldest text come first.
             while places and places[0][0] is text:
                 del places[0]
             if places is not None and not places:

@@ -9,11 +9,11 @@ from tetrad.services.predicted_text import PredictedText
 
 
 class Prediction:
-    """A request's prediction.
+    """The predicted output of one request.
 
     Args:
         predicted_ids: the tokens of the text.
-        num_prompt_tokens: of the request, before its output.
+        num_prompt_tokens: number of tokens of the request before its output.
     """
 
     def __init__(self, predicted_ids: Sequence[int], num_prompt_tokens: int) -> None:
@@ -21,7 +21,7 @@ class Prediction:
         self._num_seen = num_prompt_tokens
 
     def propose(self, token_ids: Sequence[int], num_tokens: int) -> Sequence[int]:
-        """Return up to so many tokens that may follow `token_ids`, which begin with those of the call before."""
+        """Return up to `num_tokens` tokens that may follow `token_ids`, which begin with those of the call before."""
         self._text.follow(token_ids[self._num_seen :])
         self._num_seen = len(token_ids)
         return self._text.expected(num_tokens)

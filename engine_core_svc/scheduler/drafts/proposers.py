@@ -1,4 +1,4 @@
-"""Proposers: chooses how drafts of a request are found, by its prediction and the service's options."""
+"""Proposers: chooses how a request's drafts are found, by its prediction and the service's options."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,11 +13,11 @@ from tetrad.engine_core_svc.scheduler.drafts.prediction import Prediction
 from tetrad.engine_core_svc.scheduler.drafts.suffixes import Suffixes
 
 _MAX_OF_PREDICTION = 16
-"""Most drafts in one step of a request with a prediction, unless options say less."""
+"""Maximum number of drafts in one step of a request with a prediction, unless options set a lower limit."""
 
 
 def drafts_for(config: SpeculativeConfig | None) -> LookupDrafts | ModelDrafts:
-    """Return the drafts of a service with these options; None: of requests with a prediction alone."""
+    """Return the drafts of a service with these options; None: only requests with a prediction get drafts."""
     if config is not None and config.is_on_worker:
         return ModelDrafts(config, LookupDrafts(_prediction_of, config.num_speculative_tokens, config.most_tokens))
     if config is None:

@@ -1,4 +1,4 @@
-"""Rate comparison: decides by measured rates whether a draft model pays, per size of the batch.
+"""Rate comparison: decides by measured rates whether a draft model makes steps faster, for each size of the batch.
 
 A draft model's time is part of its steps and cannot be measured alone. So steps with and without drafts are tried, and the
 faster kind is kept; 1.5% of the steps try the other kind again.
@@ -34,7 +34,7 @@ class _Rate:
 
 @dataclass(slots=True)
 class _Rates:
-    """Of batches of about one size."""
+    """The rates of batches of about one size."""
 
     plain: _Rate = field(default_factory=_Rate)
     drafted: _Rate = field(default_factory=_Rate)
@@ -42,19 +42,19 @@ class _Rates:
 
 
 class RateComparison:
-    """Rates of steps with and without drafts."""
+    """The measured rates of steps with and without drafts."""
 
     def __init__(self) -> None:
         self._rates: dict[int, _Rates] = {}
 
     def note(self, num_requests: int, num_tokens: int, seconds: float, *, drafted: bool) -> None:
-        """Learn from a step that brought so many requests so many tokens."""
+        """Learn from a step that yielded `num_tokens` tokens for `num_requests` requests."""
         rates = self._of(num_requests)
         (rates.drafted if drafted else rates.plain).add(num_tokens, seconds)
         rates.num_steps += 1
 
     def pays(self, num_requests: int) -> bool:
-        """Return whether the next step beside so many requests is to have drafts: as they pay, or to try."""
+        """Return whether the next step of `num_requests` requests has drafts: because they pay, or to measure them."""
         rates = self._of(num_requests)
         if rates.plain.num_steps < _FIRST_STEPS:
             return False

@@ -1,6 +1,6 @@
 """Step prices: estimates the duration of a step by its number of rows, and the cost of one more row, from measured steps.
 
-A row is a token of a decoding request, or a draft behind it. Used by the judgement of drafts alone. Knows no requests, reads no
+A row is a token of a decoding request, or a draft after it. Used only by the judgement of drafts. Knows no requests, reads no
 clock.
 """
 
@@ -11,29 +11,29 @@ _MAX_RISE = 1.5
 _MIN_VARIANCE = 0.25
 """Minimum variance of the numbers of rows of recent steps; below it the cost of a row cannot be estimated."""
 _ROWS_OF_BASE = 10
-"""Until that is known, what a step costs beside its rows counts as so many of them."""
+"""Assumed cost of a step beside its rows, as a number of rows, until the cost of a row can be estimated."""
 _GAP_GAIN = 0.2
 """Weight of the newest gap."""
 
 
 class Gap:
-    """Seconds between two steps in which the worker computes nothing; 0 as long as nothing is known."""
+    """Seconds between two steps in which the worker computes nothing; 0 until one was measured."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Learn from a gap; a negative one counts as none."""
+        """Learn from a gap; a negative one counts as 0."""
         seconds = max(seconds, 0.0)
         self.seconds += _GAP_GAIN * (min(seconds, 2 * self.seconds) - self.seconds) if self.seconds else seconds
 
 
 class StepPrices:
-    """A line through recent steps, by least squares with exponential weights. 0 as long as nothing is known.
+    """A line through recent steps, by least squares with exponential weights. Estimates are 0 until a step was measured.
 
     Attributes:
-        waiting_gap: between steps of which each was planned after the result before it.
-        ahead_gap: between steps that were planned ahead.
+        waiting_gap: gap before steps that were planned after the previous result.
+        ahead_gap: gap before steps that were planned ahead of the previous result.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class StepPrices:
 
     @property
     def row_s(self) -> float:
-        """Seconds of one more row."""
+        """The seconds that one more row costs."""
         if not self._weight:
             return 0.0
         rows, seconds = self._rows / self._weight, self._seconds / self._weight
@@ -64,7 +64,7 @@ class StepPrices:
         return min(max(slope, 0.0), seconds / rows)
 
     def step_s(self, num_rows: int) -> float:
-        """Return the seconds of a step with so many rows."""
+        """Return the estimated seconds of a step with `num_rows` rows; 0 until a step was measured."""
         if not self._weight:
             return 0.0
         return max(0.0, (self._seconds + self.row_s * (num_rows * self._weight - self._rows)) / self._weight)

@@ -12,23 +12,23 @@ from tetrad.engine_core_svc.scheduler.drafts.past_outputs import Found, Pair
 from tetrad.engine_core_svc.scheduler.drafts.places import Places, match_length
 
 _MAX_PLACES = 32
-"""The latest places that are compared, in the text and in earlier ones each."""
+"""Maximum number of places that are compared, the latest ones, in the request's text and in earlier outputs each."""
 _PAIR = 2
 
 
 def no_past(pair: Pair) -> Sequence[Found]:  # noqa: ARG001 - of the signature
-    """Find nothing: there are no earlier outputs."""
+    """Return no places: there are no earlier outputs."""
     return ()
 
 
 class Suffixes:
-    """Lookup in growing tokens, and in earlier outputs.
+    """Finds suffixes in growing tokens, and in earlier outputs.
 
     Args:
-        max_depth: maximum number of tokens of the text's end that are searched.
-        max_factor: most drafts, relative to the tokens that were found.
-        min_probability: a draft that followed less often than that ends the proposal.
-        find_past: places behind a pair of tokens in earlier outputs.
+        max_depth: maximum number of tokens of the text's end that are matched.
+        max_factor: maximum number of drafts, relative to the length of the match in tokens.
+        min_probability: minimum share of the places at which a draft followed; a rarer token ends the proposal.
+        find_past: returns the places after a pair of tokens in earlier outputs.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Suffixes:
         self._places, self._find_past = Places(_PAIR), find_past
 
     def propose(self, token_ids: Sequence[int], num_tokens: int) -> Sequence[int]:
-        """Return up to so many tokens that may follow `token_ids`, which begin with those of the call before."""
+        """Return up to `num_tokens` tokens that may follow `token_ids`, which begin with those of the call before."""
         own = [(token_ids, place) for place in self._places.find(token_ids)[-_MAX_PLACES:]]
         past = self._find_past((token_ids[-2], token_ids[-1])) if len(token_ids) >= _PAIR else ()
         places: list[Found] = [*past, *own]
@@ -57,7 +57,7 @@ class Suffixes:
         draft_ids: list[int] = []
         num_places = len(places)
         for _ in range(num_tokens):
-            # Of equally frequent ones the latest.
+            # Among equally frequent tokens, take the one of the latest place.
             followers = Counter(text[place] for text, place in reversed(places) if place < len(text))
             if not followers:
                 break
