@@ -1,7 +1,7 @@
 """Adapter loading: loads and unloads adapters on the workers, beside the step loop, for requests and for operators.
 
-One task for each load; the scheduler's adapters choose the adapters to load and to evict. No step waits: requests of an adapter
-that is being loaded are WAITING_FOR_LORA. An adapter that cannot be loaded fails only the requests that need it.
+Each load is one task; the scheduler's Adapters choose which adapters to load and to evict. No step waits: requests of an
+adapter that is being loaded are WAITING_FOR_LORA. An adapter that cannot be loaded fails only the requests that need it.
 """
 
 import asyncio
@@ -19,32 +19,32 @@ log = get_logger()
 
 
 class LoraOrders(Protocol):
-    """What the step loop and operators ask for."""
+    """The interface for the step loop and for operators."""
 
     def worker_ready(self) -> None:
-        """A worker without adapters is there."""
+        """Load adapters onto a new worker, which has none."""
 
     def forget_worker(self) -> None:
-        """The worker is gone."""
+        """Cancel all loads: the worker is lost."""
 
     async def add(self, ref: LoraRef) -> Adapter:
-        """Load an adapter and return when requests can have it."""
+        """Load an adapter; return it when requests can use it."""
 
     async def remove(self, lora_id: int) -> None:
-        """Forget an adapter, here and on the workers."""
+        """Forget an adapter, in the engine core and on the workers."""
 
     async def pin(self, lora_id: int) -> None:
         """Load an adapter and never evict it."""
 
     def list_loras(self) -> list[Adapter]:
-        """Return the adapters that are known."""
+        """Return all known adapters."""
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel all loads and unloads."""
 
 
 class NoLoraOrders:
-    """Of an engine without adapters."""
+    """The orders of an engine without adapters."""
 
     def worker_ready(self) -> None:
         """Do nothing."""
@@ -53,19 +53,19 @@ class NoLoraOrders:
         """Do nothing."""
 
     async def add(self, ref: LoraRef) -> Adapter:
-        """Unsupported, naming the option."""
+        """Raise Unsupported, which names the option that enables adapters."""
         raise Unsupported(f"Adapter {ref.name!r} cannot be loaded: start with enable_lora.")
 
     async def remove(self, lora_id: int) -> None:
-        """NotFound: there is none."""
+        """Raise NotFound: there are no adapters."""
         raise NotFound(f"There is no adapter with id {lora_id}: start with enable_lora.", reason="LORA_NOT_FOUND")
 
     async def pin(self, lora_id: int) -> None:
-        """NotFound: there is none."""
+        """Raise NotFound: there are no adapters."""
         raise NotFound(f"There is no adapter with id {lora_id}: start with enable_lora.", reason="LORA_NOT_FOUND")
 
     def list_loras(self) -> list[Adapter]:
-        """Return none."""
+        """Return the empty list."""
         return []
 
     async def close(self) -> None:
@@ -73,13 +73,13 @@ class NoLoraOrders:
 
 
 class AdapterLoading:
-    """See LoraOrders.
+    """Loads and unloads adapters; see LoraOrders.
 
     Args:
-        adapters: the scheduler's.
-        workers: that get them.
+        adapters: the scheduler's adapters.
+        workers: the workers that load the adapters.
         fail: ends requests with an error.
-        on_change: called when requests may go on.
+        on_change: called when waiting requests may continue.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class AdapterLoading:
         self._adapters.worker_ready()
 
     def forget_worker(self) -> None:
-        """See LoraOrders. Operators that wait for a load go on waiting for the next worker."""
+        """See LoraOrders. Operators whose load was cancelled wait until the next worker has loaded the adapter."""
         for task in (*self._loads.values(), *self._evictions):
             task.cancel()
         self._loads.clear()
@@ -118,7 +118,7 @@ class AdapterLoading:
     # --- orders -----------------------------------------------------------------------------------------------------
 
     async def add(self, ref: LoraRef) -> Adapter:
-        """See LoraOrders; AlreadyExists if the number belongs to another adapter and that is not to be replaced."""
+        """See LoraOrders. Raises AlreadyExists if the number belongs to another adapter and `load_inplace` is not set."""
         known = next((each for each in self._adapters if each.ref.lora_id == ref.lora_id), None)
         if known is not None and not ref.load_inplace:
             if not known.ref.is_same(ref):
@@ -135,7 +135,7 @@ class AdapterLoading:
         return adapter
 
     async def remove(self, lora_id: int) -> None:
-        """See LoraOrders; FailedPrecondition while unfinished requests have it."""
+        """See LoraOrders. Raises FailedPrecondition while unfinished requests use the adapter."""
         adapter = self._adapters.remove(lora_id)
         self._end_callers(adapter, FailedPrecondition(f"Adapter {adapter.ref.name!r} was unloaded while it was loaded."))
         await asyncio.gather(*self._evictions, return_exceptions=True)
@@ -209,12 +209,12 @@ class AdapterLoading:
     async def _unload(self, adapter: Adapter) -> None:
         try:
             await self._workers.unload_lora(adapter)
-        except TetradError as error:  # a worker that is gone has no adapters
+        except TetradError as error:  # a lost worker has no adapters
             log.warning("lora.unload_failed", name=adapter.ref.name, error=error.message)
 
 
 def _named(error: TetradError, adapter: Adapter) -> TetradError:
-    """Return the error with the adapter's name, so that its requests' callers know what it is about."""
+    """Return the error with the adapter's name, so that callers know which adapter it concerns."""
     return type(error)(
         f"Adapter {adapter.ref.name!r} at {adapter.ref.path} cannot be loaded: {error.message}",
         reason="LORA_NOT_USABLE",

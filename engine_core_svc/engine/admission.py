@@ -1,6 +1,6 @@
-"""Admission: checks a submission before the scheduler sees it, and makes its Request.
+"""Admission: checks a submission before the scheduler gets it, and makes its Request.
 
-Frontends check the same limits earlier and with more context; these checks hold for any client of the contract.
+Frontends check the same limits earlier and with more context; these checks apply to every client of the contract.
 """
 
 import itertools
@@ -20,9 +20,9 @@ from tetrad.services.log import get_logger
 log = get_logger()
 
 _POOLING_BYTES = 64
-"""Of the parameters of a pooling request."""
+"""Assumed bytes of the parameters of a pooling request."""
 _FIELDS_BYTES = 256
-"""Of the numbers of a request in a plan, and of the names of its trace headers."""
+"""Assumed bytes of the numbers of a request in a plan, and of the names of its trace headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +30,17 @@ class AdmissionLimits:
     """The limits of a request.
 
     Attributes:
-        max_model_len: prompt plus output, in tokens.
-        vocab_size: ids are smaller.
-        priority_order: whether larger or smaller priorities are more urgent to the clients.
-        priorities_count: whether the scheduler looks at them.
+        max_model_len: maximum number of tokens of prompt plus output.
+        vocab_size: size of the vocabulary; token ids are smaller.
+        priority_order: whether clients use larger or smaller priorities for more urgent requests.
+        priorities_count: whether the scheduler uses priorities.
         block_size: tokens per KV block.
-        num_kv_groups: block tables of a request.
-        messages: bytes of a step's messages.
-        pools, generates: what the model does.
-        needs_all_tokens: pooling does not read the prefix cache.
-        answer_row_bytes: of the answer for one token of a prompt, where a request pools tokens.
-        embedding_size: values of an embedding of a prompt; 0: prompts must be token ids.
+        num_kv_groups: number of block tables of a request.
+        messages: maximum bytes of a step's messages.
+        pools, generates: whether the model pools, and whether it generates.
+        needs_all_tokens: whether pooling needs all tokens computed, so that it cannot read the prefix cache.
+        answer_row_bytes: bytes of the answer for one token of a prompt, if a request pools tokens.
+        embedding_size: number of values of one prompt embedding; 0: prompts must be token ids.
     """
 
     max_model_len: int
@@ -58,7 +58,7 @@ class AdmissionLimits:
 
 
 class Admission:
-    """Turns submissions into requests, numbering them in order of arrival."""
+    """Turns submissions into requests, and numbers them in order of arrival."""
 
     def __init__(self, limits: AdmissionLimits) -> None:
         self._limits = limits
@@ -67,7 +67,7 @@ class Admission:
         self._has_warned = False
 
     def accept(self, submission: Submission, session_key: int) -> Request:
-        """Return the request; InvalidRequest or PromptTooLong, naming value and limit, if it cannot run."""
+        """Return the request. Raises InvalidRequest or PromptTooLong, which name value and limit, if it cannot run."""
         measured = self._check(submission)
         num_prompt_tokens = len(submission.prompt_token_ids)
         max_tokens = submission.stop.max_tokens
@@ -104,7 +104,7 @@ class Admission:
         return request
 
     def _warn_of_priority(self, submission: Submission) -> None:
-        """Say once that priorities have no effect here, when a request has one."""
+        """Log once that priorities have no effect, when a request has one."""
         if submission.priority and not self._limits.priorities_count and not self._has_warned:
             self._has_warned = True
             log.warning(
@@ -116,7 +116,7 @@ class Admission:
             )
 
     def _check_sizes(self, request: Request) -> None:
-        """InvalidRequest, naming size and limit, for what fits no message to or from the worker, however few others run."""
+        """Raise InvalidRequest, which names size and limit, if the request does not fit a message even when it runs alone."""
         sizes, limits = request.sizes, self._limits.messages
         described_bytes = sizes.params_bytes + sizes.described_bytes(
             request.max_total_tokens, self._limits.block_size, self._limits.num_kv_groups
@@ -180,7 +180,7 @@ class Admission:
             raise InvalidRequest("prompt_logprobs is not compatible with prompt embeds.", field="prompt_logprobs")
 
     def _measured(self, payload: WorkerPayload) -> "_Measured":
-        """Check and measure parameters once that requests which arrive together share: they may have 100,000 entries."""
+        """Check and measure parameters once for requests that arrive together and share them: they may have 100,000 entries."""
         last = self._last_measured
         if last is None or not last.is_of(payload):
             params, vocab_size = sampling_of(payload.params), self._limits.vocab_size
@@ -192,14 +192,14 @@ class Admission:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Measured:
-    """The sampling parameters of a payload, which are within the contract, and what they ask for."""
+    """The checked sampling parameters of a payload, with their log-probability widths and message sizes."""
 
     payload: WorkerPayload
     widths: LogprobWidths
     sizes: MessageSizes
 
     def is_of(self, payload: WorkerPayload) -> bool:
-        """Return whether another payload has the same parameters and end of text."""
+        """Return whether another payload has the same parameters and end-of-text token."""
         mine = self.payload
         return payload.params is mine.params and payload.eos_token_id == mine.eos_token_id
 
@@ -211,13 +211,13 @@ def _measured_pooling(submission: Submission, row_bytes: int) -> _Measured:
 
 
 def _pooling_sizes(submission: Submission, row_bytes: int) -> MessageSizes:
-    # The answer of a task of sequences is as small as a few tokens.
+    # The answer of a task that pools whole sequences is as small as a few tokens.
     answer_bytes = row_bytes * len(submission.prompt_token_ids) if submission.pools_tokens else 0
     return MessageSizes(params_bytes=_POOLING_BYTES, answer_bytes=answer_bytes)
 
 
 def _names_bytes(submission: Submission) -> int:
-    """Return the bytes of what names a request in a plan, and of the fields around it."""
+    """Return the bytes of the names and headers of a request in a plan, and of the fields around them."""
     texts = [submission.request_id, *submission.context.headers().values()]
     if submission.lora is not None:
         texts += [submission.lora.name, submission.lora.path]

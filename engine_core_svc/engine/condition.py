@@ -43,7 +43,7 @@ class Condition:
         self._tell()
 
     async def wait_bad(self) -> None:
-        """Return when there is a problem."""
+        """Wait until there is a problem."""
         await self._is_bad.wait()
 
     async def follow(self, publish: Callable[[bool], Awaitable[None]]) -> None:

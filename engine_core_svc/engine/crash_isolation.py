@@ -13,25 +13,25 @@ from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 
 NO_REQUEST = 0
-"""No request has this key."""
+"""A key that no request has."""
 CRASHES_TO_SUSPECT = 2
 TOKENS_TO_FORGET = 32
-"""New tokens after a crash that clear a request. A request that crashes the worker does so again when it is recomputed. Workers
-also crash for other reasons, and a long request is in flight at many such crashes."""
+"""Number of new tokens after a crash that clear a request. A request that crashes the worker does so again when it is
+recomputed. Workers also crash for other reasons, and a long request is in flight at many such crashes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Record:
     num_crashes: int
-    num_tokens: int  # of the request at the last crash
+    num_tokens: int  # tokens of the request at the last crash
 
 
 class CrashIsolation:
     """Counts crashes by request, and runs suspects one after the other.
 
     Args:
-        scheduler: has the requests, and plans only the isolated one.
-        tokens_to_clear: tokens that clear a request which runs alone; more than can be in flight.
+        scheduler: owns the requests, and plans only the isolated one.
+        tokens_to_clear: number of new tokens that clear a request which runs alone; more than can be in flight.
     """
 
     def __init__(self, scheduler: Scheduler, *, tokens_to_clear: int) -> None:
@@ -43,11 +43,11 @@ class CrashIsolation:
         self._under_way: list[Request] = []
 
     def note_loss(self) -> None:
-        """Remember the requests in flight on the lost worker; call it before the scheduler forgets the worker."""
+        """Remember the requests in flight on the lost worker; called before the scheduler forgets the worker."""
         self._under_way = self._scheduler.states.in_flight
 
     def resolve_loss(self, *, crashed: bool) -> list[Request]:
-        """Count the last loss if it was a crash; return the requests that the caller fails for it."""
+        """Count the last loss if it was a crash; return the requests that the caller must fail for it."""
         under_way = [request for request in self._under_way if not request.is_finished]
         self._under_way = []
         if not crashed:
@@ -60,7 +60,7 @@ class CrashIsolation:
         return to_fail
 
     def choose(self, num_in_flight: int) -> None:
-        """Let the scheduler plan one suspect, or all requests again; returns at once without suspects.
+        """Let the scheduler plan only one suspect, or all requests again; return at once if there are no suspects.
 
         A suspect starts with nothing else in flight: a crash must have one possible cause.
         """
@@ -77,7 +77,7 @@ class CrashIsolation:
         self._scheduler.isolate(self._alone)
 
     def _is_suspect_running(self) -> bool:
-        """Return whether the isolated request is still a suspect; clears it after enough tokens."""
+        """Return whether the isolated request is still a suspect; clear it after enough tokens."""
         request = self._scheduler.requests.get(self._alone or NO_REQUEST)
         if request is not None and self._has_progressed(request, self._cleared_after):
             del self._records[request.key]

@@ -8,7 +8,7 @@ class Deadlines:
     """Timers on the running event loop.
 
     Args:
-        expire: called with the request's key when its time is over.
+        expire: called with the request's key when its deadline has passed.
     """
 
     def __init__(self, expire: Callable[[int], None]) -> None:

@@ -1,8 +1,8 @@
 """Engine: the step loop, and the calls that sessions make.
 
 One task on the event loop runs all steps; a new request, a result or an operator's command wakes it. It plans ahead up to the
-pipeline's depth, never waits for a step, and sleeps when idle. A lost worker is replaced and every request recomputed
-(recovery.py). An unexpected exception ends `run`, and with it the process: frontends resume on its successor.
+pipeline's depth, never waits for a step, and sleeps when idle. After the loss of a worker, every request is recomputed on the
+next one (recovery.py). An unexpected exception ends `run`, and with it the process: frontends resume on its successor.
 """
 
 import asyncio
@@ -51,20 +51,20 @@ log = get_logger()
 
 
 class Engine:
-    """Requests in, outputs out, steps in between.
+    """The engine: takes requests, runs steps and publishes outputs.
 
     Args:
-        scheduler: not shared with anyone.
+        scheduler: used by this engine only.
         admission: checks submissions.
-        workers: what computes its steps.
+        workers: compute its steps.
         compiler: makes the grammars of constrained requests.
-        recovery_timeout_s: how long requests wait for a lost worker.
-        stall_timeout_s: how long requests may wait while no step runs, before health reports it.
+        recovery_timeout_s: seconds that requests wait for a new worker after a loss.
+        stall_timeout_s: seconds that requests may wait while no step runs, before health reports it.
         tokens_to_clear: see CrashIsolation.
-        queue_limits: refuse what would wait too long.
+        queue_limits: refuse requests that would wait too long.
         kv_events: log of the prefix cache's changes, for subscribers.
-        metrics: of this engine alone.
-        spans: of requests that are traced.
+        metrics: metrics of this engine alone.
+        spans: spans of traced requests.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Engine:
         self.condition = Condition(self.observers.notify)
         self.workers = workers
         self.sleeper = Sleeper(workers, self.sessions, self.condition)
-        self.worker_since_s: float | None = None  # monotonic; None: there is no worker
+        self.worker_since_s: float | None = None  # monotonic seconds; None: there is no worker
         self._last_step_id = 0
         self._admission = admission
         self._queue_limits = queue_limits
@@ -135,7 +135,7 @@ class Engine:
     async def run(self) -> None:
         """Serve until cancelled.
 
-        Raises the worker's error if it can never serve the model or serves a newer engine core, and whatever is a bug of ours.
+        Raises the worker's error if it can never serve the model or serves a newer engine core, and any exception from a bug.
         """
         while True:
             executor = await self._recovery.find_worker(self.workers, self._changed.set)
@@ -164,9 +164,9 @@ class Engine:
                 raise loss.error
 
     async def _run_steps(self, executor: PlanStream) -> Loss | None:
-        """Step on every change until the worker is lost, and return why, or until the engine may sleep: None.
+        """Step on every change until the worker is lost or the engine may sleep; return the loss, or None.
 
-        What the worker has answered before is applied.
+        Results that arrived before the loss are applied.
         """
         self._changed.set()
         while executor.lost is None:
@@ -179,7 +179,7 @@ class Engine:
         return executor.lost
 
     def step(self, executor: PlanStream) -> None:
-        """Apply the results that are there, then plan as far ahead as the pipeline allows."""
+        """Apply the results that have arrived, then plan as far ahead as the pipeline allows."""
         for result in executor.take_results():
             self._last_step_id = result.step_id
             self._metrics.note_result(result.step_id)
@@ -208,11 +208,11 @@ class Engine:
 
     @property
     def _has_work(self) -> bool:
-        """Whether a request could be planned, if there were room: it waits for no operator, grammar or adapter."""
+        """Whether any request could be planned if there were room: it waits for no operator, grammar or adapter."""
         states = self.scheduler.states
         return len(states.requests) > states.num_preparing and not self.orders.is_paused
 
-    # Looked up at each step, not once: a profile may stand in between by then.
+    # The methods are looked up at each step, not once: a profile may have wrapped them by then.
 
     def _plan(self) -> SchedulerOutput | None:
         return self.scheduler.schedule()
@@ -221,7 +221,7 @@ class Engine:
         return self.scheduler.update(result)
 
     def _publish(self, outputs: list[EngineCoreOutput]) -> None:
-        """Tell the sessions; what ends between steps bears the number of the step before, so that numbers never fall."""
+        """Send outputs to the sessions. Requests that end between steps carry the last step's number, so numbers never fall."""
         self._note_first_tokens(outputs)
         ended = [output.request for output in outputs if output.finish_reason is not None]
         self._note_ended(ended)
@@ -245,7 +245,7 @@ class Engine:
     # --- calls of sessions ------------------------------------------------------------------------------------------
 
     def open_session(self, client_id: str) -> Session:
-        """Return a session for a frontend; Unavailable while draining."""
+        """Open and return a session for a frontend. Raises Unavailable while draining."""
         if self._draining:
             raise Unavailable("The engine core is draining.", reason="DRAINING")
         log.info("session.opened", client_id=client_id)
@@ -285,25 +285,25 @@ class Engine:
         self._changed.set()
 
     def _grammar_failed(self, request: Request, error: TetradError) -> None:
-        """End a request that was never scheduled: its session hears of a rejection, as for any other bad input."""
+        """End a request that was never scheduled: its session gets a rejection, as for any other bad input."""
         session = self.sessions.of(request)
         self._end([request.key], RequestStatus.FINISHED_ERROR)
         if session is not None:
             self.reject(session, request.request_id, error, request.context)
 
     def reject(self, session: Session, request_id: str, error: TetradError, context: RequestContext = NO_CONTEXT) -> None:
-        """Tell a session that a request was not taken."""
+        """Tell a session that its request was rejected."""
         log.info("request.rejected", **context.log_fields(request_id), reason=error.reason, error=error.message)
         self._metrics.rejected.labels(error.reason).inc()
         session.outbox.put(Rejection(request_id, error))
 
     def abort_requests(self, session: Session, request_ids: Iterable[str]) -> None:
-        """End requests of a session; unknown and finished ids are ignored. Nothing is answered."""
+        """End requests of a session without an answer; unknown and finished ids are ignored."""
         keys = [key for request_id in request_ids if (key := session.request_keys.get(request_id)) is not None]
         self._end(keys, RequestStatus.FINISHED_ABORTED)
 
     def reset_prefix_cache(self, *, preempt_running: bool = False) -> bool:
-        """See Scheduler.reset_prefix_cache; what it preempts is planned again."""
+        """See Scheduler.reset_prefix_cache; preempted requests are planned again."""
         done = self.scheduler.reset_prefix_cache(preempt_running=preempt_running)
         self._wake()
         return done
@@ -311,9 +311,9 @@ class Engine:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Refuse new requests, return when there are none left or none can go on, and hand back what is left.
+        """Refuse new requests, wait until none are left or none can continue, and close the sessions.
 
-        Sessions end in good order: their frontends resume elsewhere whatever is unfinished.
+        Sessions end without an error: their frontends resume unfinished requests on another engine core.
         """
         self._draining = True
         self.sessions.broadcast(Notice("DRAINING", "The engine core is draining; no new requests are taken."))
@@ -326,7 +326,7 @@ class Engine:
                 session.outbox.close()
 
     async def close(self) -> None:
-        """Let go of what runs beside the step loop."""
+        """Stop everything that runs beside the step loop."""
         self._plan_timing.rest()
         self._recovery.close()
         self._stall_watch.close()
@@ -337,12 +337,12 @@ class Engine:
     # --- requests end -----------------------------------------------------------------------------------------------
 
     def _end(self, keys: Iterable[int], status: RequestStatus) -> None:
-        """End requests without an answer; their blocks come free at once or behind the plan in flight."""
+        """End requests without an answer; their blocks are freed at once or when the plan in flight has returned."""
         ended = self.scheduler.finish_requests(keys, status)
         self.sessions.remove(ended)
         self._note_ended(ended)
         self._must_report_idle |= bool(ended) and not self.scheduler.has_requests
-        self._wake()  # the first in line may be another request now
+        self._wake()  # another request may be the first in the queue now
 
     def _expire(self, key: int) -> None:
         self._fail([key], DeadlineExceeded("The request's deadline has passed."))
@@ -376,7 +376,7 @@ class Engine:
             self._idle.set()
 
     def _report_idle(self) -> None:
-        """Send the stats that no step carries after the last abort: gauges would stay up without them."""
+        """Send statistics after the last abort: no step carries them, and gauges would keep their old values."""
         self._must_report_idle = False
         self.sessions.publish(self._last_step_id, [], take_stats(self.scheduler))
 
@@ -384,7 +384,7 @@ class Engine:
         if self._draining:
             raise Unavailable("The engine core is draining.", reason="DRAINING")
         self._recovery.check_not_overdue()
-        if not submission.resumed:  # else it has been let in before
+        if not submission.resumed:  # else it was admitted before
             self.sleeper.check_awake()
             self._queue_limits.check(
                 num_reqs=self.scheduler.states.num_waiting,
@@ -403,7 +403,7 @@ class Engine:
         self._fail(list(self.scheduler.requests), error)
 
     def _fail_suspects(self, requests: Iterable[Request]) -> None:
-        """End requests that took a worker down while nothing else ran."""
+        """End requests that crashed a worker while no other request ran."""
         error = PoisonousRequest(
             "The worker died three times while this request ran, the last time with nothing else to run. Do not send it again."
         )
@@ -411,7 +411,7 @@ class Engine:
 
 
 async def _first_of(*waits: Awaitable[object]) -> None:
-    """Return when one of them does; the others are cancelled."""
+    """Wait until one of the awaitables is done; cancel the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

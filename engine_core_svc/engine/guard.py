@@ -1,7 +1,7 @@
 """Guard: reports bugs in timers and background tasks, which would otherwise leave requests waiting for ever.
 
-On the event loop. Keeps the first exception for the step loop, which raises it and so ends the process: frontends resume on
-the next.
+Runs on the event loop. Keeps the first exception for the step loop, which raises it and so ends the process: frontends resume
+on the next one.
 """
 
 from collections.abc import Callable
@@ -11,10 +11,10 @@ P = ParamSpec("P")
 
 
 class Guard:
-    """Wraps callbacks.
+    """Wraps callbacks so that their exceptions reach the step loop.
 
     Args:
-        on_error: called when one of them has failed.
+        on_error: called when a callback has failed.
     """
 
     def __init__(self, on_error: Callable[[], None]) -> None:
@@ -22,7 +22,7 @@ class Guard:
         self._error: Exception | None = None
 
     def wrap(self, callback: Callable[P, None]) -> Callable[P, None]:
-        """Return a callback that never raises."""
+        """Return a callback that never raises: it keeps an exception for `check`."""
 
         def call(*args: P.args, **kwargs: P.kwargs) -> None:
             try:
@@ -34,6 +34,6 @@ class Guard:
         return call
 
     def check(self) -> None:
-        """Raise the first error of a callback, if there was one."""
+        """Raise the first exception of a callback, if there was one."""
         if self._error is not None:
             raise self._error

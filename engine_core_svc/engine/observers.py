@@ -1,4 +1,4 @@
-"""Observers: callbacks for changes of the engine's state. On the event loop."""
+"""Observers: events that report changes of the engine's state. Used on the event loop only."""
 
 import asyncio
 
@@ -20,6 +20,6 @@ class Observers:
         self._events.discard(event)
 
     def notify(self) -> None:
-        """Something has changed."""
+        """Set the events of all observers: the engine's state has changed."""
         for event in self._events:
             event.set()

@@ -1,7 +1,7 @@
-"""Orders: an operator's commands to an engine: pause, sleep, resume.
+"""Orders: executes an operator's commands to an engine: pause, sleep, resume.
 
-Called by the admin service, on the event loop. Decides whether the step loop may plan, and when it may become idle; the
-sleeper does the sleeping. Knows nothing of steps in flight.
+Called by the admin service, on the event loop. Decides whether the step loop may plan, and when the engine may sleep; Sleeper
+puts it to sleep. Knows nothing of steps in flight.
 """
 
 import asyncio
@@ -19,25 +19,25 @@ log = get_logger()
 
 @dataclass(frozen=True, eq=False)
 class _Hold:
-    """One order to hold requests up.
+    """One command that holds requests.
 
     Attributes:
-        freezes: those that run, too; else they may finish.
+        freezes: whether running requests are held, too; otherwise they may finish.
     """
 
     freezes: bool
 
 
 class Orders:
-    """The last commands to an engine.
+    """The commands in force for one engine.
 
     Args:
-        scheduler, sleeper: the engine's.
+        scheduler, sleeper: those of the engine.
         abort_all: ends every request.
-        on_change: called when what is ordered has changed.
+        on_change: called when the commands in force have changed.
 
     Attributes:
-        is_frozen: nothing is planned, not even for what runs.
+        is_frozen: whether nothing is planned, not even for running requests.
     """
 
     def __init__(
@@ -45,34 +45,34 @@ class Orders:
     ) -> None:
         self.is_frozen = False
         self._pause: _Hold | None = None  # until a resume command
-        self._rest: _Hold | None = None  # that of an order to sleep: until it has failed, or the engine is awake again
+        self._rest: _Hold | None = None  # hold of a sleep command: until it has failed, or the engine is awake again
         self._scheduler, self._sleeper = scheduler, sleeper
         self._abort_all, self._on_change = abort_all, on_change
 
     @property
     def is_paused(self) -> bool:
-        """Whether new requests wait: they do, too, where those that run may finish."""
+        """Whether new requests are held; they are, too, while running requests may finish."""
         return self.is_frozen or not self._scheduler.admitting
 
     @property
     def may_rest(self) -> bool:
-        """Whether the engine is to sleep as soon as nothing is in flight."""
+        """Whether the engine must sleep as soon as no plan is in flight."""
         return self._sleeper.is_ordered and (self.is_frozen or not self._scheduler.running)
 
     @property
     def kept_pause(self) -> Pause:
-        """The pause that the next engine core restores. It starts awake: a sleep, and a pause before it, are over."""
+        """The pause that the next engine core restores. A sleep, and a pause before it, are not restored: it starts awake."""
         pause = None if self._sleeper.level else self._pause
         return Pause(pause is not None, finishes_running=pause is not None and not pause.freezes)
 
     def restore(self, pause: Pause) -> None:
-        """Go on with the pause of the engine core before this one."""
+        """Restore the pause of the engine core before this one."""
         if pause.is_paused:
             log.warning("engine.paused", why="an operator paused it before it was restarted")
             self.pause(finish_running=pause.finishes_running)
 
     def pause(self, *, abort: bool = False, finish_running: bool = False) -> None:
-        """Stop planning: at once, or after what runs has finished; with `abort`, end everything."""
+        """Stop planning: at once, or after running requests have finished; with `abort`, end all requests."""
         if abort:
             self._abort_all()
         self._pause = _Hold(freezes=not finish_running)
@@ -81,16 +81,16 @@ class Orders:
         self._apply()
 
     def resume(self) -> None:
-        """Plan again; AlreadyExists while the engine sleeps or is about to."""
+        """Plan again. Raises AlreadyExists while the engine sleeps or a sleep command is in force."""
         if self._sleeper.level:
             raise AlreadyExists(f"The engine sleeps at level {self._sleeper.level}; wake it up instead.", reason="SLEEPING")
         self._pause = self._rest = None
         self._apply()
 
     async def sleep(self, level: int, *, abort: bool = False, finish_running: bool = False) -> None:
-        """Pause, and at levels 1 and 2 give the device's memory up; requests that neither end nor finish are recomputed.
+        """Pause, and at levels 1 and 2 release the device's memory; unfinished requests are recomputed afterwards.
 
-        Raises InvalidRequest for another level, else what Sleeper.order does; this order then holds nothing up any more.
+        Raises InvalidRequest for any other level, and the errors of Sleeper.order; a failed command holds no requests.
         """
         if not 0 <= level <= 2:
             raise InvalidRequest(f"level must be 0, 1 or 2, got {level}.", field="level")
@@ -102,24 +102,24 @@ class Orders:
             self._abort_all()
         rest = self._rest = _Hold(freezes=not finish_running)
         self._apply()
-        # Also when the caller has disconnected.
+        # The callback runs also when the caller has disconnected.
         order.add_done_callback(lambda _: self._end_rest(rest, failed=order.exception() is not None))
         await asyncio.shield(order)
 
     async def wake_up(self, tags: Iterable[str]) -> None:
-        """Undo `sleep`, for the parts that tags name or for all; see Sleeper.wake_up. What is awake in all parts is resumed."""
+        """Undo `sleep`, for the parts that `tags` name or for all; see Sleeper.wake_up. Resume if all parts are awake."""
         await self._sleeper.wake_up(tags)
         if not self._sleeper.level:
             self.resume()
 
     def _end_rest(self, rest: _Hold, *, failed: bool) -> None:
-        # Another order may have been given meanwhile, which holds.
+        # A later command may have replaced this one; it stays in force.
         if failed and self._rest is rest:
             self._rest = None
             self._apply()
 
     def _apply(self) -> None:
-        """Hold up what the latest order says."""
+        """Apply the latest command to the scheduler and the step loop."""
         latest = self._rest or self._pause
         self._scheduler.admitting = latest is None
         self.is_frozen = latest is not None and latest.freezes

@@ -1,8 +1,8 @@
 """PlanTiming: delays planning the next step to the latest time that still keeps the worker busy.
 
-A request that arrives after a plan waits for that whole step; a plan made early in a long step delays it for nothing. Where a
-worker computes on the same cores as the delivery of first tokens, and its steps are shorter than that delivery, first tokens
-are sent before the next plan. One event loop. Knows the times of steps, and whether they start requests.
+A request that arrives after a plan waits for that whole step, so a plan made early in a long step delays it without a gain. If
+the worker computes on the cores that also deliver first tokens, and its steps are shorter than that delivery, first tokens are
+sent before the next plan. Used on one event loop. Knows the times of steps, and whether they start requests.
 """
 
 import asyncio
@@ -11,29 +11,29 @@ from collections import deque
 from collections.abc import Callable
 
 _LEAST_LEAD_S = 0.006
-"""Time to make, send and read a plan, on a machine whose cores are busy."""
+"""Seconds to make, send and read a plan, on a machine whose cores are busy."""
 _LEAD_SHARE = 0.25
 """Share of a step's time by which it may be shorter than recent steps."""
 _LEAST_HOLD_S = 0.002
-"""Shorter waits are not worth a timer."""
+"""Minimum delay of a plan, in seconds; for a shorter one no timer is set."""
 _NUM_RECENT = 8
-"""Recent steps whose shortest duration is the minimum of a step; steps with prompts take longer."""
+"""Number of recent steps; the shortest of them is the expected minimum of a step, as steps with prompts take longer."""
 _SHORT_STEP_S = 0.003
-"""Below it the other services keep the cores as busy as the worker does: they have work when it has none."""
+"""Step time in seconds below which the other services keep the cores as busy as the worker does."""
 _HEAD_START_S = 0.001
-"""From a step's result until its first tokens reach their clients, on otherwise idle cores."""
+"""Seconds from a step's result until its first tokens reach their clients, on otherwise idle cores."""
 
 
 class PlanTiming:
-    """The time of the next plan.
+    """Decides the time of the next plan.
 
     Args:
-        wake: called when it has come.
-        clock: seconds.
-        fills_stages: steps pass through the stages of a pipeline: the first stage is to find the next plan at any time.
+        wake: called when that time has come.
+        clock: returns monotonic seconds.
+        fills_stages: whether steps pass through stages of a pipeline; plans are not delayed then, to keep the first stage busy.
 
     Attributes:
-        shares_cores: the worker has no device of its own, it computes on the cores of its machine.
+        shares_cores: whether the worker computes on the cores of its machine, without a device of its own.
     """
 
     def __init__(
@@ -49,24 +49,24 @@ class PlanTiming:
         self._timer: asyncio.TimerHandle | None = None
 
     def note_result(self, compute_s: float) -> None:
-        """A step is back, that took so long on the device; the one behind it has begun."""
+        """Note that a step's result has arrived, which took `compute_s` seconds on the device; the next step has begun."""
         self._recent.append(compute_s)
         self._begun_at = self._clock()
 
     def note_dispatched(self, num_in_flight: int, *, lets_in: bool = False) -> None:
-        """A plan is on its way, with new requests or without, and so many have no result yet; one that is alone begins now."""
+        """Note that a plan was sent, with new requests if `lets_in`; it begins now if it is the only one in flight."""
         self._lets_in = lets_in
         if num_in_flight == 1:
             self._begun_at = self._clock()
 
     def is_due(self, num_in_flight: int) -> bool:
-        """Whether a plan is to be made now; if not, `wake` will be called."""
+        """Return whether a plan must be made now; otherwise `wake` will be called."""
         self.rest()
         if not self._recent or self._fills_stages:
             return True
         step_s = min(self._recent)
         if self._lets_in and self.shares_cores and step_s < _SHORT_STEP_S:
-            # Its result wakes the step loop.
+            # The result of the step in flight wakes the step loop.
             return num_in_flight == 0 and self._is_over(_HEAD_START_S)
         if num_in_flight == 0:
             return True
@@ -80,7 +80,7 @@ class PlanTiming:
             self._timer = None
 
     def _is_over(self, span_s: float, *, but_for_s: float = 0.0) -> bool:
-        """Whether so much time has gone by since a step came back or began, but for so little; else `wake` will be called."""
+        """Return whether `span_s` seconds, less `but_for_s`, have passed since the step began; otherwise start the timer."""
         left_s = self._begun_at + span_s - self._clock()
         if left_s <= but_for_s:
             return True

@@ -1,7 +1,7 @@
-"""Queue limits: bounds the waiting requests and tokens, and computes the retry delay of a refusal.
+"""Queue limits: limits the waiting requests and tokens, and computes the retry delay of a refusal.
 
-Called by the engine for every new request, in constant time. The delay follows the rate at which requests left the queue over
-the last seconds. Knows counts; no requests.
+Called by the engine for every new request, in constant time. The delay follows from the rate at which requests left the queue
+in the last seconds. Knows counts; knows no requests.
 """
 
 import time
@@ -13,11 +13,11 @@ from tetrad.services.errors import Overloaded
 _WINDOW_S = 10.0
 _MIN_RETRY_S, _MAX_RETRY_S = 1.0, 60.0
 _SHARE = 0.1
-"""Of the queue that should be worked off before anyone comes back: most would meet a full one again otherwise."""
+"""Share of the queue that must leave before a refused client tries again: most clients would meet a full queue otherwise."""
 
 
 class Departures:
-    """How many have left per second, over a window of some seconds.
+    """The rate at which requests or tokens leave the queue, over a window of `_WINDOW_S` seconds.
 
     Args:
         clock: monotonic, in seconds.
@@ -25,10 +25,10 @@ class Departures:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._seconds: deque[tuple[int, int]] = deque()  # (whole second, how many left in it)
+        self._seconds: deque[tuple[int, int]] = deque()  # (whole second, number that left in it)
 
     def note(self, count: int) -> None:
-        """Count some more."""
+        """Count `count` more departures."""
         second = int(self._clock())
         if self._seconds and self._seconds[-1][0] == second:
             count += self._seconds.pop()[1]
@@ -36,7 +36,7 @@ class Departures:
         self._forget_old()
 
     def per_second(self) -> float:
-        """Return the mean rate over the window."""
+        """Return the mean rate over the window, per second."""
         self._forget_old()
         return sum(count for _, count in self._seconds) / _WINDOW_S
 
@@ -46,11 +46,11 @@ class Departures:
 
 
 class QueueLimits:
-    """Admits or refuses.
+    """Refuses new requests while the queue is full.
 
     Args:
-        max_num_reqs: most requests that may wait; None: no limit.
-        max_num_tokens: maximum number of tokens they may have together; None: no limit.
+        max_num_reqs: maximum number of waiting requests; None: no limit.
+        max_num_tokens: maximum number of tokens of all waiting requests together; None: no limit.
         clock: monotonic, in seconds.
     """
 
@@ -62,12 +62,12 @@ class QueueLimits:
         self._reqs, self._tokens = Departures(clock), Departures(clock)
 
     def note_departures(self, num_reqs: int, num_tokens: int) -> None:
-        """Note that requests with so many tokens together have left the queue."""
+        """Note that `num_reqs` requests, with `num_tokens` tokens together, have left the queue."""
         self._reqs.note(num_reqs)
         self._tokens.note(num_tokens)
 
     def check(self, *, num_reqs: int, num_tokens: int, new_tokens: int) -> None:
-        """Overloaded, with a time to come back, if one more request with `new_tokens` is too much for what waits.
+        """Raise Overloaded, with a retry delay, if one more request of `new_tokens` tokens would exceed a limit.
 
         An empty queue takes any request: its length is the model's limit.
         """

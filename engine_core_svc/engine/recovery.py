@@ -2,7 +2,7 @@
 
 Called by the engine, on the event loop. It notifies the sessions and requeues the running requests to be recomputed. The
 requests in flight are recorded until it is known whether the worker crashed: after a mere loss of connection the same instance
-reconnects. After the timeout waiting requests fail, and new ones are refused until a worker is back.
+reconnects. After the timeout waiting requests fail, and new ones are refused until a worker is connected.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ log = get_logger()
 
 
 class Recovery:
-    """The engine between two workers.
+    """The state of an engine while it has no worker.
 
     Args:
-        scheduler, suspects, sessions, condition: the engine's.
-        timeout_s: how long requests wait for a worker.
+        scheduler, suspects, sessions, condition: those of the engine.
+        timeout_s: seconds that requests wait for a worker.
         give_up: ends every request with an error.
     """
 
@@ -53,7 +53,7 @@ class Recovery:
         self._is_overdue = False
 
     def lose(self, loss: Loss, instance_id: str) -> None:
-        """A worker was lost: requeue what ran."""
+        """Requeue the running requests: the worker is lost."""
         text = loss.error.message
         log.error(
             "worker.lost", error=text, reason=loss.error.reason, is_crash=loss.is_crash, running=len(self._scheduler.running)
@@ -65,7 +65,7 @@ class Recovery:
         self._note_absence(f"The worker was lost: {text}")
 
     async def find_worker(self, workers: WorkerGroup, on_change: Callable[[], None]) -> PlanStream:
-        """Return an open stream of plans, however often the worker goes away or fails meanwhile.
+        """Return an open stream of plans; try again whenever the worker is unreachable or fails meanwhile.
 
         Raises the worker's error if trying again cannot help.
         """
@@ -81,7 +81,7 @@ class Recovery:
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     def regain(self, instance_id: str) -> list[Request]:
-        """A worker is there; return the requests that turn out to have taken the last one down, which the caller ends."""
+        """Note that a worker is connected; return the requests that crashed the last one, which the caller must end."""
         self.close()
         self._is_overdue = False
         self._condition.set_good()
@@ -95,18 +95,18 @@ class Recovery:
         return self._suspects.resolve_loss(crashed=crashed)
 
     def check_not_overdue(self) -> None:
-        """Unavailable if there has been no worker for so long that requests have been given up."""
+        """Raise Unavailable if the timeout has passed without a worker."""
         if self._is_overdue:
             raise self._unavailable()
 
     def close(self) -> None:
-        """Stop counting the time."""
+        """Stop the timer."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
 
     def _note_absence(self, problem: str) -> None:
-        """Say that there is no worker, and start to count the time."""
+        """Report that there is no worker, and start the timer."""
         self._condition.set_problem(problem)
         if self._expiry is None and not self._is_overdue:
             self._expiry = RunningTimer(self._timeout_s, self._expire)

@@ -28,7 +28,7 @@ _MAX_BIAS = 100.0
 
 
 def check_sampling(params: types_pb2.SamplingParams, *, eos_token_id: int | None, vocab_size: int) -> None:
-    """InvalidRequest, naming parameter, value and limit, for what is out of range."""
+    """Raise InvalidRequest, which names parameter, value and limit, for a parameter out of range."""
     _check_numbers(params, vocab_size)
     for name in _ID_LISTS:
         _check_ids(name, getattr(params, name), vocab_size)
@@ -38,14 +38,14 @@ def check_sampling(params: types_pb2.SamplingParams, *, eos_token_id: int | None
         _require(wrong is None, "logit_bias", "values must be in [-100, 100]", wrong)
     if params.bad_words_token_ids:
         _check_bad_words(params.bad_words_token_ids, vocab_size)
-    if eos_token_id is not None and params.min_tokens:  # until then it is masked
+    if eos_token_id is not None and params.min_tokens:  # until min_tokens it is masked
         _check_ids("eos_token_id", (eos_token_id,), vocab_size)
     if params.allowed_token_ids and params.min_tokens:
         _check_first_token(params, eos_token_id)
 
 
 def logprob_widths(params: types_pb2.SamplingParams, vocab_size: int) -> LogprobWidths:
-    """Return how many candidates a position of the log-probabilities has that these parameters ask for."""
+    """Return how many candidates each position of the requested log-probabilities has."""
 
     def width(name: Literal["logprobs", "prompt_logprobs"]) -> int:
         if not params.HasField(name):
@@ -58,8 +58,8 @@ def logprob_widths(params: types_pb2.SamplingParams, vocab_size: int) -> Logprob
 
 
 def _check_first_token(params: types_pb2.SamplingParams, eos_token_id: int | None) -> None:
-    """Refuse allowed ids that all end the output while min_tokens forbids its end."""
-    if params.HasField("thinking_token_budget"):  # the end of reasoning is written whatever is allowed
+    """Raise InvalidRequest if all allowed ids end the output while min_tokens forbids its end."""
+    if params.HasField("thinking_token_budget"):  # the end of reasoning is written regardless of the allowed ids
         return
     ends = {*params.stop_token_ids} if eos_token_id is None else {*params.stop_token_ids, eos_token_id}
     if ends.issuperset(params.allowed_token_ids):
@@ -72,7 +72,7 @@ def _check_first_token(params: types_pb2.SamplingParams, eos_token_id: int | Non
 
 
 def message_sizes(params: types_pb2.SamplingParams, widths: LogprobWidths) -> MessageSizes:
-    """Return the sizes that a request with these parameters adds to a step's messages, without its names."""
+    """Return the bytes that a request with these parameters adds to a step's messages, without its names."""
     return MessageSizes(
         params_bytes=params.ByteSize(),
         params_id=id(params),
@@ -82,7 +82,7 @@ def message_sizes(params: types_pb2.SamplingParams, widths: LogprobWidths) -> Me
 
 
 def _position_bytes(width: int) -> int:
-    """Return the bytes of a position in a result: ids and values of `width` candidates, a rank and a handle. 0: of none."""
+    """Return the bytes of one position in a result: ids and values of `width` candidates, a rank and a handle; 0 for 0."""
     return (2 * width + 2) * U32_BYTES if width else 0
 
 

@@ -1,7 +1,7 @@
-"""Sleep: an engine that has released its device's memory, from one operator's command to the next.
+"""Sleep: the state of an engine that releases its device's memory between two commands of an operator.
 
 Commands come from the admin service; the engine's run loop calls `rest` when no plan is in flight and its stream to the worker
-is closed; all on the event loop. Waking up brings the worker up as after a loss. Sessions and health are notified. Knows the
+is closed; all on the event loop. Waking up connects the worker as after a loss. Sessions and health are notified. Knows the
 worker's lifecycle; knows no requests.
 """
 
@@ -21,55 +21,55 @@ log = get_logger()
 
 class _State(Enum):
     AWAKE = 0
-    ORDERED = 1  # what is in flight still comes back
-    FALLING = 2  # the worker is at it
+    ORDERED = 1  # results of plans in flight still arrive
+    FALLING = 2  # the worker executes the command
     ASLEEP = 3
 
 
 class Sleeper:
-    """The state of sleep, and the callers that wait for it.
+    """The sleep state of an engine, and the callers that wait for a change of it.
 
     Args:
-        workers: what sleeps with it.
-        sessions, condition: the engine's.
+        workers: the workers that sleep with the engine.
+        sessions, condition: those of the engine.
 
     Attributes:
-        level: at which it sleeps, or is about to; 0: at none.
+        level: level at which the engine sleeps, or was ordered to sleep; 0: awake.
     """
 
     def __init__(self, workers: WorkerGroup, sessions: Sessions, condition: Condition) -> None:
         self._workers, self._sessions, self._condition = workers, sessions, condition
         self.level = 0
         self._state = _State.AWAKE
-        self._fallen: asyncio.Future[None] | None = None  # the answer to the order
+        self._fallen: asyncio.Future[None] | None = None  # the answer to the sleep command
         self._roused, self._awake = asyncio.Event(), asyncio.Event()
 
     @property
     def is_ordered(self) -> bool:
-        """Whether the engine should become idle."""
+        """Whether the engine was ordered to sleep and must become idle."""
         return self._state is _State.ORDERED
 
     @property
     def is_asleep(self) -> bool:
-        """Whether device memory is given up, wholly or in part."""
+        """Whether device memory is released, wholly or in part."""
         return self._state is _State.ASLEEP
 
     def check_awake(self) -> None:
-        """Unavailable while the engine sleeps: a new request would wait for an unknown time."""
+        """Raise Unavailable while the engine sleeps: a new request would wait for an unknown time."""
         if self.is_asleep:
             raise Unavailable(f"The engine sleeps at level {self.level}; wake it up first.", reason="SLEEPING")
 
     def notify(self, session: Session) -> None:
-        """Send the notice of sleep to a session that is opened during it."""
+        """Send the notice of sleep to a session that opens during it."""
         if self.is_asleep:
             session.outbox.put(self._notice())
 
     # --- orders -----------------------------------------------------------------------------------------------------
 
     def order(self, level: int) -> "asyncio.Future[None]":
-        """Return a future that is done when the engine sleeps at this level, as it may already, or fails if it cannot.
+        """Order a sleep; return a future that ends when the engine sleeps at this level, or fails if it cannot.
 
-        Raises AlreadyExists if it sleeps at another one.
+        Raises AlreadyExists if it sleeps at another level.
         """
         if self.level not in (0, level):
             raise AlreadyExists(f"The engine sleeps at level {self.level}; wake it up first.", reason="SLEEPING")
@@ -80,9 +80,9 @@ class Sleeper:
         return self._fallen
 
     async def wake_up(self, tags: Iterable[str]) -> None:
-        """Return when the engine is awake, or when the parts that `tags` name are back and others still sleep.
+        """Wake the engine up; return when it is awake, or when the parts that `tags` name are and others still sleep.
 
-        Raises what the worker answers; the engine then sleeps on.
+        Raises the worker's error; the engine then stays asleep.
         """
         if self._state is _State.ORDERED:
             self._end_order(Unavailable("The engine was woken up before it slept."))
@@ -92,10 +92,10 @@ class Sleeper:
             self._roused.set()
             await self._awake.wait()
 
-    # --- what the run loop calls --------------------------------------------------------------------------------------
+    # --- calls of the run loop ------------------------------------------------------------------------------------------
 
     async def rest(self) -> None:
-        """Put the worker to sleep and return when it was woken up; at once if the order was withdrawn or cannot be followed."""
+        """Put the worker to sleep and wait until it is woken up; return at once if the command was withdrawn or failed."""
         if self._state is not _State.ORDERED:
             return
         self._state = _State.FALLING
@@ -115,7 +115,7 @@ class Sleeper:
         await self._roused.wait()
 
     def note_worker(self) -> bool:
-        """A worker is there; return whether the engine slept until now."""
+        """Note that a worker is connected; return whether the engine slept until now."""
         if not self.is_asleep:
             return False
         self.level, self._state = 0, _State.AWAKE

@@ -1,4 +1,4 @@
-"""StallWatch: reports requests that wait although no step runs, with the request that is stuck and the reason.
+"""StallWatch: reports that requests wait although no step runs, and names the stuck request and the reason.
 
 Called by the engine after each step, on the event loop. While steps run it costs one comparison. The time is running time
 (services/timers/running_time.py): a process that is stopped and continued reports nothing.
@@ -13,11 +13,11 @@ from tetrad.engine_core_svc.worker.watchdog import Watchdog
 
 
 class StallWatch:
-    """Made on the loop it runs on.
+    """Watches one engine; made on the event loop that runs it.
 
     Args:
-        scheduler, sessions, condition: the engine's.
-        timeout_s: longest time in which requests wait and no step is planned.
+        scheduler, sessions, condition: those of the engine.
+        timeout_s: seconds that requests may wait while no step is planned.
     """
 
     def __init__(self, scheduler: Scheduler, sessions: Sessions, condition: Condition, *, timeout_s: float) -> None:
@@ -28,7 +28,7 @@ class StallWatch:
         self._problem = ""
 
     def note_step(self, *, is_standing: bool) -> None:
-        """Note whether requests stand still after a step: they could be planned, and no plan is in flight."""
+        """Note whether requests make no progress after a step: they could be planned, and no plan is in flight."""
         if is_standing == self._is_standing:
             return
         self._is_standing = is_standing
@@ -42,17 +42,17 @@ class StallWatch:
             self._sessions.broadcast(Notice("RECOVERED", "Requests make progress again."))
 
     def notify(self, session: Session) -> None:
-        """Send the notice of a stall to a session that is opened during it."""
+        """Send the notice of a stall to a session that opens during it."""
         if self._problem:
             session.outbox.put(self._notice())
 
     def rest(self) -> None:
-        """Expect nothing until the next step: there is no worker, and the condition is another's to set."""
+        """Stop watching until the next step: there is no worker, and Recovery or Sleeper sets the condition."""
         self._is_standing, self._problem = False, ""
         self._watchdog.rest()
 
     def close(self) -> None:
-        """End the watch for good."""
+        """End the watch."""
         self._watchdog.close()
 
     def _report(self) -> None:
@@ -67,7 +67,7 @@ class StallWatch:
 
 
 def find_stuck(scheduler: Scheduler) -> tuple[Request | None, str]:
-    """Return the request that must run next and why it cannot; None if no request may run."""
+    """Return the request that must run next and the reason why it cannot; None if no request may run."""
     first = next(iter(scheduler.running), None) or scheduler.waiting.peek()
     if first is None:
         return None, "each of them is held back until a request suspected of crashing the worker has ended."

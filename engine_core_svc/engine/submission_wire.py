@@ -37,7 +37,7 @@ _PARAMS = ("sampling_params", "sampling_params_index", "pooling_params")
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """An EngineCoreRequest as it came, decoded but not yet checked against the engine's limits."""
+    """An EngineCoreRequest, decoded but not yet checked against the engine's limits."""
 
     request_id: str
     handle: int
@@ -68,17 +68,17 @@ class SharedSampling:
         self._decoded: dict[int, tuple[SamplingMessage, Constraint | None]] = {}
 
     def decode(self, index: int) -> tuple[SamplingMessage, Constraint | None]:
-        """Return the parameters of this index, as the worker gets them, and the constraint that they hold.
+        """Return the parameters at this index, as the worker gets them, and their constraint.
 
         Raises:
-            InvalidRequest: there is no such index, or the constraint is none.
+            InvalidRequest: there is no such index, or the constraint is malformed.
         """
         if index >= len(self._messages):
             text = f"sampling_params_index is {index}, but the message has {len(self._messages)} shared_sampling_params."
             raise InvalidRequest(text, field="sampling_params_index")
         found = self._decoded.get(index)
         if found is None:
-            # A copy: a part of the message would keep all of it in memory.
+            # Copy it: a reference to a part of the message would keep all of it in memory.
             params = types_pb2.SamplingParams()
             params.CopyFrom(self._messages[index])
             found = self._decoded[index] = _split_constraint(params)
@@ -86,14 +86,14 @@ class SharedSampling:
 
 
 def decode_submission(message: engine_core_pb2.EngineCoreRequest, shared: SharedSampling | None = None) -> Submission:
-    """Return a request as own value.
+    """Return a request message as a Submission.
 
     Args:
         message: the request.
-        shared: sampling parameters that stand beside it.
+        shared: sampling parameters that requests of the same message share.
 
     Raises:
-        InvalidRequest, Unsupported: for what this engine core cannot read.
+        InvalidRequest, Unsupported: the message has values or fields that this engine core cannot read.
     """
     _refuse_unsupported(message)
     context = RequestContext.from_headers(message.trace_headers)
@@ -115,7 +115,7 @@ def decode_submission(message: engine_core_pb2.EngineCoreRequest, shared: Shared
         arrival_time=message.arrival_time_unix_nanos / 1e9,
         timeout_s=_decode_timeout_s(message),
         cache_salt=message.cache_salt,
-        # Log-probabilities of a prompt come from computing all of it.
+        # Log-probabilities of a prompt require that all of it is computed.
         skip_reading_prefix_cache=params.skip_reading_prefix_cache or params.HasField("prompt_logprobs"),
         constraint=constraint,
         payload=WorkerPayload(
@@ -162,7 +162,7 @@ def _decode_pooling(message: engine_core_pb2.EngineCoreRequest, context: Request
 
 
 def _decode_timeout_s(message: engine_core_pb2.EngineCoreRequest) -> float | None:
-    """Return how long a request may take from now; None: for ever."""
+    """Return the seconds that a request may take from now; None: no limit."""
     if message.HasField("timeout_nanos"):
         return message.timeout_nanos / 1e9
     if message.HasField("deadline_unix_nanos"):
@@ -177,7 +177,7 @@ def _refuse_unsupported(message: engine_core_pb2.EngineCoreRequest) -> None:
 
 
 def _split_constraint(params: types_pb2.SamplingParams) -> tuple[SamplingMessage, Constraint | None]:
-    """Take the constraint out of parameters: the worker gets masks instead. Unsupported for unread fields."""
+    """Take the constraint out of parameters: the worker gets masks instead. Raises Unsupported for unread fields."""
     UNREAD_OF_PARAMS.refuse(params)
     if not params.HasField("structured_outputs"):
         return SamplingMessage(params), None
