@@ -1,4 +1,4 @@
-"""Adapter: one version of a LoRA adapter, as the engine core knows it.
+"""Adapter: one version of a LoRA adapter in the engine core.
 
 Owned by the scheduler's adapters; requests hold the version that they run with. Knows nothing of files or workers.
 """
@@ -11,11 +11,11 @@ class LoraRef:
     """The adapter that a request or an operator names.
 
     Attributes:
-        name: for people, and in the API.
-        lora_id: the clients' number for it, at least 1.
-        path: its directory, as the worker sees it.
-        load_inplace: what is loaded under this number is to be replaced.
-        base_model_name: as its files name it; empty: unknown.
+        name: its name for people and in the API.
+        lora_id: the number that clients use for it, at least 1.
+        path: its directory on the worker's machine.
+        load_inplace: whether it replaces the adapter that is loaded under this number.
+        base_model_name: name of the base model, from the adapter's files; empty: unknown.
     """
 
     name: str
@@ -25,7 +25,7 @@ class LoraRef:
     base_model_name: str = ""
 
     def is_same(self, other: "LoraRef") -> bool:
-        """Return whether both mean one adapter."""
+        """Return whether both references name the same adapter."""
         return (self.name, self.lora_id, self.path) == (other.name, other.lora_id, other.path)
 
 
@@ -34,20 +34,20 @@ class Adapter:
     """One version of an adapter.
 
     Attributes:
-        ref: how clients name it.
-        key: the engine core's own number for this version; names it to the workers.
-        digest: sha256 of its files; empty until it was loaded once.
-        is_resident: the worker has it.
-        is_loading: it is being loaded.
-        is_active: it is one of those that requests may run with now.
-        is_pinned: it is never evicted.
-        is_current: it is the version that new requests get.
-        was_resident: it was before the worker was lost.
-        num_requests: unfinished ones that have it.
-        num_admitted: those of them that are in the queue or run.
-        num_let_in: requests that were admitted since it became active.
-        last_used: when it was active last, as a count.
-        last_step_id: the last plan that names one of its requests.
+        ref: the names that clients use for it.
+        key: the engine core's own number for this version; the workers use it, too.
+        digest: SHA-256 of its files; empty until it was loaded once.
+        is_resident: whether the worker has loaded it.
+        is_loading: whether it is being loaded.
+        is_active: whether requests may run with it now.
+        is_pinned: whether it is never evicted.
+        is_current: whether new requests use this version.
+        was_resident: whether it was loaded before the worker was lost.
+        num_requests: number of its unfinished requests.
+        num_admitted: number of its requests that are in the queue or run.
+        num_let_in: number of requests that were admitted since it became active.
+        last_used: value of a counter when it was last used; larger is later.
+        last_step_id: id of the last plan that names one of its requests.
     """
 
     ref: LoraRef

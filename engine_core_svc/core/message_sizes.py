@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES
 
 _TOKEN_BYTES = 5
-"""Of each token in the plan that describes its request: its id, and its share of the smallest block's columns."""
+"""Bytes of each token in the plan that describes its request: its id, and its share of the smallest block's columns."""
 _BLOCK_BYTES = 20
-"""Of each block in that plan: its place in the block table, a copy to host memory and one back."""
+"""Bytes of each block in that plan: its place in the block table, a copy to host memory and one back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +20,15 @@ class MessageSizes:
     """Bytes that a request adds to messages.
 
     Attributes:
-        params_bytes: its sampling parameters, in the plan that describes it.
-        params_id: of these parameters; requests that share them have the same.
-        other_bytes: its id and its trace headers, in that plan.
-        logprob_bytes: log-probabilities of one sampled token, in a result. 0: it asks for none.
-        prompt_logprob_bytes: log-probabilities of one token of its prompt, in a result. 0: it asks for none.
-        mask_bytes: its mask, in a plan where it samples. 0: it is not constrained.
-        answer_bytes: what a pooling request is answered with, for all tokens of its prompt at once. 0: for one of them.
-        is_light: its steps bring neither log-probabilities nor masks nor answers of many tokens. Computed once: the scheduler
-            reads it at each step.
+        params_bytes: bytes of its sampling parameters, in the plan that describes it.
+        params_id: identity of these parameters' object; equal for requests that share them.
+        other_bytes: bytes of its id and its trace headers, in that plan.
+        logprob_bytes: bytes of the log-probabilities of one sampled token, in a result. 0: not requested.
+        prompt_logprob_bytes: bytes of the log-probabilities of one token of its prompt, in a result. 0: not requested.
+        mask_bytes: bytes of its mask, in a plan in which it samples. 0: it is not constrained.
+        answer_bytes: bytes of a pooling request's answer for all tokens of its prompt. 0: the answer is for one token.
+        is_light: whether its steps have no log-probabilities, no masks and no answers for many tokens. Computed once, since the
+            scheduler reads it at each step.
     """
 
     params_bytes: int = 0
@@ -47,12 +47,12 @@ class MessageSizes:
         )
 
     def described_bytes(self, num_tokens: int, block_size: int, num_groups: int = 1) -> int:
-        """Return the bytes of the request in the plan that describes it, parameters aside, at so many tokens.
+        """Return the bytes of the request in the plan that describes it, without its parameters.
 
         Args:
-            num_tokens: that it has then.
+            num_tokens: number of tokens that it has then.
             block_size: tokens per KV block.
-            num_groups: block tables.
+            num_groups: number of block tables.
         """
         return self.other_bytes + _TOKEN_BYTES * num_tokens + _BLOCK_BYTES * num_groups * (num_tokens // block_size + 1)
 
@@ -62,15 +62,15 @@ NO_SIZES = MessageSizes()
 
 @dataclass(frozen=True, slots=True)
 class MessageLimits:
-    """Most bytes in one step. What is left of a message is for columns of some bytes a request.
+    """The maximum bytes in one step. The rest of a message is for columns of a few bytes per request.
 
     Attributes:
-        described_bytes: requests that the worker does not know, in the plan.
-        params_bytes: their sampling parameters; more only of one request alone. The worker reads them entry by entry.
-        mask_bytes: masks of constrained requests, in the plan.
-        logprob_bytes: log-probabilities that a step computes; more only of one position alone.
-        position_bytes: log-probabilities of one position.
-        prompt_logprob_bytes: log-probabilities of prompts that a step completes, or what these are answered with, in the
+        described_bytes: for requests that the worker does not know, in the plan.
+        params_bytes: for the sampling parameters of these; a single request may exceed it. The worker reads them one by one.
+        mask_bytes: for masks of constrained requests, in the plan.
+        logprob_bytes: for log-probabilities that a step computes; a single position may exceed it.
+        position_bytes: for log-probabilities of one position.
+        prompt_logprob_bytes: for log-probabilities of prompts that a step completes, or answers for all their tokens, in the
             result.
     """
 
@@ -83,7 +83,7 @@ class MessageLimits:
 
     @classmethod
     def of(cls, max_message_bytes: int) -> "MessageLimits":
-        """Return the shares of a message."""
+        """Return the limits for messages of this maximum size."""
         eighth = max_message_bytes // 8
         return cls(
             described_bytes=3 * eighth,

@@ -1,4 +1,4 @@
-"""Parameters of requests, as the messages that stand for them on the way to the worker."""
+"""Parameters of requests, as messages that the engine core passes on to the worker."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from tetrad.v1 import types_pb2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SamplingMessage(EncodedParams):
-    """Sampling parameters of a request that generates. The message is never changed: several plans and requests hold it."""
+    """Sampling parameters of a generating request. The message must not change: several plans and requests hold it."""
 
     message: types_pb2.SamplingParams
 
@@ -21,7 +21,7 @@ class PoolingMessage(EncodedParams):
 
 
 def sampling_of(params: EncodedParams) -> types_pb2.SamplingParams:
-    """Return the message of sampling parameters; TypeError for other parameters: a bug of ours."""
+    """Return the message of sampling parameters. Raises TypeError for other parameters, which is a bug of the caller."""
     if not isinstance(params, SamplingMessage):
         raise TypeError(f"{type(params).__name__} holds no sampling parameters")
     return params.message

@@ -20,11 +20,11 @@ class WorkerPayload:
     """The part of a request for the worker, which the engine core only passes on.
 
     Attributes:
-        params: other requests may have the same object.
-        eos_token_id: of the model; None: it has none.
-        context: of the client's request.
-        seed: replaces the seed of the parameters; None: their seed.
-        prompt_embeds: positions of the prompt that are vectors; None: all are token ids.
+        params: the encoded parameters; several requests may share one object.
+        eos_token_id: the model's end-of-text token; None: it has none.
+        context: context of the client's request.
+        seed: replaces the seed of the parameters; None: use their seed.
+        prompt_embeds: positions of the prompt that are vectors; None: all positions are token ids.
     """
 
     params: EncodedParams

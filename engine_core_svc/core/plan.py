@@ -15,7 +15,7 @@ from tetrad.services.rpc.columns import U32_BYTES
 
 
 class FinishReason(enum.IntEnum):
-    """Why a request ended; the numbers are the contract's."""
+    """The reason why a request ended; the numbers are those of the contract."""
 
     STOP = 1
     LENGTH = 2
@@ -35,7 +35,7 @@ FINISH_REASONS: dict[RequestStatus, FinishReason] = {
 
 @dataclass(frozen=True, slots=True)
 class NewRequestData:
-    """A request that the worker does not know: its state at this moment, with a block table per KV group."""
+    """A request that the worker does not know: its present state, with one block table per KV group."""
 
     key: int
     request_id: str
@@ -52,7 +52,7 @@ class NewRequestData:
 
 @dataclass(slots=True)
 class CachedRequestData:
-    """Columns over requests that the worker knows; new_blocks[i] holds the blocks that each KV group's table of i grows by."""
+    """Columns over requests that the worker knows; new_blocks[i] has the new blocks of each KV group's table of request i."""
 
     keys: list[int] = field(default_factory=list)
     num_scheduled_tokens: list[int] = field(default_factory=list)
@@ -60,7 +60,7 @@ class CachedRequestData:
     new_blocks: list[Sequence[Sequence[int]]] = field(default_factory=list)
 
     def extend(self, row: int, num_tokens: int, new_blocks: Sequence[Sequence[int]]) -> None:
-        """Add tokens to those of a row, and the blocks that they need."""
+        """Add tokens to a row, and the blocks that they need."""
         self.num_scheduled_tokens[row] += num_tokens
         self.new_blocks[row] = [[*blocks, *more] for blocks, more in zip(self.new_blocks[row], new_blocks, strict=True)]
 
@@ -70,9 +70,9 @@ class GrammarMasks:
     """Allowed tokens of the constrained requests that sample in a step.
 
     Attributes:
-        keys: one per row. A request with k drafts has k + 1 rows, one after another: of each draft and the token behind them.
+        keys: one per row. A request with k drafts has k + 1 consecutive rows: for each draft, and for the token after them.
         masks: u32 column [rows * num_words]: bit i of word w allows token 32 w + i.
-        num_words: per row.
+        num_words: number of words per row.
     """
 
     keys: list[int]
@@ -82,7 +82,7 @@ class GrammarMasks:
 
 @dataclass(slots=True)
 class Swaps:
-    """Copies of one plan: (block of the device, host block) out, (host block, block of the device) in."""
+    """Copies of one plan: (device block, host block) in `out`, (host block, device block) in `back`."""
 
     out: list[tuple[int, int]] = field(default_factory=list)
     back: list[tuple[int, int]] = field(default_factory=list)
@@ -90,34 +90,33 @@ class Swaps:
 
 @dataclass(slots=True)
 class SchedulerOutput:
-    """One step's plan."""
+    """The plan of one step."""
 
     step_id: int
     new_requests: list[NewRequestData] = field(default_factory=list)
     cached_requests: CachedRequestData = field(default_factory=CachedRequestData)
     removed_keys: list[int] = field(default_factory=list)
     sampling_keys: list[int] = field(default_factory=list)
-    """Requests whose last known token is computed: each of them brings a token, one more for each draft that is accepted, or
-    fails."""
+    """Requests whose last known token is computed: each gets one token, and one more for each accepted draft, or fails."""
     draft_tokens: dict[int, Sequence[int]] = field(default_factory=dict)
     """Key -> tokens to verify: they follow the request's last known token, and are the last of its scheduled tokens."""
     num_spec_tokens: int = 0
-    """Most drafts that the worker is to propose for each request behind this step."""
+    """Maximum number of drafts that the worker proposes for each request after this step."""
     total_num_scheduled_tokens: int = 0
     grammar_masks: GrammarMasks | None = None
     swaps: Swaps = field(default_factory=Swaps)
 
     @property
     def num_requests(self) -> int:
-        """Requests that compute something in this step."""
+        """The number of requests that compute tokens in this step."""
         return len(self.new_requests) + len(self.cached_requests.keys)
 
     def keys(self) -> set[int]:
-        """Return the keys of those requests."""
+        """Return the keys of the requests that compute tokens in this step."""
         return {*self.cached_requests.keys, *(new.key for new in self.new_requests)}
 
     def num_scheduled_tokens(self) -> dict[int, int]:
-        """Return key -> tokens, for tests and logs."""
+        """Return the number of scheduled tokens by request key, for tests and logs."""
         scheduled = {new.key: new.num_scheduled_tokens for new in self.new_requests}
         scheduled.update(zip(self.cached_requests.keys, self.cached_requests.num_scheduled_tokens, strict=True))
         return scheduled
@@ -125,7 +124,7 @@ class SchedulerOutput:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Columns of log-probabilities as they travel: `width` candidates per position, column 0 the sampled token."""
+    """Columns of log-probabilities, as in the messages: `width` candidates per position, column 0 is the sampled token."""
 
     token_ids: bytes
     logprobs: bytes
@@ -134,7 +133,7 @@ class Logprobs:
     width: int
 
     def has_shape(self, num_positions: int, width: int) -> bool:
-        """Return whether the columns are those of so many positions, of so many candidates each."""
+        """Return whether the columns have `num_positions` positions of `width` candidates each."""
         size = U32_BYTES * num_positions * width
         return (
             (self.num_positions, self.width) == (num_positions, width)
@@ -143,7 +142,7 @@ class Logprobs:
         )
 
     def first(self, num_positions: int) -> "Logprobs":
-        """Return those of the first positions."""
+        """Return the log-probabilities of the first positions."""
         size = U32_BYTES * num_positions
         rows = size * self.width
         return Logprobs(self.token_ids[:rows], self.logprobs[:rows], self.ranks[:size], num_positions, self.width)
@@ -151,12 +150,12 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class PoolingOutput:
-    """What was computed from the hidden states of a prompt: an embedding, probabilities, or rows of tokens.
+    """The values computed from the hidden states of a prompt: an embedding, probabilities, or one row per token.
 
     Attributes:
-        dtype: of the elements, as "float32".
-        shape: row-major.
-        data: the elements, little-endian.
+        dtype: type of the elements, such as "float32".
+        shape: size of each dimension.
+        data: the elements, row-major and little-endian.
     """
 
     dtype: str
@@ -168,8 +167,8 @@ class PoolingOutput:
 class ModelRunnerOutput:
     """One step's result: the tokens that were sampled and the answers of pooling requests, by request key.
 
-    Of a request with drafts, the tokens are those of its drafts that equal what was sampled in their places, and the one that
-    was sampled behind them.
+    The tokens of a request with drafts are its accepted drafts, which equal the tokens sampled at their positions, and the
+    token sampled after them.
     """
 
     step_id: int
@@ -179,14 +178,14 @@ class ModelRunnerOutput:
     prompt_logprobs: dict[int, Logprobs] = field(default_factory=dict)
     failures: dict[int, TetradError] = field(default_factory=dict)
     draft_tokens: dict[int, Sequence[int]] = field(default_factory=dict)
-    """Key -> tokens that the worker proposes to follow those of this result."""
+    """Key -> tokens that the worker proposes to follow the tokens of this result."""
     pooling_outputs: dict[int, PoolingOutput] = field(default_factory=dict)
-    """Of requests that are pooled, which have no tokens."""
+    """Key -> output of a pooling request, which has no tokens."""
     compute_s: float = 0.0
-    """Seconds on the device; 0: not told."""
+    """Seconds of computation on the device; 0: not reported."""
 
     def drop(self, dropped: Collection[int]) -> None:
-        """Take everything of these requests out of the result, except their failures."""
+        """Remove everything of these requests from the result, except their failures."""
         kept = [index for index, key in enumerate(self.keys) if key not in dropped]
         self.keys, self.token_ids = [self.keys[index] for index in kept], [self.token_ids[index] for index in kept]
         for key in dropped:
@@ -197,12 +196,12 @@ class ModelRunnerOutput:
 
 @dataclass(frozen=True, slots=True)
 class TransferEvents:
-    """Transfers of KV blocks that have ended, by the keys of the requests that they are of.
+    """Transfers of KV blocks that have ended, by the keys of their requests.
 
     Attributes:
-        received: the blocks are written.
-        failed: they hold nothing of use.
-        sent: blocks of ended requests that were kept have been read, or their time is over.
+        received: transfers whose blocks are written.
+        failed: transfers whose blocks have no valid content.
+        sent: ended requests whose kept blocks have been read, or whose time to be read is over.
     """
 
     received: Sequence[int] = ()
@@ -212,7 +211,7 @@ class TransferEvents:
 
 @dataclass(frozen=True, slots=True)
 class PrefillStats:
-    """The computation of a prompt, in tokens."""
+    """Token counts of a prompt: all, and those found in the prefix cache."""
 
     num_prompt_tokens: int
     num_cached_tokens: int
@@ -234,7 +233,7 @@ class EngineCoreOutput:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is tokens and nothing else, which is what most of them are."""
+        """Whether the output has only tokens, as most outputs do."""
         return (
             self.finish_reason is None and self.prefill_stats is None and self.logprobs is None and self.prompt_logprobs is None
         )

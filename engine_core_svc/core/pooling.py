@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PoolingFacts:
-    """See PoolingInfo in types.proto, whose fields these are."""
+    """The fields of PoolingInfo in types.proto; see there."""
 
     tasks: tuple[str, ...]
     embedding_size: int

@@ -1,6 +1,6 @@
-"""Prompt embeddings: the positions of a prompt that are vectors, as the engine core passes them on.
+"""Prompt embeddings: the positions of a prompt that are vectors.
 
-It reads them only to tell prompts apart: the hash of a block covers the vectors of its positions.
+The engine core passes them on. It reads them only for prefix hashes: the hash of a block covers the vectors of its positions.
 """
 
 import hashlib
@@ -14,9 +14,9 @@ class PromptEmbeds:
     """Rows of float32 values for some positions of a prompt.
 
     Attributes:
-        content: the values of all rows, one after another.
-        hidden_size: values of a row.
-        is_token_ids: for each position of the prompt, 1 if it is a token id, 0 if a row stands for it.
+        content: the values of all rows, one row after another.
+        hidden_size: number of values of a row.
+        is_token_ids: one byte per position of the prompt: 1 if it is a token id, 0 if it is a row.
     """
 
     content: bytes
@@ -25,16 +25,16 @@ class PromptEmbeds:
 
     @property
     def num_rows(self) -> int:
-        """Positions that are vectors."""
+        """The number of positions that are vectors."""
         return len(self.content) // (_FLOAT32_BYTES * self.hidden_size)
 
     @property
     def size_bytes(self) -> int:
-        """Of the part of a message that has them."""
+        """The bytes that they add to a message."""
         return len(self.content) + len(self.is_token_ids)
 
     def digest_of(self, first: int, end: int) -> bytes:
-        """Return a digest of the vectors at positions `first` up to `end`; empty: there are none."""
+        """Return a digest of the vectors at positions `first` up to `end` (exclusive); empty if there are none."""
         flags = self.is_token_ids[first:end]
         num_rows = flags.count(0)
         if not num_rows:

@@ -1,4 +1,4 @@
-"""Request: one sequence on its way through the engine core, and the states it may be in.
+"""Request: one sequence in the engine core, and the states that it may have.
 
 Owned by the scheduler; the KV cache manager keeps the block table and the block hashes here. Knows nothing of sessions'
 streams, of protobuf, or of devices.
@@ -15,7 +15,7 @@ from tetrad.services.request_context import NO_CONTEXT, RequestContext
 
 
 class RequestStatus(enum.Enum):
-    """Where a request stands. Unfinished states first; see TRANSITIONS for the legal moves."""
+    """The state of a request. Unfinished states come first; TRANSITIONS has the legal transitions."""
 
     WAITING_FOR_GRAMMAR = enum.auto()
     WAITING_FOR_LORA = enum.auto()
@@ -31,7 +31,7 @@ class RequestStatus(enum.Enum):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the request has ended, in whatever way."""
+        """Whether the request has ended, for any reason."""
         return self in _FINISHED
 
 
@@ -63,11 +63,11 @@ class StopRules:
     """The conditions that end a request.
 
     Attributes:
-        max_tokens: most output tokens; None: up to the context length.
-        min_tokens: the worker masks EOS and stop ids until then; repetition is not looked for before.
-        eos_token_id: None: the model has none, or it is ignored.
-        stop_token_ids: further ids that end the output.
-        repetition: None: off.
+        max_tokens: maximum number of output tokens; None: up to the context length.
+        min_tokens: number of output tokens before which the worker masks EOS and stop ids, and repetition is not checked.
+        eos_token_id: token that ends the output; None: the model has none, or it is ignored.
+        stop_token_ids: further token ids that end the output.
+        repetition: rule that ends a repeating output; None: off.
     """
 
     max_tokens: int | None = None
@@ -79,11 +79,11 @@ class StopRules:
 
 @dataclass(frozen=True, slots=True)
 class LogprobWidths:
-    """Candidates per position of the log-probabilities that a request asks for; the token itself is one. 0: it asks for none.
+    """Candidates per position of the requested log-probabilities, the token itself included. 0: not requested.
 
     Attributes:
-        sampled: of each output token.
-        prompt: of each prompt token.
+        sampled: number of candidates of each output token.
+        prompt: number of candidates of each prompt token.
     """
 
     sampled: int = 0
@@ -94,13 +94,13 @@ NO_LOGPROBS = LogprobWidths()
 
 
 CallId = tuple[int, int]
-"""Names a client's call: its session, and the call's number there."""
+"""Identifies a client's call: its session, and the call's number in that session."""
 ALONE: CallId = (-1, -1)
-"""Of a request that is a call of its own; each gets a name that no other has."""
+"""Default of a request that is a call of its own; the request then gets a unique id."""
 
 
 class Purpose(enum.IntEnum):
-    """What a request is for: tokens, or one vector of its prompt. Chosen when it is admitted."""
+    """The purpose of a request: to generate tokens, or to pool its prompt to a vector. Set at admission."""
 
     GENERATION = 0
     POOLING = 1
@@ -108,40 +108,40 @@ class Purpose(enum.IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One sequence to generate.
+    """One sequence to generate or to pool.
 
     Attributes:
-        key: the engine core's own number for it; names it to the workers.
+        key: the engine core's own number for it; the workers use it, too.
         request_id: the client's id, unique within its session.
-        session_key: whose request it is; 0 in tests.
+        session_key: key of its session; 0 in tests.
         handle: the client's number for it, used in outputs.
-        token_ids: prompt and output; grows by append_token only.
-        num_prompt_tokens: how many of token_ids are prompt.
-        max_total_tokens: prompt and output may not grow longer (max_tokens and the model's context); for pooling, one more than
-            the prompt has.
-        purpose: what results bring it.
+        token_ids: token ids of prompt and output.
+        num_prompt_tokens: number of prompt tokens in token_ids.
+        max_total_tokens: maximum number of tokens of prompt and output (max_tokens and the model's context); for pooling, one
+            more than the prompt has.
+        purpose: generation or pooling.
         priority: larger is more urgent.
-        sequence_number: order of arrival at this engine; ties are broken by it.
-        call: the call whose sequences take turns with those of others; one of its own, if it is not given.
-        place: orders it among requests of one priority; None: its turn has not come (scheduler/policy.py).
-        num_computed_tokens: tokens whose KV is computed or planned.
-        may_load: blocks may be fetched from elsewhere; no transfer for it has failed.
-        logprobs: what each result is to bring besides tokens.
+        sequence_number: order of arrival at this engine; it decides between equal requests.
+        call: the client's call, whose sequences take turns with those of other calls; default: a call of its own.
+        place: its place among requests of equal priority; None: none yet (scheduler/policy.py).
+        num_computed_tokens: number of tokens whose KV is computed or planned.
+        may_load: whether blocks may be fetched from elsewhere: no transfer for it has failed.
+        logprobs: the log-probabilities that each result must have.
         adapter: the version of the adapter that it runs with; None: the base model.
-        is_held: it must not be planned now: a constraint waits for the token that comes before (see Grammars).
-        num_placeholders: tokens that plans in flight bring: they exist on the worker, not here yet. Drafts count until a result
-            says how many of them were accepted.
-        draft_ids: tokens that are proposed to follow token_ids, to be verified by the next step (scheduler/drafting.py).
+        is_held: whether it must not be planned now: its grammar needs the token in flight first (see Grammars).
+        num_placeholders: number of tokens that plans in flight sample: the worker has them, the engine core not yet. Drafts
+            count until a result reports how many were accepted.
+        draft_ids: tokens proposed to follow token_ids, which the next step verifies (scheduler/drafting.py).
         predicted_ids: tokens that the client expects as the output; empty: none.
-        draft_state: what the proposer of drafts keeps of it; None: nothing yet.
-        ignored_until: results of steps up to this one do not count, as the request read what was never written; -1: all do.
-        last_step_id: the last plan that names this request's blocks; -1: none.
-        block_tables: one per KV group, of equal length; none while it holds no blocks.
-        block_hashes: hashes of its full blocks, as far as computed.
-        num_cached_blocks: how many of its blocks are registered in the prefix cache, in every group.
-        sizes: what it adds to the messages of a step.
-        queued_at, scheduled_at, first_token_at: when that was, first, by the monotonic clock; 0: it was not yet.
-        context: the client's request that it belongs to.
+        draft_state: state that the proposer of drafts keeps for it; None: none yet.
+        ignored_until: id of the last step whose result is ignored, since the request read unwritten blocks; -1: none.
+        last_step_id: id of the last plan that names this request's blocks; -1: none.
+        block_tables: one block table per KV group, of equal length; empty while it holds no blocks.
+        block_hashes: hashes of its full blocks that were computed so far.
+        num_cached_blocks: number of its blocks that are registered in the prefix cache, in every group.
+        sizes: bytes that it adds to the messages of a step.
+        queued_at, scheduled_at, first_token_at: time of the first such event, in monotonic seconds; 0: none yet.
+        context: context of the client's request.
     """
 
     key: int
@@ -191,40 +191,40 @@ class Request:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens known here: prompt and output."""
+        """The number of known tokens: prompt and output."""
         return len(self.token_ids)
 
     @property
     def num_output_tokens(self) -> int:
-        """Tokens generated so far."""
+        """The number of tokens generated so far."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
     def prompt_logprob_bytes(self) -> int:
-        """Bytes of its prompt's log-probabilities, if it asks for them; nothing precedes the first token."""
+        """The bytes of its prompt's log-probabilities, if requested; the first token has none, since no token precedes it."""
         return self.sizes.prompt_logprob_bytes * (self.num_prompt_tokens - 1)
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has ended."""
+        """Whether the request has ended."""
         return self.status in _FINISHED
 
     def samples_at(self, num_computed_tokens: int) -> bool:
-        """Whether it gets a token from the step that brings it to so many computed tokens."""
+        """Return whether the step that computes up to `num_computed_tokens` tokens samples a token for it."""
         return num_computed_tokens == self.num_tokens + self.num_placeholders
 
     def ignores(self, step_id: int) -> bool:
-        """Whether a step's result says nothing about this request."""
+        """Return whether a step's result must be ignored for this request."""
         return step_id <= self.ignored_until
 
     def move_to(self, status: RequestStatus) -> None:
-        """Change the state; ValueError for a move that TRANSITIONS does not have: a bug of ours."""
+        """Change the state. Raises ValueError for a transition that TRANSITIONS does not have, which is a bug of the caller."""
         if status not in TRANSITIONS.get(self.status, frozenset()):
             raise ValueError(f"request {self.request_id}: {self.status.name} -> {status.name} is not a legal move")
         self.status = status
 
     def restart(self) -> None:
-        """Forget what was computed: blocks are gone, tokens stay."""
+        """Forget all computed tokens: the blocks are freed, the token ids stay."""
         self.num_computed_tokens = 0
         self.num_cached_blocks = 0
         self.block_tables = []

@@ -1,7 +1,7 @@
-"""SpeculativeConfig: how drafts are proposed, under vLLM's names.
+"""SpeculativeConfig: options for the proposal of drafts, under vLLM's names.
 
-Read by the engine core's settings and by EngineArgs, so that a wrong value is one error before anything starts. What vLLM has
-and Tetrad has not is refused by its name.
+Read by the engine core's settings and by EngineArgs, so that a wrong value is one error before anything starts. Options that
+vLLM has and Tetrad does not are refused by name.
 """
 
 import json
@@ -24,9 +24,9 @@ _MODEL_KEYS = frozenset(
         "enable_adaptive_verification", "draft_load_config", "posterior_alpha", "posterior_threshold",
     )
 )  # fmt: skip
-"""Of vLLM's, about a model that drafts."""
+"""vLLM's options for a draft model, which are refused."""
 _OF_TEXTS = ("prompt_lookup_", "suffix_decoding_")
-"""Beginnings of options of methods that find drafts in texts."""
+"""Prefixes of the options of methods that find drafts in texts."""
 _MAX_TOKENS = 32
 _DEFAULT_NGRAM = 5
 
@@ -35,21 +35,22 @@ class SpeculativeConfig(BaseModel):
     """The options of speculative decoding.
 
     Attributes:
-        method: "ngram": what followed the longest n-gram that ends the text, in its earliest place; "suffix": what followed the
-            longest end of the text most often; "draft_model": what another model samples; "eagle3": what an EAGLE-3 head of the
-            model does; "mtp": what the model's own layer for several tokens does.
-        model: for "draft_model" and "eagle3": a built-in name, a directory, a .gguf file or a Hugging Face id, as the worker
-            sees it.
-        num_speculative_tokens: most drafts of a request in a step; measured acceptance and times decide how many.
-        prompt_lookup_min, prompt_lookup_max: lengths of the n-grams, in tokens. Both unset: 5; one unset: as the other.
-        suffix_decoding_max_tree_depth: maximum number of tokens of the text's end that are searched.
-        suffix_decoding_max_spec_factor: most drafts, relative to the tokens that were found.
-        suffix_decoding_min_token_prob: a draft that followed less often than that ends the proposal, 0 to 1.
-        suffix_decoding_max_cached_requests: finished outputs that are searched, too, by later requests of the same cache_salt;
+        method: source of the drafts. "ngram": the tokens that followed the longest n-gram at the text's end, at its earliest
+            place; "suffix": the tokens that most often followed the longest repeated end of the text; "draft_model": samples of
+            another model; "eagle3": samples of an EAGLE-3 head; "mtp": samples of the model's own multi-token layer.
+        model: for "draft_model" and "eagle3": a built-in name, a Hugging Face id, or a directory or .gguf file on the worker's
+            machine.
+        num_speculative_tokens: maximum number of drafts of a request in a step; measured acceptance and times decide how many.
+        prompt_lookup_min, prompt_lookup_max: lengths of the n-grams, in tokens. Both unset: 5; one unset: equal to the other.
+        suffix_decoding_max_tree_depth: maximum number of tokens of the text's end that are matched.
+        suffix_decoding_max_spec_factor: maximum number of drafts, relative to the length of the match in tokens.
+        suffix_decoding_min_token_prob: minimum share of the places at which a draft followed, 0 to 1; a rarer token ends the
+            proposal.
+        suffix_decoding_max_cached_requests: number of finished outputs that later requests of the same cache_salt search, too;
             0: none are kept.
-        num_speculative_tokens_per_batch_size: (first, last, most drafts) of numbers of decoding requests; beside others as
-            many as beside the next smaller number.
-        disable_by_batch_size: requests from which on there are no drafts.
+        num_speculative_tokens_per_batch_size: (first, last, maximum number of drafts) for ranges of the number of decoding
+            requests; a number between two ranges uses the lower one.
+        disable_by_batch_size: number of decoding requests from which on there are no drafts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -108,17 +109,17 @@ class SpeculativeConfig(BaseModel):
 
     @property
     def is_on_worker(self) -> bool:
-        """Whether the worker proposes: a second model, or a head of the first one."""
+        """Whether the worker proposes the drafts, by a second model or a head of the first one."""
         return self.method in _ON_WORKER
 
     @property
     def ngram_lengths(self) -> tuple[int, int]:
-        """The shortest and the longest n-gram."""
+        """The lengths of the shortest and the longest n-gram."""
         lengths = [length for length in (self.prompt_lookup_min, self.prompt_lookup_max) if length is not None]
         return (lengths[0], lengths[-1]) if lengths else (_DEFAULT_NGRAM, _DEFAULT_NGRAM)
 
     def most_tokens(self, num_requests: int) -> int:
-        """Return the most drafts of a request beside so many that decode."""
+        """Return the maximum number of drafts of a request in a step of `num_requests` decoding requests."""
         if self.disable_by_batch_size is not None and num_requests >= self.disable_by_batch_size:
             return 0
         most = self.num_speculative_tokens
@@ -129,7 +130,7 @@ class SpeculativeConfig(BaseModel):
 
 
 def read_speculative_config(value: str | Mapping[str, Any]) -> SpeculativeConfig | None:
-    """Return the config in a JSON object or a mapping; None if it is empty. InvalidRequest names what is wrong."""
+    """Return the config in a JSON object or a mapping; None if it is empty. Raises InvalidRequest, which names the problem."""
     values = _parse(value) if isinstance(value, str) else value
     if not isinstance(values, Mapping):
         raise InvalidRequest(f"{_FIELD} must be a JSON object, got {type(values).__name__}.", field=_FIELD)
