@@ -128,7 +128,7 @@ class Request:
         may_load: whether blocks may be fetched from elsewhere: no transfer for it has failed.
         logprobs: the log-probabilities that each result must have.
         adapter: the version of the adapter that it runs with; None: the base model.
-        is_held: whether it must not be planned now: its grammar needs the token in flight first (see Grammars).
+        is_held: whether it must not be planned now: it waits for tokens in flight and the masks after them (see Grammars).
         num_placeholders: number of tokens that plans in flight sample: the worker has them, the engine core not yet. Drafts
             count until a result reports how many were accepted.
         draft_ids: tokens proposed to follow token_ids, which the next step verifies (scheduler/drafting.py).

@@ -1,4 +1,4 @@
-"""BlockLoad: blocks of a request that a connector fetches from elsewhere while the request waits."""
+"""BlockLoad: blocks that a connector fetches for a waiting request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from tetrad.engine_core_svc.core.request import Request
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockLoad:
-    """A transfer under way; it owns its blocks, so that the request may end before it.
+    """A transfer in progress; it owns its blocks, so the request may end before it.
 
     Attributes:
-        request: whose prefix it is; its key names the transfer.
-        num_computed_tokens: tokens of the cached prefix before it; whole blocks.
-        first: index of the first block to fetch in the sequence.
-        tables: where to: new blocks of each KV group, of equal number.
+        request: the request whose prefix is fetched; its key names the transfer.
+        num_computed_tokens: number of tokens of the cached prefix before the fetched blocks; whole blocks.
+        first: index in the sequence of the first block to fetch.
+        tables: the new blocks to fetch into, by KV group, equally many in each.
         prefix_blocks: cached blocks before them, kept until the transfer has ended.
     """
 
@@ -26,10 +26,10 @@ class BlockLoad:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of the sequence that are fetched."""
+        """The number of blocks of the sequence that are fetched."""
         return len(self.tables[0])
 
     @property
     def blocks(self) -> list[int]:
-        """All blocks that it owns, those of the sequence's head first."""
+        """All blocks that the transfer owns, in the order of the sequence."""
         return [*self.prefix_blocks, *(block for row in zip(*self.tables, strict=True) for block in row)]

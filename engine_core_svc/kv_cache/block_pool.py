@@ -1,8 +1,8 @@
 """Block pool: allocates and frees KV blocks.
 
 Called by the cache manager only. Knows block ids, reference counts and hashes; knows nothing of requests, tokens' meaning or
-devices. Invariant: every block but the null block is either in the free queue (no references) or held by at least one. Rules
-as in vLLM's BlockPool: a hash is evicted when its block is allocated again, not when it is freed.
+devices. Invariant: every block but the null block is either in the free queue or has at least one reference. Rules as in
+vLLM's BlockPool: a hash is evicted when its block is allocated again, not when it is freed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,18 +10,18 @@ from collections.abc import Iterable, Sequence
 from tetrad.engine_core_svc.kv_cache.connector import KVConnector
 
 NULL_BLOCK = 0
-"""Never handed out, never freed, never cached; fills holes in block tables."""
+"""Id of a block that is never allocated, freed or cached; it fills holes in block tables."""
 
 
 class FreeBlockQueue:
-    """Free blocks in order of eviction: a doubly linked list over block ids, so that any block leaves in O(1).
+    """The free blocks in order of eviction: a doubly linked list over block ids, so that any block is removed in O(1).
 
     Args:
-        num_blocks: ids are 0 .. num_blocks - 1, all free at first, in id order.
+        num_blocks: number of blocks, with ids 0 .. num_blocks - 1; all are free at first, in the order of their ids.
     """
 
     def __init__(self, num_blocks: int) -> None:
-        # One sentinel behind the last id closes the ring: its successor is the head, its predecessor the tail.
+        # A sentinel after the last id closes the ring: its successor is the head, its predecessor the tail.
         self._sentinel = num_blocks
         self._next: list[int] = [*range(1, num_blocks + 1), 0]
         self._previous: list[int] = [num_blocks, *range(num_blocks)]
@@ -31,7 +31,7 @@ class FreeBlockQueue:
         return self._size
 
     def popleft(self) -> int:
-        """Remove and return the block that is evicted next; IndexError when there is none."""
+        """Remove and return the block that is evicted next; IndexError if no block is free."""
         block = self._next[self._sentinel]
         if block == self._sentinel:
             raise IndexError("no free block")
@@ -39,21 +39,21 @@ class FreeBlockQueue:
         return block
 
     def remove(self, block: int) -> None:
-        """Take `block`, which must be free, out of wherever it stands."""
+        """Remove `block`, which must be free, from any place."""
         before, after = self._previous[block], self._next[block]
         self._next[before], self._previous[after] = after, before
         self._size -= 1
 
     def append(self, block: int) -> None:
-        """Put `block` last in line."""
+        """Put `block` at the end: it is evicted last."""
         self._insert(self._previous[self._sentinel], block)
 
     def prepend(self, block: int) -> None:
-        """Put `block` first in line."""
+        """Put `block` at the front: it is evicted next."""
         self._insert(self._sentinel, block)
 
     def to_list(self) -> list[int]:
-        """Return the free blocks in order."""
+        """Return the free blocks in order of eviction."""
         blocks, block = [], self._next[self._sentinel]
         while block != self._sentinel:
             blocks.append(block)
@@ -71,12 +71,12 @@ class BlockPool:
     """All KV blocks of one engine.
 
     Args:
-        num_blocks: the null block included; at least 2.
-        connector: gets what is evicted, and hears of what is forgotten.
+        num_blocks: number of blocks, the null block included; at least 2.
+        connector: notified of evicted and of forgotten contents.
 
     Attributes:
-        num_cached, num_evicted: blocks whose content was registered, and lost to others, since start.
-        num_free_cached: free blocks whose content can still be found.
+        num_cached, num_evicted: number of blocks whose content was registered, and evicted, since start.
+        num_free_cached: number of free blocks whose content can still be found.
     """
 
     def __init__(self, num_blocks: int, connector: KVConnector | None = None) -> None:
@@ -87,23 +87,23 @@ class BlockPool:
         self._free = FreeBlockQueue(num_blocks)
         self._references = [0] * num_blocks
         self._hash_of: list[bytes | None] = [None] * num_blocks
-        # Several blocks may hold the same content: those computed side by side both stay.
+        # Several blocks may have the same content: if two requests compute it at the same time, both blocks stay.
         self._blocks_of: dict[bytes, list[int]] = {}
         self._free.remove(NULL_BLOCK)
         self.num_cached = self.num_evicted = self.num_free_cached = 0
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be handed out."""
+        """The number of blocks that can be allocated."""
         return len(self._free)
 
     @property
     def usage(self) -> float:
-        """Share of the usable blocks that is in use, 0 to 1."""
+        """The share of the usable blocks that is in use, 0 to 1."""
         return 1.0 - self.num_free / (self.num_blocks - 1)
 
     def allocate(self, count: int) -> list[int]:
-        """Hand out `count` blocks with one reference each, evicting what they cached; IndexError if there are fewer."""
+        """Allocate `count` blocks with one reference each, and evict their contents; IndexError if fewer are free."""
         if count > len(self._free):
             raise IndexError(f"{count} blocks wanted, {len(self._free)} free")
         blocks = [self._free.popleft() for _ in range(count)]
@@ -113,7 +113,7 @@ class BlockPool:
         return blocks
 
     def touch(self, blocks: Iterable[int]) -> None:
-        """Add a reference to each block; those that were free leave the queue."""
+        """Add a reference to each block; free blocks leave the queue."""
         for block in blocks:
             if self._references[block] == 0:
                 self._free.remove(block)
@@ -121,9 +121,9 @@ class BlockPool:
             self._references[block] += 1
 
     def free(self, blocks: Sequence[int]) -> None:
-        """Drop one reference of each block, in the order given (a sequence passes its table in reverse).
+        """Remove one reference of each block, in the order given (a sequence passes its table in reverse).
 
-        Blocks without references become free: hashed ones last in line, unhashed ones first.
+        Blocks without references become free: hashed ones are evicted last, unhashed ones are allocated first.
         """
         released = []
         for block in blocks:
@@ -138,7 +138,7 @@ class BlockPool:
             self._free.prepend(block)
 
     def cache(self, block: int, block_hash: bytes) -> None:
-        """Register the content of a full block, so that others find it."""
+        """Register the content of a full block, so that other requests find it."""
         if self._hash_of[block] is None:
             self._hash_of[block] = block_hash
             self.num_cached += 1
@@ -151,7 +151,7 @@ class BlockPool:
         return blocks[0] if blocks else None
 
     def num_references(self, block: int) -> int:
-        """Return how many holders a block has."""
+        """Return the number of references to a block."""
         return self._references[block]
 
     def free_blocks(self) -> list[int]:
@@ -159,7 +159,7 @@ class BlockPool:
         return self._free.to_list()
 
     def forget(self, block_hash: bytes) -> None:
-        """Remove this content from the prefix cache, here and at connectors; references to its blocks stay valid."""
+        """Remove this content from the prefix cache and from connectors; references to its blocks stay valid."""
         for block in self._blocks_of.pop(block_hash, ()):
             self._hash_of[block] = None
             if self._references[block] == 0:
@@ -169,7 +169,7 @@ class BlockPool:
         self._connector.removed(block_hash)
 
     def forget_hashes(self) -> None:
-        """Empty the prefix cache; references are untouched."""
+        """Empty the prefix cache; references stay as they are."""
         self._hash_of = [None] * self.num_blocks
         self._blocks_of = {}
         self.num_free_cached = 0

@@ -1,8 +1,8 @@
 """KVConnector: the engine core's interface to further stores of KV blocks, and to observers of the block pool.
 
 The second tier in host memory (host_tier.py) and the log of KV events (event_log.py) are connectors; ConnectorChain joins
-several. Called while a plan is made or a result is applied: no method waits. Names are those of vLLM's KVConnectorBase_V1
-where it has them.
+several. Called while a plan is made or a result is applied, so no method waits. Names are those of vLLM's KVConnectorBase_V1
+where that class has them.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from tetrad.engine_core_svc.kv_cache.block_load import BlockLoad
 
 @dataclass(frozen=True, slots=True)
 class ConnectorStats:
-    """Blocks that a connector has room for and holds now, and copies from and to the device since start."""
+    """Capacity of a connector and its present use, in blocks, and blocks copied from and to the device since start."""
 
     num_blocks: int = 0
     num_used: int = 0
@@ -24,54 +24,57 @@ class ConnectorStats:
 
 
 class KVConnector:
-    """A connector that holds nothing and reports nothing; others override what they need."""
+    """A connector that stores nothing and reports nothing; subclasses override the methods that they need."""
 
-    # --- what the prefix cache reports ------------------------------------------------------------------------------
+    # --- reports of the prefix cache --------------------------------------------------------------------------------
 
     def stored(self, request: Request, first: int, end: int) -> None:
-        """Blocks `first` to `end` (exclusive) of a request are cached: others find them from now on."""
+        """Note that blocks `first` to `end` (exclusive) of a request are cached: other requests find them from now on."""
 
     def evicted(self, key: bytes, block: int) -> bytes | None:  # noqa: ARG002 - of the interface
-        """A block's content is about to be written over; return the key that is lost by that, maybe its own, if any."""
+        """Save a block's content before it is overwritten; return the key of the content that is lost thereby, or None.
+
+        The lost content is the block's own if the connector does not save it.
+        """
         return key
 
     def removed(self, key: bytes) -> None:
-        """No block of the device has this content any more, or the content is wrong: forget it."""
+        """Forget this content: no block of the device has it any more, or it is wrong."""
 
     def cleared(self) -> None:
-        """Nothing is cached any more."""
+        """Forget all contents: the prefix cache is empty."""
 
-    # --- blocks that the plan being made can bring -------------------------------------------------------------------
+    # --- blocks that the plan being made can copy to the device -------------------------------------------------------
 
     def has(self, key: bytes) -> bool:  # noqa: ARG002 - of the interface
-        """Return whether the plan that is made next can bring this content to the device."""
+        """Return whether the next plan can copy this content to the device."""
         return False
 
     def hold(self, keys: Sequence[bytes]) -> None:
-        """Keep these contents, which are here, until the plan is made."""
+        """Keep these contents, which the connector has, until the plan is made."""
 
     def load(self, keys: Sequence[bytes], blocks: Sequence[int]) -> None:
-        """Bring contents that are held to blocks of the device, one each."""
+        """Copy held contents to blocks of the device, one content to each block."""
 
     def build_connector_meta(self, plan: SchedulerOutput) -> None:
-        """Add to a plan what its worker is to copy; the plan is made."""
+        """Add the copies that the worker must make to a finished plan."""
 
-    # --- blocks from and for elsewhere, by transfers that end with a TransferEvents -----------------------------------
+    # --- blocks from and for other engine cores, by transfers that end with a TransferEvents --------------------------
 
     @property
     def has_new_transfers(self) -> bool:
-        """Whether a plan is needed to begin transfers, although no request computes anything."""
+        """Whether a plan is needed to begin transfers, although no request computes tokens."""
         return False
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> int:  # noqa: ARG002 - of the interface
-        """Return how many tokens behind these could be fetched; called whenever the request could begin, without effects."""
+        """Return how many further tokens could be fetched; called whenever the request could begin, and without effects."""
         return 0
 
     def update_state_after_alloc(self, load: BlockLoad) -> None:
-        """Fetch these blocks: begin with the plan that is made next."""
+        """Fetch these blocks, beginning with the next plan."""
 
     def request_finished(self, request: Request, blocks: Sequence[int]) -> bool:  # noqa: ARG002 - of the interface
-        """Return whether the blocks of a request that has ended are kept until `sent` names it."""
+        """Return whether an ended request's blocks must be kept until TransferEvents.sent names it."""
         return False
 
     # --- statistics --------------------------------------------------------------------------------------------------
@@ -82,22 +85,22 @@ class KVConnector:
 
 
 class ConnectorChain(KVConnector):
-    """Several connectors: each hears everything; contents are kept and brought by the first one that can.
+    """Several connectors: each gets every report; the first one that can save or load a content does so.
 
     Args:
-        connectors: in this order.
+        connectors: the connectors, in order of preference.
     """
 
     def __init__(self, connectors: Sequence[KVConnector]) -> None:
         self._connectors = connectors
 
     def stored(self, request: Request, first: int, end: int) -> None:
-        """Report to all."""
+        """Report it to all connectors."""
         for each in self._connectors:
             each.stored(request, first, end)
 
     def evicted(self, key: bytes, block: int) -> bytes | None:
-        """Offer it to one after the other."""
+        """Offer the content to one connector after the other, until one saves it."""
         for each in self._connectors:
             lost = each.evicted(key, block)
             if lost != key:
@@ -105,38 +108,38 @@ class ConnectorChain(KVConnector):
         return key
 
     def removed(self, key: bytes) -> None:
-        """Report to all."""
+        """Report it to all connectors."""
         for each in self._connectors:
             each.removed(key)
 
     def cleared(self) -> None:
-        """Report to all."""
+        """Report it to all connectors."""
         for each in self._connectors:
             each.cleared()
 
     def has(self, key: bytes) -> bool:
-        """Ask one after the other."""
+        """Return whether any connector has the content."""
         return any(each.has(key) for each in self._connectors)
 
     def hold(self, keys: Sequence[bytes]) -> None:
-        """Let each hold what it has."""
+        """Let each connector hold the contents that it is the first to have."""
         for each in self._connectors:
             each.hold([key for key in keys if self._holder(key) is each])
 
     def load(self, keys: Sequence[bytes], blocks: Sequence[int]) -> None:
-        """Let each bring what it has."""
+        """Let each connector load the contents that it is the first to have."""
         for each in self._connectors:
             mine = [(key, block) for key, block in zip(keys, blocks, strict=True) if self._holder(key) is each]
             each.load([key for key, _ in mine], [block for _, block in mine])
 
     def build_connector_meta(self, plan: SchedulerOutput) -> None:
-        """Let each add its part."""
+        """Let each connector add its part."""
         for each in self._connectors:
             each.build_connector_meta(plan)
 
     @property
     def has_new_transfers(self) -> bool:
-        """Return whether any has."""
+        """Whether any connector has new transfers."""
         return any(each.has_new_transfers for each in self._connectors)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> int:
@@ -145,17 +148,17 @@ class ConnectorChain(KVConnector):
         return next(filter(None, found), 0)
 
     def update_state_after_alloc(self, load: BlockLoad) -> None:
-        """Let the first one fetch them that has any."""
+        """Let the first connector that has any tokens fetch them."""
         num_computed_tokens = load.num_computed_tokens
         has_any = (each for each in self._connectors if each.get_num_new_matched_tokens(load.request, num_computed_tokens))
         next(has_any).update_state_after_alloc(load)
 
     def request_finished(self, request: Request, blocks: Sequence[int]) -> bool:
-        """Keep the blocks if one keeps them; the others are not asked."""
+        """Return whether a connector keeps the blocks; connectors after that one are not called."""
         return any(each.request_finished(request, blocks) for each in self._connectors)
 
     def stats(self) -> ConnectorStats:
-        """Add up all."""
+        """Return the sums over all connectors."""
         each = [connector.stats() for connector in self._connectors]
         return ConnectorStats(
             num_blocks=sum(stats.num_blocks for stats in each),

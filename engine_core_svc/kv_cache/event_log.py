@@ -1,7 +1,7 @@
 """KvEventLog: recent changes of the prefix cache, and its present content, for subscribers.
 
-A connector that holds no blocks; read by SubscribeKvEvents. The changes of one step (one turn of the event loop) are one
-batch; without a subscriber no batches are made, but the cached content is known. A subscriber reads batches that are kept; one
+A connector that stores no blocks; read by SubscribeKvEvents. The changes of one step (one turn of the event loop) form one
+batch. Without a subscriber no batches are made, but the cached content is recorded. A subscriber reads the kept batches; one
 that is too slow, or too new, gets a snapshot. So a slow subscriber never delays the step loop.
 """
 
@@ -17,19 +17,19 @@ from tetrad.engine_core_svc.kv_cache.connector import KVConnector
 from tetrad.services.rpc.columns import pack_u32
 
 _SNAPSHOT_BLOCKS = 512
-"""Blocks in one message of a snapshot: about 50 KB with 16 tokens a block, and well under a millisecond of the loop."""
+"""Number of blocks in one message of a snapshot: about 50 KB with 16 tokens a block, built in well under a millisecond."""
 
 
 @dataclass(slots=True)
 class BlocksStored:
-    """A run of blocks, each the parent of the next.
+    """Consecutive blocks that were cached, each the parent of the next.
 
     Attributes:
-        block_hashes: their names.
-        parent: name of the block before them; None: they begin a sequence.
+        block_hashes: hashes of the blocks.
+        parent: hash of the block before them; None: they begin a sequence.
         token_ids: u32 column of all their tokens.
-        cache_salt: of a run that begins a sequence: only requests with the same one share it.
-        lora_name: of a run that begins a sequence: the adapter that computed it; empty: the base model.
+        cache_salt: if they begin a sequence, its salt: only requests with the same salt share it.
+        lora_name: if they begin a sequence, the adapter that computed it; empty: the base model.
     """
 
     block_hashes: list[bytes]
@@ -41,14 +41,14 @@ class BlocksStored:
 
 @dataclass(slots=True)
 class BlocksRemoved:
-    """Blocks that are no longer found."""
+    """Blocks that were removed from the cache."""
 
     block_hashes: list[bytes]
 
 
 @dataclass(slots=True)
 class BlocksCleared:
-    """Nothing is found any more."""
+    """All blocks were removed from the cache."""
 
 
 KvEvent = BlocksStored | BlocksRemoved | BlocksCleared
@@ -56,7 +56,7 @@ KvEvent = BlocksStored | BlocksRemoved | BlocksCleared
 
 @dataclass(frozen=True, slots=True)
 class KvEventBatch:
-    """The changes of one step; or a part of a snapshot, the content after the batch of that number."""
+    """The changes of one step, or a part of a snapshot: the content after the batch of this sequence number."""
 
     sequence_number: int
     events: list[KvEvent]
@@ -65,7 +65,7 @@ class KvEventBatch:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that are named in it."""
+        """The number of blocks that its events name."""
         return sum(len(event.block_hashes) for event in self.events if not isinstance(event, BlocksCleared))
 
 
@@ -78,12 +78,12 @@ class _Block:
 
 
 class KvEventLog(KVConnector):
-    """The events of one engine. One event loop.
+    """The events of one engine; used on its event loop.
 
     Args:
         block_size: tokens per block.
-        epoch: of the engine; sequence numbers count up from here, so that those of two engines in a row never meet.
-        max_kept_blocks: batches are kept for listeners until they name more blocks than this.
+        epoch: the engine's epoch; sequence numbers start after it, so that those of successive engines differ.
+        max_kept_blocks: maximum number of blocks that all kept batches name; the oldest batches are dropped beyond it.
     """
 
     def __init__(self, block_size: int, *, epoch: int, max_kept_blocks: int = 16_384) -> None:
@@ -97,12 +97,12 @@ class KvEventLog(KVConnector):
         self._last_number = epoch
         self._changed = asyncio.Event()
 
-    # --- what the cache says ----------------------------------------------------------------------------------------
+    # --- reports of the cache ---------------------------------------------------------------------------------------
 
     def stored(self, request: Request, first: int, end: int) -> None:
         """Note that blocks `first` to `end` (exclusive) of a request are cached."""
         hashes = request.block_hashes
-        while first < end and hashes[first] in self._cached:  # computed side by side with another request
+        while first < end and hashes[first] in self._cached:  # another request has computed it, too
             first += 1
         if first == end:
             return
@@ -118,7 +118,7 @@ class KvEventLog(KVConnector):
         self._add(run)
 
     def removed(self, key: bytes) -> None:
-        """Note that a block is gone."""
+        """Note that a block was removed from the cache."""
         if self._cached.pop(key, None) is None:
             return
         last = self._pending[-1] if self._pending else None
@@ -137,12 +137,12 @@ class KvEventLog(KVConnector):
         if not self._has_listened:
             return
         if not self._pending:
-            # A step is one tick of the loop: this runs when it is over.
+            # A step is one turn of the event loop: this runs when it is over.
             asyncio.get_running_loop().call_soon(self._flush)
         self._pending.append(event)
 
     def _flush(self) -> None:
-        """Make a batch of what is pending, and let go of the oldest ones if too much is kept."""
+        """Make a batch of the pending events, and drop the oldest batches if too many blocks are kept."""
         if not self._pending:
             return
         self._last_number += 1
@@ -154,10 +154,10 @@ class KvEventLog(KVConnector):
         self._changed.set()
         self._changed = asyncio.Event()
 
-    # --- what listeners get -----------------------------------------------------------------------------------------
+    # --- subscribers ------------------------------------------------------------------------------------------------
 
     async def follow(self, start: int) -> AsyncIterator[KvEventBatch]:
-        """Yield the batches from number `start` on, behind a snapshot if they are not kept; never ends."""
+        """Yield the batches from number `start` on, after a snapshot if they are not kept; never ends."""
         self._has_listened = True
         self._flush()
         wanted = start
@@ -174,7 +174,7 @@ class KvEventLog(KVConnector):
                 await self._changed.wait()
 
     def _snapshot(self) -> Iterable[KvEventBatch]:
-        """Yield what is cached now, in messages of which the first forgets all that was known."""
+        """Yield the cached content in messages, the first of which tells the subscriber to clear its content."""
         number, blocks = self._last_number, iter(list(self._cached.items()))
         yield KvEventBatch(number, [BlocksCleared()], is_snapshot=True)
         while chunk := list(islice(blocks, _SNAPSHOT_BLOCKS)):
@@ -182,7 +182,7 @@ class KvEventLog(KVConnector):
 
 
 def _runs(blocks: Iterable[tuple[bytes, _Block]]) -> Iterable[BlocksStored]:
-    """Join blocks that follow each other."""
+    """Join consecutive blocks to events."""
     run: list[tuple[bytes, _Block]] = []
     for block_hash, block in blocks:
         if run and block.parent != run[-1][0]:

@@ -1,8 +1,8 @@
-"""Host tier: keeps evicted blocks in host memory of the worker, and restores them when a request has their prefix.
+"""Host tier: keeps evicted blocks in the worker's host memory, and restores them when a request has their prefix.
 
-A connector that copies within the plan being made. Knows keys and block ids. Copies out come before those in, and both before
-the plan's step, so a block may leave and another take its place at once. Invariant: a host block that the plan reads or writes
-is not given to another block by the same plan.
+A connector that copies within the plan being made. Knows keys and block ids. The worker copies to the host first, then to the
+device, then runs the plan's step, so one plan may save a block's content and reuse the block. Invariant: a plan never gives a
+host block that it reads or writes to another content.
 """
 
 from collections import OrderedDict
@@ -13,10 +13,10 @@ from tetrad.engine_core_svc.kv_cache.connector import ConnectorStats, KVConnecto
 
 
 class HostTier(KVConnector):
-    """Blocks in host memory, the least recently used of which makes room. What is brought back stays here as well.
+    """Blocks in host memory; the least recently used one is replaced first. Restored contents stay in host memory, too.
 
     Args:
-        num_blocks: ids are 0 .. num_blocks - 1.
+        num_blocks: number of host blocks, with ids 0 .. num_blocks - 1.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -28,14 +28,17 @@ class HostTier(KVConnector):
         self._swaps = Swaps()
 
     def evicted(self, key: bytes, block: int) -> bytes | None:
-        """Copy it out unless it is here already; it is lost itself where the plan being made needs all host blocks."""
+        """Copy the content to the host unless it is there already; see KVConnector.
+
+        The content itself is lost if the plan being made needs all host blocks.
+        """
         if key in self._block_of:
             self._block_of.move_to_end(key)
             return None
         lost = None
         if not self._free:
             lost = next(iter(self._block_of), key)
-            # Those that this plan uses were used last: if the least recently used one is held, it needs all of them.
+            # The blocks of this plan were used last: if the least recently used one is held, the plan needs all blocks.
             if lost == key or lost in self._held:
                 return key
             self._free.append(self._block_of.pop(lost))
@@ -46,22 +49,22 @@ class HostTier(KVConnector):
         return lost
 
     def removed(self, key: bytes) -> None:
-        """Let this content go, if it is here."""
+        """Forget this content, if it is in host memory."""
         if key in self._block_of:
             self._free.append(self._block_of.pop(key))
 
     def cleared(self) -> None:
-        """Forget everything, copies that no plan has taken included."""
+        """Forget all contents, and the copies that no plan has yet."""
         self._block_of.clear()
         self._free = list(range(self._num_blocks))[::-1]
         self.take_swaps()
 
     def has(self, key: bytes) -> bool:
-        """Return whether this content is here."""
+        """Return whether this content is in host memory."""
         return key in self._block_of
 
     def hold(self, keys: Sequence[bytes]) -> None:
-        """Mark them as just used, and keep their host blocks from reuse until the plan is made."""
+        """Mark these contents as just used, and keep their host blocks until the plan is made."""
         for key in keys:
             self._block_of.move_to_end(key)
             self._held.add(key)
@@ -72,15 +75,15 @@ class HostTier(KVConnector):
         self._num_loaded += len(blocks)
 
     def build_connector_meta(self, plan: SchedulerOutput) -> None:
-        """Add the copies."""
+        """Add the copies to the plan."""
         plan.swaps = self.take_swaps()
 
     def take_swaps(self) -> Swaps:
-        """Return the copies since the last call, and hold nothing any more."""
+        """Return the copies since the last call, and hold no contents any more."""
         swaps, self._swaps = self._swaps, Swaps()
         self._held.clear()
         return swaps
 
     def stats(self) -> ConnectorStats:
-        """Return its size and copies."""
+        """Return its capacity, use and copies."""
         return ConnectorStats(self._num_blocks, len(self._block_of), self._num_saved, self._num_loaded)

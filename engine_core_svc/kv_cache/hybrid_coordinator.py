@@ -1,8 +1,8 @@
 """HybridCoordinator: several KV groups, or one with a sliding window or a state, over one pool.
 
-See Coordinator. The tables of a request have equal length: a block's place says which tokens it holds. Blocks that a window has
-passed are freed when the next tokens are planned, although a plan in flight may still read them: workers run plans in order, so
-that plan has read them before another one writes them.
+See Coordinator. The tables of a request have equal length: a block's index gives the tokens that it holds. Blocks that a window
+has passed are freed when the next tokens are planned, although a plan in flight may still read them: workers run plans in
+order, so that plan has read them before a later one writes them.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,25 +22,25 @@ from tetrad.engine_core_svc.kv_cache.state import State, StateBlocks
 
 
 class GroupRules(Protocol):
-    """The lifetime of a block in a group."""
+    """The lifetime of blocks in a group."""
 
     def num_passed(self, num_computed_tokens: int) -> int:
-        """Return the number of leading blocks that are not read from this token on."""
+        """Return the number of leading blocks that are not read once `num_computed_tokens` tokens are computed."""
 
     def num_needed(self, num_blocks: int) -> int:
-        """Return how many of so many further blocks of a table there must be."""
+        """Return how many of `num_blocks` further places of a table need a block."""
 
     def longest_hit(self, is_cached: Callable[[int], bool], most: int) -> int:
-        """Return the length of the longest prefix, at most `most` blocks, whose blocks that its next token reads are cached."""
+        """Return the length of the longest prefix, up to `most` blocks, whose blocks for the next token are all cached."""
 
 
 class HybridCoordinator:
-    """See Coordinator.
+    """Coordinator of several groups, or of a window or state; see Coordinator.
 
     Args:
-        groups: one table each.
-        pool: hands out the blocks.
-        connector: what it has can be brought back.
+        groups: the KV groups; each has its own block tables.
+        pool: allocates the blocks.
+        connector: restores the contents that it has.
         block_size: tokens per block.
         max_step_tokens: maximum number of tokens that one step computes.
         keeps_states: whether states are also written for the prefix cache.
@@ -61,7 +61,7 @@ class HybridCoordinator:
         self._rules = [_rules_of(group, block_size) for group in groups]
         self._states = StateBlocks(pool)
         self._num_state_groups = sum(group.is_state for group in groups) if keeps_states else 0
-        # A prefix of full attention may be cut anywhere, so those groups are asked first and once.
+        # A prefix of full attention may be cut at any block, so those groups are checked first.
         kinds = sorted(set(groups), key=lambda group: not group.keeps_all)
         self._kinds = [(_rules_of(kind, block_size), [i for i, group in enumerate(groups) if group == kind]) for kind in kinds]
         self._no_blocks: NewBlocks = ((),) * len(groups)
@@ -69,7 +69,7 @@ class HybridCoordinator:
         self.num_passed = 0
 
     def find_prefix(self, block_hashes: Sequence[bytes]) -> Prefix:
-        """Let each kind of group shorten the prefix until none does; the result is one that all have."""
+        """Shorten the prefix by the rules of each kind of group until all kinds have it; return it."""
         length, longer = len(block_hashes), -1
         while length != longer:
             longer = length
@@ -84,13 +84,13 @@ class HybridCoordinator:
         return Prefix(num_tokens, tables, keys)
 
     def blocks_for(self, num_tokens: int, num_computed_tokens: int = 0) -> int:
-        """Add up the groups."""
+        """Return the sum over the groups."""
         size, step = self._block_size, self._max_step_tokens
         return sum(group.most_blocks(num_tokens, size, step, num_computed_tokens) for group in self._groups)
 
     def extend(self, request: Request, end: int) -> NewBlocks | None:
-        """Free first: a window moves on with the blocks that it leaves behind."""
-        # A token that is not known yet may be refused, and computing goes back to the last known one.
+        """See Coordinator. Passed blocks are freed first, so that a moving window can allocate them again."""
+        # A token that is not known yet may be rejected; computation then continues after the last known token.
         self._free_passed(request, min(request.num_computed_tokens, request.num_tokens - 1))
         tables, pool = request.block_tables, self._pool
         missing = -(-end // self._block_size) - len(tables[0])
@@ -110,7 +110,7 @@ class HybridCoordinator:
         return added
 
     def register(self, request: Request, first: int, end: int) -> Sequence[bytes]:
-        """Cache each group's blocks under keys of its own."""
+        """Cache each group's blocks under the group's own keys."""
         keys = []
         for number, table in enumerate(request.block_tables):
             for index in range(first, end):
@@ -124,11 +124,11 @@ class HybridCoordinator:
         return keys
 
     def note_sent(self) -> None:
-        """Let other requests find the states that the plan writes."""
+        """Cache the states that the plan writes, so that other requests find them."""
         self.num_passed += self._states.note_sent()
 
     def keys_of(self, block_hash: bytes) -> Sequence[bytes]:
-        """Return a key of each group's own."""
+        """Return one key per group."""
         return [block_key(block_hash, number) for number in range(self.num_groups)]
 
     def blocks_of(self, request: Request) -> Sequence[int]:
@@ -136,12 +136,12 @@ class HybridCoordinator:
         return [block for block in chain.from_iterable(request.block_tables) if block != NULL_BLOCK]
 
     def _has(self, block_hashes: Sequence[bytes], groups: Sequence[int], index: int) -> bool:
-        """Return whether a block is cached in some groups."""
+        """Return whether a block is cached in all of these groups."""
         keys = [block_key(block_hashes[index], number) for number in groups]
         return all(self._pool.find(key) is not None or self._connector.has(key) for key in keys)
 
     def _free_passed(self, request: Request, num_computed_tokens: int) -> None:
-        """Free the blocks before every window, a table's last one first."""
+        """Free the blocks before every window, the last block of each table first."""
         for table, rules in zip(request.block_tables, self._rules, strict=True):
             freed = []
             for index in range(min(rules.num_passed(num_computed_tokens), len(table)) - 1, -1, -1):

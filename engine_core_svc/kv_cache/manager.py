@@ -1,4 +1,4 @@
-"""KV cache manager: gives a request the blocks that its next tokens need, and finds prefixes it can share.
+"""KV cache manager: allocates the blocks that a request's next tokens need, and finds prefixes that it can share.
 
 Called from scheduler/ only. Keeps each request's block tables and hash count, through a coordinator of its KV groups; knows
 nothing of queues, budgets or devices. Blocks are registered as cached when they are planned, before they are written: requests
@@ -25,7 +25,7 @@ from tetrad.engine_core_svc.kv_cache.unitary_coordinator import UnitaryCoordinat
 
 @dataclass(slots=True)
 class PrefixCacheStats:
-    """Since start: tokens looked up and tokens found, of these those at a connector; counted once per admission."""
+    """Numbers of tokens since start: looked up, found, and found at a connector; counted once per admission."""
 
     queries: int = 0
     hits: int = 0
@@ -33,15 +33,15 @@ class PrefixCacheStats:
 
 
 class KVCacheManager:
-    """Block tables over one pool.
+    """The block tables of requests over one pool.
 
     Args:
-        num_blocks: the null block included.
+        num_blocks: number of blocks, the null block included.
         block_size: tokens per block.
-        groups: of the model's layers; none: the model is an encoder, which keeps no keys and values.
-        max_step_tokens: maximum number of tokens that one step computes; bounds what a sliding window holds.
+        groups: KV groups of the model's layers; empty: the model is an encoder, which keeps no keys and values.
+        max_step_tokens: maximum number of tokens that one step computes; limits the blocks that a sliding window holds.
         enable_caching: share prefixes between requests.
-        connector: notified of blocks that enter and leave the prefix cache; may keep evicted ones. Not shared with anyone.
+        connector: notified of blocks that enter and leave the prefix cache; may keep evicted ones. Used by this manager only.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class KVCacheManager:
         self._groups, self._max_step_tokens = groups, max_step_tokens
         self._enable_caching = enable_caching and bool(groups)
         self._has_states = any(group.is_state for group in groups)
-        # Events and connectors know the first group's blocks; of states most are never there.
+        # Events and connectors know only the first group's blocks, and most blocks of a group of states do not exist.
         self._reports_stored = self._enable_caching and not groups[0].is_state
         self._pending_writes = PendingWrites()
         self._begin(num_blocks)
@@ -88,25 +88,25 @@ class KVCacheManager:
             )
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Return how many blocks a sequence of `num_tokens` tokens holds at most at one time."""
+        """Return the maximum number of blocks that a sequence of `num_tokens` tokens holds at one time."""
         return self.coordinator.blocks_for(num_tokens)
 
     def find_prefix(self, request: Request) -> Prefix:
-        """Return the longest cached prefix, at most one token short of the whole: that one gives the logits."""
+        """Return the longest cached prefix, without the last token: that token must be computed for its logits."""
         if not self._enable_caching or request.skip_reading_prefix_cache:
             return self.coordinator.find_prefix(())
         extend_block_hashes(request, self.block_size)
         return self.coordinator.find_prefix(request.block_hashes[: (request.num_tokens - 1) // self.block_size])
 
     def blocks_missing(self, request: Request) -> int:
-        """Return how many blocks more must be free before a waiting request can run; 0 or less: it can."""
+        """Return how many more blocks must be free before a waiting request can run; 0 or less: it can run."""
         return self._missing(request, self.find_prefix(request))
 
     def admit(self, request: Request, num_new_tokens: int, prefix: Prefix, num_reserved: int = 0) -> bool:
-        """Give a request without blocks its shared prefix and blocks for the next tokens; False if there is no room.
+        """Allocate a request's shared prefix, and blocks for the next tokens; return False if there is no room.
 
-        There is room only if the whole current sequence fits: half-admitted prompts would only preempt each other. Of the
-        free blocks, `num_reserved` are others'.
+        There is room only if the whole present sequence fits: partly admitted prompts would preempt each other. `num_reserved`
+        of the free blocks are reserved for other requests.
         """
         if self._missing(request, prefix) + num_reserved > 0:
             return False
@@ -121,9 +121,10 @@ class KVCacheManager:
         return self.extend(request, num_new_tokens) is not None
 
     def begin_load(self, request: Request, prefix: Prefix, num_reserved: int) -> BlockLoad | None:
-        """Let a connector fetch what it has behind a prefix; None if it has nothing, or if the whole sequence does not fit.
+        """Let a connector fetch the blocks that follow a prefix; None if it has none, or if the whole sequence does not fit.
 
-        Of the free blocks, `num_reserved` are others'. At least one token is left to compute: that one gives the logits.
+        `num_reserved` of the free blocks are reserved for other requests. The last token is never fetched: it must be computed
+        for its logits.
         """
         if not (self._enable_caching and request.may_load) or request.skip_reading_prefix_cache or self._has_states:
             return None
@@ -144,7 +145,7 @@ class KVCacheManager:
         return load
 
     def end_load(self, load: BlockLoad, *, is_received: bool) -> None:
-        """Cache the blocks of a transfer that has ended, unless it has failed; nobody holds them any more."""
+        """Cache the blocks of an ended transfer, unless it has failed, and remove its references to them."""
         if is_received:
             end = load.first + load.num_blocks
             hashes = load.request.block_hashes[load.first : end]
@@ -155,7 +156,7 @@ class KVCacheManager:
         self.release(load.blocks)
 
     def extend(self, request: Request, num_new_tokens: int) -> NewBlocks | None:
-        """Make room for tokens behind the computed ones; return the blocks added per group, or None if there are too few."""
+        """Allocate blocks for the tokens after the computed ones; return the new blocks per group, None if too few are free."""
         end = request.num_computed_tokens + num_new_tokens
         added = self.coordinator.extend(request, end)
         if added is not None and self._enable_caching:
@@ -169,36 +170,36 @@ class KVCacheManager:
         return self.coordinator.blocks_of(request)
 
     def release(self, block_ids: Sequence[int]) -> None:
-        """Take blocks back; the tail of a table is evicted before its head."""
+        """Free blocks; the last blocks of a table are evicted before the first ones."""
         self.pool.free(list(reversed(block_ids)))
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all prefixes; False, and nothing is done, while any block is in use."""
+        """Forget all prefixes; return False, without effect, while any block is in use."""
         if self.pool.num_free != self.pool.num_blocks - 1:
             return False
         self.pool.forget_hashes()
         return True
 
     def rebuild(self) -> None:
-        """Start over with all blocks free and nothing cached: their content is gone with the worker."""
+        """Start again with all blocks free and nothing cached: the worker is lost, and their content with it."""
         self._pending_writes.clear()
         self._begin(self.pool.num_blocks)
         self.connector.cleared()
 
     def note_sent(self, plan: SchedulerOutput) -> None:
-        """Add to a plan that was just made what must be copied before it is run."""
+        """Add the copies that the worker must make before the step to a finished plan."""
         self._pending_writes.note_sent(plan.step_id)
         self.coordinator.note_sent()
         self.connector.build_connector_meta(plan)
 
     def note_returned(self, step_id: int) -> None:
-        """A plan's blocks are written."""
+        """Note that a plan's blocks are written."""
         self._pending_writes.note_returned(step_id)
 
     def forget_pending(self, failed: Collection[int]) -> Collection[int]:
         """Remove from the prefix cache the blocks that failed requests of the oldest plan in flight were to write.
 
-        Returns the keys of the requests that have found them before, and must be computed again.
+        Returns the keys of the requests that have found those blocks before, and must be computed again.
         """
         fallout = self._pending_writes.fallout(failed)
         for block_hash in fallout.hashes:
@@ -207,12 +208,12 @@ class KVCacheManager:
 
     def _missing(self, request: Request, prefix: Prefix) -> int:
         held = [self.pool.num_references(block) for block in prefix.blocks if block is not None]
-        # Adopting a cached block without references takes it out of the free ones as well.
+        # A cached block without references is one of the free blocks: to use it takes it from them.
         needed = self.coordinator.blocks_for(request.num_tokens, prefix.num_tokens)
         return needed - len(held) + held.count(0) - self.pool.num_free
 
     def _bring_back(self, prefix: Prefix) -> list[list[int]]:
-        """Return a prefix as blocks of the device: those that a connector has get new ones, and are cached again."""
+        """Return a prefix as blocks of the device; contents that a connector has are loaded to new blocks and cached again."""
         keys = [key for block, key in zip(prefix.blocks, prefix.keys, strict=True) if block is None]
         self.connector.hold(keys)  # before anything is evicted for them
         new_blocks = self.pool.allocate(len(keys))

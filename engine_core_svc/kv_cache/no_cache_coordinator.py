@@ -1,4 +1,4 @@
-"""NoCacheCoordinator: no KV group at all. An encoder computes a whole prompt in one step and keeps nothing of it.
+"""NoCacheCoordinator: the coordinator without a KV group. An encoder computes a prompt in one step and keeps nothing of it.
 
 See Coordinator.
 """
@@ -12,7 +12,7 @@ _NO_PREFIX = Prefix(0, (), ())
 
 
 class NoCacheCoordinator:
-    """See Coordinator. Requests have no block tables, and there is always room."""
+    """The coordinator of encoders; see Coordinator. Requests have no block tables, and there is always room."""
 
     num_groups = 0
     num_passed = 0
@@ -26,20 +26,20 @@ class NoCacheCoordinator:
         return 0
 
     def extend(self, request: Request, end: int) -> NewBlocks | None:  # noqa: ARG002 - of the protocol
-        """Append nothing."""
+        """Return no blocks."""
         return ()
 
     def register(self, request: Request, first: int, end: int) -> Sequence[bytes]:  # noqa: ARG002 - of the protocol
-        """Cache nothing."""
+        """Return no keys."""
         return ()
 
     def blocks_of(self, request: Request) -> Sequence[int]:  # noqa: ARG002 - of the protocol
-        """Return no block."""
+        """Return no blocks."""
         return ()
 
     def note_sent(self) -> None:
         """Do nothing."""
 
     def keys_of(self, block_hash: bytes) -> Sequence[bytes]:  # noqa: ARG002 - of the protocol
-        """Return no key."""
+        """Return no keys."""
         return ()

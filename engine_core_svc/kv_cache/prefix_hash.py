@@ -1,7 +1,7 @@
 """Prefix hashes: identify the content of a full block together with everything before it.
 
 H_i = sha256(H_{i-1}, token ids of block i, extra keys). The cache salt and the adapter (name, path and the hash of its files)
-are extra keys of the first block alone: they reach all later ones through the chain. Vectors in place of token ids are extra
+are extra keys of the first block only: the chain carries them to all later blocks. Vectors in place of token ids are extra
 keys of their block. Knows nothing of the pool. The chain is the same in every process and language.
 """
 
@@ -11,7 +11,7 @@ from array import array
 from tetrad.engine_core_svc.core.request import Request
 
 ROOT_HASH = hashlib.sha256(b"tetrad prefix cache").digest()
-"""Stands for the empty prefix."""
+"""Hash of the empty prefix."""
 
 
 def extend_block_hashes(request: Request, block_size: int) -> None:
@@ -24,14 +24,14 @@ def extend_block_hashes(request: Request, block_size: int) -> None:
 
 
 def hash_block(parent: bytes, token_ids: list[int], extra_keys: bytes = b"") -> bytes:
-    """Return the 32-byte hash of one full block behind `parent`."""
+    """Return the 32-byte hash of one full block after the block with hash `parent`."""
     return hashlib.sha256(parent + array("I", token_ids).tobytes() + extra_keys).digest()
 
 
 def block_key(block_hash: bytes, group: int) -> bytes:
     """Return the cache key of a KV group's block with this content (vLLM appends the group's number, too).
 
-    The first group's key is the hash itself, so KV events, which name hashes, tell of that group's blocks.
+    The first group's key is the hash itself, so KV events, which contain hashes, describe that group's blocks.
     """
     return block_hash + group.to_bytes(4, "big") if group else block_hash
 

@@ -1,7 +1,7 @@
-"""SlidingWindow: the rules of a KV group whose queries see only the last keys.
+"""SlidingWindow: the rules of a KV group whose queries attend only to the last keys.
 
 Used by HybridCoordinator; see GroupRules. A block is passed when it lies wholly before the window of the next token to compute;
-its place in the table becomes the null block. So a prefix needs its last ceil((window - 1) / block_size) blocks and no others
+its entry in the table becomes the null block. So a prefix needs only its last ceil((window - 1) / block_size) blocks
 (vLLM's SlidingWindowManager).
 """
 
@@ -11,10 +11,10 @@ from tetrad.engine_core_svc.core.kv_groups import KvGroup
 
 
 class SlidingWindow:
-    """See GroupRules.
+    """The rules of a sliding window; see GroupRules.
 
     Args:
-        group: with a window.
+        group: the KV group, which has a window.
         block_size: tokens per block.
     """
 
@@ -22,7 +22,7 @@ class SlidingWindow:
         self._group, self._block_size = group, block_size
 
     def num_passed(self, num_computed_tokens: int) -> int:
-        """Return the number of leading blocks before the window of the token at this position."""
+        """Return the number of leading blocks before the window of the token at position `num_computed_tokens`."""
         return self._group.num_passed(num_computed_tokens, self._block_size)
 
     def num_needed(self, num_blocks: int) -> int:
@@ -30,7 +30,7 @@ class SlidingWindow:
         return num_blocks
 
     def longest_hit(self, is_cached: Callable[[int], bool], most: int) -> int:
-        """Walk backwards from the last block until a window's blocks in a row are cached.
+        """Search backwards from the last block until all blocks of a window are cached.
 
         A block that is not cached ends every prefix that needs it, so the search continues with prefixes that end before it.
         """

@@ -1,10 +1,10 @@
-"""State: the rules of a KV group whose layers keep a state of fixed size; a block holds the state behind its last token.
+"""State: the rules of a KV group whose layers keep a state of fixed size; a block holds the state after its last token.
 
-Used by HybridCoordinator; see GroupRules. The next token reads the state behind the token before it, in that token's block, so
-a running request needs only its last block, and a cached prefix only its last one. All other entries of a block table are the
-null block. As far as blocks are free, a plan also writes the states behind the full blocks that it passes, for the prefix
-cache; these blocks are freed once the plan is sent. A state cannot be read in the step that writes it, unlike keys and values:
-a request that shares such a block is planned later, and workers run plans in order.
+Used by HybridCoordinator; see GroupRules. The next token reads the state after the token before it, in that token's block, so a
+running request needs only its last block, and a cached prefix only its last one. All other entries of a block table are the
+null block. As far as blocks are free, a plan also writes the states at the ends of the full blocks that it passes, for the
+prefix cache; these blocks are freed once the plan is sent. A state cannot be read in the step that writes it, unlike keys and
+values: a request that shares such a block is planned later, and workers run plans in order.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,10 +14,10 @@ from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK, BlockPool
 
 
 class State:
-    """See GroupRules.
+    """The rules of states; see GroupRules.
 
     Args:
-        group: with states.
+        group: the KV group, which has states.
         block_size: tokens per block.
     """
 
@@ -25,23 +25,23 @@ class State:
         self._group, self._block_size = group, block_size
 
     def num_passed(self, num_computed_tokens: int) -> int:
-        """Return how many blocks lie before that of the last computed token."""
+        """Return the number of blocks before the block of the last computed token."""
         return self._group.num_passed(num_computed_tokens, self._block_size)
 
     def num_needed(self, num_blocks: int) -> int:
-        """Return 1 of so many further blocks: the last one."""
+        """Return 1, since only the last of the further places needs a block; 0 if there are none."""
         return min(num_blocks, 1)
 
     def longest_hit(self, is_cached: Callable[[int], bool], most: int) -> int:
-        """Walk backwards to the last block that is cached."""
+        """Return the length of the longest prefix whose last block is cached."""
         return next((end for end in range(most, 0, -1) if is_cached(end - 1)), 0)
 
 
 class StateBlocks:
-    """Blocks of the plan that is being made which serve the prefix cache as soon as it is sent.
+    """Blocks of the plan being made that enter the prefix cache as soon as it is sent.
 
     Args:
-        pool: of all blocks.
+        pool: the pool of all blocks.
     """
 
     def __init__(self, pool: BlockPool) -> None:
@@ -50,7 +50,7 @@ class StateBlocks:
         self._passed: list[tuple[list[int], int]] = []
 
     def extend(self, table: list[int], num_blocks: int, num_kept: int) -> Sequence[int]:
-        """Append so many places to a table and return them; blocks are in the last one and in `num_kept` before it."""
+        """Append `num_blocks` entries to a table and return them; the last one and `num_kept` before it are new blocks."""
         if num_blocks > 1 and table:
             self._passed.append((table, len(table) - 1))
         added = [NULL_BLOCK] * (num_blocks - 1 - num_kept) + self._pool.allocate(num_kept + 1)
@@ -58,13 +58,13 @@ class StateBlocks:
         return added
 
     def add(self, table: list[int], index: int, key: bytes) -> None:
-        """Note that plans up to the present one write the state behind a full block."""
+        """Note that the state at the end of a full block is written by the plan being made or an earlier one."""
         self._written.append((table, index, key))
         if index < len(table) - 1:
             self._passed.append((table, index))
 
     def note_sent(self) -> int:
-        """Cache what the plan writes; free what only the cache needs, and return how many blocks those are."""
+        """Cache the states that the plan writes; free the blocks that only the cache needs, and return their number."""
         for table, index, key in self._written:
             self._pool.cache(table[index], key)
         freed = []

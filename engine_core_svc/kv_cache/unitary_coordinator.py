@@ -1,6 +1,6 @@
-"""UnitaryCoordinator: one group that keeps all blocks of a sequence, as most models have it.
+"""UnitaryCoordinator: the coordinator for one group that keeps all blocks of a sequence, as in most models.
 
-See Coordinator. A prefix is a run of cached blocks from the first one on, so any shorter run is a prefix, too.
+See Coordinator. A prefix consists of consecutive cached blocks from the first one on, so every shorter run is a prefix, too.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ _NO_BLOCKS: NewBlocks = ((),)
 
 
 class UnitaryCoordinator:
-    """See Coordinator.
+    """Coordinator of one group that keeps all blocks; see Coordinator.
 
     Args:
-        pool: hands out the blocks.
-        connector: what it has can be brought back.
+        pool: allocates the blocks.
+        connector: restores the contents that it has.
         block_size: tokens per block.
     """
 
@@ -29,7 +29,7 @@ class UnitaryCoordinator:
         self._pool, self._connector, self._block_size = pool, connector, block_size
 
     def find_prefix(self, block_hashes: Sequence[bytes]) -> Prefix:
-        """Walk from the first block to the first one that is not cached."""
+        """Return the cached blocks before the first one that is not cached."""
         table: list[int | None] = []
         for block_hash in block_hashes:
             block = self._pool.find(block_hash)
@@ -39,11 +39,11 @@ class UnitaryCoordinator:
         return Prefix(len(table) * self._block_size, [table], block_hashes[: len(table)])
 
     def blocks_for(self, num_tokens: int, num_computed_tokens: int = 0) -> int:  # noqa: ARG002 - of the protocol
-        """Return the blocks of the whole sequence."""
+        """Return the number of blocks of the whole sequence."""
         return -(-num_tokens // self._block_size)
 
     def extend(self, request: Request, end: int) -> NewBlocks | None:
-        """Append blocks; nothing is ever passed."""
+        """Append blocks; see Coordinator. No block is passed."""
         table = request.block_tables[0]
         missing = -(-end // self._block_size) - len(table)
         if missing <= 0:
@@ -65,9 +65,9 @@ class UnitaryCoordinator:
         """Do nothing."""
 
     def keys_of(self, block_hash: bytes) -> Sequence[bytes]:
-        """Return the hash itself."""
+        """Return the hash itself as the only key."""
         return (block_hash,)
 
     def blocks_of(self, request: Request) -> Sequence[int]:
-        """Return the one table."""
+        """Return the blocks of the request's only table."""
         return request.block_tables[0] if request.block_tables else ()
