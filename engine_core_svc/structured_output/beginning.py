@@ -1,7 +1,7 @@
-"""Beginning: the position in an output where its language begins: at once, or after a prefix such as the model's reasoning.
+"""Beginning: finds where the language begins in an output: at once, or after a stretch such as the model's reasoning.
 
-Used by one request's GrammarState. Knows ids; knows nothing of grammars or masks. A pure function of the ids so far, so
-replaying them gives the same position.
+Used by one request's GrammarState. Knows ids; knows nothing of grammars or masks. The position depends only on the ids so far,
+so replaying them gives the same position.
 """
 
 import enum
@@ -9,22 +9,22 @@ from collections.abc import Sequence
 
 
 class Phase(enum.Enum):
-    """The progress of an output."""
+    """The phase of an output."""
 
     UNDECIDED = enum.auto()
-    """All of it may yet be the opening of a stretch, or the language's own text."""
+    """The output so far may be the opening of a stretch, or text of the language."""
     WAITING = enum.auto()
-    """The stretch has been opened and not closed."""
+    """The stretch was opened and is not closed."""
     BEGUN = enum.auto()
-    """The language holds."""
+    """The language has begun."""
 
 
 class Beginning:
-    """Follows one output up to its language.
+    """Follows one output until its language begins.
 
     Args:
-        opening: what opens the stretch; empty: it is open from the start.
-        end: what closes it; empty: there is none, and the language begins at once.
+        opening: ids that open the stretch; empty: it is open from the start.
+        end: ids that close it; empty: there is no stretch, and the language begins at once.
     """
 
     def __init__(self, opening: Sequence[int], end: Sequence[int]) -> None:

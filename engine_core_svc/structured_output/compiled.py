@@ -1,6 +1,6 @@
 """Compiled grammar: a language compiled over a vocabulary. Used by the compiler's threads.
 
-All errors of a constraint are found here, before its request is scheduled. The first mask is computed, too: that finds regular
+All errors of a constraint are found here, before its request is scheduled. The first mask is computed, too: this finds regular
 expressions that are small but expensive to follow.
 """
 
@@ -19,11 +19,11 @@ from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary, Word
 MAX_LANGUAGE_CHARS = 512 << 10
 _MAX_ERROR_CHARS = 400
 _EXCERPT = re.compile(r"\s*(\d+ \||\^+\s*$)")
-"""Lines that show where in the grammar, as llguidance reads it, an error is: numbered ones, and those with a caret."""
+"""Lines of llguidance's error that show the place in the grammar: numbered lines, and lines with a caret."""
 _UNSUPPORTED_KEYS = "Unimplemented keys: "
 
 LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
-"""llguidance's own defaults, but for memory: a state takes 1 to 2 kB, and there are as many grammars as the cache holds."""
+"""llguidance's own defaults, except for memory: a state takes 1 to 2 kB, and the cache may hold many grammars."""
 
 _GRAMMARS: dict[LanguageKind, Callable[[Language], str]] = {
     "json_schema": json_schema_grammar,
@@ -38,11 +38,11 @@ class CompiledGrammar:
     """A grammar and its first mask. Immutable; shared by all requests with this language.
 
     Args:
-        language: what to compile; takes from under a millisecond to about a second.
-        vocabulary: of the model.
+        language: the language to compile; this takes from under a millisecond to about a second.
+        vocabulary: the model's vocabulary.
 
     Raises:
-        InvalidRequest: the language is malformed, too large, or not supported; says what is wrong.
+        InvalidRequest: the language is malformed, too large, or not supported; the message states the problem.
     """
 
     def __init__(self, language: Language, vocabulary: Vocabulary) -> None:
@@ -56,12 +56,12 @@ class CompiledGrammar:
             raise refusal(f"{language.kind} allows no text at all.")
 
     def new_matcher(self) -> LLMatcher:
-        """Return a matcher at the beginning. Cheap."""
+        """Return a matcher at the beginning of the text; costs little."""
         return self._matcher.deep_copy()
 
 
 def check_size(language: Language) -> None:
-    """Raise InvalidRequest for a language that is not worth looking at."""
+    """Raise InvalidRequest for a language with more than MAX_LANGUAGE_CHARS characters."""
     if len(language.text) > MAX_LANGUAGE_CHARS:
         raise refusal(f"{language.kind} may have {MAX_LANGUAGE_CHARS} characters, got {len(language.text)}.")
 
@@ -81,7 +81,7 @@ def _check(matcher: LLMatcher, language: Language) -> None:
 
 
 def plain_error(text: str) -> str:
-    """Return llguidance's error as one line that a client can read."""
+    """Return llguidance's error as one line for clients."""
     text = text.split("<backtrace>")[0].replace("<non-verbose/>", "").strip()
     if _UNSUPPORTED_KEYS in text:
         keys = text.split(_UNSUPPORTED_KEYS)[1].strip('[]."').replace('"', "")

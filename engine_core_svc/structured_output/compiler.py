@@ -1,7 +1,7 @@
 """Compiler: compiles languages to grammars, each once, and caches the newest by a hash of the language.
 
-Owned by the event loop; one thread does the work, and advances the states of requests that resume. A language is compiled in
-another process first (trial.py), so that a compilation here is known to succeed in bounded time.
+Used on the event loop; one thread compiles, and advances the states of requests that resume. A language is compiled in another
+process first (trial.py), so that the compilation in this process is known to succeed in a limited time.
 """
 
 import asyncio
@@ -20,34 +20,34 @@ from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary
 
 
 class TrialPort(Protocol):
-    """Where languages are tried, by the thread; see Trial."""
+    """The interface for trial compilations, called by the compiler's thread; see Trial."""
 
     def attempt(self, language: Language, vocabulary: Vocabulary) -> None:
-        """Return if a language can be compiled and followed; InvalidRequest if it cannot."""
+        """Compile and follow a language. Raises InvalidRequest if that fails."""
 
     def interrupt(self) -> None:
-        """Let the attempt that runs, and every later one, fail. Called by the event loop."""
+        """Make the present attempt, and every later one, fail. Called on the event loop."""
 
     def close(self) -> None:
-        """Let go."""
+        """End the trial's process."""
 
 
 @dataclass(slots=True, eq=False)
 class _Compilation:
-    """A language that is being compiled, and how many wait for it."""
+    """A compilation in progress, and the number of callers that wait for it."""
 
     task: asyncio.Task[CompiledGrammar]
     num_waiting: int = 0
 
 
 class GrammarCompiler:
-    """A cache with a thread behind it.
+    """Compiles grammars in one thread, and caches them.
 
     Args:
-        vocabulary: returns the model's, the same one each time; its error is each request's.
-        trial: closed with this.
-        on_compiled: called with the seconds that each compilation took, waiting for its turn included.
-        cache_size: grammars that are kept.
+        vocabulary: returns the model's vocabulary, the same each time; if it raises, each request gets that error.
+        trial: compiles each language first; closed with this compiler.
+        on_compiled: called with the seconds of each compilation, including its wait for the thread.
+        cache_size: maximum number of cached grammars.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class GrammarCompiler:
         self._filler = InlineFiller()
 
     async def compile(self, language: Language) -> CompiledGrammar:
-        """Return a language's grammar. Once all who wait for it have been cancelled, its turn passes to the next language.
+        """Return a language's grammar. If all callers that wait for it are cancelled, its compilation is cancelled, too.
 
         Raises:
             InvalidRequest: the language cannot be used, or takes too long.
-            Unsupported: there is no tokenizer, or none that can be used.
+            Unsupported: there is no tokenizer, or it cannot be used.
             Unavailable: the tokenizer cannot be reached.
         """
         key = language.digest()
@@ -83,7 +83,7 @@ class GrammarCompiler:
         running = self._compiling.get(key) or self._start(key, language)
         running.num_waiting += 1
         try:
-            # One request that goes away must not end the compilation for others who wait for the same grammar.
+            # The end of one request must not end the compilation for others that wait for the same grammar.
             return await asyncio.shield(running.task)
         finally:
             running.num_waiting -= 1
@@ -92,11 +92,11 @@ class GrammarCompiler:
                 running.task.cancel()
 
     async def resume(self, state: GrammarState, token_ids: Sequence[int]) -> None:
-        """Advance a new state by the tokens that its request has already brought, and compute its next mask."""
+        """Advance a new state by the tokens that its request already has, and compute its next mask."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._filler.run, [Advance(state, token_ids)])
 
     async def close(self) -> None:
-        """Give up what is being compiled."""
+        """Cancel all compilations, and end the trial's process."""
         tasks = [running.task for running in self._compiling.values()]
         for task in tasks:
             task.cancel()
@@ -126,7 +126,7 @@ class GrammarCompiler:
         return CompiledGrammar(language, vocabulary)
 
     def _forget(self, key: bytes, running: _Compilation) -> None:
-        if self._compiling.get(key) is running:  # else it was given up, and the language may have been asked for again
+        if self._compiling.get(key) is running:  # else it was cancelled, and another request may have started it again
             del self._compiling[key]
         if running.task.done() and not running.task.cancelled():
-            running.task.exception()  # retrieved: the waiting requests have got it, or have ended
+            running.task.exception()  # mark it as retrieved: the waiting requests have got it, or have ended

@@ -16,13 +16,13 @@ FIELD = "structured_outputs"
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """A set of texts.
+    """A set of texts, described in one of several notations.
 
     Attributes:
-        kind: how `text` is to be read.
+        kind: the notation of `text`.
         text: JSON schema, regular expression, JSON list of choices, grammar or structural tag; empty for json_object.
         disable_any_whitespace: no white space between JSON tokens.
-        disable_additional_properties: objects of a JSON schema that list properties have no others.
+        disable_additional_properties: objects whose JSON schema lists properties have no others.
         whitespace_pattern: regular expression for white space between JSON tokens; None: a bounded default.
     """
 
@@ -42,13 +42,13 @@ class Constraint:
     """The constraint of one request.
 
     Attributes:
-        opening: what opens the stretch that `start_after` closes; the language of an output that does not begin with it begins
-            at once. Empty: the stretch is open from the start.
-        start_after: the language begins behind these ids in the output; empty: at once.
-        ignore_eos: EOS is not allowed while anything else is.
+        opening: ids that open the stretch that `start_after` closes; in an output that does not begin with them, the language
+            begins at once. Empty: the stretch is open from the start.
+        start_after: ids in the output after which the language begins; empty: it begins at once.
+        ignore_eos: EOS is not allowed while any other token is.
         min_tokens: EOS and stop ids are not allowed before this many output tokens exist.
         stop_token_ids: ids that end the request.
-        allowed_token_ids: if not empty, no others are allowed.
+        allowed_token_ids: the only ids that are allowed; empty: all ids.
     """
 
     language: Language

@@ -1,7 +1,7 @@
-"""Filler: advances grammar states by the sampled tokens and computes their next masks, in a thread of its own.
+"""Filler: advances grammar states by the sampled tokens and computes their next masks, in its own thread.
 
-One batch at a time. The matchers' work is done by llguidance's threads, without the interpreter's lock: 16 masks take some
-0.3 ms together, but a hostile grammar may take hundreds for one; the event loop serves everyone else meanwhile.
+One batch at a time. llguidance's threads run the matchers without the interpreter's lock: 16 masks take about 0.3 ms together,
+but a hostile grammar may take hundreds of milliseconds for one; meanwhile the event loop serves the other requests.
 """
 
 import asyncio
@@ -37,17 +37,17 @@ log = get_logger()
 
 
 class Filler(Protocol):
-    """Does a batch of advances and calls back, on the caller's thread."""
+    """Processes batches of advances, and calls back on the caller's thread."""
 
     def submit(self, advances: Advances, on_done: Callable[[], None]) -> None:
-        """Advance each state by its tokens and give it its next mask and those behind its drafts, then call `on_done`."""
+        """Advance each state by its tokens, set its next mask and those after its drafts, then call `on_done`."""
 
     def close(self) -> None:
-        """Take no more work."""
+        """Accept no more batches."""
 
 
 class InlineFiller:
-    """Works at once, for tests and for states that are made from resumed tokens."""
+    """Processes batches on the calling thread, for tests and for states of resumed requests."""
 
     def __init__(self, num_threads: int = 1) -> None:
         self._num_threads = num_threads
@@ -57,7 +57,7 @@ class InlineFiller:
         return LLExecutor(self._num_threads)
 
     def submit(self, advances: Advances, on_done: Callable[[], None]) -> None:
-        """See Filler; returns when it is done."""
+        """See Filler; return when the batch is done."""
         self.run(advances)
         on_done()
 
@@ -65,7 +65,7 @@ class InlineFiller:
         """Do nothing: there is no thread."""
 
     def run(self, advances: Advances) -> None:
-        """Do the work, on this thread."""
+        """Process a batch on this thread."""
         for each in advances:
             each.state.advance(each.token_ids)
         ahead = [each.state.look_ahead(each.draft_ids) for each in advances]
@@ -86,10 +86,10 @@ class InlineFiller:
 
 
 class ThreadFiller:
-    """Works in a thread; made and used on the event loop.
+    """Processes batches in its own thread; made and used on the event loop.
 
     Args:
-        num_threads: of llguidance, for the masks of one batch.
+        num_threads: number of llguidance's threads, for the masks of one batch.
     """
 
     def __init__(self, num_threads: int) -> None:
@@ -103,7 +103,7 @@ class ThreadFiller:
         def work() -> None:
             try:
                 self._inline.run(advances)
-            except BaseException as error:  # a panic of the library's is no Exception; unseen, everyone would wait for ever
+            except BaseException as error:  # a panic in the library is not an Exception; requests would wait for ever
                 log.exception("grammar.filler_failed")
                 for each in advances:
                     each.state.error = InternalError(f"The constraint could not be followed: {error}.")
@@ -113,5 +113,5 @@ class ThreadFiller:
         self._thread.submit(work)
 
     def close(self) -> None:
-        """Take no more work; what runs is not waited for."""
+        """Accept no more batches; do not wait for the present one."""
         self._thread.shutdown(wait=False, cancel_futures=True)

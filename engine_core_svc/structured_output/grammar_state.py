@@ -3,8 +3,8 @@
 Made when its grammar is compiled, dropped when the request ends; it survives preemption and the loss of a worker. Used by one
 thread at a time: by the filler's from `advance` until its masks are ready, by the event loop otherwise.
 
-When no token is allowed, the request ends: normally if its text is complete, with an error if it is not. So a text without a
-continuation ends at once, without its own EOS, also where EOS is excluded (ignore_eos, min_tokens).
+When no token is allowed, the request ends: normally if its text is complete, otherwise with an error. So a text without a
+continuation ends at once, without an EOS token, also where EOS is excluded (ignore_eos, min_tokens).
 """
 
 from collections.abc import Sequence
@@ -20,18 +20,18 @@ from tetrad.services.errors import TetradError
 
 
 class GrammarState:
-    """A request's place in its language.
+    """The position of one request in its language.
 
     Args:
-        constraint: how it is constrained.
-        grammar: of the constraint's language.
+        constraint: the request's constraint.
+        grammar: the grammar of the constraint's language.
 
     Attributes:
-        vocabulary: the model's.
-        mask: what may be sampled next [num_words]; replaced, never changed.
-        draft_masks: what may be sampled behind each draft, as far as the language allows the drafts.
-        is_complete: the text is complete and cannot go on.
-        error: why the request cannot go on; None: it can.
+        vocabulary: the model's vocabulary.
+        mask: tokens that may be sampled next [num_words]; replaced, never changed.
+        draft_masks: tokens that may be sampled after each draft, for the drafts that the language allows.
+        is_complete: whether the text is complete and has no continuation.
+        error: the reason why the request cannot continue; None: it can.
     """
 
     def __init__(self, constraint: Constraint, grammar: CompiledGrammar) -> None:
@@ -40,7 +40,7 @@ class GrammarState:
         self.is_complete = False
         self.error: TetradError | None = None
         self._beginning = Beginning(constraint.opening, constraint.start_after)
-        self._fits = True  # what may yet be an opening is the beginning of a text of the language, too
+        self._fits = True  # while UNDECIDED: whether the output so far also begins a text of the language
         self._min_tokens = constraint.min_tokens
         self._num_tokens = 0
         self._eos = vocabulary.ids_mask(vocabulary.eos_token_ids)
@@ -54,26 +54,26 @@ class GrammarState:
         self.set_mask(self._first_mask)
 
     def allows(self, token_id: int) -> bool:
-        """Return whether the present mask has an id."""
+        """Return whether the present mask allows a token id."""
         return _has(self.mask, token_id)
 
     def find_misfit(self, token_ids: Sequence[int]) -> int | None:
-        """Return the first of these tokens, drafts and the one behind them, that its mask does not have; None: all fit."""
+        """Return the first of these tokens (drafts and the token after them) that its mask excludes; None: all are allowed."""
         rows = zip(token_ids, self.masks, strict=False)
         return next((token_id for token_id, mask in rows if not _has(mask, token_id)), None)
 
     @property
     def masks(self) -> Sequence[Words]:
-        """The tokens allowed in the place of each draft, and after the last one."""
+        """The masks for each draft, and for the token after the last one."""
         return self.mask, *self.draft_masks
 
     @property
     def needs_mask(self) -> bool:
-        """Whether the matcher's next mask is wanted: the language has begun, and the text can go on."""
+        """Whether the matcher must compute the next mask: the language has begun, and the text can continue."""
         return self._follows and not self.is_complete and self.error is None
 
     def advance(self, token_ids: Sequence[int]) -> None:
-        """Take in tokens that the request has sampled."""
+        """Advance by tokens that the request has sampled."""
         for token_id in token_ids:
             self._num_tokens += 1
             before = self._beginning.phase
@@ -81,13 +81,13 @@ class GrammarState:
             if before is not Phase.WAITING and not self._try_follow(token_id, self._beginning.phase):
                 self._fail()
                 return
-        # A matcher at the end of its language allows EOS and nothing else.
+        # A matcher at the end of its language allows only EOS.
         self.is_complete = self._follows and self.matcher.is_stopped()
         if not self._follows:
             self.set_mask(self._first_mask)
 
     def look_ahead(self, draft_ids: Sequence[int]) -> "Sequence[GrammarState]":
-        """Return the states behind each of these drafts, as far as the text can go on there; they need their masks yet."""
+        """Return the states after each of these drafts, as far as the text can continue; their masks are not computed yet."""
         states: list[GrammarState] = []
         last = self
         for draft_id in draft_ids:
@@ -99,9 +99,9 @@ class GrammarState:
         return states
 
     def note_drafts(self, draft_ids: Sequence[int], states: "Sequence[GrammarState]") -> None:
-        """Keep the masks behind the drafts that may be verified, given the states of `look_ahead` with their masks.
+        """Keep the masks after the drafts that may be verified, given the states of `look_ahead` with their masks.
 
-        A draft is not verified if its mask excludes it, or if the text ends with it: nothing may be sampled behind it.
+        A draft is not verified if its mask excludes it, or if the text ends with it: no token may be sampled after it.
         """
         masks: list[Words] = []
         last = self
@@ -113,7 +113,7 @@ class GrammarState:
         self.draft_masks = masks
 
     def set_mask(self, mask: Words) -> None:
-        """Take what the grammar allows next, and narrow it to what the request may sample at all."""
+        """Set the next mask from the grammar's mask, restricted to the tokens that the request may sample at all."""
         if self.matcher.is_error():
             self._fail()
             return
@@ -135,17 +135,17 @@ class GrammarState:
 
     @property
     def _follows(self) -> bool:
-        """Whether the output, as far as it is not a stretch before it, is text of the language."""
+        """Whether the output so far is text of the language, apart from a stretch before it."""
         return self._beginning.phase is Phase.BEGUN or (self._beginning.phase is Phase.UNDECIDED and self._fits)
 
     def _try_follow(self, token_id: int, phase: Phase) -> bool:
-        """Let the matcher take in a token that does not lie in a stretch before the language; False: it has failed."""
+        """Advance the matcher by a token that is not in a stretch before the language; return False if the matcher fails."""
         match phase:
             case Phase.BEGUN:
                 return bool(self.matcher.consume_token(token_id))
             case Phase.UNDECIDED:
                 self._fits = self._fits and self.matcher.try_consume_tokens([token_id]) == 1
-            case Phase.WAITING:  # it was the last of the opening, and none of it is text
+            case Phase.WAITING:  # the token completes the opening, which is not text of the language
                 self.matcher.reset()
         return True
 
@@ -156,7 +156,7 @@ class GrammarState:
         return state
 
     def _fail(self) -> None:
-        """End the request whose matcher has failed; its tokens were allowed, so it ran into a limit."""
+        """End the request: its matcher has failed. Its tokens were allowed, so the matcher has exceeded a limit."""
         self.error = refusal(f"The constraint became too costly to follow: {plain_error(self.matcher.get_error())}")
 
     def _end(self) -> None:

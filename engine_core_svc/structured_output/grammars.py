@@ -1,9 +1,9 @@
-"""Grammars: the constrained requests of a scheduler, and when they may be planned.
+"""Grammars: the constrained requests of a scheduler, and whether they may be planned.
 
 Called by the scheduler, on its thread; without constrained requests it costs nothing. A constrained request waits for its own
 token and the mask that follows from it, so it has at most one step in flight; the rest of the batch continues. All constrained
-requests wait together: otherwise those that once missed a step would stay in another batch than the others, and a step with
-half of the rows takes nearly as long. Drafts are cut to those that the constraint allows; each has its own mask.
+requests wait together: otherwise a request that once misses a step would stay in a different batch, and a step with half of
+the rows takes nearly as long. Drafts are cut to those that the constraint allows; each has its own mask.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,14 +22,14 @@ from tetrad.services.rpc.columns import U32_BYTES
 
 @dataclass(frozen=True, slots=True)
 class GrammarEnd:
-    """A request that its constraint ends: well if there is no error."""
+    """A request that its constraint has ended: normally if there is no error."""
 
     key: int
     error: TetradError | None
 
 
 class Grammars:
-    """States by request, and the gate that all of them wait at.
+    """Grammar states by request; holds all constrained requests while a token or mask of any of them is missing.
 
     Args:
         filler: advances states and computes masks.
@@ -47,18 +47,18 @@ class Grammars:
 
     @property
     def num_requests(self) -> int:
-        """Constrained requests that are unfinished."""
+        """The number of unfinished constrained requests."""
         return len(self._states)
 
     def add(self, request: Request, state: GrammarState) -> None:
-        """Take over the state of a request that is about to wait for its first step."""
+        """Add a request, with its state, that will wait for its first step."""
         self._states[request.key], self._requests[request.key] = state, request
         request.sizes = replace(request.sizes, mask_bytes=U32_BYTES * (state.vocabulary.num_words + 1))
         request.is_held = self._awaited_step is not None or self._is_filling
         self._note_end(request.key)
 
     def remove(self, request: Request) -> None:
-        """Forget a request that has ended; one that is not constrained is no error."""
+        """Forget a request that has ended; a request without a constraint is ignored."""
         if self._states.pop(request.key, None) is not None:
             del self._requests[request.key]
 
@@ -68,7 +68,7 @@ class Grammars:
         return ends
 
     def masks(self, plan: SchedulerOutput) -> GrammarMasks | None:
-        """Return the masks of the requests that sample in this plan; from then on all constrained requests wait."""
+        """Return the masks of the requests that sample in this plan, and hold all constrained requests from now on."""
         if not self._states:
             return None
         step_id = plan.step_id
@@ -83,10 +83,10 @@ class Grammars:
         return GrammarMasks(rows, masks.astype("<u4", copy=False).tobytes(), masks.shape[1])
 
     def refuse_misfits(self, result: ModelRunnerOutput) -> None:
-        """Turn tokens that their request's mask does not allow into failures of that request.
+        """Turn each token that its request's mask excludes into a failure of that request.
 
-        A worker with nothing left to choose from reports that itself; what it may write all the same is the end of reasoning
-        (thinking_token_budget), which allowed_token_ids may exclude.
+        A worker reports itself that no token is left to sample. But it may write the end of reasoning (thinking_token_budget)
+        although allowed_token_ids excludes it.
         """
         if not self._states:
             return
@@ -102,7 +102,7 @@ class Grammars:
                 del result.token_ids[index]
 
     def advance(self, step_id: int, outputs: Iterable[EngineCoreOutput]) -> None:
-        """Move the states of unfinished requests on by what a step brought them."""
+        """Advance the states of unfinished requests by the tokens of a step."""
         if step_id != self._awaited_step:
             return
         self._awaited_step = None
@@ -117,11 +117,11 @@ class Grammars:
         self._filler.submit(advances, lambda: self._take_masks([output.request for output in brought]))
 
     def close(self) -> None:
-        """Take no more work."""
+        """Accept no more work."""
         self._filler.close()
 
     def forget_worker(self) -> None:
-        """No step is in flight any more; what was sampled in it is sampled again."""
+        """Stop waiting for a step: the worker is lost, and its tokens will be sampled again."""
         self._awaited_step = None
         self._open()
 

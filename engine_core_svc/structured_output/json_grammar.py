@@ -1,9 +1,9 @@
 """JSON grammar: converts a JSON schema to llguidance's form.
 
-llguidance refuses every keyword that it does not support, and names it. This file sets white space and closed objects, and
-removes options of llguidance from the schema.
+llguidance refuses every keyword that it does not support, and names it. This file sets the rules for white space and for
+additional properties, and removes options of llguidance from the schema.
 
-Between JSON tokens white space is bounded: without a bound, a degenerate model writes spaces until max_tokens.
+White space between JSON tokens is limited: without a limit, a degenerate model writes spaces until max_tokens.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 from tetrad.engine_core_svc.structured_output.constraint import Language, refusal
 
 DEFAULT_WHITESPACE = r" |\n {0,16}"
-"""One space, or a line break and an indentation: what models print. Each place between two tokens has at most one of it."""
+"""White space that models print between two tokens: at most one space, or one line break with an indentation."""
 
 _OPTIONS = "x-guidance"
 _MAX_DEPTH = 128
@@ -35,7 +35,7 @@ _SCHEMAS = (
 
 
 def json_schema_grammar(language: Language) -> str:
-    """Return the grammar of the documents that a schema describes; InvalidRequest for a text that is no schema."""
+    """Return the grammar of the documents that a schema describes. Raises InvalidRequest if the text is not a schema."""
     try:
         schema = json.loads(language.text)
     except (ValueError, RecursionError) as error:
@@ -49,7 +49,7 @@ def json_object_grammar(language: Language) -> str:
 
 
 def prepared_schema(schema: Any, language: Language) -> dict[str, Any]:
-    """Return a schema with the language's options in it; InvalidRequest if it is none."""
+    """Return a schema with the language's options added. Raises InvalidRequest if it is not a schema."""
     if schema is False:
         raise refusal("The JSON schema `false` allows nothing.")
     if schema is True:
@@ -72,13 +72,13 @@ def _white_space(language: Language) -> dict[str, object]:
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return an object's schema without further properties, if it lists any and does not say."""
+    """Return an object's schema; if it lists properties and does not set additionalProperties, exclude these."""
     lists_any = "properties" in schema or "patternProperties" in schema
     return {**schema, "additionalProperties": False} if lists_any and "additionalProperties" not in schema else schema
 
 
 def _rewrite(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]], depth: int) -> Any:
-    """Return a schema with `change` made to it and to every schema in it."""
+    """Return a schema with `change` applied to it and to every schema inside it."""
     if depth > _MAX_DEPTH:
         raise refusal(f"The JSON schema is nested deeper than {_MAX_DEPTH} levels.")
     if not isinstance(schema, dict):

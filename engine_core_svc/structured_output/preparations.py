@@ -1,4 +1,4 @@
-"""Preparations: requests that wait for their grammars.
+"""Preparations: compiles the grammars of requests that wait for them.
 
 Owned by the engine, on the event loop: one task for each request, which ends in a state or in an error, unless the request
 ended before. Knows nothing of queues.
@@ -18,12 +18,12 @@ log = get_logger()
 
 
 class Preparations:
-    """Tasks that compile.
+    """The tasks that prepare requests, one per request.
 
     Args:
-        compiler: what makes grammars; closed with this.
-        on_ready: called with a request that may be scheduled now, and its state.
-        on_failed: called with a request that cannot be, and why.
+        compiler: makes the grammars; closed with this object.
+        on_ready: called with a request that may be scheduled now, and its grammar state.
+        on_failed: called with a request that cannot be prepared, and the error.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class Preparations:
         self._tasks[request.key] = asyncio.create_task(self._prepare(request, constraint), name="grammar.prepare")
 
     def stop(self, request: Request) -> None:
-        """Give a request up that has ended; one that is not being prepared is no error."""
+        """Stop preparing a request that has ended; other requests are ignored."""
         task = self._tasks.pop(request.key, None)
         if task is not None:
             task.cancel()
 
     async def close(self) -> None:
-        """Give up; no callback follows."""
+        """Cancel all preparations, without a callback, and close the compiler."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -60,13 +60,13 @@ class Preparations:
             grammar = await self._compiler.compile(constraint.language)
             state = GrammarState(constraint, grammar)
             output = request.token_ids[request.num_prompt_tokens :]
-            if output:  # an engine was lost: go on where it stood
+            if output:  # the request is resumed from a lost engine core: continue after its output
                 await self._compiler.resume(state, output)
         except TetradError as error:
             self._fail(request, error)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # a panic of the library's is no Exception; unseen, the request would wait for ever
+        except BaseException as error:  # a panic in the library is not an Exception; the request would wait for ever
             log.exception("grammar.preparation_failed", **request.context.log_fields(request.request_id))
             self._fail(request, InternalError(f"The constraint could not be prepared: {error}."))
         else:

@@ -1,11 +1,11 @@
 """Structural tags: free text with parts that must follow a schema, such as tool calls, as a Lark grammar.
 
-Two notations. vLLM's older one: {"structures": [{"begin", "schema", "end"}], "triggers": [...]}. The newer one is a tree:
-{"type": "structural_tag", "format": {...}} of const_string, json_schema, regex, any_text, tag, sequence, or, triggered_tags
-and tags_with_separator. Other types are refused.
+There are two notations. vLLM's older one: {"structures": [{"begin", "schema", "end"}], "triggers": [...]}. The newer one is a
+tree: {"type": "structural_tag", "format": {...}} of const_string, json_schema, regex, any_text, tag, sequence, or,
+triggered_tags and tags_with_separator. Other types are refused.
 
 Free text up to a literal is a lazy terminal: it ends with the literal's first occurrence, and then the grammar continues. A
-model's special tokens are never text; where a literal holds one, the grammar names the token itself.
+model's special tokens are never text; if a literal contains one, the grammar names the token itself.
 """
 
 import json
@@ -29,10 +29,10 @@ def structural_tag_grammar(language: Language, special_tokens: Mapping[str, int]
 
     Args:
         language: its text is the tag, as JSON.
-        special_tokens: ids of the tokens that are no text, by name.
+        special_tokens: ids of the tokens that are not text, by name.
 
     Raises:
-        InvalidRequest: it is no structural tag, or has parts that are not supported.
+        InvalidRequest: it is not a structural tag, or has parts that are not supported.
     """
     try:
         tag = json.loads(language.text)
@@ -46,7 +46,7 @@ def structural_tag_grammar(language: Language, special_tokens: Mapping[str, int]
 
 
 def _newer(tag: Json) -> Json:
-    """Return the newer notation of an older structural tag."""
+    """Return an older structural tag in the newer notation."""
     triggers = _field(tag, "triggers", list, "structural_tag")
     tags = []
     for structure in _field(tag, "structures", list, "structural_tag"):
@@ -58,7 +58,7 @@ def _newer(tag: Json) -> Json:
 
 
 class _Writer:
-    """Writes rules; each format becomes an expression that may stand in another rule."""
+    """Writes the grammar's rules; each format becomes an expression that other rules may contain."""
 
     def __init__(self, language: Language, special_tokens: Mapping[str, int]) -> None:
         self.rules: list[str] = []
@@ -87,7 +87,7 @@ class _Writer:
         return write(form, depth + 1)
 
     def _tag(self, form: Json, depth: int, skipped: str = "") -> str:
-        """Return the expression of a tag behind the first characters of its begin, which were read already."""
+        """Return the expression of a tag without the first characters of its begin, which were read already."""
         begin, ends = _field(form, "begin", str, "tag"), form.get("end")
         ends = ends if isinstance(ends, list) else [ends]
         if not ends or not all(isinstance(end, str) for end in ends):
@@ -117,7 +117,7 @@ class _Writer:
         return f"({' | '.join(self.format(element, depth) for element in elements)})"
 
     def _triggered(self, form: Json, depth: int) -> str:
-        """Return free text in which each trigger begins one of the tags."""
+        """Return the expression of free text in which each trigger begins one of the tags."""
         triggers, tags = _elements(form, "triggers", "triggered_tags"), _elements(form, "tags", "triggered_tags")
         calls = []
         for tag in tags:
@@ -125,7 +125,7 @@ class _Writer:
             trigger = next((trigger for trigger in triggers if isinstance(trigger, str) and begin.startswith(trigger)), "")
             if not trigger:
                 raise refusal(f"No trigger begins the tag {begin!r}; triggers: {json.dumps(triggers)}.")
-            # A special token cannot be cut: where the trigger ends in one, all of it is the trigger.
+            # A special token cannot be cut: if the trigger ends inside one, the whole token is the trigger.
             trigger = next((token for token in self._special_tokens if begin.startswith(token)), trigger)
             calls.append(f"{self._text_until(trigger)} {self._tag(tag, depth, trigger)}")
         one = self._rule(" | ".join(calls))
@@ -134,7 +134,7 @@ class _Writer:
         return f"({one}{'+' if form.get('at_least_one') else '*'} TEXT)"
 
     def _separated(self, form: Json, depth: int) -> str:
-        """Return tags with a separator between them and nothing else."""
+        """Return the expression of tags with a separator between them and nothing else."""
         one = self._rule(" | ".join(self._tag(tag, depth) for tag in _elements(form, "tags", "tags_with_separator")))
         separator = self._literal(_field(form, "separator", str, "tags_with_separator"))
         many = one if form.get("stop_after_first") else f"({one} ({separator} {one})*)"
@@ -144,7 +144,7 @@ class _Writer:
         return f"%json {json.dumps(prepared_schema(schema, self._language))}"
 
     def _text_until(self, literal: str) -> str:
-        """Return free text up to and with the first occurrence of a literal."""
+        """Return the expression of free text up to and including the first occurrence of a literal."""
         special = self._special_tokens.get(literal)
         if special is not None:
             return self._rule(f"TEXT <[{special}]>")
@@ -153,7 +153,7 @@ class _Writer:
         return self._rule(f"TEXT {quoted(literal)}", lazy=True)
 
     def _literal(self, text: str) -> str:
-        """Return exactly this text; special tokens in it stand for themselves."""
+        """Return the expression of exactly this text; special tokens in it stand for themselves."""
         pieces = [text]
         for token in self._special_tokens:
             if token in text:
@@ -173,7 +173,7 @@ def _split(piece: str, token: str) -> list[str]:
 
 
 def _head(form: Any) -> str:
-    """Return the literal with which a format begins; InvalidRequest if it has none."""
+    """Return the literal with which a format begins. Raises InvalidRequest if it has none."""
     key = {"const_string": "value", "tag": "begin"}.get(form.get("type", "")) if isinstance(form, dict) else None
     if key is None or not form.get(key):
         raise refusal("any_text in a sequence must be its last element or stand before a const_string or a tag.")

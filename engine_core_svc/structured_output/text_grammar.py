@@ -1,6 +1,6 @@
 """Text grammars: converts regular expressions, choices and grammars to llguidance's form.
 
-A grammar may be written as Lark or as EBNF (llama.cpp's GBNF, `root ::= ...`); its rules show which.
+A grammar may be written as Lark or as EBNF (llama.cpp's GBNF, `root ::= ...`); the syntax of its rules decides which it is.
 """
 
 import json
@@ -12,18 +12,18 @@ from llguidance.gbnf_to_lark import gbnf_to_lark, is_lark_syntax
 from tetrad.engine_core_svc.structured_output.constraint import Language, refusal
 
 _MAX_EBNF_CHARS = 64 << 10
-"""The converter is plain Python, slow enough to matter beyond this."""
+"""Maximum length of an EBNF grammar, in characters; the converter is plain Python and too slow for longer ones."""
 
 _UNICODE_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))")
 
 
 def regex_grammar(language: Language) -> str:
-    """Return the grammar of the texts that match as a whole."""
+    """Return the grammar of the texts that match the expression as a whole."""
     return LLMatcher.grammar_from_regex(language.text)
 
 
 def choice_grammar(language: Language) -> str:
-    """Return the grammar of a JSON list of texts: one terminal, which stays fast for many thousands."""
+    """Return the grammar of a JSON list of texts: one terminal, which stays fast for many thousands of texts."""
     choices = json.loads(language.text)
     if not any(choices):
         raise refusal("choice must have an entry that is not empty.")
@@ -31,7 +31,7 @@ def choice_grammar(language: Language) -> str:
 
 
 def grammar(language: Language) -> str:
-    """Return a grammar in Lark notation, converted from EBNF if need be; InvalidRequest if it is neither."""
+    """Return a grammar in Lark notation, converted from EBNF if necessary. Raises InvalidRequest if it is neither."""
     if is_lark_syntax(language.text):
         return language.text
     if "::=" not in language.text:
@@ -50,6 +50,6 @@ def quoted(text: str) -> str:
 
 
 def _plain(match: re.Match[str]) -> str:
-    """Return the character that an escape beyond ASCII stands for: the converter drops leading zeros of escapes."""
+    """Return the character of an escape beyond ASCII, since the converter drops leading zeros of escapes."""
     code = int(match[2] or match[3], 16)
     return match[1] + chr(code) if 0x80 <= code <= 0x10FFFF and not 0xD800 <= code < 0xE000 else match[0]

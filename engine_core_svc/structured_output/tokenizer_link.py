@@ -1,7 +1,7 @@
 """Tokenizer link: fetches the model's vocabulary from a tokenizer service when the first constrained request needs it.
 
-Engine cores start and serve without a tokenizer; only constrained requests are refused then. Of several equal tokenizers the
-first answer is taken, and kept. A tokenizer that is lost meanwhile is asked again, once it has restarted.
+Engine cores start and serve without a tokenizer; then only constrained requests are refused. Of several equal tokenizers the
+first answer is used and kept. If the connection to a tokenizer is lost, the request to it is repeated.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from tetrad.services.tls.identity import TlsFiles
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-# The codes of a connection whose bytes were damaged; a tokenizer's own errors of these codes have details.
+# Status codes after damaged bytes on a connection; a tokenizer's own errors with these codes have details.
 _BROKEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 _RETRY_S = 0.2
 
@@ -36,12 +36,12 @@ class TokenizerLink:
     """The connections to the tokenizers, opened when first needed.
 
     Args:
-        targets: their addresses; none: there is no tokenizer.
-        vocab_size: of the model.
-        max_message_bytes: of the channels.
-        timeout_s: how long it may take until one of them has answered, lost ones included.
+        targets: their addresses; empty: there is no tokenizer.
+        vocab_size: size of the model's vocabulary.
+        max_message_bytes: maximum size of a message on the channels.
+        timeout_s: maximum seconds until one of them has answered, including repeated requests.
         tls: identity of this process; None: connections are plain.
-        carrier: to the tokenizers.
+        carrier: connects to the tokenizers.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class TokenizerLink:
         """Return the model's vocabulary.
 
         Raises:
-            Unsupported: no tokenizer is configured, or one that cannot be used.
-            Unavailable: none can be reached.
+            Unsupported: no tokenizer is configured, or the tokenizer cannot be used.
+            Unavailable: no tokenizer can be reached.
         """
         if not self._targets:
             raise Unsupported(
@@ -77,7 +77,7 @@ class TokenizerLink:
         if self._fetching is None:
             self._fetching = asyncio.create_task(self._fetch(), name="vocabulary.fetch")
             self._fetching.add_done_callback(self._note_fetched)
-        # However many wait, it is fetched once, and fails once for all of them; one that goes away does not end it.
+        # It is fetched once for all waiting callers, and fails once for all; a cancelled caller does not cancel it.
         return await asyncio.shield(self._fetching)
 
     def _note_fetched(self, task: asyncio.Task[Vocabulary]) -> None:
@@ -114,7 +114,7 @@ class TokenizerLink:
 
 
 async def _first_answer(stubs: Sequence[tokenizer_pb2_grpc.TokenizerServiceStub]) -> _Answer:
-    """Return the tokenizer that answers first, and its answer. AioRpcError if every tokenizer refuses."""
+    """Return the tokenizer that answers first, and its answer. Raises AioRpcError if every tokenizer refuses."""
     asking = [asyncio.create_task(_ask(stub)) for stub in stubs]
     refusal: grpc.aio.AioRpcError | None = None
     try:
@@ -122,7 +122,7 @@ async def _first_answer(stubs: Sequence[tokenizer_pb2_grpc.TokenizerServiceStub]
             try:
                 return await answering
             except grpc.aio.AioRpcError as error:
-                refusal = error  # another one may do better
+                refusal = error  # another tokenizer may answer
     finally:
         for task in asking:
             task.cancel()
@@ -132,7 +132,7 @@ async def _first_answer(stubs: Sequence[tokenizer_pb2_grpc.TokenizerServiceStub]
 
 
 async def _ask(stub: tokenizer_pb2_grpc.TokenizerServiceStub) -> _Answer:
-    """Return a tokenizer and its answer, however often it is lost before. AioRpcError if it refuses."""
+    """Return a tokenizer and its answer; try again if the connection is lost. Raises AioRpcError if it refuses."""
     while True:
         try:
             return stub, await stub.GetInfo(tokenizer_pb2.GetInfoRequest(), wait_for_ready=True)

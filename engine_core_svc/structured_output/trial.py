@@ -1,4 +1,4 @@
-"""Trial: compiles constraints in a sandboxed process first; see trial_process.py for the other side."""
+"""Trial: compiles constraints in a sandboxed process first; trial_process.py runs in that process."""
 
 import dataclasses
 import json
@@ -11,10 +11,10 @@ _MEMORY_BYTES = 3 << 30
 
 
 class Trial:
-    """Tries languages. Used by one thread; `interrupt` may come from another.
+    """Compiles languages on trial. Used by one thread; `interrupt` may be called by another thread.
 
     Args:
-        timeout_s: how long one language may take.
+        timeout_s: maximum seconds for one language.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -24,11 +24,11 @@ class Trial:
         self._sandbox = Sandbox(module, memory_bytes=_MEMORY_BYTES, timeout_s=timeout_s, hello=self._hello)
 
     def attempt(self, language: Language, vocabulary: Vocabulary) -> None:
-        """Return if a language can be compiled and followed.
+        """Compile and follow a language in the other process.
 
         Raises:
-            InvalidRequest: it cannot, or takes too long or too much to try.
-            InternalError: the process does not start.
+            InvalidRequest: the language cannot be compiled, or takes too much time or memory.
+            InternalError: the process cannot be started.
         """
         self._vocabulary = vocabulary
         try:
@@ -42,7 +42,7 @@ class Trial:
             raise refusal(error)
 
     def interrupt(self) -> None:
-        """Let the attempt that runs, and every later one, fail."""
+        """Make the present attempt, and every later one, fail."""
         self._sandbox.interrupt()
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """`python -m tetrad.engine_core_svc.structured_output.trial_process MEMORY_BYTES ALARM_S`: tries constraints, one at a time.
 
 A constraint is untrusted, and llguidance compiles it in native code: a chain of a few thousand rules overflows its stack, and
-some grammars keep it busy for minutes. This process may be lost without harm. A constraint that compiles here is compiled
-again in the engine core, with a larger stack. The vocabulary is sent first, then languages: see services/sandbox/process.py.
+some grammars take minutes. A crash of this process does no harm. A constraint that compiles here is compiled again in the
+engine core, with a larger stack. The vocabulary is sent first, then languages: see services/sandbox/process.py.
 """
 
 import json
@@ -19,12 +19,12 @@ from tetrad.services.errors import TetradError
 from tetrad.services.sandbox.process import serve_frames
 
 _STACK_BYTES = 4 << 20
-"""Half of what threads of the engine core have."""
+"""Stack size of the thread that compiles: half of that of the engine core's threads."""
 _NUM_STEPS = 8
 
 
 def attempt(language: Language, vocabulary: Vocabulary) -> str | None:
-    """Compile a language and follow it for a few tokens; return why that fails, or None."""
+    """Compile a language and follow it for a few tokens; return the reason if that fails, otherwise None."""
     try:
         state = GrammarState(Constraint(language), CompiledGrammar(language, vocabulary))
         filler = InlineFiller()
