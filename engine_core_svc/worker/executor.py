@@ -1,7 +1,7 @@
-"""Executor: carries plans to the worker and results back over its Execute stream.
+"""Executor: sends plans to the worker and receives results, over its Execute stream.
 
-Called by the step loop, on the event loop. Results are queued and `on_change` is called; nothing here waits for a step. When
-the stream ends, breaks, delivers an invalid result or nothing for too long, `lost` has the reason, and recovery makes a new
+Called by the step loop, on the event loop. Results are queued and `on_change` is called; no method waits for a step. When the
+stream ends, breaks, delivers an invalid result or nothing for too long, `lost` has the reason, and recovery makes a new
 executor. Knows nothing of requests.
 """
 
@@ -31,15 +31,15 @@ log = get_logger()
 
 
 class Executor:
-    """A PlanStream to one rank: its Execute stream.
+    """A PlanStream to one rank, over the rank's Execute stream.
 
     Args:
-        channel: to the worker; stays the caller's.
-        depth: steps that may be in flight.
-        epoch: of this engine core.
-        vocab_size: of the worker's model.
-        step_timeout_s: longest time without a result while plans are in flight.
-        on_change: called on the event loop when a result is there or the stream is lost.
+        channel: channel to the worker; the caller closes it.
+        depth: maximum number of steps in flight.
+        epoch: epoch of this engine core.
+        vocab_size: size of the model's vocabulary.
+        step_timeout_s: maximum seconds without a result while plans are in flight.
+        on_change: called on the event loop when a result has arrived or the stream is lost.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class Executor:
         self.shares_params = self.verifies_drafts = False
 
     async def start(self) -> None:
-        """Open the stream and shake hands.
+        """Open the stream and exchange hello and ready.
 
-        Raises what the worker answers, Unavailable if it does not answer, FailedPrecondition for another revision.
+        Raises the worker's error, Unavailable if it does not answer, FailedPrecondition for another schema revision.
         """
         call = self._stub.Execute(wait_for_ready=True)
         hello = worker_pb2.ExecuteHello(schema_revision=SCHEMA_REVISION, contract_revision=CONTRACT_REVISION, epoch=self._epoch)
@@ -82,7 +82,7 @@ class Executor:
         except TimeoutError:
             call.cancel()
             raise Unavailable(f"The worker did not open its Execute stream within {_HANDSHAKE_TIMEOUT_S:g} s.") from None
-        except asyncio.InvalidStateError:  # it ended before the hello was written
+        except asyncio.InvalidStateError:  # the stream ended before the hello was written
             raise Unavailable("The worker refused the Execute stream.") from None
         except grpc.RpcError as error:
             raise from_rpc_error(error) from error
@@ -110,23 +110,23 @@ class Executor:
 
     @property
     def num_in_flight(self) -> int:
-        """Plans whose result was not taken yet."""
+        """The number of plans whose results were not taken yet."""
         return len(self._unanswered) + len(self._results)
 
     def dispatch(self, plan: SchedulerOutput) -> None:
-        """Send a plan; its result comes in the same order."""
+        """Send a plan; results arrive in the order of the plans."""
         if not self._unanswered:
             self._watchdog.watch()
         self._unanswered.add(plan)
         self._outbound.put_nowait(encode_plan(plan, shares_params=self.shares_params))
 
     def take_results(self) -> list[ModelRunnerOutput]:
-        """Return the results that have come since the last call."""
+        """Return the results that have arrived since the last call."""
         results, self._results = self._results, []
         return results
 
     async def close(self) -> None:
-        """End the stream: in good order if the worker answers within a moment. The worker then forgets every request."""
+        """End the stream, without an error if the worker answers within 1 s. The worker then forgets every request."""
         self._watchdog.close()
         if self._call is None:
             return
@@ -140,13 +140,13 @@ class Executor:
         await asyncio.gather(self._reader, self._writer, return_exceptions=True)
 
     async def _write(self, call: grpc.aio.StreamStreamCall) -> None:
-        """Send plans in order; when the stream breaks, the reader says why."""
+        """Send plans in order; when the stream breaks, the reader reports the reason."""
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
             while True:
                 await call.write(await self._outbound.get())
 
     async def _read(self, call: grpc.aio.StreamStreamCall) -> None:
-        """Put results aside until the stream ends; a worker that sends anything else is given up."""
+        """Queue results until the stream ends; any other message from the worker is a loss."""
         try:
             while (response := await call.read()) is not grpc.aio.EOF:
                 self._take(response)
@@ -160,7 +160,7 @@ class Executor:
             self._lose(Loss(InternalError(f"The worker's result could not be read: {error}."), is_crash=True))
 
     def _take(self, response: worker_pb2.ExecuteResponse | None) -> None:
-        if response is None:  # what gRPC makes of bytes that are no message
+        if response is None:  # gRPC returns None for bytes that are not a message
             raise fault("it sent bytes that are no ExecuteResponse")
         if not response.HasField("output"):
             raise fault("it sent something other than a result")
@@ -178,7 +178,7 @@ class Executor:
         self._lose(Loss(Unavailable(text, reason="STEP_TIMEOUT"), is_crash=True))
 
     def _lose(self, loss: Loss) -> None:
-        """Give the worker up, for the first reason there is."""
+        """Record the loss of the worker; the first reason stays."""
         self.lost = self.lost or loss
         self._watchdog.rest()
         self._on_change()
@@ -186,6 +186,6 @@ class Executor:
 
 def _loss_of(error: grpc.RpcError) -> Loss:
     mapped = from_rpc_error(error)
-    if isinstance(mapped, FailedPrecondition):  # another engine core has the worker, or its model was changed
+    if isinstance(mapped, FailedPrecondition):  # the worker serves another engine core, or its model was changed
         return Loss(mapped, is_crash=False)
     return Loss(mapped, is_crash=None if error.code() in _CUT else True)

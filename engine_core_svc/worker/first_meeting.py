@@ -1,7 +1,8 @@
 """First meeting: limits how long an engine core waits for the ranks of its group to meet for the first time.
 
-A lone worker is waited for without a limit, so that services may start in any order. A group has an address for each rank, and
-a wrong address is more likely than a late worker: the engine core ends with the reason. Later meetings are those of recovery.
+The engine core waits for a single worker without a limit, so that services may start in any order. A group has an address for
+each rank, and a wrong address is more likely than a late worker: after the limit, the engine core ends with the reason. Later
+meetings have the limit of recovery.
 """
 
 from collections.abc import Coroutine
@@ -17,11 +18,11 @@ T = TypeVar("T")
 
 
 class FirstMeeting:
-    """The attempts to meet, until one succeeds.
+    """The attempts of a group to meet, until one succeeds.
 
     Args:
-        num_ranks: of the group; one rank has no limit.
-        timeout_s: from the first attempt on, in running time.
+        num_ranks: number of ranks of the group; a single rank has no limit.
+        timeout_s: limit in seconds of running time, from the first attempt on.
     """
 
     def __init__(self, num_ranks: int, timeout_s: float) -> None:
@@ -31,7 +32,7 @@ class FirstMeeting:
         self._has_met = num_ranks == 1
 
     async def within_limit(self, attempt: Coroutine[Any, Any, T]) -> T:
-        """Return an attempt's result; DeadlineExceeded if it fails like all before it and the time is over."""
+        """Return an attempt's result. Raises DeadlineExceeded if no attempt has succeeded and the limit has passed."""
         if not self._has_met and self._timer is None:
             self._timer = RunningTimer(self._timeout_s, self._expire)
         try:
@@ -48,7 +49,7 @@ class FirstMeeting:
         return result
 
     def close(self) -> None:
-        """Stop counting the time."""
+        """Stop the timer."""
         self._is_overdue = False
         if self._timer is not None:
             self._timer.cancel()

@@ -1,8 +1,8 @@
 """WorkerGroup: the interface of an engine core to its workers: one or many ranks that hold one model and answer each step once.
 
-The engine brings a group up, opens a stream of plans to it, and opens another one after each loss. Plans and results are the
-core's own values, so a group may also run in the same process without any messages. WorkerLink is the group over a carrier. A
-rank that fails fails its group: the engine then recovers the group as a whole.
+The engine prepares a group (`bring_up`), opens a stream of plans to it, and opens another one after each loss. Plans and
+results are the core's own values, so a group may also run in the same process without any messages. WorkerLink is the group
+over a carrier. If one rank fails, its group fails: the engine then recovers the group as a whole.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ _FLOAT32_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """The workers' description of themselves and their model; messages to and from them have at most max_message_bytes."""
+    """The workers' description of themselves and of their model; messages to and from them have at most max_message_bytes."""
 
     device: str
     dtype: str
@@ -32,30 +32,30 @@ class WorkerFacts:
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     weights_dtype: str = ""
     pooling: PoolingFacts | None = None  # None: the model generates
-    takes_embeddings: bool = False  # in place of token ids
+    takes_embeddings: bool = False  # whether prompts may have embeddings in place of token ids
     hidden_size: int = 0
     verifies_drafts: bool = False
 
     def settings_for_model(self, settings: EngineCoreSettings) -> EngineCoreSettings:
-        """Return the settings as the model can have them: an encoder computes a prompt in one step and caches nothing."""
+        """Return the settings adapted to the model: an encoder computes a prompt in one step and caches nothing."""
         if self.pooling is None or self.pooling.is_causal:
             return settings
         return settings.model_copy(update={"enable_chunked_prefill": False, "enable_prefix_caching": False, "swap_space": 0})
 
     @property
     def answer_row_bytes(self) -> int:
-        """Bytes of the answer for one token, in a pooling task of tokens; 0: the model does not pool."""
+        """The bytes of the answer for one token, in a task that pools single tokens; 0: the model does not pool."""
         pooling = self.pooling
         return 0 if pooling is None else _FLOAT32_BYTES * max(pooling.embedding_size, pooling.num_labels)
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Why a group is given up.
+    """The loss of a group.
 
     Attributes:
-        error: for people, and for requests that cannot go on.
-        is_crash: whether what ran may be to blame; None: only if another instance answers next time.
+        error: the reason, for people and for requests that cannot continue.
+        is_crash: whether a running request may have caused it; None: only if another instance answers next time.
     """
 
     error: TetradError
@@ -67,8 +67,8 @@ class Pause:
     """The pause of an engine.
 
     Attributes:
-        is_paused: new requests wait.
-        finishes_running: those that run may finish; else they are frozen.
+        is_paused: whether new requests are held.
+        finishes_running: whether running requests may finish; otherwise they are held, too.
     """
 
     is_paused: bool = False
@@ -76,12 +76,12 @@ class Pause:
 
 
 class PlanStream(Protocol):
-    """Plans out, results in, in the same order. Nothing here waits for a step.
+    """Sends plans to a group and receives their results, in the same order. No method waits for a step.
 
     Attributes:
-        lost: why the group is given up; None while it is not. The stream is of no more use then.
-        instance_id: which processes answer; empty: they do not say.
-        shares_params: whether they read parameters that several requests of a plan share.
+        lost: the loss of the group; None: it is connected. A lost stream cannot be used any more.
+        instance_id: identifies the workers' processes; empty: unknown.
+        shares_params: whether the workers read parameters that several requests of a plan share.
         verifies_drafts: whether plans may have draft tokens.
     """
 
@@ -96,13 +96,13 @@ class PlanStream(Protocol):
 
     @property
     def num_in_flight(self) -> int:
-        """Plans whose result was not taken yet."""
+        """The number of plans whose results were not taken yet."""
 
     def dispatch(self, plan: SchedulerOutput) -> None:
-        """Hand a plan to every rank."""
+        """Send a plan to the group."""
 
     def take_results(self) -> list[ModelRunnerOutput]:
-        """Return the results that arrived since the last call, one a step, whatever the number of ranks."""
+        """Return the results that have arrived since the last call, one per step for any number of ranks."""
 
     async def close(self) -> None:
         """End the stream; the workers then forget every request."""
@@ -112,8 +112,8 @@ class WorkerGroup(Protocol):
     """The workers of one engine core.
 
     Attributes:
-        epoch: of this engine core; workers serve the largest one.
-        pause: of the operator's order that the workers keep for the next engine core; None: no worker has been met yet.
+        epoch: epoch of this engine core; workers serve the engine core with the largest one.
+        pause: the pause that the workers store for the next engine core; None: no worker was connected yet.
     """
 
     epoch: int
@@ -124,7 +124,7 @@ class WorkerGroup(Protocol):
 
     @property
     def num_ranks(self) -> int:
-        """Workers of the group."""
+        """The number of workers of the group."""
 
     @property
     def computes_on_cores(self) -> bool:
@@ -133,48 +133,48 @@ class WorkerGroup(Protocol):
     async def bring_up(self) -> tuple[KVCacheLayout, WorkerFacts]:
         """Make every rank ready for plans; the layout is the same each time.
 
-        Raises Unavailable if a rank is away; a permanent error if the group can never serve the model.
+        Raises Unavailable if a rank cannot be reached; a permanent error if the group can never serve the model.
         """
 
     def require_up(self) -> tuple[KVCacheLayout, WorkerFacts]:
         """Return the layout and facts of the first bring_up, which must have succeeded."""
 
     async def connect(self, on_change: Callable[[], None]) -> PlanStream:
-        """Return an open stream to a group that was brought up for it.
+        """Prepare the group for plans if necessary, and return an open stream to it.
 
         Args:
             on_change: called on the event loop when a result arrives or the stream is lost.
         """
 
     async def sleep(self, level: int) -> None:
-        """Let every rank give its memory up; no stream may be open. Unavailable if one is away."""
+        """Let every rank release its memory; no stream may be open. Raises Unavailable if a rank cannot be reached."""
 
     async def wake_up(self, tags: Sequence[str]) -> bool:
-        """Undo `sleep` for some parts (none: all); return whether something still sleeps."""
+        """Undo `sleep` for some parts (empty: all); return whether any part still sleeps."""
 
     async def keep_pause(self, pause: Pause) -> None:
-        """Make the workers keep this pause."""
+        """Make the workers store this pause."""
 
     async def start_profile(self, prefix: str) -> None:
-        """Record every rank."""
+        """Start a profile of every rank."""
 
     async def stop_profile(self) -> list[str]:
-        """Return the path of each rank's trace, as its own process sees it. NotFound if nothing is recorded."""
+        """Return the path of each rank's trace, on the rank's own machine. Raises NotFound if no profile was started."""
 
     async def collective_rpc(self, method: str, args: str, kwargs: str, *, timeout_s: float | None) -> list[str]:
         """Call a registered method on every rank; return their results, in the order of the ranks.
 
         Args:
-            method: its name.
-            args, kwargs: JSON.
-            timeout_s: longest wait; None: as long as it takes.
+            method: name of the method.
+            args, kwargs: its arguments as JSON.
+            timeout_s: maximum wait in seconds; None: no limit.
         """
 
     async def load_lora(self, adapter: Adapter) -> bytes:
-        """Let every rank load an adapter, beside its steps; return the hash of its files. Raises why one of them cannot."""
+        """Let every rank load an adapter, beside its steps; return the hash of its files. Raises the first error of a rank."""
 
     async def unload_lora(self, adapter: Adapter) -> None:
-        """Let every rank forget an adapter, behind the plans that it has been given."""
+        """Let every rank forget an adapter, after the plans that were sent before."""
 
     async def close(self) -> None:
-        """Let the workers go."""
+        """Close the connections to the workers."""

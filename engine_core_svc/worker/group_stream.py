@@ -1,7 +1,7 @@
-"""Group stream: the Execute streams of a worker group's ranks as one PlanStream.
+"""Group stream: combines the Execute streams of a worker group's ranks to one PlanStream.
 
-Plans go to the leader, rank 0, and results come from it; the leader makes the members compute. The members' streams carry
-nothing: they are open so that the death or the standstill of a member is noticed, and is the loss of the group.
+Plans are sent to the leader, rank 0, which makes the members compute and returns the results. The members' streams carry no
+plans: they are open to detect a member that ends or hangs, which is the loss of the group.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ class GroupStream:
     """A PlanStream to several ranks.
 
     Args:
-        make: makes an executor for each rank, which calls what it is given when a result is there or its stream is lost.
-        on_change: called on the event loop for any of them.
+        make: one function per rank, which makes the rank's executor from the function to call on a change.
+        on_change: called on the event loop when a result has arrived or a stream is lost.
     """
 
     def __init__(self, make: Sequence[Callable[[Callable[[], None]], Executor]], on_change: Callable[[], None]) -> None:
@@ -29,7 +29,7 @@ class GroupStream:
         self.shares_params = self.verifies_drafts = False
 
     async def start(self) -> None:
-        """Open the streams of all ranks, or none; raises what a rank answers."""
+        """Open the streams of all ranks. If one fails, close all and raise its error."""
         try:
             await asyncio.gather(*(executor.start() for executor in self._executors))
         except BaseException:

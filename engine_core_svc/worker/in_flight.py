@@ -1,8 +1,8 @@
-"""In flight: the plans that a worker has not answered yet, and the check of its results against them.
+"""In flight: the plans that a worker has not answered yet; checks its results against them.
 
 Used by one executor. A result that does not belong to the oldest plan, or names requests that this plan does not run, would
-corrupt the scheduler's state: the worker loses its connection. An error in the part of one request (result_check.py) fails
-that request alone. Knows keys and token ids; no streams.
+corrupt the scheduler's state: the engine core closes the connection. An error in the part of one request (result_check.py)
+fails only that request. Knows keys and token ids; knows no streams.
 """
 
 from collections import deque
@@ -16,36 +16,36 @@ log = get_logger()
 
 
 class InFlight:
-    """Plans in order, the oldest first.
+    """The unanswered plans in order, the oldest first.
 
     Args:
-        vocab_size: token ids are smaller.
+        vocab_size: size of the vocabulary; token ids are smaller.
     """
 
     def __init__(self, vocab_size: int) -> None:
         self._check = ResultCheck(vocab_size)
         self._plans: deque[SchedulerOutput] = deque()
-        # Requests that have failed: plans made before that was known still name them, and results may or may not.
+        # Failed requests: plans made before the failure was known still name them; results may name them or not.
         self._failed: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._plans)
 
     def add(self, plan: SchedulerOutput) -> None:
-        """Note a plan that is sent."""
+        """Add a plan that is sent now."""
         self._plans.append(plan)
 
     def take(self, result: ModelRunnerOutput) -> None:
-        """Remove the oldest plan, which this result must answer; InternalError, reason WORKER_FAULT, if it does not.
+        """Remove the oldest plan, which this result must answer. Raises InternalError with reason WORKER_FAULT if it does not.
 
-        A request for which the result is wrong fails; only its failure stays in the result.
+        If the part of one request is wrong, that request fails; only its failure stays in the result.
         """
         plan = self._plans.popleft() if self._plans else None
         if plan is None or result.step_id != plan.step_id:
             raise fault(f"it answered step {result.step_id}, but step {plan.step_id if plan else 'none'} was next")
         if strangers := _find_strangers(plan, result):
             raise fault(f"its result of step {plan.step_id} names requests {sorted(strangers)}, which the step does not have")
-        # Not when that plan is sent: those before it still name the request in vain.
+        # Done at the plan's result, not when it is sent: earlier plans still name the failed request.
         self._failed.difference_update(plan.removed_keys)
         self._check.note_plan(plan)
         for key, problem in self._check.find_problems(plan, result).items():
@@ -58,7 +58,7 @@ class InFlight:
 
 
 def _find_strangers(plan: SchedulerOutput, result: ModelRunnerOutput) -> set[int]:
-    """Return the keys of requests that a result names and its plan does not. The usual result names those that sample."""
+    """Return the keys of requests that a result names and its plan does not. Usually it names those that sample."""
     named = {*result.failures, *result.logprobs, *result.prompt_logprobs, *result.pooling_outputs}
     if result.keys != plan.sampling_keys:
         named.update(result.keys)
@@ -71,5 +71,5 @@ def request_fault(problem: str) -> InternalError:
 
 
 def fault(what: str) -> InternalError:
-    """Return the error of a worker that does not keep to the contract."""
+    """Return the error of a worker that violates the contract."""
     return InternalError(f"The worker does not keep to its contract: {what}.", reason="WORKER_FAULT")

@@ -20,13 +20,13 @@ _SUPPORTED = {
 
 
 def tokens_per_block(groups: Sequence[worker_pb2.KvCacheGroup], block_size: int) -> int:
-    """Return the tokens per block of a worker that was asked for `block_size`: more, where a block has room for a state."""
+    """Return the worker's tokens per block when `block_size` was requested: more if a block must hold a state."""
     sizes = [group.block_size for group in groups if group.kind == types_pb2.KV_CACHE_KIND_STATE and group.block_size]
     return max(sizes, default=block_size)
 
 
 def decode_groups(groups: Sequence[worker_pb2.KvCacheGroup], block_size: int) -> tuple[KvGroup, ...]:
-    """Return the groups of a worker whose blocks have `block_size` tokens; FailedPrecondition if some have not."""
+    """Return a worker's KV groups. Raises FailedPrecondition if a group's blocks do not have `block_size` tokens."""
     for number, group in enumerate(groups):
         if group.kind not in _SUPPORTED:
             name = types_pb2.KvCacheKind.Name(group.kind)
@@ -41,7 +41,7 @@ def decode_groups(groups: Sequence[worker_pb2.KvCacheGroup], block_size: int) ->
 
 
 def block_size_bytes(groups: Sequence[worker_pb2.KvCacheGroup]) -> int:
-    """Return the bytes of a block of any group, 0 if there is no group; FailedPrecondition if they differ."""
+    """Return the bytes of a block, equal for all groups; 0 without a group. Raises FailedPrecondition if they differ."""
     if not groups:
         return 0
     sizes = {group.block_size_bytes for group in groups}
@@ -53,11 +53,11 @@ def block_size_bytes(groups: Sequence[worker_pb2.KvCacheGroup]) -> int:
 
 
 def least_room(block_sizes: Sequence[int], available: Sequence[int]) -> tuple[int, int]:
-    """Return the bytes of the largest block of any rank, and for how many bytes of such blocks every rank has room.
+    """Return the bytes of the largest block of any rank, and how many bytes of such blocks every rank can hold.
 
     Args:
         block_sizes: bytes of a block, by rank: stages have different numbers of layers. 0: unknown.
-        available: bytes, by rank.
+        available: available bytes, by rank.
     """
     largest = max(block_sizes)
     if not min(block_sizes):

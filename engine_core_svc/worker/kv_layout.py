@@ -1,6 +1,6 @@
 """KV layout: computes the number of KV blocks and the longest sequence from settings and the worker's measurements.
 
-Measured values are results, not settings. Rule: a lone request of max_model_len tokens always fits, or the start fails.
+Measured values are results, not settings. Rule: one request of max_model_len tokens always fits; otherwise the start fails.
 """
 
 from bisect import bisect_right
@@ -14,21 +14,21 @@ from tetrad.services.errors import FailedPrecondition, InvalidRequest
 _GIB = 1 << 30
 _MIB = 1 << 20
 _DEFAULT_STEP = 2048
-"""Tokens of a step, as vLLM's default."""
+"""Maximum number of tokens of a step, vLLM's default."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVCacheLayout:
-    """Fixed for the life of an engine core.
+    """The layout of the KV cache, fixed for the lifetime of an engine core.
 
     Attributes:
-        num_blocks: the null block included.
+        num_blocks: number of blocks, the null block included.
         block_size: tokens per block.
-        max_model_len: longest prompt plus output, in tokens.
-        max_num_batched_tokens: tokens computed in one step.
-        num_host_blocks: of the second tier; 0: there is none.
-        cache_dtype: type of keys and values, as the worker calls it; empty: unknown.
-        groups: block tables of each request.
+        max_model_len: maximum number of tokens of prompt plus output.
+        max_num_batched_tokens: maximum number of tokens computed in one step.
+        num_host_blocks: number of blocks of the second tier; 0: there is none.
+        cache_dtype: the worker's name for the type of keys and values; empty: unknown.
+        groups: the KV groups; each request has one block table per group.
     """
 
     num_blocks: int
@@ -41,7 +41,7 @@ class KVCacheLayout:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of sequences of max_model_len that all blocks together hold at one time; 0: the model keeps none."""
+        """The number of tokens that all blocks hold, in sequences of max_model_len; 0: the model keeps no keys and values."""
         if not self.groups:
             return 0
         longest = blocks_of_sequence(self.groups, self.max_model_len, self.block_size, self.max_num_batched_tokens)
@@ -58,20 +58,20 @@ def plan_layout(
     groups: Sequence[KvGroup] = ONE_GROUP,
     block_size: int | None = None,
 ) -> KVCacheLayout:
-    """Return the layout.
+    """Return the layout for these settings and measurements.
 
     Args:
-        settings: of the engine core.
-        block_size_bytes: of one block, in whatever group; 0: unknown.
-        available_bytes: for all blocks.
-        max_position_embeddings: of the model.
+        settings: settings of the engine core.
+        block_size_bytes: bytes of one block, equal for all groups; 0: unknown.
+        available_bytes: bytes available for all blocks.
+        max_position_embeddings: the model's maximum sequence length, in tokens.
         cache_dtype, groups: see KVCacheLayout.
-        block_size: tokens per block, if not those of the settings.
+        block_size: tokens per block; None: those of the settings.
 
     Raises:
-        InvalidRequest: max_model_len is longer than the model was made for or, without chunked prefill, than a step; or
-            swap_space has no use.
-        FailedPrecondition: the blocks cannot hold one sequence of max_model_len; the message names the numbers.
+        InvalidRequest: max_model_len is longer than the model allows or, without chunked prefill, than a step; or swap_space
+            cannot be used.
+        FailedPrecondition: the blocks cannot hold one sequence of max_model_len tokens; the message names the numbers.
     """
     wanted = settings.max_model_len
     max_model_len = wanted if isinstance(wanted, int) else max_position_embeddings
@@ -86,7 +86,7 @@ def plan_layout(
         return blocks_of_sequence(groups, num_tokens, block_size, max_step_tokens)
 
     blocks_that_fit = available_bytes // block_size_bytes if block_size_bytes else 1 << 20
-    # No more than max_num_seqs sequences of full length could ever use; beside the null block there is always one.
+    # At most what max_num_seqs sequences of full length can use, and at least one block beside the null block.
     most_blocks = max(settings.max_num_seqs * blocks_for(max_model_len), 1) + 1
     num_blocks = settings.num_gpu_blocks_override or min(blocks_that_fit, most_blocks)
     capacity = bisect_right(range(max_model_len + 1), num_blocks - 1, key=blocks_for) - 1
@@ -111,7 +111,7 @@ def plan_layout(
 
 
 def _in_bytes(settings: EngineCoreSettings, block_size_bytes: int, available_bytes: int, num_blocks: int) -> str:
-    """Return the needed and the available memory as text; empty where an option decides on the number of blocks."""
+    """Return the needed and the available memory as text; empty if an option sets the number of blocks."""
     if settings.num_gpu_blocks_override or not block_size_bytes:
         return ""
     needed = (1 + num_blocks) * block_size_bytes
@@ -119,7 +119,7 @@ def _in_bytes(settings: EngineCoreSettings, block_size_bytes: int, available_byt
 
 
 def largest_step(settings: EngineCoreSettings, max_position_embeddings: int) -> int:
-    """Return the maximum number of tokens that a step may have, before it is known how long a sequence may be."""
+    """Return the maximum number of tokens of a step, before the maximum length of a sequence is known."""
     if settings.max_num_batched_tokens is not None:
         return settings.max_num_batched_tokens
     if settings.enable_chunked_prefill:
@@ -129,7 +129,10 @@ def largest_step(settings: EngineCoreSettings, max_position_embeddings: int) -> 
 
 
 def _check_step(settings: EngineCoreSettings, max_model_len: int) -> int:
-    """Return the tokens of a step; without chunked prefill a whole sequence must fit, or it would wait for ever."""
+    """Return the maximum number of tokens of a step.
+
+    Without chunked prefill a whole sequence must fit it, since it would wait for ever; raises InvalidRequest if it does not.
+    """
     num_tokens = largest_step(settings, max_model_len)
     if num_tokens < max_model_len and not settings.enable_chunked_prefill:
         raise InvalidRequest(

@@ -1,7 +1,8 @@
-"""Worker link: brings a worker group up until it takes plans, the first time and after each loss.
+"""Worker link: prepares a worker group until it accepts plans, the first time and after each loss.
 
-Meet, load the model, size and allocate the KV cache, warm up, open the Execute streams: each for all ranks together. The first
-layout is kept: block tables stay valid across workers. One rank lost is the group lost. Knows nothing of requests.
+The phases are: meet, load the model, size and allocate the KV cache, warm up, open the Execute streams; each phase for all
+ranks together. The first layout is kept, so block tables stay valid across workers. The loss of one rank is the loss of the
+group. Knows nothing of requests.
 """
 
 import asyncio
@@ -41,11 +42,11 @@ class WorkerLink:
     """A WorkerGroup over a carrier.
 
     Args:
-        settings: the engine core's.
-        epoch: of this engine core.
-        carrier: to the workers.
+        settings: settings of the engine core.
+        epoch: epoch of this engine core.
+        carrier: connects to the workers.
 
-    The epoch is raised if the workers' engine core has a larger one when this one first meets them.
+    If the workers report a larger epoch at the first meeting, this engine core takes the next larger one.
     """
 
     def __init__(self, settings: EngineCoreSettings, epoch: int, carrier: Carrier = GRPC) -> None:
@@ -56,21 +57,21 @@ class WorkerLink:
         self._pauses = PauseLink(self._leader.stub)
         self._first_meeting = FirstMeeting(len(self._ranks), settings.recovery_timeout_s)
         self._layout: KVCacheLayout | None = None
-        self._groups: Sequence[Sequence[worker_pb2.KvCacheGroup]] = ()  # of that layout, as the ranks described them at first
+        self._groups: Sequence[Sequence[worker_pb2.KvCacheGroup]] = ()  # groups of that layout, by rank, as first reported
         self._facts: WorkerFacts | None = None
         self._is_up = False
 
     @property
     def num_ranks(self) -> int:
-        """Workers of the group."""
+        """The number of workers of the group."""
         return len(self._ranks)
 
     async def bring_up(self) -> tuple[KVCacheLayout, WorkerFacts]:
-        """Make every rank ready for plans; return the layout of its KV cache and what the workers are.
+        """Make every rank ready for plans; return the layout of the KV cache and the facts of the workers.
 
-        Raises Unavailable if a worker is away, goes away or makes no progress meanwhile; DeadlineExceeded if the ranks of a
-        group have not met for the first time within recovery_timeout_s; FailedPrecondition with reason STALE_EPOCH if a newer
-        engine core has one; NotFound, ModelError or another permanent error if they cannot serve the model.
+        Raises Unavailable if a worker cannot be reached, is lost or makes no progress meanwhile; DeadlineExceeded if the ranks
+        of a group have not met for the first time within recovery_timeout_s; FailedPrecondition with reason STALE_EPOCH if a
+        worker serves a newer engine core; NotFound, ModelError or another permanent error if they cannot serve the model.
         """
         try:
             infos = await self._first_meeting.within_limit(self._meet_and_join())
@@ -96,19 +97,19 @@ class WorkerLink:
         return self._pauses.pause
 
     async def keep_pause(self, pause: Pause) -> None:
-        """Make the leader keep this pause, and each one that is brought up later."""
+        """Make the leader store this pause, and each later leader when it is connected."""
         await self._pauses.keep(pause)
 
     @property
     def computes_on_cores(self) -> bool:
-        """Whether the workers that were brought up last have no device of their own."""
+        """Whether the present workers have no device of their own."""
         return self._facts is not None and self._facts.device == "cpu"
 
     async def connect(self, on_change: Callable[[], None]) -> PlanStream:
-        """Return an open stream to workers that were brought up for it."""
+        """Prepare the workers if necessary, and return an open stream to them."""
         if not self._is_up:
             await self.bring_up()
-        self._is_up = False  # whatever ends this stream: the next one finds workers that may have to start over
+        self._is_up = False  # after the end of this stream, workers may have to be prepared again
         makers = [partial(self._executor, rank) for rank in self._ranks]
         stream = makers[0](on_change) if len(makers) == 1 else GroupStream(makers, on_change)
         try:
@@ -118,16 +119,16 @@ class WorkerLink:
         return stream
 
     async def sleep(self, level: int) -> None:
-        """Let every rank give its memory up; no Execute stream may be open. Unavailable if one is without the model."""
+        """Let every rank release its memory; no Execute stream may be open. Raises Unavailable if a rank has no model."""
         try:
             await self._call_all("Sleep", worker_pb2.WorkerLifecycleServiceSleepRequest(level=level))
         except FailedPrecondition as error:
             raise unavailable_if_replaced(error) from error
 
     async def wake_up(self, tags: Sequence[str]) -> bool:
-        """Undo `sleep` for some parts (none: all) and return whether something still sleeps; see worker.proto for errors.
+        """Undo `sleep` for some parts (empty: all); return whether any part still sleeps. See worker.proto for errors.
 
-        Weights that are loaded anew may take as long as the first time, as long as there is progress.
+        Weights that are loaded again may take as long as the first time, if there is progress.
         """
         if not tags or "weights" in tags:
             try:
@@ -138,7 +139,7 @@ class WorkerLink:
         return any(answer.sleeping for answer in answers)
 
     async def start_profile(self, prefix: str) -> None:
-        """Record every rank."""
+        """Start a profile of every rank."""
         await self._call_all("StartProfile", worker_pb2.WorkerLifecycleServiceStartProfileRequest(prefix=prefix))
 
     async def stop_profile(self) -> list[str]:
@@ -147,7 +148,7 @@ class WorkerLink:
         return [answer.path for answer in answers]
 
     async def collective_rpc(self, method: str, args: str, kwargs: str, *, timeout_s: float | None) -> list[str]:
-        """Call a registered method of every rank."""
+        """Call a registered method of every rank; return the results by rank."""
         request = worker_pb2.WorkerLifecycleServiceCollectiveRpcRequest(method=method, args_json=args, kwargs_json=kwargs)
         return [answer.result_json for answer in await self._call_all("CollectiveRpc", request, timeout_s=timeout_s)]
 
@@ -166,7 +167,7 @@ class WorkerLink:
         await asyncio.gather(*(rank.close() for rank in self._ranks))
 
     async def _call_all(self, method: str, request: Any, **options: float | None) -> list[Any]:
-        """Call a unary method of every rank's lifecycle service; the first error as ours."""
+        """Call a unary method of every rank's lifecycle service; raise the first error as a TetradError."""
         return await together(*(rank.call(method, request, **options) for rank in self._ranks))
 
     def _executor(self, rank: RankLink, on_change: Callable[[], None]) -> Executor:
@@ -185,11 +186,11 @@ class WorkerLink:
         return infos
 
     async def _meet(self) -> list[Info]:
-        """Return the workers' descriptions, after checking that this engine core may use them."""
+        """Return the workers' descriptions, after checking that they may serve this engine core."""
         infos = await together(*(rank.info() for rank in self._ranks))
         newest = max(info.epoch for info in infos)
         if newest > self.epoch and self._layout is None:
-            # The one before this, on a host whose clock is ahead, or before the clock was set back. Who starts last has it.
+            # An earlier engine core, on a host whose clock is ahead, or before the clock was set back. The last to start wins.
             self.epoch = newest + 1
         elif newest > self.epoch:
             raise FailedPrecondition(
@@ -201,7 +202,7 @@ class WorkerLink:
         return infos
 
     async def _join(self, infos: Sequence[Info]) -> None:
-        """Let the ranks meet, whatever they have in common already: connections of an earlier group may be broken."""
+        """Let the ranks meet, even if they have met before: connections of an earlier group may be broken."""
         if len(infos) == 1 and not infos[0].HasField("group"):
             return
         self._check_versions([info.version for info in infos])
@@ -219,7 +220,7 @@ class WorkerLink:
         log.info("group.joined", num_ranks=len(infos), group_epoch=group.group_epoch)
 
     def _check_versions(self, versions: Sequence[str]) -> None:
-        """Refuse ranks of several releases: for good at the start, and for a while later, as an update replaces one by one."""
+        """Refuse ranks of different releases: with a permanent error at the start, Unavailable later, during an update."""
         if len(set(versions)) > 1:
             named = ", ".join(f"rank {rank} runs {version}" for rank, version in enumerate(versions))
             text = f"The workers of a group need one release, but {named}; start all of them from one release."
@@ -322,7 +323,7 @@ def _decode_pooling(message: types_pb2.PoolingInfo) -> PoolingFacts:
 
 
 async def together(*calls: Coroutine[Any, Any, T]) -> list[T]:
-    """Return the answers of calls that run at the same time, in order; the first error ends the others."""
+    """Run calls at the same time and return their answers in order; the first error cancels the others."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         return await asyncio.gather(*tasks)

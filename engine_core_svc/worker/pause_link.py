@@ -1,6 +1,6 @@
 """Pause link: stores an operator's pause in the worker, so that the next engine core is paused, too.
 
-Called by the admin service after a command, and by the worker link for each worker that it brings up. The worker is the one
+Called by the admin service after a command, and by the worker link for each worker that it connects. The worker is the only
 peer that outlives its engine core; if both end together, the pause is lost. Knows nothing of scheduling.
 """
 
@@ -19,22 +19,22 @@ log = get_logger()
 
 
 class PauseLink:
-    """The worker's memory of a pause.
+    """The pause that the worker stores.
 
     Args:
-        stub: of the worker.
+        stub: stub of the worker's lifecycle service.
 
     Attributes:
-        pause: how the engine is to be paused; None: no worker has been met yet.
+        pause: the stored pause; None: no worker was connected yet.
     """
 
     def __init__(self, stub: worker_pb2_grpc.WorkerLifecycleServiceStub) -> None:
         self.pause: Pause | None = None
         self._stub = stub
-        self._sending = asyncio.Lock()  # the worker gets orders in their order
+        self._sending = asyncio.Lock()  # sends one pause at a time, in the order of the commands
 
     async def meet(self, info: worker_pb2.WorkerLifecycleServiceGetInfoResponse) -> None:
-        """Adopt the pause that the first worker keeps; make every later worker keep this engine core's."""
+        """Adopt the pause that the first worker stores; make every later worker store that of this engine core."""
         kept = Pause(info.engine_pause.paused, info.engine_pause.finish_running)
         if self.pause is None:
             self.pause = kept
@@ -42,7 +42,7 @@ class PauseLink:
             await self.keep(self.pause)
 
     async def keep(self, pause: Pause) -> None:
-        """Make the worker keep this pause. A worker that is lost gets it when it is brought up again."""
+        """Make the worker store this pause. A lost worker gets it when it is connected again."""
         self.pause = pause
         async with self._sending:
             message = worker_pb2.EnginePause(paused=self.pause.is_paused, finish_running=self.pause.finishes_running)

@@ -18,9 +18,9 @@ from tetrad.services.timers.running_time import running_timeout
 from tetrad.v1 import worker_pb2, worker_pb2_grpc
 
 _ANSWER_TIMEOUT_S = 10.0
-"""For GetInfo, which a worker answers at once whatever its device is doing."""
+"""Timeout in seconds of GetInfo, which a worker answers at once even while its device computes."""
 _JOIN_TIMEOUT_S = 60.0
-"""For the ranks of a group to meet."""
+"""Seconds for the ranks of a group to meet."""
 _JOIN_MARGIN_S = 10.0
 
 log = get_logger()
@@ -30,13 +30,13 @@ Info = worker_pb2.WorkerLifecycleServiceGetInfoResponse
 
 
 class RankLink:
-    """One worker.
+    """The lifecycle calls to one worker.
 
     Args:
-        settings: the engine core's.
-        rank: of the worker in its group.
+        settings: settings of the engine core.
+        rank: rank of the worker in its group.
         target: its address.
-        carrier: to it.
+        carrier: connects to it.
     """
 
     def __init__(self, settings: EngineCoreSettings, rank: int, target: str, carrier: Carrier) -> None:
@@ -46,7 +46,7 @@ class RankLink:
         self.stub = worker_pb2_grpc.WorkerLifecycleServiceStub(self.channel)
 
     async def info(self) -> Info:
-        """Return the worker's description; waits a moment for a worker to be there. Unavailable if none answers."""
+        """Return the worker's description; wait some seconds for a worker that starts. Raises Unavailable if none answers."""
         request = worker_pb2.WorkerLifecycleServiceGetInfoRequest()
         try:
             info: Info = _readable(await self.stub.GetInfo(request, wait_for_ready=True, timeout=_ANSWER_TIMEOUT_S))
@@ -58,7 +58,7 @@ class RankLink:
         return info
 
     async def join(self, group: worker_pb2.WorkerGroup) -> None:
-        """Make the worker meet the others of its group; Unavailable if one of them does not come."""
+        """Make the worker meet the other ranks of its group. Raises Unavailable if one of them is missing."""
         request = worker_pb2.JoinGroupRequest(rank=self.rank, group=group, timeout_s=_JOIN_TIMEOUT_S)
         try:
             await self.stub.JoinGroup(request, timeout=_JOIN_TIMEOUT_S + _JOIN_MARGIN_S)
@@ -78,18 +78,18 @@ class RankLink:
         return model
 
     async def kv_cache_spec(self, request: worker_pb2.GetKvCacheSpecRequest) -> worker_pb2.GetKvCacheSpecResponse:
-        """Return the shape of the worker's KV cache."""
+        """Return the worker's description of its KV cache."""
         timeout_s = self._settings.step_timeout_s
         spec: worker_pb2.GetKvCacheSpecResponse = _readable(await self.stub.GetKvCacheSpec(request, timeout=timeout_s))
         return spec
 
     async def available_bytes(self, request: worker_pb2.DetermineAvailableMemoryRequest) -> int:
-        """Return the memory that the worker's KV blocks may take."""
+        """Return the bytes that the worker's KV blocks may take."""
         answer = _readable(await self.stub.DetermineAvailableMemory(request, timeout=self._settings.step_timeout_s))
         return int(answer.available_bytes)
 
     async def initialize_kv_cache(self, request: worker_pb2.InitializeKvCacheRequest) -> None:
-        """Make the worker allocate its blocks; FailedPrecondition if it has no second tier where one is asked for."""
+        """Make the worker allocate its blocks. Raises FailedPrecondition if it lacks the requested second tier."""
         answer = _readable(await self.stub.InitializeKvCache(request, timeout=self._settings.step_timeout_s))
         if answer.num_host_blocks < request.num_host_blocks:
             raise FailedPrecondition(
@@ -103,12 +103,12 @@ class RankLink:
             pass
 
     async def call(self, method: str, request: Any, *, timeout_s: float | None = -1) -> Any:
-        """Call a unary method of the lifecycle service; its error as ours.
+        """Call a unary method of the lifecycle service. Raises its error as a TetradError.
 
         Args:
-            method: its name.
-            request: its message.
-            timeout_s: longest wait; None: none; -1: that of a step.
+            method: name of the method.
+            request: its request message.
+            timeout_s: maximum wait in seconds; None: no limit; -1: the timeout of a step.
         """
         try:
             return await getattr(self.stub, method)(
@@ -122,7 +122,7 @@ class RankLink:
         await self.channel.close()
 
     async def _progress_of(self, name: str, call: grpc.aio.UnaryStreamCall) -> AsyncIterator[Any]:
-        """Yield a call's messages; Unavailable if the next one does not come in time, however long the whole may take."""
+        """Yield a call's messages. Raises Unavailable if the next one takes longer than a step; the whole has no limit."""
         timeout_s = self._settings.step_timeout_s
         try:
             while True:
@@ -138,7 +138,7 @@ class RankLink:
 
 
 def error_of(error: grpc.RpcError) -> TetradError:
-    """Return our error for a call that failed while a worker was brought up."""
+    """Return the TetradError for a call that failed while a worker was being prepared."""
     mapped = from_rpc_error(error)
     if isinstance(mapped, DeadlineExceeded):
         return Unavailable(f"The worker does not answer ({mapped.message}).")
@@ -146,14 +146,14 @@ def error_of(error: grpc.RpcError) -> TetradError:
 
 
 def unavailable_if_replaced(error: TetradError) -> TetradError:
-    """A worker without the model or the KV cache it had a moment ago is another one: try again from the start."""
+    """Return Unavailable if the worker has lost its model or KV cache: it was replaced, and the caller tries again."""
     if error.reason == "NOT_READY":
         return Unavailable(f"The worker was replaced while it was brought up ({error.message}).")
     return error
 
 
 def _readable(message: Message | None) -> Message:
-    """Return an answer; Unavailable for bytes that are none: gRPC gives None for them, and another worker may do better."""
+    """Return an answer. Raises Unavailable for None, gRPC's value for unreadable bytes: another worker may answer correctly."""
     if message is None:
         raise Unavailable("The worker answers with bytes that cannot be read.")
     return message

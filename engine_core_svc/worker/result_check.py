@@ -1,7 +1,7 @@
 """Result check: finds the requests whose part of a worker's result does not match the plan.
 
-Used by InFlight, for each result in the order of the plans. A wrong entry concerns its own request: the others keep theirs, and
-the worker keeps its connection. Costs little for requests without log-probabilities.
+Used by InFlight, for each result in the order of the plans. A wrong entry fails only its own request: the other entries stay
+valid, and the worker keeps its connection. Costs little for requests without log-probabilities.
 """
 
 from collections import Counter
@@ -15,12 +15,12 @@ from tetrad.engine_core_svc.core.request import LogprobWidths
 
 @dataclass(slots=True)
 class _Asked:
-    """The log-probabilities that a known request expects besides tokens.
+    """The log-probabilities that a request of the worker expects beside tokens.
 
     Attributes:
-        widths: of its log-probabilities.
-        num_prompt_positions: of the prompt's; its first token has none.
-        is_prompt_due: whether those must come with the next token.
+        widths: numbers of candidates of its log-probabilities.
+        num_prompt_positions: number of positions of the prompt's log-probabilities; the first token has none.
+        is_prompt_due: whether the prompt's log-probabilities must arrive with the next token.
     """
 
     widths: LogprobWidths
@@ -30,7 +30,7 @@ class _Asked:
     @classmethod
     def of(cls, new: NewRequestData) -> "_Asked":
         num_positions = new.num_prompt_tokens - 1
-        # A request that is resumed with output has brought those of its prompt before.
+        # A request that is resumed with output has sent those of its prompt before.
         has_output = len(new.token_ids) > new.num_prompt_tokens
         return cls(new.logprobs, num_positions, bool(new.logprobs.prompt) and num_positions > 0 and not has_output)
 
@@ -39,19 +39,19 @@ _NOTHING = _Asked(LogprobWidths(), 0, is_prompt_due=False)
 
 
 class ResultCheck:
-    """Compares results with plans.
+    """Compares results with plans, request by request.
 
     Args:
-        vocab_size: token ids are smaller.
+        vocab_size: size of the vocabulary; token ids are smaller.
     """
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._asked: dict[int, _Asked] = {}  # by key, only of requests that ask for log-probabilities
+        self._asked: dict[int, _Asked] = {}  # by key, only requests with log-probabilities
         self._pooling: set[int] = set()
 
     def note_plan(self, plan: SchedulerOutput) -> None:
-        """Take in which requests the worker knows from this plan on."""
+        """Record which requests the worker knows from this plan on."""
         for key in plan.removed_keys:
             self._asked.pop(key, None)
             self._pooling.discard(key)
@@ -62,7 +62,7 @@ class ResultCheck:
                 self._pooling.add(new.key)
 
     def find_problems(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> dict[int, str]:
-        """Return key -> what is wrong with its part of a result; a request that the worker failed may be among them."""
+        """Return the problems of a result by request key; requests that the worker failed itself may be among them."""
         problems: dict[int, str] = {}
         self._check_logprobs(result, problems)
         self._check_tokens(plan, result, problems)
@@ -83,7 +83,7 @@ class ResultCheck:
                 problems[key] = problem
 
     def _compare_tokens(self, row: Sequence[int], draft_ids: Sequence[int]) -> str:
-        """Return the problem of the tokens of a request that verifies drafts; empty if they can be right."""
+        """Return the problem of the tokens of a request that verifies drafts; empty if there is none."""
         if not 0 < len(row) <= 1 + len(draft_ids):
             planned = f"at most {1 + len(draft_ids)} were" if draft_ids else "one was"
             return f"it has {len(row)} tokens, and {planned} planned"
@@ -94,7 +94,7 @@ class ResultCheck:
         return ""
 
     def _check_keys(self, plan: SchedulerOutput, result: ModelRunnerOutput, problems: dict[int, str]) -> None:
-        """Find the requests that have no token or answer, several rows or a row that was not planned."""
+        """Find requests without a token or answer, with several rows, or with a row that was not planned."""
         brought, ended = set(result.keys), set(plan.sampling_keys)
         if len(brought) != len(result.keys):
             counts = Counter(result.keys)
@@ -130,7 +130,7 @@ class ResultCheck:
 
 
 def _compare(name: str, found: Logprobs | None, *, num_positions: int, width: int) -> str:
-    """Return the problem of log-probabilities; empty if they have this shape. Width 0: there must be none."""
+    """Return the problem of log-probabilities; empty if they have this shape. Width 0: none are expected."""
     if found is None:
         return f"it has no {name}" if width else ""
     if not width:

@@ -6,7 +6,7 @@ from tetrad.v1 import worker_pb2
 
 
 def encode_speculative(settings: EngineCoreSettings) -> worker_pb2.SpeculativeConfig | None:
-    """Return the method, limit and model of what drafts on the worker; None: nothing does."""
+    """Return method, limit and model of the drafts that the worker proposes; None: it proposes none."""
     config = read_speculative_config(settings.speculative_config)
     if config is None or not config.is_on_worker:
         return None

@@ -1,8 +1,8 @@
-"""Watchdog: a timer that fires when an awaited event has not happened for too long.
+"""Watchdog: a timer that fires when there was no progress for too long.
 
-On the event loop. Progress costs one assignment, and an idle process is woken at most once: one timer fires ten times per
-timeout, however often progress is made. It counts its firings without progress rather than the time, so a process that is
-stopped and continued does not blame its peer (services/timers/running_time.py).
+Runs on the event loop. Progress costs one assignment, and an idle process is woken at most once: one timer fires ten times per
+timeout, regardless of how often progress is made. It counts its firings without progress instead of the time, so a process that
+is stopped and continued does not report its peer (services/timers/running_time.py).
 """
 
 import asyncio
@@ -12,11 +12,11 @@ from tetrad.services.timers.running_time import NUM_SLICES
 
 
 class Watchdog:
-    """Made on the loop it runs on.
+    """A watch on progress; made on the event loop that runs it.
 
     Args:
-        timeout_s: longest time without progress; up to a tenth more may pass.
-        bark: called once when that is over; the watch has ended then.
+        timeout_s: maximum seconds without progress; it may fire up to a tenth later.
+        bark: called once when the timeout has passed; the watch has ended then.
     """
 
     def __init__(self, timeout_s: float, bark: Callable[[], None]) -> None:
@@ -27,18 +27,18 @@ class Watchdog:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """Expect progress within the timeout from now on; progress is another call of this."""
-        self._num_left = NUM_SLICES + 1  # the present slice has begun
+        """Expect progress within the timeout from now on; call it again at each progress."""
+        self._num_left = NUM_SLICES + 1  # one more, since the present slice has begun already
         if self._timer is None:
             self._num_left = NUM_SLICES
             self._timer = self._loop.call_later(self._slice_s, self._look)
 
     def rest(self) -> None:
-        """Expect nothing."""
+        """Stop expecting progress, until the next call of `watch`."""
         self._num_left = 0
 
     def close(self) -> None:
-        """End the watch for good."""
+        """End the watch."""
         self._num_left = 0
         if self._timer is not None:
             self._timer.cancel()

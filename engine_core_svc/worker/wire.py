@@ -1,6 +1,6 @@
 """Wire of the worker: encodes plans, and decodes their results.
 
-Hot messages are columns (services/rpc/columns.py): one step of 256 requests costs well under a millisecond.
+Frequent messages are columns (services/rpc/columns.py): one step of 256 requests takes well under a millisecond.
 """
 
 from collections import Counter
@@ -18,15 +18,15 @@ from tetrad.services.rpc.status import from_status
 from tetrad.v1 import types_pb2, worker_pb2
 
 _ONE = pack_u32([1])
-"""The column of one request with one token."""
+"""The column of the token counts of one request with one token."""
 
 
 def encode_plan(plan: SchedulerOutput, *, shares_params: bool = True) -> worker_pb2.ExecuteRequest:
-    """Return the message of a plan.
+    """Return a plan as a message.
 
     Args:
         plan: the plan.
-        shares_params: whether the worker reads parameters that several requests share, and seeds beside them.
+        shares_params: whether the worker reads parameters that several requests share, and separate seeds.
     """
     columns = plan.cached_requests
     shared = _shared_params(plan.new_requests) if shares_params and plan.new_requests else {}
@@ -70,7 +70,7 @@ def _add_copies(message: worker_pb2.BlockCopies, copies: Sequence[tuple[int, int
 
 
 def _shared_params(requests: Sequence[NewRequestData]) -> dict[EncodedParams, int]:
-    """Return the parameters that several requests have, with their places in the message."""
+    """Return the parameters that several requests have, with their indices in the message."""
     counts = Counter(new.payload.params for new in requests if not new.pools)
     shared = [params for params, count in counts.items() if count > 1]
     return {params: index for index, params in enumerate(shared)}
@@ -108,7 +108,7 @@ def _encode_new_request(new: NewRequestData, shared: dict[EncodedParams, int], *
 
 
 def decode_result(message: worker_pb2.ModelRunnerOutput) -> ModelRunnerOutput:
-    """Return a step's result; InvalidRequest if its columns disagree."""
+    """Return a step's result. Raises InvalidRequest if its columns disagree."""
     keys, rows = _decode_rows(message)
     pooled = {each.handle: _decode_pooled(each.output) for each in message.pooling_outputs}
     return ModelRunnerOutput(
@@ -125,7 +125,7 @@ def decode_result(message: worker_pb2.ModelRunnerOutput) -> ModelRunnerOutput:
 
 
 def _decode_rows(message: worker_pb2.ModelRunnerOutput | worker_pb2.DraftTokens) -> tuple[list[int], list[Sequence[int]]]:
-    """Return the keys of requests, and the tokens of each; one of each needs no counts."""
+    """Return the keys of requests, and the tokens of each; if each has one token, counts may be missing."""
     keys, token_ids = unpack_u32(message.handles), unpack_u32(message.token_ids)
     if len(keys) == len(token_ids) and message.num_tokens in (b"", _ONE * len(keys)):
         return keys, list(zip(token_ids, strict=True))
@@ -145,7 +145,7 @@ def _decode_logprobs(columns: types_pb2.LogprobsColumns) -> Logprobs:
 
 
 def _logprobs_by_key(message: worker_pb2.SampleLogprobs) -> dict[int, Logprobs]:
-    """Cut columns into one piece per request; positions of one request stand together."""
+    """Cut columns into one piece per request; positions of one request are consecutive."""
     columns, row_bytes = message.columns, 4 * message.columns.width
     keys = unpack_u32(message.handles)
     if not _decode_logprobs(columns).has_shape(len(keys), columns.width):
