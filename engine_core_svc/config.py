@@ -1,4 +1,4 @@
-"""Settings of engine_core_svc. Names and meanings are vLLM's where it has one."""
+"""Settings of engine_core_svc. Names and meanings are those of vLLM where it has such an option."""
 
 from typing import Literal, Self
 
@@ -183,7 +183,7 @@ class EngineCoreSettings(ServiceSettings):
 
     @property
     def num_cpu_loras(self) -> int:
-        """Adapters in the worker's memory at most."""
+        """The maximum number of adapters in the worker's memory."""
         return self.max_loras if self.max_cpu_loras is None else self.max_cpu_loras
 
     @model_validator(mode="after")
@@ -212,12 +212,12 @@ class EngineCoreSettings(ServiceSettings):
 
     @property
     def num_ranks(self) -> int:
-        """Workers that compute the model together."""
+        """The number of workers that compute the model together."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
     def steps_in_flight(self) -> int:
-        """Steps that may be in flight: those of `pipeline_depth`, and one for each further stage."""
+        """The maximum number of steps in flight: `pipeline_depth`, and one for each further stage."""
         return self.pipeline_depth + self.pipeline_parallel_size - 1
 
     @field_validator("speculative_config")

@@ -1,4 +1,4 @@
-"""Service: builds one engine core in front of one worker, and serves it until it is stopped. Alone knows all parts."""
+"""Service: builds one engine core for one worker group, and serves it until it is stopped. Only this file knows all parts."""
 
 import asyncio
 import time
@@ -57,10 +57,10 @@ async def serve(
     """Serve until `shutdown` is set, then drain. Raises the worker's error if it can never serve the model.
 
     Args:
-        settings: the engine core's.
-        shutdown: ends serving.
-        carrier: brings sessions and orders, and reaches the worker and the tokenizers.
-        drafts: proposes tokens for the worker to verify. None: as the settings say.
+        settings: settings of the engine core.
+        shutdown: event that ends serving.
+        carrier: carries the calls of sessions and operators, and those to the workers and tokenizers.
+        drafts: proposes tokens for the worker to verify. None: chosen by the settings.
     """
     metrics = EngineMetrics()
     with shown(metrics.registry):
@@ -111,7 +111,7 @@ async def start_engine(
     carrier: Carrier,
     drafts: Drafts | None = None,
 ) -> Engine:
-    """Wait for a worker that can serve the model, and return an engine that fits it."""
+    """Wait for a worker that can serve the model, and return an engine with its layout."""
     layout, facts = await _first_worker(workers)
     drafts = drafts or _drafts(settings, facts, layout)
     settings = facts.settings_for_model(settings)
@@ -144,10 +144,10 @@ async def start_engine(
 
 
 def _drafts(settings: EngineCoreSettings, facts: WorkerFacts, layout: KVCacheLayout) -> Drafts:
-    """Return the proposer that the settings ask for.
+    """Return the proposer of drafts that the settings choose.
 
     Raises:
-        InvalidRequest: the worker, or the model, has no use for drafts.
+        InvalidRequest: the worker or the model does not support drafts.
     """
     config = read_speculative_config(settings.speculative_config)
     has_states = any(group.is_state for group in layout.groups)
@@ -218,14 +218,14 @@ async def _first_worker(workers: WorkerGroup) -> tuple[KVCacheLayout, WorkerFact
         try:
             return await workers.bring_up()
         except Unavailable as error:
-            if error.message != logged:  # once, however many attempts fail alike
+            if error.message != logged:  # log it once for repeated equal failures
                 log.info("worker.awaited", error=error.message)
                 logged = error.message
             await asyncio.sleep(_PAUSE_S)
 
 
 async def _drain(engine: Engine, running: asyncio.Task[None]) -> None:
-    """Drain the engine as long as it runs; one that breaks meanwhile hands everything back."""
+    """Drain the engine while it runs; if it fails meanwhile, return at once: its requests are handed back."""
     draining = asyncio.create_task(engine.drain())
     try:
         await asyncio.wait([draining, running], return_when=asyncio.FIRST_COMPLETED)
@@ -235,7 +235,10 @@ async def _drain(engine: Engine, running: asyncio.Task[None]) -> None:
 
 
 async def _first_of(stopping: asyncio.Task[Literal[True]], task: asyncio.Task[T]) -> T | None:
-    """Wait for `task`, whose error is raised, or for the order to stop, which gives None."""
+    """Wait for `task` or for the order to stop; return the task's result, or None if only the order arrived.
+
+    Raises the task's error.
+    """
     await asyncio.wait([stopping, task], return_when=asyncio.FIRST_COMPLETED)
     if task.done():
         return task.result()

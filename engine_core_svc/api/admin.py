@@ -22,10 +22,10 @@ _DEFAULT_INTERVAL_MS = 100
 
 
 class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
-    """Answers from the moment `attach` is called; UNAVAILABLE before. Methods not here are UNIMPLEMENTED to callers.
+    """Answers calls once `attach` was called, and UNAVAILABLE before. Other methods of the service are UNIMPLEMENTED.
 
     Args:
-        profiler: of this engine core.
+        profiler: records profiles of this engine core.
     """
 
     def __init__(self, profiler: StepProfiler) -> None:
@@ -33,7 +33,7 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         self._attached: tuple[Engine, pb.EngineInfo] | None = None
 
     def attach(self, engine: Engine, info: pb.EngineInfo) -> None:
-        """Start to serve `engine`, which introduces itself as `info`."""
+        """Start to serve `engine`, whose description is `info`."""
         self._attached = engine, info
 
     @property
@@ -48,17 +48,17 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
     async def GetInfo(
         self, request: pb.EngineCoreAdminServiceGetInfoRequest, context: grpc.aio.ServicerContext
     ) -> pb.EngineCoreAdminServiceGetInfoResponse:
-        """Return static facts."""
+        """Return the static facts of the engine core."""
         return pb.EngineCoreAdminServiceGetInfoResponse(info=self._require()[1])
 
     async def GetLoad(self, request: pb.GetLoadRequest, context: grpc.aio.ServicerContext) -> pb.GetLoadResponse:
-        """Return the load at this moment."""
+        """Return the present load."""
         return pb.GetLoadResponse(load=_load_of(self._engine))
 
     async def WatchLoad(
         self, request: pb.WatchLoadRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.WatchLoadResponse]:
-        """Send the load now and whenever it changes, not more often than asked."""
+        """Send the load now and whenever it changes, but at most once per requested interval."""
         interval_ms = request.min_interval_ms if request.HasField("min_interval_ms") else _DEFAULT_INTERVAL_MS
         changed = self._engine.observers.observe()
         try:
@@ -79,7 +79,7 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         return pb.ResetPrefixCacheResponse(success=True)
 
     async def Pause(self, request: pb.PauseRequest, context: grpc.aio.ServicerContext) -> pb.PauseResponse:
-        """Stop planning."""
+        """Pause the engine."""
         self._engine.orders.pause(**_mode_of(request.mode))
         if request.clear_cache:
             self._engine.reset_prefix_cache()
@@ -87,7 +87,7 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         return pb.PauseResponse()
 
     async def Resume(self, request: pb.ResumeRequest, context: grpc.aio.ServicerContext) -> pb.ResumeResponse:
-        """Plan again."""
+        """Resume the engine after a pause."""
         self._engine.orders.resume()
         await self._keep_pause()
         return pb.ResumeResponse()
@@ -95,7 +95,7 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
     async def Sleep(
         self, request: pb.EngineCoreAdminServiceSleepRequest, context: grpc.aio.ServicerContext
     ) -> pb.EngineCoreAdminServiceSleepResponse:
-        """Give device memory up, and answer when that is done."""
+        """Release device memory, and answer when that is done."""
         level = request.level if request.HasField("level") else 1
         await self._engine.orders.sleep(level, **_mode_of(request.mode))
         await self._keep_pause()
@@ -104,23 +104,23 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
     async def WakeUp(
         self, request: pb.EngineCoreAdminServiceWakeUpRequest, context: grpc.aio.ServicerContext
     ) -> pb.EngineCoreAdminServiceWakeUpResponse:
-        """Take it again, and answer when that is done."""
+        """Allocate device memory again, and answer when that is done."""
         await self._engine.orders.wake_up(request.tags)
         await self._keep_pause()
         return pb.EngineCoreAdminServiceWakeUpResponse()
 
     async def _keep_pause(self) -> None:
-        """Let what was ordered hold for the engine core that follows this one."""
+        """Store the pause in force in the workers, so that the next engine core restores it."""
         await self._engine.workers.keep_pause(self._engine.orders.kept_pause)
 
     async def IsSleeping(self, request: pb.IsSleepingRequest, context: grpc.aio.ServicerContext) -> pb.IsSleepingResponse:
-        """Return whether device memory was given up, or nothing is planned: level 0."""
+        """Return whether device memory is released, or planning is paused (level 0)."""
         return pb.IsSleepingResponse(is_sleeping=self._engine.sleeper.is_asleep or self._engine.orders.is_paused)
 
     async def SubscribeKvEvents(
         self, request: pb.SubscribeKvEventsRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.SubscribeKvEventsResponse]:
-        """Send what enters and leaves the prefix cache."""
+        """Send the changes of the prefix cache."""
         events = self._engine.kv_events
         async for batch in events.follow(request.start_sequence_number):
             yield encode_kv_events(batch, events.block_size)
@@ -128,11 +128,11 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
     async def StartProfile(
         self, request: pb.EngineCoreAdminServiceStartProfileRequest, context: grpc.aio.ServicerContext
     ) -> pb.EngineCoreAdminServiceStartProfileResponse:
-        """Record this engine core and its worker."""
+        """Start a profile of this engine core and its workers."""
         self._profiler.start(request.prefix)
         try:
             await self._engine.workers.start_profile(request.prefix)
-        except BaseException:  # also if the caller has disconnected: it would never be stopped
+        except BaseException:  # also if the caller has disconnected: the profile would never be stopped
             self._profiler.stop().unlink()
             raise
         return pb.EngineCoreAdminServiceStartProfileResponse()
@@ -140,14 +140,14 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
     async def StopProfile(
         self, request: pb.EngineCoreAdminServiceStopProfileRequest, context: grpc.aio.ServicerContext
     ) -> pb.EngineCoreAdminServiceStopProfileResponse:
-        """Stop it and return the traces' paths."""
+        """Stop the profile and return the traces' paths."""
         paths = await stop_all(self._profiler.stop_aside(), self._engine.workers.stop_profile())
         return pb.EngineCoreAdminServiceStopProfileResponse(paths=paths)
 
     async def LoadLora(
         self, request: pb.EngineCoreAdminServiceLoadLoraRequest, context: grpc.aio.ServicerContext
     ) -> pb.EngineCoreAdminServiceLoadLoraResponse:
-        """Load an adapter, and answer when requests can have it."""
+        """Load an adapter, and answer when requests can use it."""
         await self._engine.loras.add(decode_lora(request.lora))
         return pb.EngineCoreAdminServiceLoadLoraResponse()
 
@@ -159,7 +159,7 @@ class EngineCoreAdminServicer(engine_core_pb2_grpc.EngineCoreAdminServiceService
         return pb.EngineCoreAdminServiceUnloadLoraResponse()
 
     async def ListLoras(self, request: pb.ListLorasRequest, context: grpc.aio.ServicerContext) -> pb.ListLorasResponse:
-        """Return the adapters that are known, or a page of them."""
+        """Return the known adapters, or a page of them."""
         after_id = request.after_id if request.HasField("after_id") else None
         return encode_lora_list(self._engine.loras.list_loras(), after_id)
 
@@ -223,7 +223,7 @@ def _kv_cache_of(cache: KVCacheManager) -> pb.KvCacheLoad:
 
 
 def _mode_of(mode: pb.PauseMode) -> dict[str, bool]:
-    """Return the treatment of requests, as arguments of Orders.pause and Orders.sleep."""
+    """Return a pause mode as arguments of Orders.pause and Orders.sleep."""
     return {"abort": mode == pb.PAUSE_MODE_ABORT, "finish_running": mode == pb.PAUSE_MODE_WAIT}
 
 

@@ -1,13 +1,13 @@
-"""KV events -> protobuf messages. Called by the admin servicer only."""
+"""KV events' wire: encodes batches of KV events. Called by the admin servicer only."""
 
 from tetrad.engine_core_svc.kv_cache.event_log import BlocksRemoved, BlocksStored, KvEvent, KvEventBatch
 from tetrad.v1 import engine_core_pb2 as pb
 
-_MEDIUM = "GPU"  # the contract's word for where steps are computed, whatever the device
+_MEDIUM = "GPU"  # the contract's name of the memory that steps use, on every device
 
 
 def encode_kv_events(batch: KvEventBatch, block_size: int) -> pb.SubscribeKvEventsResponse:
-    """Return a batch as a message."""
+    """Return a batch of events as a message."""
     return pb.SubscribeKvEventsResponse(
         sequence_number=batch.sequence_number,
         events=[_encode_event(event, block_size) for event in batch.events],

@@ -1,8 +1,8 @@
 """Ports: the engine core's two gRPC servers, one for the sessions of frontends, one for operators, started and stopped
 together.
 
-Two ports, so that a network can admit frontends and still keep them from pausing the engine. The operators' port serves until
-the end of a drain, for its progress.
+There are two ports, so that a network can admit frontends without letting them pause the engine. The operators' port serves
+until the end of a drain, so that operators can watch its progress.
 """
 
 from collections.abc import Awaitable, Callable
@@ -18,13 +18,13 @@ from tetrad.v1 import engine_core_pb2_grpc
 
 
 class Ports:
-    """The servers; bound by `start`, ready when told so.
+    """The two servers; `start` binds them, `set_ready` sets their health.
 
     Args:
-        settings: where to listen; no admin port if `admin_listen` is empty.
-        servicer: of the sessions.
-        admin: of the operators.
-        carrier: brings the calls.
+        settings: addresses to listen on; there is no admin port if `admin_listen` is empty.
+        servicer: serves the sessions.
+        admin: serves the operators.
+        carrier: carries the calls.
     """
 
     def __init__(
@@ -44,21 +44,21 @@ class Ports:
             self._servers.append(Server(own, services, channelz=True, carrier=carrier))
 
     async def start(self) -> None:
-        """Bind and serve; Unavailable if an address is taken."""
+        """Bind and serve. Raises Unavailable if an address is in use."""
         for server in self._servers:
             await server.start()
 
     async def set_ready(self, ready: bool) -> None:
-        """Report whether the engine takes work."""
+        """Set whether health reports that the engine is ready."""
         for server in self._servers:
             await server.health.set_ready(ready)
 
     async def drain(self, finish: Callable[[], Awaitable[Any]]) -> None:
-        """Stop taking work, let `finish` complete within the grace, then stop."""
+        """Refuse new work, run `finish` within the grace period, then stop."""
         await self._sessions.drain(finish)
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop at once. Again: a no-op."""
+        """Stop at once; further calls do nothing."""
         for server in self._servers:
             await server.stop()

@@ -1,4 +1,4 @@
-"""EngineCoreService: one Session stream per frontend, in front of the engine."""
+"""EngineCoreService: serves one Session stream per frontend."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,14 +22,14 @@ log = get_logger()
 
 _HELLO_TIMEOUT_S = 10.0
 _START_PATIENCE_S = 5.0
-"""Less than a frontend waits for the answer to its hello."""
+"""Seconds that a session waits for the start; less than a frontend waits for the answer to its hello."""
 
 
 class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
-    """Serves sessions from the moment `attach` is called. Those that are opened before wait a while, then are UNAVAILABLE.
+    """Serves sessions once `attach` was called. Sessions that open before it wait, and then fail with UNAVAILABLE.
 
     Args:
-        start_patience_s: how long they wait. A frontend that is refused comes back later than it could be served.
+        start_patience_s: seconds that they wait. A refused frontend would try again later than it could be served.
     """
 
     def __init__(self, *, start_patience_s: float = _START_PATIENCE_S) -> None:
@@ -39,7 +39,7 @@ class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
         self._info = engine_core_pb2.EngineInfo()
 
     def attach(self, engine: Engine, info: engine_core_pb2.EngineInfo) -> None:
-        """Start to serve `engine`, which introduces itself as `info`."""
+        """Start to serve `engine`, whose description is `info`."""
         self._engine, self._info = engine, info
         self._attached.set()
 
@@ -61,13 +61,13 @@ class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
                     response, rest = encode_message(rest, self._info.engine_index, most_bytes)
                     yield response
             if reader.done():
-                reader.result()  # why the session ends, unless it does so in good order
+                reader.result()  # raise the error that ended the session, if there is one
         finally:
             reader.cancel()
             engine.close_session(session)
 
     def _most_bytes(self, hello: engine_core_pb2.SessionHello) -> int:
-        """Return the size of the largest message to a client."""
+        """Return the maximum bytes of a message to this client."""
         limits = [
             each.max_message_bytes if each.HasField("max_message_bytes") else DEFAULT_MAX_MESSAGE_BYTES
             for each in (hello, self._info)
@@ -86,7 +86,7 @@ class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
     async def _read(
         self, engine: Engine, session: sessions.Session, requests: AsyncIterator[engine_core_pb2.SessionRequest]
     ) -> None:
-        """Hand a session's messages to the engine in order; the session ends with the client's side of the stream."""
+        """Pass a session's messages to the engine in order; end the session when the client ends its side of the stream."""
         try:
             async for message in requests:
                 kind = message.WhichOneof("message")
@@ -117,11 +117,11 @@ async def _shake_hands(requests: AsyncIterator[engine_core_pb2.SessionRequest]) 
 
 
 async def _add_all(engine: Engine, session: sessions.Session, message: engine_core_pb2.AddRequests) -> None:
-    """Queue requests, in the order of their arrival; a client that does not take its answers is not listened to further."""
-    # All requests of a message have times of one clock. Prompts are tokenized concurrently, so a message has the fastest first.
+    """Queue requests in the order of their arrival; while the client leaves too many answers unread, wait."""
+    # Arrival times in a message come from one clock. Prompts are tokenized concurrently, so the message has another order.
     requests = sorted(message.requests, key=attrgetter("arrival_time_unix_nanos"))
     shared = SharedSampling(message.shared_sampling_params)
-    # A message may hold a hundred thousand.
+    # A message may have a hundred thousand requests.
     time_slice = TimeSlice()
     for request in requests:
         await session.outbox.wait_for_room()
@@ -130,7 +130,7 @@ async def _add_all(engine: Engine, session: sessions.Session, message: engine_co
 
 
 def _add(engine: Engine, session: sessions.Session, message: engine_core_pb2.EngineCoreRequest, shared: SharedSampling) -> None:
-    """Queue one request; a request that cannot be read is answered alone."""
+    """Queue one request; reject a request that cannot be decoded, without an effect on others."""
     try:
         submission = decode_submission(message, shared)
     except TetradError as error:

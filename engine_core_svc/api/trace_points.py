@@ -1,4 +1,4 @@
-"""Trace points: the calls of an engine core that are spans of its trace (services/observability/trace.py)."""
+"""Trace points: the calls in an engine core that become spans of its trace (services/observability/trace.py)."""
 
 import grpc
 
@@ -12,7 +12,7 @@ from tetrad.services.observability.trace import Interval, Point, Points
 
 
 def trace_points() -> Points:
-    """Return the parts of a step."""
+    """Return the trace points of a step."""
     return (
         Point(Engine, "step", "step"),
         Point(Engine, "add_request", "add request"),

@@ -1,6 +1,6 @@
 """Wire of the sessions: encodes the messages that frontends read.
 
-Hot messages are columns (services/rpc/columns.py): one step of 256 requests costs well under a millisecond.
+Frequent messages are columns (services/rpc/columns.py): one step of 256 requests takes well under a millisecond.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ from tetrad.services.version import CONTRACT_REVISION, SCHEMA_REVISION, VERSION
 from tetrad.v1 import engine_core_pb2, types_pb2
 
 _ENTRY_BYTES = 16
-"""Bounds what a message adds to an entry: tags and lengths."""
+"""Upper limit of the bytes that a message adds to an entry: tags and lengths."""
 _HEAD_BYTES = 256
-"""Bounds what a message of rich outputs has besides them."""
+"""Upper limit of the bytes of a message of outputs beside the outputs themselves."""
 
 
 def encode_info(
@@ -75,12 +75,12 @@ def _optional_capabilities(settings: EngineCoreSettings, facts: WorkerFacts) -> 
 def encode_message(
     message: Message, engine_index: int = 0, most_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
 ) -> tuple[engine_core_pb2.SessionResponse, StepOutputs | None]:
-    """Return an outbox message as the frontend gets it, and the outputs that follow in another one.
+    """Return an outbox message for the frontend, and the outputs that do not fit it and need another message.
 
     Args:
-        message: from the outbox, or what followed before.
-        engine_index: of this engine core.
-        most_bytes: that the frontend reads. An output that alone is larger becomes an error, for its request to be aborted.
+        message: a message from the outbox, or the rest from an earlier call.
+        engine_index: index of this engine core.
+        most_bytes: maximum bytes that the frontend reads. A larger single output becomes an error, which ends its request.
     """
     if isinstance(message, StepOutputs):
         outputs, rest = _encode_outputs(message, engine_index, most_bytes)
@@ -117,7 +117,7 @@ def _encode_outputs(
 def _add_rich(
     message: engine_core_pb2.EngineCoreOutputs, outputs: Sequence[EngineCoreOutput], timestamp: float, most_bytes: int
 ) -> int:
-    """Add outputs up to the size of a message; return how many it has taken."""
+    """Add outputs up to the maximum size of a message; return the number of added outputs."""
     if not outputs:
         return 0
     room_bytes = min(BATCH_BYTES, most_bytes) - message.ByteSize()
@@ -185,7 +185,7 @@ def _encode_logprobs(logprobs: Logprobs) -> types_pb2.LogprobsColumns:
 
 
 def encode_stats(stats: SchedulerStats) -> engine_core_pb2.SchedulerStats:
-    """Return the scheduler's numbers as a message."""
+    """Return the scheduler's statistics as a message."""
     return engine_core_pb2.SchedulerStats(
         num_running_reqs=stats.num_running_reqs,
         num_waiting_reqs=stats.num_waiting_reqs,

@@ -1,7 +1,7 @@
-"""EngineMetrics: Prometheus metrics of an engine core. Times per step, counts per request; a scrape reads the scheduler.
+"""EngineMetrics: Prometheus metrics of an engine core: times per step, counts per request, the scheduler's state per scrape.
 
-Called by the engine, on the event loop. A step's way: planned (schedule), sent to the worker and answered (round trip), applied
-(update); a step's time is what passes between two answers of a worker that is never without work.
+Called by the engine, on the event loop. A step is planned (schedule), sent to the worker and answered (round trip), and applied
+(update); the time of a step is the time between two results of a worker that always has work.
 """
 
 import time
@@ -19,17 +19,17 @@ from tetrad.services.observability.histogram import Histogram
 from tetrad.services.observability.metrics import REQUESTS_OF_A_STEP, SECONDS_OF_A_STEP, TOKENS
 
 _LOSSES = ("UNAVAILABLE", "STEP_TIMEOUT", "STEP_FAILED", "WORKER_FAULT")
-"""Most reasons for which a worker is given up; see executor.py."""
+"""The most frequent reasons for the loss of a worker; see executor.py."""
 
 _SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
-"""vLLM's names of the levels."""
+"""vLLM's names of the sleep levels."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class EngineMetrics:
-    """The metrics of one engine core, in a registry of their own."""
+    """The metrics of one engine core, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -54,11 +54,11 @@ class EngineMetrics:
         self._answered = 0.0
 
     def watch(self, engine: "Watched") -> None:
-        """Show an engine's scheduler and sessions from now on."""
+        """Export the state of an engine's scheduler and sessions from now on."""
         self.registry.register(_Pulled(engine))
 
     def timed(self, histogram: Histogram, call: Callable[P, T]) -> Callable[P, T]:
-        """Return a function that does what `call` does, and whose time is observed."""
+        """Return a function that calls `call` and observes its duration in seconds."""
 
         def timed_call(*args: P.args, **kwargs: P.kwargs) -> T:
             started = time.perf_counter()
@@ -69,13 +69,13 @@ class EngineMetrics:
         return timed_call
 
     def note_plan(self, plan: SchedulerOutput) -> None:
-        """Count a plan that is sent now."""
+        """Record that a plan is sent now."""
         self._sent[plan.step_id] = time.perf_counter()
         self._step_tokens.observe(plan.total_num_scheduled_tokens)
         self._step_requests.observe(plan.num_requests)
 
     def note_result(self, step_id: int) -> None:
-        """Count a plan that is answered now."""
+        """Record that a plan's result has arrived now."""
         now, sent = time.perf_counter(), self._sent.pop(step_id, None)
         if sent is not None:
             self._round_trip.observe(now - sent)
@@ -83,7 +83,7 @@ class EngineMetrics:
         self._answered = now
 
     def note_loss(self, reason: str) -> None:
-        """Count a lost worker; nothing that it was sent is answered any more."""
+        """Count a lost worker, and forget the plans that it will not answer."""
         self.losses.labels(reason).inc()
         self._sent.clear()
 
@@ -95,15 +95,15 @@ class EngineMetrics:
 
 
 class SleepState(Protocol):
-    """Whether an engine sleeps, and how deeply."""
+    """The sleep state of an engine."""
 
     @property
     def is_asleep(self) -> bool:
-        """Whether it sleeps."""
+        """Whether the engine sleeps."""
 
     @property
     def level(self) -> int:
-        """At which it sleeps; 0: at none."""
+        """The level at which the engine sleeps; 0: awake."""
 
 
 class Watched(Protocol):
@@ -111,19 +111,19 @@ class Watched(Protocol):
 
     @property
     def scheduler(self) -> Scheduler:
-        """Its scheduler."""
+        """The scheduler of the engine."""
 
     @property
     def sessions(self) -> Sessions:
-        """Its sessions."""
+        """The sessions of the engine."""
 
     @property
     def sleeper(self) -> SleepState:
-        """Its sleep."""
+        """The sleep state of the engine."""
 
 
 class _Pulled:
-    """Reads an engine at a scrape, on another thread: values may be a step apart from each other."""
+    """Reads an engine's state at a scrape, on another thread: values may come from different steps."""
 
     def __init__(self, engine: Watched) -> None:
         self._engine = engine

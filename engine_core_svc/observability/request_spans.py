@@ -1,7 +1,7 @@
-"""RequestSpans: the phases of a request in the engine core as spans, made when it ends: queue, prefill, decode.
+"""RequestSpans: records the phases of an ended request in the engine core as spans: queue, prefill, decode.
 
-Called by the engine, on the event loop. One phase begins where the one before ends, so that they add up to the time that a
-request was here. Only requests that belong to a trace have any. Knows times; of what happened in between, only lost workers.
+Called by the engine, on the event loop. Each phase begins where the one before ends, so that they add up to the time that a
+request spent in the engine core. Only requests of a trace get spans. Knows times; of the events in between, only lost workers.
 """
 
 import time
@@ -15,22 +15,22 @@ class RequestSpans:
     """The spans of one engine core's requests.
 
     Args:
-        tracer: of the engine core.
+        tracer: the engine core's tracer.
     """
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        self._losses: dict[int, list[float]] = {}  # request key -> when the worker was lost that ran it, monotonic
+        self._losses: dict[int, list[float]] = {}  # request key -> times of worker losses, in monotonic seconds
 
     def note_loss(self, requests: Iterable[Request]) -> None:
-        """Note that the worker was lost under these requests; they go on with the next one."""
+        """Note that the worker was lost while these requests were unfinished; they continue on the next worker."""
         if self._tracer.is_on:
             now = time.monotonic()
             for request in requests:
                 self._losses.setdefault(request.key, []).append(now)
 
     def record(self, request: Request) -> None:
-        """Make the spans of a request that has ended."""
+        """Record the spans of a request that has ended."""
         losses = self._losses.pop(request.key, [])
         if not self._tracer.is_on or not request.context.traceparent:
             return

@@ -1,9 +1,9 @@
 """Outbox: queues the outputs of a session, and merges them while its frontend is slow.
 
-Filled by the step loop, which never waits; emptied by the session's stream. Bounded: beyond `capacity` steps, later ones are
-merged into the last, request by request, so a slow frontend costs memory per request, not per step; a session with too many
-unread rejections is not read further (`wait_for_room`). Steps with many log-probabilities are not merged: these cost memory
-per token either way, and the outputs of one request have to fit one message.
+The step loop fills it and never waits; the session's stream empties it. Its size is limited: beyond `capacity` messages, later
+steps are merged into the last, request by request, so a slow frontend costs memory per request, not per step. While a session
+has too many unread answers, its requests are not read (`wait_for_room`). Steps with many log-probabilities are not merged:
+these cost memory per token in both cases, and the outputs of one request must fit one message.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from tetrad.services.rpc.columns import U32_BYTES
 
 @dataclass(slots=True)
 class StepOutputs:
-    """One step's (or several merged steps') outputs for one session."""
+    """The outputs of one step, or of several merged steps, for one session."""
 
     step_id: int
     outputs: list[EngineCoreOutput] = field(default_factory=list)
@@ -29,11 +29,11 @@ class StepOutputs:
 
     @property
     def num_bytes(self) -> int:
-        """About the size of its tokens and log-probabilities in messages."""
+        """The approximate bytes of its tokens and log-probabilities in messages."""
         return sum(map(_num_bytes, self.outputs))
 
     def merge(self, later: "StepOutputs") -> None:
-        """Take a later step's outputs in; tokens of one request are joined."""
+        """Add a later step's outputs; the tokens of a request are joined."""
         by_key = {output.request.key: i for i, output in enumerate(self.outputs)}
         for output in later.outputs:
             index = by_key.get(output.request.key)
@@ -47,7 +47,7 @@ class StepOutputs:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A request that was never scheduled."""
+    """The answer for a request that was rejected before it was scheduled."""
 
     request_id: str
     error: TetradError
@@ -55,7 +55,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that concerns every request; `kind` is a name of the contract's EngineNoticeKind without its prefix."""
+    """A message that concerns every request; `kind` is a name of the contract's EngineNoticeKind without its prefix."""
 
     kind: str
     text: str
@@ -65,11 +65,11 @@ Message = StepOutputs | Rejection | Notice
 
 
 class Outbox:
-    """A session's pending messages, in order.
+    """The pending messages of a session, in order.
 
     Args:
-        capacity: steps kept apart before they are merged.
-        max_answers: outputs and rejections that may lie here while more requests are read.
+        capacity: maximum number of messages before steps are merged.
+        max_answers: number of pending outputs and rejections from which on no further requests are read.
     """
 
     def __init__(self, capacity: int = 32, max_answers: int = 16_384) -> None:
@@ -85,7 +85,7 @@ class Outbox:
         return len(self._messages)
 
     def put(self, message: Message) -> None:
-        """Add a message; when the box is full, a step's is merged into the last, and a notice replaces one of its kind."""
+        """Add a message; if the outbox is full, merge a step into the last one, and replace notices of the same kind."""
         last = self._messages[-1] if len(self._messages) >= self._capacity else None
         if isinstance(last, StepOutputs) and isinstance(message, StepOutputs) and _fit_together(last, message):
             size_before = len(last.outputs)
@@ -99,17 +99,17 @@ class Outbox:
         self._wake.set()
 
     def close(self) -> None:
-        """End the stream behind what is pending."""
+        """Close the outbox: the stream ends after the pending messages."""
         self._closed = True
         self._wake.set()
         self._has_room.set()
 
     async def wait_for_room(self) -> None:
-        """Wait while too many answers lie here."""
+        """Wait while too many answers are pending."""
         await self._has_room.wait()
 
     async def get(self) -> Message | None:
-        """Wait for the next message; None when the box is closed and empty."""
+        """Wait for the next message and return it; None if the outbox is closed and empty."""
         while not self._messages:
             if self._closed:
                 return None

@@ -1,6 +1,6 @@
-"""Sessions: the requests of each frontend, and the stream that carries their outputs.
+"""Sessions: the requests of each frontend, and the streams that carry their outputs.
 
-Owned by the engine, on the event loop. A session's requests end with it. Knows request ids and outboxes, not tokens.
+Owned by the engine, used on the event loop. A session's requests end with it. Knows request ids and outboxes; knows no tokens.
 """
 
 import itertools
@@ -15,20 +15,20 @@ from tetrad.engine_core_svc.sessions.outbox import Message, Outbox, StepOutputs
 from tetrad.services.errors import AlreadyExists
 
 _STATS_INTERVAL_S = 0.1
-"""Interval of load statistics to a session without outputs: frontends choose engine cores by them."""
+"""Interval in seconds of load statistics to a session without outputs: frontends choose engine cores by them."""
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One frontend's stream.
+    """The stream of one frontend.
 
     Attributes:
-        key: the engine's number for it.
+        key: the engine's own number for it.
         client_id: the frontend's name, for logs.
         outbox: messages still to be sent.
         request_keys: request id -> the engine's key, unfinished requests only.
         handles: handles in use.
-        last_stats: the last stats it was sent, and when, on the monotonic clock.
+        last_stats: the statistics sent last, and the time in monotonic seconds.
     """
 
     key: int
@@ -39,19 +39,19 @@ class Session:
     last_stats: tuple[SchedulerStats | None, float] = field(default_factory=lambda: (None, time.monotonic()))
 
     def needs_stats(self, stats: SchedulerStats, now: float) -> bool:
-        """Return whether to send statistics without outputs: 0.1 s after the last ones, or when the engine has become idle."""
+        """Return whether to send statistics without outputs: 0.1 s after the last ones, or once the engine has become idle."""
         last, told_at = self.last_stats
         if stats.is_idle:
             return last is not None and not last.is_idle
         return now - told_at >= _STATS_INTERVAL_S
 
     def send(self, step: StepOutputs, stats: SchedulerStats, now: float) -> None:
-        """Send outputs, if any, with stats."""
+        """Send outputs, if any, with statistics."""
         step.stats, self.last_stats = stats, (stats, now)
         self.outbox.put(step)
 
     def check_free(self, request_id: str, handle: int) -> None:
-        """AlreadyExists if an unfinished request has this id or this handle."""
+        """Raise AlreadyExists if an unfinished request has this id or this handle."""
         if request_id in self.request_keys:
             raise AlreadyExists(f"Request id {request_id} is in use.", field="request_id")
         if handle in self.handles:
@@ -73,17 +73,17 @@ class Sessions:
         return iter(self._by_key.values())
 
     def open(self, client_id: str) -> Session:
-        """Return a new session."""
+        """Open and return a new session."""
         session = Session(next(self._keys), client_id)
         self._by_key[session.key] = session
         return session
 
     def of(self, request: Request) -> Session | None:
-        """Return the session that a request belongs to; None if it is closed."""
+        """Return the session of a request; None if it is closed."""
         return self._by_key.get(request.session_key)
 
     def close(self, session: Session) -> list[int]:
-        """Forget a session; return the keys of its unfinished requests, which the caller ends."""
+        """Close a session; return the keys of its unfinished requests, which the caller must end."""
         self._by_key.pop(session.key, None)
         session.outbox.close()
         return list(session.request_keys.values())
