@@ -7,7 +7,7 @@ from tetrad.services.direct.exchange import Exchange
 
 
 class Acceptor(Protocol):
-    """The server at an address. `is_serving`: it takes calls."""
+    """A server at an address. `is_serving`: whether it accepts calls."""
 
     is_serving: bool
 
@@ -16,31 +16,31 @@ class Acceptor(Protocol):
 
 
 class Addresses:
-    """Address -> server. The same address may be taken again when its server has left."""
+    """The servers by address. An address may be used again when its server has left."""
 
     def __init__(self) -> None:
         self._servers: dict[str, Acceptor] = {}
         self._changed = asyncio.Event()
 
     def add(self, address: str, server: Acceptor) -> None:
-        """Enter a server; ValueError if another one has the address."""
+        """Register a server. Raises ValueError if another one has the address."""
         if address in self._servers:
             raise ValueError(f"A server of this process is at {address} already.")
         self._servers[address] = server
         self._notify()
 
     def remove(self, address: str, server: Acceptor) -> None:
-        """Let a server leave; no change if it has left."""
+        """Remove a server; no effect if it was removed before."""
         if self._servers.get(address) is server:
             del self._servers[address]
             self._notify()
 
     def find(self, address: str) -> Acceptor | None:
-        """Return the server at an address; None: there is none now."""
+        """Return the server at an address; None if there is none now."""
         return self._servers.get(address)
 
     async def wait_change(self) -> None:
-        """Wait until a server enters or leaves."""
+        """Wait until a server is registered or removed."""
         await self._changed.wait()
 
     def _notify(self) -> None:

@@ -1,7 +1,7 @@
-"""Calls: the client's half of an exchange, with the methods and errors of grpc.aio's calls that clients use.
+"""Calls: the client's side of an exchange, with the methods and errors of grpc.aio's calls that clients use.
 
-A client that runs on gRPC runs on these: errors are grpc.aio.AioRpcError with the server's status details; the end of a stream
-is grpc.aio.EOF; a read of a call that this process cancelled raises CancelledError; a write to a call that is over raises
+A client for gRPC works with these calls: errors are grpc.aio.AioRpcError with the server's status details; the end of a stream
+is grpc.aio.EOF; reading a call that this process cancelled raises CancelledError; writing to a call that has ended raises
 InvalidStateError; a task that is cancelled while it waits for a call cancels the call.
 """
 
@@ -16,7 +16,7 @@ from tetrad.services.direct.pipe import PipeClosedError
 
 
 class _Call:
-    """The common part of calls of every shape."""
+    """The common part of all calls."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -26,7 +26,7 @@ class _Call:
         return self._exchange.cancel()
 
     async def _next(self) -> Any:
-        """Return the next response; EOF behind the last one of a call that went well."""
+        """Return the next response; EOF after the last one of a successful call."""
         try:
             message = await self._exchange.responses.get()
         except asyncio.CancelledError:
@@ -38,15 +38,15 @@ class _Call:
 
 
 class UnaryCall(_Call):
-    """A call with one response: `await` it."""
+    """A call with one response, which `await` returns."""
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """Return the response; AioRpcError if there is none."""
+        """Return the response. Raises AioRpcError if there is none."""
         return self._next().__await__()
 
 
 class StreamCall(_Call):
-    """A call with any number of responses; one whose client streams has `write` and `done_writing` as well."""
+    """A call with any number of responses; if the client streams, it also has `write` and `done_writing`."""
 
     async def read(self) -> Any:
         """Return the next response, or grpc.aio.EOF. Raises AioRpcError or CancelledError."""
@@ -58,7 +58,7 @@ class StreamCall(_Call):
             yield message
 
     async def write(self, message: Any) -> None:
-        """Send a message, as soon as a server has the call and room for it."""
+        """Send a message, once a server has accepted the call and has room for it."""
         exchange = self._exchange
         if exchange.status is not None and exchange.responses.is_drained:
             raise asyncio.InvalidStateError("RPC already finished.")
@@ -74,5 +74,5 @@ class StreamCall(_Call):
             raise
 
     async def done_writing(self) -> None:
-        """Say that no more messages follow."""
+        """End the client's messages."""
         self._exchange.requests.close()

@@ -1,7 +1,7 @@
 """DirectChannel: the channel interface of generated stubs, for a server in the same process and event loop.
 
-Serializers are not called: messages go by reference. A channel that found a server stays with it; when the server is stopped,
-the channel reports the loss, and the next call or connection attempt finds its successor at the same address.
+Serializers are not called: messages are passed by reference. A channel keeps the server that it has found; when the server is
+stopped, the channel reports the loss, and the next call or connection attempt finds the next server at the same address.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from tetrad.services.direct.exchange import Exchange, Metadata, Status
 
 
 class DirectChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no types
-    """A channel without a connection.
+    """A channel to a server of this process, without a connection.
 
     Args:
-        addresses: of the servers of this process.
-        target: the address of one of them.
+        addresses: registry of the servers of this process.
+        target: address of the server.
     """
 
     def __init__(self, addresses: Addresses, target: str) -> None:
@@ -39,7 +39,7 @@ class DirectChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no typ
         return lambda request, **options: StreamCall(self._start(method, request, **options))
 
     def stream_unary(self, method: str, *_: Any, **__: Any) -> Callable[..., Any]:
-        """No service of Tetrad has such a method."""
+        """Raise NotImplementedError: no service of Tetrad has such a method."""
         raise NotImplementedError(f"{method}: the direct carrier has no calls of many requests and one response.")
 
     def stream_stream(self, method: str, *_: Any, **__: Any) -> Callable[..., StreamCall]:
@@ -47,7 +47,7 @@ class DirectChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no typ
         return lambda **options: StreamCall(self._start(method, None, **options))
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        """Return READY while the server takes calls."""
+        """Return READY while the server accepts calls, otherwise TRANSIENT_FAILURE; SHUTDOWN after `close`."""
         if self._is_closed:
             return grpc.ChannelConnectivity.SHUTDOWN
         if try_to_connect:
@@ -55,14 +55,14 @@ class DirectChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no typ
         return grpc.ChannelConnectivity.READY if self._is_attached() else grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        """Wait until the channel is in another state, or could be."""
+        """Wait until the channel is in another state, or a connection attempt may succeed."""
         while self.get_state() is last_observed_state:
             await self._addresses.wait_change()
             if last_observed_state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                return  # the caller tries to connect again
+                return  # the caller then tries to connect again
 
     async def channel_ready(self) -> None:
-        """Wait until the server takes calls."""
+        """Wait until the server accepts calls."""
         while not self._attach():
             await self._addresses.wait_change()
 
@@ -84,7 +84,7 @@ class DirectChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no typ
         return self._server is not None and self._server.is_serving
 
     def _attach(self) -> bool:
-        """Find the server; return whether it takes calls."""
+        """Find the server; return whether it accepts calls."""
         if not self._is_attached():
             self._server = self._addresses.find(self._target)
         return self._is_attached()
@@ -98,7 +98,7 @@ class DirectChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no typ
         metadata: Metadata | None = None,
         wait_for_ready: bool = False,
     ) -> Exchange:
-        """Begin a call; `request` None: the client streams."""
+        """Begin a call; `request` is None if the client streams."""
         if self._is_closed:
             raise grpc.aio.UsageError("Channel is closed.")
         exchange = Exchange(method, tuple(metadata or ()), timeout)

@@ -1,4 +1,4 @@
-"""Context: the server's half of an exchange, with the methods of grpc.aio.ServicerContext that servicers use."""
+"""Context: the server's side of an exchange, with the methods of grpc.aio.ServicerContext that servicers use."""
 
 from typing import Any, NoReturn
 
@@ -9,7 +9,7 @@ from tetrad.services.direct.pipe import PipeClosedError
 
 
 class Context:
-    """A servicer's view of a call besides its messages."""
+    """The servicer's access to a call, apart from the request."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -17,7 +17,7 @@ class Context:
 
     @property
     def status(self) -> Status:
-        """The status of the call when its handler returns or aborts it."""
+        """The status that the call gets when its handler returns or aborts it."""
         return self._status
 
     def invocation_metadata(self) -> Metadata:
@@ -37,19 +37,19 @@ class Context:
         return self._status.code
 
     def set_code(self, code: grpc.StatusCode) -> None:
-        """Choose the code of the status."""
+        """Set the code of the status."""
         self._status = self._status._replace(code=code)
 
     def set_details(self, details: str) -> None:
-        """Choose the text of the status."""
+        """Set the text of the status."""
         self._status = self._status._replace(details=details)
 
     async def read(self) -> Any:
-        """Return the client's next message; grpc.aio.EOF behind the last one."""
+        """Return the client's next message; grpc.aio.EOF after the last one."""
         return await self._exchange.requests.get()
 
     async def write(self, message: Any) -> None:
-        """Send a response; grpc.aio.InternalError if the call is over."""
+        """Send a response. Raises grpc.aio.InternalError if the call has ended."""
         try:
             await self._exchange.responses.put(message)
         except PipeClosedError:

@@ -1,8 +1,8 @@
 """Exchange: the state of one call of the direct carrier that client and server share.
 
-It has a pipe for each direction, a deadline and, in the end, one status. The client's half is a call (calls.py), the server's a
-context (context.py). The first of these ends the call: the handler's return, its error, the client's cancellation, the
-deadline, or the server's stop. Messages that a handler wrote before it returned can still be read; every other end drops them.
+It has a pipe for each direction, a deadline and finally one status. The client's side is a call (calls.py), the server's side a
+context (context.py). The first of these events ends the call: the handler's return or error, the client's cancellation, the
+deadline, or the server's stop. Messages that a handler wrote before it returned can still be read; any other end drops them.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 
 class Status(NamedTuple):
-    """The status of a call; the trailing metadata may hold a google.rpc.Status, as gRPC carries it."""
+    """The status of a call; the trailing metadata may contain a google.rpc.Status, as with gRPC."""
 
     code: grpc.StatusCode
     details: str = ""
@@ -25,19 +25,19 @@ class Status(NamedTuple):
 
 
 class Exchange:
-    """One call.
+    """The state of one call.
 
     Args:
         method: "/package.Service/Method".
-        metadata: of the client.
-        timeout_s: time until the call ends with DEADLINE_EXCEEDED; None: it has no limit.
+        metadata: metadata from the client.
+        timeout_s: seconds until the call ends with DEADLINE_EXCEEDED; None: no limit.
 
     Attributes:
-        requests: from the client; closed behind the last one.
-        responses: from the server.
-        begun: set when a server has the call, or it has ended.
+        requests: messages from the client; closed after the last one.
+        responses: messages from the server.
+        begun: set when a server has accepted the call, or the call has ended.
         status: None while the call runs.
-        is_cancelled: the client ended the call.
+        is_cancelled: whether the client has cancelled the call.
     """
 
     def __init__(self, method: str, metadata: Metadata, timeout_s: float | None) -> None:
@@ -55,19 +55,19 @@ class Exchange:
 
     @property
     def time_remaining_s(self) -> float | None:
-        """Time until the deadline; None: there is none."""
+        """The seconds until the deadline; None: there is none."""
         return None if self._deadline is None else max(0.0, self._deadline.when() - asyncio.get_running_loop().time())
 
     def own(self, task: asyncio.Task[None]) -> None:
-        """Cancel a task when the call is cut."""
+        """Register a task that is cancelled when the call is cut."""
         self._tasks.append(task)
 
     def on_end(self, callback: Callable[[], None]) -> None:
-        """Call back once, when the call has ended."""
+        """Register a callback, called once when the call has ended."""
         self._on_end.append(callback)
 
     def end(self, status: Status) -> None:
-        """End the call, unless it has ended; responses that are there can still be read."""
+        """End the call, unless it has ended; responses that were written can still be read."""
         if self.status is not None:
             return
         self.status = status
@@ -80,14 +80,14 @@ class Exchange:
             callback()
 
     def cut(self, status: Status) -> None:
-        """End the call at once: cancel its handler and drop unread messages. No change if it has ended and was read."""
+        """End the call at once: cancel its handler and drop unread messages. No effect if it has ended and was read."""
         self.end(status)
         self.responses.cut()
         for task in self._tasks:
             task.cancel()
 
     def cancel(self) -> bool:
-        """End the call for the client; return whether it had not ended before."""
+        """End the call for the client; return whether it was still running."""
         if self.status is not None and self.responses.is_drained:
             return False
         self.is_cancelled = True
@@ -95,7 +95,7 @@ class Exchange:
         return True
 
     def check(self) -> None:
-        """Raise what a client gets of a call that has ended: CancelledError if it ended the call, AioRpcError if not OK."""
+        """Raise the client's error of an ended call: CancelledError if the client cancelled it, AioRpcError if not OK."""
         assert self.status is not None
         if self.is_cancelled:
             raise asyncio.CancelledError
@@ -103,7 +103,7 @@ class Exchange:
             raise self.error()
 
     def error(self) -> grpc.aio.AioRpcError:
-        """Return the error of a call whose status is not OK."""
+        """Return the error for a call whose status is not OK."""
         assert self.status is not None
         trailing: Any = grpc.aio.Metadata(*self.status.trailing_metadata)
         return grpc.aio.AioRpcError(self.status.code, grpc.aio.Metadata(), trailing, self.status.details)

@@ -1,7 +1,7 @@
 """Pipe: the messages of one direction of a call, from writer to reader, by reference.
 
-Both ends of a call have one for reading and one for writing. A writer waits while the reader is `_MOST_UNREAD` messages behind,
-as HTTP/2's flow control makes it wait. One event loop; a message that is written belongs to the reader.
+Each side of a call has one pipe for reading and one for writing. A writer waits while `_MOST_UNREAD` messages are unread, like
+with HTTP/2's flow control. Used on one event loop; a written message belongs to the reader.
 """
 
 import asyncio
@@ -11,15 +11,15 @@ from typing import Any
 import grpc
 
 _MOST_UNREAD = 16
-"""Messages. One that is read at once costs its writer no turn of the event loop."""
+"""Maximum number of unread messages. If each is read at once, the writer never waits for a turn of the event loop."""
 
 
 class PipeClosedError(Exception):
-    """A message was written to a pipe that is closed."""
+    """A message was written to a closed pipe."""
 
 
 class Pipe:
-    """A bounded queue of messages. `is_drained`: it is closed, and everything was read."""
+    """A bounded queue of messages. `is_drained`: whether it is closed and everything was read."""
 
     def __init__(self) -> None:
         self._messages: deque[Any] = deque()
@@ -32,7 +32,7 @@ class Pipe:
         return self._is_closed and not self._messages
 
     async def put(self, message: Any) -> None:
-        """Append a message, as soon as there is room; PipeClosedError if the pipe is closed by then."""
+        """Append a message once there is room. Raises PipeClosedError if the pipe is closed by then."""
         while len(self._messages) >= _MOST_UNREAD and not self._is_closed:
             await self._change()
         if self._is_closed:
@@ -41,7 +41,7 @@ class Pipe:
         self._wake()
 
     async def get(self) -> Any:
-        """Remove and return the next message; grpc.aio.EOF behind the last one of a closed pipe."""
+        """Remove and return the next message; grpc.aio.EOF after the last one of a closed pipe."""
         while not self._messages:
             if self._is_closed:
                 return grpc.aio.EOF
@@ -51,17 +51,17 @@ class Pipe:
         return message
 
     def fill(self, message: Any) -> None:
-        """Hold this message, and take no more."""
+        """Append this message, and close the pipe."""
         self._messages.append(message)
         self._is_closed = True
 
     def close(self) -> None:
-        """Take no more messages; those that are here can still be read."""
+        """Accept no more messages; those in the pipe can still be read."""
         self._is_closed = True
         self._wake()
 
     def cut(self) -> None:
-        """Take no more messages, and drop those that are here."""
+        """Accept no more messages, and drop those in the pipe."""
         self._messages.clear()
         self.close()
 

@@ -1,8 +1,8 @@
-"""DirectServer: runs the handlers of servicers for calls that come from the same event loop.
+"""DirectServer: runs the handlers of servicers for calls from the same event loop.
 
-Generated code adds servicers to it as to a grpc.aio.Server, and interceptors wrap their handlers likewise: contexts, errors and
-call metrics are those of the services. Each call runs in a task of its own, with the context variables of the server's start,
-not of its client.
+Generated code adds servicers to it as to a grpc.aio.Server, and the services' interceptors wrap their handlers in the same way:
+contexts, errors and call metrics are the same. Each call runs in its own task, with the context variables of the server's
+start, not of its client.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ class DirectServer:
     """A server in this process.
 
     Args:
-        addresses: where clients find it.
-        interceptors: around its handlers, the outermost first.
+        addresses: registry in which clients find it.
+        interceptors: wrap its handlers, the outermost first.
     """
 
     def __init__(self, addresses: Addresses, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> None:
@@ -50,25 +50,25 @@ class DirectServer:
         self.is_serving = False
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """Called by generated code; `add_registered_method_handlers` has the same handlers."""
+        """Do nothing: generated code calls this, too, but `add_registered_method_handlers` gets the same handlers."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler]) -> None:
         """Serve a service's methods."""
         self._handlers.update({f"/{service}/{name}": handler for name, handler in handlers.items()})
 
     def bind(self, address: str) -> None:
-        """Serve at an address, from `start` on."""
+        """Serve at an address, once `start` was called."""
         self._bound.append(address)
 
     async def start(self) -> None:
-        """Take calls."""
+        """Accept calls."""
         self._variables = contextvars.copy_context()
         self.is_serving = True
         for address in self._bound:
             self._addresses.add(address, self)
 
     async def stop(self, grace: float | None) -> None:
-        """Take no more calls; those that run get `grace` seconds to end, then they are UNAVAILABLE to their clients."""
+        """Accept no more calls; running calls get `grace` seconds to end, then they end with UNAVAILABLE."""
         self.is_serving = False
         for address in self._bound:
             self._addresses.remove(address, self)
@@ -104,14 +104,14 @@ class DirectServer:
             raise
         except grpc.aio.AbortError:
             pass  # the context has the status
-        except Exception as error:  # noqa: BLE001 - what gRPC answers for a handler that fails outside of the interceptors
+        except Exception as error:  # noqa: BLE001 - gRPC answers the same for a handler that fails outside of the interceptors
             context.set_code(grpc.StatusCode.UNKNOWN)
             context.set_details(f"Unexpected {type(error)}: {error}")
         exchange.end(context.status)
 
 
 async def _answer(handler: grpc.RpcMethodHandler, exchange: Exchange, context: Context) -> None:
-    """Run a handler: a stream's is an async generator or writes to its context, another one returns its response."""
+    """Run a handler: one of a stream is an async generator or writes to its context, any other returns its response."""
     behavior = behavior_of(handler)
     request = _messages(exchange) if handler.request_streaming else await exchange.requests.get()
     if inspect.isasyncgenfunction(behavior):

@@ -1,7 +1,7 @@
-"""Histogram: counts observations in buckets, cheap enough for every step.
+"""Histogram: counts observations in buckets, at a cost that is acceptable in every step.
 
-prometheus_client's own takes a lock and a walk over the buckets for each single observation; this one bisects, and counts many
-equal observations at once. It has one writer thread; scrapes read from another and may miss the current observation.
+The histogram of prometheus_client takes a lock and a loop over the buckets for each observation; this one bisects, and counts
+many equal observations at once. One thread writes it; scrapes read it on another thread and may miss the current observation.
 """
 
 from bisect import bisect_left
@@ -14,14 +14,14 @@ from prometheus_client.utils import floatToGoString
 
 
 class Histogram:
-    """One series.
+    """A histogram with one series.
 
     Args:
-        name: prefix and unit included.
-        text: what is observed, for people.
-        limits: upper limits of the buckets, ascending; what is above the last one counts, too.
-        labels: the same for all observations.
-        registry: that shows it.
+        name: its name, with prefix and unit.
+        text: description of the observed value, for people.
+        limits: upper limits of the buckets, ascending; larger values are counted, too.
+        labels: its labels, the same for all observations.
+        registry: registry that exports it.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class Histogram:
         registry.register(self)
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count a value, or several that are equal."""
+        """Count a value, `times` times."""
         self._counts[bisect_left(self._limits, value)] += times
         self._sum += value * times
 
     def describe(self) -> Iterator[HistogramMetricFamily]:
-        """Yield the name, so that a second one of the same name is refused."""
+        """Yield the name, so that the registry refuses a second histogram of the same name."""
         yield HistogramMetricFamily(self._name, self._text)
 
     def collect(self) -> Iterator[HistogramMetricFamily]:

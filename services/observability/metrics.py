@@ -1,7 +1,7 @@
-"""Metrics: the common metrics of all processes, and the Prometheus endpoint for them and the service's own.
+"""Metrics: the common metrics of all processes, and the Prometheus endpoint for them and for the service's metrics.
 
-Counted per request or per step, never per token; gauges are read at the scrape. A service keeps its metrics in a registry of
-its own, so that several fit one process.
+Values are counted per request or per step, never per token; gauges are read at the scrape. Each service keeps its metrics in
+its own registry, so that several services can run in one process.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from tetrad.services.log import get_logger
 from tetrad.services.tls.certificates import certificate_ends
 from tetrad.services.version import SCHEMA_REVISION, VERSION
 
-disable_created_metrics()  # type: ignore[no-untyped-call] # one more series for each counter, without use
+disable_created_metrics()  # type: ignore[no-untyped-call] # otherwise each counter has one more series, without use
 
 PROCESS = CollectorRegistry()
 """The metrics of every process: memory and CPU time, version, and the calls of its gRPC server (call_metrics.py)."""
@@ -37,9 +37,9 @@ SECONDS_OF_A_STEP = (
     *(1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 0.001, 0.0025, 0.005),
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
-"""Limits of buckets for the parts of a step, in seconds: from microseconds of bookkeeping to a prompt on a slow CPU."""
+"""Upper limits of the buckets for parts of a step, in seconds: from microseconds of bookkeeping to a prompt on a slow CPU."""
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000)
-"""Limits of buckets for numbers of tokens, as vLLM has them."""
+"""Upper limits of the buckets for numbers of tokens, as in vLLM."""
 REQUESTS_OF_A_STEP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 _SERVED = CollectorRegistry()
@@ -54,7 +54,7 @@ log = get_logger()
 
 
 class _Shown:
-    """A registry as a collector of another one. It has no names of its own: two services of one process have the same."""
+    """Makes a registry a collector of another one. It declares no names: two services of one process have the same ones."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -70,7 +70,7 @@ _SERVED.register(_Shown(PROCESS))
 
 
 class _Joined:
-    """Several registries with the same families as one: each family once, with the samples of all."""
+    """Combines registries with the same families: each family appears once, with the samples of all."""
 
     def __init__(self, registries: Iterable[CollectorRegistry]) -> None:
         self._registries = tuple(registries)
@@ -88,19 +88,19 @@ class _Joined:
 
 
 def joined_registry(registries: Iterable[CollectorRegistry]) -> CollectorRegistry:
-    """Return a registry that shows those of others, whose series differ in their labels."""
+    """Return a registry that exports the metrics of others, whose series differ in their labels."""
     joined = CollectorRegistry()
     joined.register(_Joined(registries))
     return joined
 
 
 class _CertificateEnds:
-    """Until when the certificates of this process last, read where they are noted."""
+    """Exports the expiry of the certificates of this process, which certificates.py has noted."""
 
     def collect(self) -> Iterable[Metric]:
         text = "Expiry of each certificate in use, in Unix time, by `file`. Absent without TLS."
         family = GaugeMetricFamily("tetrad:tls_certificate_expiry_timestamp_seconds", text, labels=["file"])
-        # Names, not paths: metrics are open to all. Of several files of a name the first to end counts.
+        # Names, not paths: everyone can read metrics. Of several files of one name the earliest expiry counts.
         first = {path.name: ends for path, ends in sorted(certificate_ends().items(), key=lambda item: -item[1])}
         for name, ends in first.items():
             family.add_metric([name], ends)
@@ -112,7 +112,7 @@ PROCESS.register(_CertificateEnds())
 
 @contextlib.contextmanager
 def shown(registry: CollectorRegistry) -> Iterator[None]:
-    """Show a service's metrics on the process's endpoint while the context is open."""
+    """Export a service's metrics on the process's endpoint while the context is open."""
     collector = _Shown(registry)
     _SERVED.register(collector)
     try:
@@ -127,17 +127,17 @@ def render(registry: CollectorRegistry) -> bytes:
 
 
 def note_build(service: str) -> None:
-    """Say which service this process is."""
+    """Export the name and release of this process's service."""
     _BUILD.labels(service, VERSION, str(SCHEMA_REVISION), platform.python_version()).set(1)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers every GET with the metrics, in the plain text format whatever is asked for.
+    """Answers every GET with the metrics, always in the plain text format.
 
-    Prometheus prefers OpenMetrics, but prometheus_client writes names with a colon there as others than it declares.
+    Prometheus prefers OpenMetrics, but in that format prometheus_client does not write names with a colon as it declares them.
     """
 
-    # Seconds: who connects and says nothing, or reads nothing, gives its thread back.
+    # Seconds after which a connection that sends or reads nothing is closed, so that its thread ends.
     timeout = 10
 
     def do_GET(self) -> None:
@@ -149,13 +149,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing of scrapes."""
+        """Log nothing about scrapes."""
 
 
 def serve_metrics(host: str, port: int | None) -> None:
     """Serve /metrics on `host`:`port` from a thread that sleeps between scrapes; None: do nothing.
 
-    A port that is taken is logged, not fatal: metrics must not take a service down.
+    A port in use is logged and is not fatal: metrics must not end a service.
     """
     if port is None:
         return

@@ -1,7 +1,7 @@
 """OTLP: the Tracer that sends spans to an OpenTelemetry collector, in batches, from its own thread.
 
-Imported only where tracing is on. Sampling follows the caller's flag, and OpenTelemetry's own variables (OTEL_TRACES_SAMPLER
-and so on) for traces that begin here; by default all are sampled. A lost collector costs spans, never requests.
+Imported only if tracing is on. Sampling follows the caller's flag, and OpenTelemetry's own variables (OTEL_TRACES_SAMPLER and
+others) for traces that begin here; by default all are sampled. If the collector is lost, spans are lost but never requests.
 """
 
 import threading
@@ -29,11 +29,11 @@ _W3C = TraceContextTextMapPropagator()
 
 
 class OtlpTracer:
-    """See Tracer.
+    """Makes spans and exports them; see Tracer.
 
     Args:
-        service: becomes `service.name`, as tetrad-SERVICE.
-        endpoint: http://host:port, https://host:port, host:port (plain) or unix:/path.
+        service: name of the service; `service.name` is tetrad-SERVICE.
+        endpoint: http://host:port, https://host:port, host:port (no TLS) or unix:/path.
     """
 
     is_on = True
@@ -60,20 +60,20 @@ class OtlpTracer:
         start_ns: int | None = None,
         attributes: Attributes | None = None,
     ) -> Span:
-        """Return a span under that of `context`."""
+        """Return a span below that of `context`."""
         if not context.traceparent:
             return NoSpan(context)
         return self._start(name, context, _KINDS[kind], start_ns, attributes or {})
 
     def close(self) -> None:
-        """Send what is left; what the collector does not take within half a second is lost."""
-        # The library would wait for 30 s, and has no way to be told otherwise.
+        """Send the remaining spans; those that the collector does not accept within half a second are lost."""
+        # The library would wait for 30 s, and has no option to change that.
         closing = threading.Thread(target=self._provider.shutdown, daemon=True, name="otlp close")
         closing.start()
         closing.join(_CLOSE_TIMEOUT_S)
 
     def _start(self, name: str, context: RequestContext, kind: SpanKind, start_ns: int | None, attributes: Attributes) -> Span:
-        # A dictionary of its own: the library's type of attributes is wider and not covariant.
+        # A copy, since the library's type of attributes is wider and not covariant.
         found: dict[str, Any] = dict(attributes)
         span = self._tracer.start_span(name, _parent_of(context), kind, found, start_time=start_ns)
         if not span.is_recording():
@@ -82,11 +82,11 @@ class OtlpTracer:
 
 
 class OtlpSpan:
-    """See Span.
+    """A span that is exported; see Span.
 
     Args:
-        span: the library's.
-        request_id: of the request that it is about.
+        span: the library's span.
+        request_id: id of its request.
     """
 
     __slots__ = ("_request_id", "_span")
@@ -97,19 +97,19 @@ class OtlpSpan:
 
     @property
     def context(self) -> RequestContext:
-        """For whatever is done under this span."""
+        """The context for work below this span."""
         return _context_of(self._span, self._request_id)
 
     def set_attributes(self, attributes: Attributes) -> None:
-        """Add facts."""
+        """Add attributes."""
         self._span.set_attributes(attributes)
 
     def add_event(self, name: str, attributes: Attributes | None = None, *, at_ns: int | None = None) -> None:
-        """Note that something happened."""
+        """Add an event."""
         self._span.add_event(name, attributes, at_ns)
 
     def end(self, *, at_ns: int | None = None, error: str = "") -> None:
-        """End it."""
+        """End the span."""
         if error:
             self._span.set_status(Status(StatusCode.ERROR, error))
             self._span.set_attribute("error.type", error)

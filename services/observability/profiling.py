@@ -9,17 +9,17 @@ from tetrad.services.errors import AlreadyExists, FailedPrecondition, InvalidReq
 from tetrad.services.hub.model_files import CacheSettings
 from tetrad.services.observability.trace import Points, Recording
 
-# A file's name has at most 255 bytes, and the service and the time follow the prefix.
+# A file name has at most 255 bytes, and the service and the time follow the prefix.
 _MAX_PREFIX_BYTES = 200
 
 
 class StepProfiler:
-    """At most one recording of a service's calls.
+    """Records a service's calls, at most one recording at a time.
 
     Args:
-        service: its name, for the trace and the names of files.
-        directory: of the files; made on first use.
-        find_points: names the calls; called with the first recording.
+        service: name of the service, for the trace and the names of files.
+        directory: directory of the files; made on first use.
+        find_points: returns the calls to record; called at the start of a recording.
     """
 
     def __init__(self, service: str, directory: Path, find_points: Callable[[], Points]) -> None:
@@ -28,14 +28,14 @@ class StepProfiler:
         self._path = directory
 
     def start(self, prefix: str) -> None:
-        """Begin to record; AlreadyExists during a recording, FailedPrecondition without a directory to write to."""
+        """Start a recording. Raises AlreadyExists during a recording, FailedPrecondition without a writable directory."""
         if self._recording is not None:
             raise AlreadyExists("A profile is being recorded; stop it first.")
         self._path = profile_path(self._directory, prefix, self._service)
         self._recording = Recording(self._service, self._find_points())
 
     def stop(self) -> Path:
-        """End the recording and return the path of its trace; NotFound if there is none. A long one takes a second to write."""
+        """End the recording; return the path of its trace. Raises NotFound if there is none. Writing may take a second."""
         if self._recording is None:
             raise NotFound("No profile is being recorded; start one first.")
         recording, self._recording, path = self._recording, None, self._path
@@ -43,16 +43,16 @@ class StepProfiler:
         return path
 
     async def stop_aside(self) -> list[str]:
-        """Do the same in a thread, so that the event loop goes on; return the path as one of several."""
+        """Call `stop` in a thread, so that the event loop continues; return the path as a list."""
         return [str(await asyncio.to_thread(self.stop))]
 
 
 async def stop_all(*stops: Awaitable[list[str]]) -> list[str]:
-    """Wait for all services and return the paths of those that recorded; a restarted service does not.
+    """Wait for all services and return the paths of those that recorded; a restarted service does not record.
 
     Raises:
-        NotFound: none of them recorded.
-        TetradError: of the first that failed otherwise; the others have ended, too.
+        NotFound: no service recorded.
+        TetradError: the error of the first service that failed for another reason; all recordings have ended.
     """
     results = await asyncio.gather(*stops, return_exceptions=True)
     errors = [each for each in results if isinstance(each, BaseException)]
@@ -63,15 +63,15 @@ async def stop_all(*stops: Awaitable[list[str]]) -> list[str]:
 
 
 def profile_directory(setting: str) -> Path:
-    """Return the directory of a service's profiles: its setting, or one in the cache directory."""
+    """Return the directory of a service's profiles: its setting, or one in the cache directory if that is empty."""
     return Path(setting) if setting else CacheSettings().directory() / "profiles"
 
 
 def profile_path(directory: Path, prefix: str, service: str) -> Path:
-    """Return the path of a new profile; makes its directory.
+    """Return the path of a new profile; make its directory.
 
     Raises:
-        InvalidRequest: the prefix is more than a part of a file's name.
+        InvalidRequest: the prefix cannot be the beginning of a file name.
         FailedPrecondition: the directory cannot be made.
     """
     if Path(prefix).name != prefix or not prefix.isprintable():

@@ -1,7 +1,7 @@
-"""Trace: records the begin and end of a process's calls as a file for Perfetto and chrome://tracing.
+"""Trace: records the begin and end of a process's calls in a file for Perfetto and chrome://tracing.
 
-Off by default: then no call is wrapped. On, the calls listed in the service's trace_points.py are wrapped while the service
-runs, or between two profiling calls (profiling.py); the last spans are kept and written at the end. All clocks are
+It is off by default: then no call is wrapped. When on, the calls listed in the service's trace_points.py are wrapped while the
+service runs, or between two profiling calls (profiling.py); the last spans are kept and written at the end. All times are from
 CLOCK_MONOTONIC, which the processes of one machine share. Knows no service; any thread may be traced.
 """
 
@@ -21,17 +21,17 @@ from pathlib import Path
 from typing import Any
 
 _CAPACITY = 100_000
-"""Spans that are kept. Few enough to be written in the time that a service has to end."""
+"""Maximum number of kept spans; few enough to be written in the time that a service has to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Calls to trace, each a span.
+    """A function whose calls are traced, one span each.
 
     Args:
-        owner: the class, or the module through which they are called.
-        attribute: the function's name there. A coroutine's span is on a track of its own: others run while it waits.
-        name: of the span.
+        owner: the class or module that has the function as an attribute.
+        attribute: name of the function there. A coroutine's span is on its own track, since others run while it waits.
+        name: name of the span.
     """
 
     owner: Any
@@ -41,11 +41,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A span from one call to another that has to do with the same step: both have an argument with a `step_id`.
+    """A span from one call to another of the same step: both have an argument with a `step_id`.
 
     Args:
-        begin, end: owner and attribute of the two, as in Point.
-        name: of the span.
+        begin, end: owner and attribute of the two functions, as in Point.
+        name: name of the span.
     """
 
     begin: tuple[Any, str]
@@ -58,7 +58,7 @@ Points = Sequence[Point | Interval]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One traced call. Times in nanoseconds; `lane` is a thread's id, or None beside the threads."""
+    """One traced call. Times are in nanoseconds; `lane` is a thread's id, or None for a track beside the threads."""
 
     name: str
     start_ns: int
@@ -71,8 +71,8 @@ class Recorder:
     """The last spans of this process.
 
     Args:
-        process: the service's name.
-        capacity: spans that are kept.
+        process: name of the service.
+        capacity: maximum number of kept spans.
     """
 
     def __init__(self, process: str, capacity: int = _CAPACITY) -> None:
@@ -83,7 +83,7 @@ class Recorder:
         self._num_noted = 0
 
     def wrap(self, call: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """Return a function that does what `call` does, and notes when; what raises is not noted."""
+        """Return a function that calls `call` and records the span; a call that raises is not recorded."""
         if inspect.iscoroutinefunction(call):
 
             @functools.wraps(call)
@@ -107,7 +107,7 @@ class Recorder:
     def wrap_pair(
         self, begin: Callable[..., Any], end: Callable[..., Any], name: str
     ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return two functions that do what `begin` and `end` do, and note the time between."""
+        """Return two functions that call `begin` and `end`, and record the span between them."""
         started: dict[int | None, int] = {}
 
         @functools.wraps(begin)
@@ -125,18 +125,18 @@ class Recorder:
         return traced_begin, traced_end
 
     def note_collection(self, phase: str, info: dict[str, int]) -> None:
-        """Note Python's garbage collection, which stops everything; for gc.callbacks."""
+        """Record one of Python's garbage collections, which stop all threads; for gc.callbacks."""
         if phase == "start":
             self._collection_began_ns = time.monotonic_ns()
         else:
             self._note(f"garbage collection {info['generation']}", self._collection_began_ns, self._lane(), None)
 
     def write(self, path: Path) -> None:
-        """Write what is kept in Chrome's trace event format, whole or not at all; times in microseconds.
+        """Write the kept spans in Chrome's trace event format, completely or not at all; times in microseconds.
 
-        `otherData.dropped` says how many spans were not kept: all that is there is younger than they.
+        `otherData.dropped` is the number of spans that were not kept; they were older than the kept ones.
         """
-        spans = list(self._spans)  # calls that are under way may still be noted, by other threads
+        spans = list(self._spans)  # other threads may still record running calls
         lines = itertools.chain(self._names(), *(self._events(number, span) for number, span in enumerate(spans)))
         draft = path.with_name(f"{path.name}.draft")
         dropped = self._num_noted - len(spans)
@@ -161,7 +161,7 @@ class Recorder:
             yield json.dumps({"ph": "M", "name": "thread_name", "pid": pid, "tid": lane, "args": {"name": name}})
 
     def _events(self, number: int, span: Span) -> Iterator[str]:
-        # Formatted by hand: json.dumps takes ten times as long, and names need no escapes.
+        # Formatted without json.dumps, which takes ten times as long; names need no escapes.
         pid = os.getpid()
         step = "{}" if span.step_id is None else f'{{"step": {span.step_id}}}'
         start, end = span.start_ns / 1000, span.end_ns / 1000
@@ -175,12 +175,12 @@ class Recorder:
 
 @contextlib.contextmanager
 def tracing(process: str, path: Path | None, find_points: Callable[[], Points]) -> Iterator[None]:
-    """Trace this process while the context is open and write the file at its end; do nothing if there is no path.
+    """Trace this process while the context is open, and write the file at its end; do nothing if `path` is None.
 
     Args:
         process: the service's name.
-        path: of the file.
-        find_points: names the calls; called only if there is a path, as it may import what the service would not otherwise.
+        path: path of the file.
+        find_points: returns the calls to trace; called only with a path, since it may import further modules.
     """
     if path is None:
         yield
@@ -193,11 +193,11 @@ def tracing(process: str, path: Path | None, find_points: Callable[[], Points]) 
 
 
 class Recording:
-    """A trace that is being recorded, from its making until `end`.
+    """A trace that is recorded from its construction until `end`.
 
     Args:
         process: the service's name.
-        points: the calls.
+        points: the calls to trace.
     """
 
     def __init__(self, process: str, points: Points) -> None:
@@ -209,7 +209,7 @@ class Recording:
         self._installed.callback(gc.callbacks.remove, recorder.note_collection)
 
     def end(self, path: Path) -> None:
-        """Trace nothing any more and write what was."""
+        """Stop tracing and write the trace."""
         self._installed.close()
         self._recorder.write(path)
 

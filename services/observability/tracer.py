@@ -4,11 +4,11 @@ from tetrad.services.observability.tracing import NoTracer, Tracer
 
 
 def open_tracer(service: str, endpoint: str | None) -> Tracer:
-    """Return the tracer that makes a service's spans.
+    """Return the tracer for a service.
 
     Args:
-        service: its name ("worker").
-        endpoint: of the collector, see `ServiceSettings.otlp_endpoint`; None: tracing is off.
+        service: name of the service ("worker").
+        endpoint: address of the collector, see `ServiceSettings.otlp_endpoint`; None: tracing is off.
     """
     if endpoint is None:
         return NoTracer()

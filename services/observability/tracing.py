@@ -1,7 +1,7 @@
 """Tracing: spans of requests, one per phase and none per token, for an OpenTelemetry collector. Off by default.
 
-When off, nothing is imported and a span is an object that does nothing; the caller's context is still passed on, so that the
-logs of all services carry its ids. otlp.py talks to the collector.
+When off, OpenTelemetry is not imported and a span is an object that does nothing; the caller's context is still passed on, so
+that the logs of all services carry its ids. otlp.py sends spans to the collector.
 """
 
 import contextlib
@@ -18,20 +18,20 @@ _NOTHING: Attributes = {}
 
 
 class Span(Protocol):
-    """One phase of one request. Exported when it ends; one that never ends is not."""
+    """One phase of one request. It is exported when it ends; one that never ends is not exported."""
 
     @property
     def context(self) -> RequestContext:
-        """For whatever is done under this span, here or elsewhere."""
+        """The context for work below this span, in this service or another one."""
 
     def set_attributes(self, attributes: Attributes) -> None:
-        """Add facts."""
+        """Add attributes."""
 
     def add_event(self, name: str, attributes: Attributes = _NOTHING, *, at_ns: int | None = None) -> None:
-        """Note that something happened, now or at a time of the wall clock in nanoseconds."""
+        """Add an event, now or at a wall-clock time in nanoseconds."""
 
     def end(self, *, at_ns: int | None = None, error: str = "") -> None:
-        """End it, now or at a time of the wall clock; with an error's reason if it failed."""
+        """End the span, now or at a wall-clock time in nanoseconds; `error` is the reason if it failed."""
 
 
 class Tracer(Protocol):
@@ -39,10 +39,10 @@ class Tracer(Protocol):
 
     @property
     def is_on(self) -> bool:
-        """Whether spans go anywhere."""
+        """Whether spans are exported."""
 
     def start_trace(self, name: str, context: RequestContext, *, start_ns: int | None = None) -> Span:
-        """Return the span of a client's call: under the caller's span, or the root of a trace of its own."""
+        """Return the span of a client's call: below the caller's span, or the root of a new trace."""
 
     def start_span(
         self,
@@ -53,17 +53,17 @@ class Tracer(Protocol):
         start_ns: int | None = None,
         attributes: Attributes = _NOTHING,
     ) -> Span:
-        """Return a span under that of `context`, begun now or at a time of the wall clock; it does nothing if there is none."""
+        """Return a span below that of `context`, which begins now or at `start_ns`; without a trace the span does nothing."""
 
     def close(self) -> None:
-        """Send what is left; blocks for half a second at most."""
+        """Send the remaining spans; blocks for at most half a second."""
 
 
 class NoSpan:
-    """Does nothing and passes the context on.
+    """A span that does nothing and passes the context on.
 
     Args:
-        context: of what is above.
+        context: the context of the caller.
     """
 
     __slots__ = ("context",)
@@ -85,7 +85,7 @@ NO_SPAN = NoSpan(NO_CONTEXT)
 
 
 class NoTracer:
-    """Tracing that is off."""
+    """The tracer when tracing is off."""
 
     is_on = False
 
@@ -111,7 +111,7 @@ class NoTracer:
 
 @contextlib.contextmanager
 def spanned(tracer: Tracer, name: str, *, kind: Kind = "internal", attributes: Attributes = _NOTHING) -> Iterator[Span]:
-    """Put a span around what is done while this is open, under the present context and as the context of what is inside."""
+    """Run a span below the present context while this is open; it is the context of the work inside."""
     span = tracer.start_span(name, current_context(), kind=kind, attributes=attributes)
     try:
         with bind_context(span.context):
@@ -123,5 +123,5 @@ def spanned(tracer: Tracer, name: str, *, kind: Kind = "internal", attributes: A
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an error's reason. Not its text, which may hold what a client wrote."""
+    """Return an error's reason, not its text, which may contain a client's words."""
     return error.reason if isinstance(error, TetradError) else type(error).__name__

@@ -1,7 +1,8 @@
-"""Sandbox process: the child's side of a sandbox: resource limits, message frames, and its exit when the parent is gone.
+"""Sandbox process: the child's side of a sandbox: resource limits, message frames, and its end when the parent has ended.
 
-Frames are a 4-byte little-endian length and that many bytes, on stdin and stdout. The first frame prepares the process and is
-answered by an empty one; each further one is a question. The process ends with stdin. Imports little: it is started often.
+A frame is a 4-byte little-endian length and that many bytes, on stdin and stdout. The first frame prepares the process, which
+answers with an empty one; each further frame is a question. The process ends when stdin ends. The file imports little, since
+the process is started often.
 """
 
 import contextlib
@@ -23,19 +24,19 @@ def serve_frames(prepare: Callable[[bytes], Answer]) -> None:
     """Answer frames until stdin ends.
 
     Args:
-        prepare: takes the first frame, returns what answers the others. It runs under the limits already.
+        prepare: takes the first frame and returns the function that answers the others. The limits apply to it, too.
 
-    The command line is MEMORY_BYTES ALARM_S: the address space to use at most, and the seconds of CPU time that an answer may
-    take before it ends the process, should its parent be gone.
+    The command line is MEMORY_BYTES ALARM_S: the maximum address space, and the seconds of CPU time after which an answer ends
+    the process, in case its parent has ended.
     """
     continue_at_parents_end()
     memory_bytes, alarm_s = (int(argument) for argument in sys.argv[1:3])
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if hard != resource.RLIM_INFINITY:  # what this process was started under, it may only lower
+    if hard != resource.RLIM_INFINITY:  # a process may only lower its hard limit
         memory_bytes = min(memory_bytes, hard)
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # The parent's Ctrl-C reaches the whole group; stdin's end is what ends this process.
+    # The parent's Ctrl-C reaches the whole process group; this process ends with stdin instead.
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
         _serve(prepare, alarm_s)
 

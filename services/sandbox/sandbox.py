@@ -1,7 +1,7 @@
 """Sandbox: the parent's side of a process that runs untrusted programs, which may loop, exhaust memory or crash.
 
-Used by one thread, which waits in it; `interrupt` may come from another. The process is started on first use, killed when an
-exchange takes too long, and started again by the next one. See process.py for the other side.
+Used by one thread, which waits for the answers; another thread may call `interrupt`. The process is started on first use,
+killed when an exchange takes too long, and started again by the next exchange. process.py is the child's side.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from tetrad.services.log import get_logger
 from tetrad.services.sandbox.process import HEADER, frame
 
 _START_TIMEOUT_S = 60.0
-# The process ends itself so long after its time limit, in case its parent is gone and cannot kill it.
+# Seconds after its time limit at which the process ends itself, in case its parent has ended and cannot kill it.
 _ORPHAN_GRACE_S = 5
 _MAX_READ_BYTES = 1 << 20
 
@@ -27,21 +27,21 @@ log = get_logger()
 
 
 class SandboxTimeout(Exception):
-    """No answer in time; the process is gone."""
+    """The process did not answer in time and was killed."""
 
 
 class SandboxDied(Exception):
-    """The process ended instead of answering, as for want of memory."""
+    """The process ended instead of answering, for example for lack of memory."""
 
 
 class Sandbox:
-    """Owns at most one process.
+    """Runs at most one process at a time.
 
     Args:
-        module: what runs in it: a module that calls `serve_frames`.
-        memory_bytes: address space that the process may use.
-        timeout_s: how long one exchange may take.
-        hello: makes the first message to the process.
+        module: name of the module that runs in it and calls `serve_frames`.
+        memory_bytes: maximum address space of the process.
+        timeout_s: maximum seconds of one exchange.
+        hello: returns the first message to the process.
     """
 
     def __init__(self, module: str, *, memory_bytes: int, timeout_s: float, hello: Callable[[], bytes] = bytes) -> None:
@@ -53,7 +53,7 @@ class Sandbox:
         self._closed = threading.Event()
 
     def start(self) -> None:
-        """Start the process if there is none; InternalError if it does not come up."""
+        """Start the process if there is none. Raises InternalError if it does not start."""
         if self._process is not None:
             return
         if self._closed.is_set():
@@ -61,7 +61,7 @@ class Sandbox:
         alarm_s = math.ceil(self._timeout_s) + _ORPHAN_GRACE_S
         command = [sys.executable, "-m", self._module, str(self._memory_bytes), str(alarm_s)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        if self._closed.is_set():  # interrupted meanwhile, when there was nothing to kill
+        if self._closed.is_set():  # interrupted before there was a process to kill
             self._stop()
             raise _stopping()
         try:
@@ -73,8 +73,8 @@ class Sandbox:
         """Return the process's answer.
 
         Raises:
-            SandboxTimeout, SandboxDied: there is none; the process is gone.
-            InternalError: the process does not start.
+            SandboxTimeout, SandboxDied: there is no answer; the process has ended.
+            InternalError: the process cannot be started.
             Unavailable: the sandbox was interrupted or closed.
         """
         self.start()
@@ -82,14 +82,14 @@ class Sandbox:
         return self._exchange(self._process, contents, self._timeout_s)
 
     def interrupt(self) -> None:
-        """Let the exchange that runs, and every later one, fail."""
+        """Make the present exchange, and every later one, fail."""
         self._closed.set()
         process = self._process
         if process is not None:
             process.kill()
 
     def close(self) -> None:
-        """End the process, if there is one; there will be no other."""
+        """End the process, if there is one; no other is started."""
         self._closed.set()
         self._stop()
 
@@ -114,7 +114,7 @@ class Sandbox:
         process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):  # what a dead process did not read
+                with contextlib.suppress(BrokenPipeError):  # data that the ended process did not read
                     pipe.close()
 
 
@@ -125,7 +125,7 @@ def _stopping() -> Unavailable:
 def _write(process: subprocess.Popen[bytes], contents: bytes) -> None:
     assert process.stdin is not None
     try:
-        # Cannot block for long: the process reads a frame whole before it works.
+        # This cannot block for long: the process reads a whole frame before it computes.
         process.stdin.write(frame(contents))
         process.stdin.flush()
     except BrokenPipeError as error:
@@ -133,10 +133,10 @@ def _write(process: subprocess.Popen[bytes], contents: bytes) -> None:
 
 
 class _Patience:
-    """The time that is left of an exchange. Both processes may be stopped and continued: that counts as a fifth of it at most.
+    """The time left for an exchange. If either process is stopped and continued, that counts as at most a fifth of the time.
 
     Args:
-        timeout_s: all of it.
+        timeout_s: the whole time of the exchange, in seconds.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -144,7 +144,7 @@ class _Patience:
         self._slice_s = timeout_s / 10
 
     def wait_readable(self, fd: int) -> None:
-        """Return when there is something to read; SandboxTimeout if there is nothing in time."""
+        """Wait until the descriptor is readable. Raises SandboxTimeout if the time is over."""
         while self._left_s > 0:
             began = time.monotonic()
             ready, _, _ = select.select([fd], [], [], min(self._slice_s, self._left_s))
