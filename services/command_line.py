@@ -17,7 +17,7 @@ _METAVARS = {
     "tuple[JSON,...]": "JSON",
     "{int,auto}": "{N,auto}",
 }
-"""Python's name of a setting's type -> the placeholder of its value in help."""
+"""Placeholder of a setting's value in help, by the name of its Python type."""
 _NO_DEFAULT = re.compile(r" \(default: (None|\(\)|)\)$")
 _TUPLE_DEFAULT = re.compile(r"\(default: \(([^()]+?),?\)\)$")
 
@@ -26,7 +26,7 @@ _IS_CAPTURING = ContextVar("is_capturing", default=False)
 
 
 class _CapturedError(Exception):
-    """Carries a parser out of the command that has made it."""
+    """Takes a parser out of the command that has made it."""
 
     def __init__(self, parser: "CommandLineParser") -> None:
         super().__init__()
@@ -37,13 +37,13 @@ class CommandLineParser(argparse.ArgumentParser):
     """Reports an invalid command line in one line, with the most similar flag."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does; inside `parser_of`, end the command instead."""
+        """Parse as argparse does; within `parser_of`, end the command instead."""
         if _IS_CAPTURING.get():
             raise _CapturedError(self)
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """End the process with exit code 2."""
+        """Write the message and the most similar flag to stderr, and end the process with exit code 2."""
         flags = [flag for action in self._actions for flag in action.option_strings]
         unknown = [word.split("=")[0] for word in message.split() if word.startswith("-")]
         meant = [near for word in unknown for near in difflib.get_close_matches(word, flags, n=1)]
@@ -52,10 +52,10 @@ class CommandLineParser(argparse.ArgumentParser):
 
 
 def parser_of(command: Callable[[], object]) -> CommandLineParser:
-    """Return the parser with which a command reads its arguments; the command runs until it would do that.
+    """Return the parser with which a command reads its arguments; the command runs until it would parse them.
 
     Raises:
-        LookupError: it ends without reading any.
+        LookupError: the command ends without parsing arguments.
     """
     with _capturing():
         try:

@@ -1,25 +1,25 @@
-"""Errors: one tree, and the status code that each has.
+"""Errors: one tree of exceptions, and the status code of each.
 
     TetradError
     ├── InvalidRequest       INVALID_ARGUMENT     the caller must change the request
     │   ├── PromptTooLong
-    │   └── UnsupportedArgument                   an argument of vLLM's that Tetrad has no use for; Python only
+    │   └── UnsupportedArgument                   an argument of vLLM that Tetrad does not support; Python only
     ├── Unauthenticated      UNAUTHENTICATED
-    ├── PermissionDenied     PERMISSION_DENIED    known or not: not this caller
+    ├── PermissionDenied     PERMISSION_DENIED    this caller may not do it, with or without credentials
     ├── NotFound             NOT_FOUND            no such model, adapter, method
-    ├── AlreadyExists        ALREADY_EXISTS       an id that is in use, a profile that is being recorded
-    ├── FailedPrecondition   FAILED_PRECONDITION  not in this state; revisions that do not match
+    ├── AlreadyExists        ALREADY_EXISTS       an id in use, a profile that is being recorded
+    ├── FailedPrecondition   FAILED_PRECONDITION  impossible in this state; revisions that do not match
     │   └── ModelError                            files that cannot be loaded: broken, or not supported
     ├── Overloaded           RESOURCE_EXHAUSTED   queue full; carries retry_after_s
     ├── DeadlineExceeded     DEADLINE_EXCEEDED
     ├── Unavailable          UNAVAILABLE          starting, draining, lost: try again
     ├── Unsupported          UNIMPLEMENTED
-    └── InternalError        INTERNAL             our bug, or a device that failed
-        └── PoisonousRequest                      the request that took processes down, alone at last
+    └── InternalError        INTERNAL             a bug, or a device that failed
+        └── PoisonousRequest                      a request that crashed processes repeatedly, the last time running alone
 
-Messages name the value, the limit and what to do. Raised anywhere, mapped once to and from what gRPC carries (status.py), and
-turned into HTTP by the frontend; here gRPC is known by the numbers of its codes alone. Input errors never reach the scheduler
-and never end a process.
+Messages name the value, the limit and what to do. Errors are raised anywhere, mapped in one place to and from gRPC's status
+(status.py), and mapped to HTTP by the frontend; this file uses only the numbers of gRPC's codes. Input errors never reach the
+scheduler and never end a process.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from typing import Self
 
 
 class Code(Enum):
-    """The status codes of gRPC that errors have, by their numbers."""
+    """The gRPC status codes of the errors, with gRPC's numbers."""
 
     INVALID_ARGUMENT = 3
     DEADLINE_EXCEEDED = 4
@@ -47,11 +47,11 @@ class TetradError(Exception):
     """Base of every error that crosses a service boundary.
 
     Args:
-        message: for people; names the value, the limit and what to do.
+        message: text for people; names the value, the limit and what to do.
         field: the request field at fault, for BadRequest field violations.
-        reason: UPPER_SNAKE, for programs; defaults to the class's reason.
-        metadata: facts for programs.
-        retry_after_s: when trying again may help, in seconds.
+        reason: code for programs in UPPER_SNAKE; default: the class's reason.
+        metadata: further facts for programs.
+        retry_after_s: seconds after which a retry may succeed.
     """
 
     code: Code = Code.INTERNAL
@@ -75,20 +75,20 @@ class TetradError(Exception):
 
 
 class InvalidRequest(TetradError, ValueError):
-    """The request itself is wrong; trying it again unchanged cannot help."""
+    """The request is wrong; repeating it unchanged cannot succeed."""
 
     code = Code.INVALID_ARGUMENT
     reason = "INVALID_ARGUMENT"
 
 
 class PromptTooLong(InvalidRequest):
-    """The prompt does not fit the model's context. Clients look for the reason and for how the message begins."""
+    """The prompt does not fit the model's context. Clients recognize the reason and the beginning of the message."""
 
     reason = "CONTEXT_LENGTH_EXCEEDED"
 
     @classmethod
     def of_tokens(cls, num_prompt_tokens: int, max_model_len: int, *, field: str) -> Self:
-        """Return the error of a prompt of so many tokens, which leaves no room for one more."""
+        """Return the error for a prompt of `num_prompt_tokens` tokens, which leaves no room for one output token."""
         return cls(
             f"This model's maximum context length is {max_model_len} tokens. However, you requested {num_prompt_tokens + 1} "
             f"tokens ({num_prompt_tokens} in the prompt, at least 1 in the output). Please reduce the length of the prompt.",
@@ -97,91 +97,91 @@ class PromptTooLong(InvalidRequest):
 
 
 class UnsupportedArgument(InvalidRequest, NotImplementedError):
-    """An argument or a method of vLLM's that cannot work yet; the message says why."""
+    """An argument or a method of vLLM that Tetrad does not support; the message states the reason."""
 
     reason = "UNSUPPORTED_ARGUMENT"
 
 
 class Unauthenticated(TetradError):
-    """No credentials, or wrong ones."""
+    """Credentials are missing or wrong."""
 
     code = Code.UNAUTHENTICATED
     reason = "UNAUTHENTICATED"
 
 
 class PermissionDenied(TetradError):
-    """The caller may not do that."""
+    """The caller may not do this."""
 
     code = Code.PERMISSION_DENIED
     reason = "PERMISSION_DENIED"
 
 
 class NotFound(TetradError):
-    """The named thing does not exist."""
+    """The named object does not exist."""
 
     code = Code.NOT_FOUND
     reason = "NOT_FOUND"
 
 
 class AlreadyExists(TetradError):
-    """The requested object or action exists or runs already."""
+    """The requested object exists already, or the requested action runs already."""
 
     code = Code.ALREADY_EXISTS
     reason = "ALREADY_EXISTS"
 
 
 class FailedPrecondition(TetradError):
-    """Right request, wrong state."""
+    """The request is correct but impossible in the present state."""
 
     code = Code.FAILED_PRECONDITION
     reason = "FAILED_PRECONDITION"
 
 
 class ModelError(FailedPrecondition):
-    """Model files that cannot be served: broken, incomplete, or of an architecture that is not supported."""
+    """The model's files cannot be served: broken, incomplete, or of an architecture that is not supported."""
 
     reason = "MODEL_NOT_LOADABLE"
 
 
 class Overloaded(TetradError):
-    """Too much is queued; `retry_after_s` says when to come back."""
+    """Too many requests are queued; `retry_after_s` is the time until a retry."""
 
     code = Code.RESOURCE_EXHAUSTED
     reason = "OVERLOADED"
 
 
 class DeadlineExceeded(TetradError):
-    """The request's time is over."""
+    """The request's deadline has passed."""
 
     code = Code.DEADLINE_EXCEEDED
     reason = "DEADLINE_EXCEEDED"
 
 
 class Unavailable(TetradError):
-    """The service is starting, draining or gone; the same request may succeed later or elsewhere."""
+    """The service is starting, draining or lost; the same request may succeed later or elsewhere."""
 
     code = Code.UNAVAILABLE
     reason = "UNAVAILABLE"
 
 
 class Unsupported(TetradError, NotImplementedError):
-    """This server cannot do that at all."""
+    """This server does not support the request."""
 
     code = Code.UNIMPLEMENTED
     reason = "UNSUPPORTED"
 
 
 class InternalError(TetradError):
-    """A bug of ours, or a device that failed."""
+    """A bug of Tetrad, or a device that failed."""
 
 
 class PoisonousRequest(InternalError):
-    """A request under which workers, engine cores or tokenizers died again and again, the last time alone."""
+    """A request during which workers, engine cores or tokenizers crashed repeatedly, the last time running alone."""
 
     reason = "POISONOUS_REQUEST"
 
 
 def one_line(error: BaseException) -> str:
-    """Return the first line of what an error of a library says, without its stop, at most 300 characters; else its type."""
+    """Return a library error's first line, up to 300 characters without a full stop; the error's type if it has no text."""
     lines = str(error).strip().splitlines()
     return lines[0][:300].rstrip(".") if lines else type(error).__name__

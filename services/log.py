@@ -1,7 +1,7 @@
 """Logs: structlog events, as JSON unless stderr is a terminal, with `request_id` in every line about a request.
 
-A task works for one request at a time (request_context.py), and its lines carry that request's ids automatically; a task for
-many requests names them in its lines.
+If a task processes one request at a time (request_context.py), its lines carry that request's ids automatically; a task for
+many requests must name them in its lines.
 """
 
 import logging
@@ -15,12 +15,12 @@ from tetrad.services.request_context import add_context
 
 
 def configure_logging(service: str, *, level: str = "info", json: bool | None = None) -> None:
-    """Send the logs of this process to stderr, which never blocks from now on.
+    """Send the logs of this process to stderr, and make stderr non-blocking.
 
     Args:
-        service: bound to every line as `service`.
+        service: name of the service, the field `service` of every line.
         level: "debug", "info", "warning" or "error".
-        json: one JSON object a line; None means JSON exactly when stderr is not a terminal.
+        json: whether each line is a JSON object; None: JSON unless stderr is a terminal.
     """
     use_nonblocking_output("stderr", on_dropped=lambda num_lines: _report_dropped(num_lines, service=service))
     as_json = not sys.stderr.isatty() if json is None else json
@@ -44,11 +44,11 @@ def configure_logging(service: str, *, level: str = "info", json: bool | None = 
 
 
 def configure_command_logging(level: str, *, also_stdout: bool = False) -> None:
-    """Send the events of a command that supervises services to stderr, which never blocks from now on.
+    """Send the events of a command that supervises services to stderr, and make stderr non-blocking.
 
     Args:
         level: as for `configure_logging`.
-        also_stdout: whether stdout does not either. Not for results, which must all arrive.
+        also_stdout: whether to make stdout non-blocking, too. Not for commands whose results must be complete.
     """
     use_nonblocking_output("stderr", *["stdout"] * also_stdout, on_dropped=_report_dropped)
     configure_library_logging(level)
@@ -57,7 +57,7 @@ def configure_command_logging(level: str, *, also_stdout: bool = False) -> None:
 def configure_library_logging(level: str = "warning") -> None:
     """Send events to stderr as readable lines, for Tetrad as a library in a program.
 
-    Leaves the program's own `logging` alone, and a structlog that the program has configured itself.
+    The program's own `logging`, and a structlog that the program has configured itself, stay unchanged.
     """
     if structlog.is_configured():
         return
@@ -70,12 +70,12 @@ def configure_library_logging(level: str = "warning") -> None:
             _console(colors=sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(library_stderr),  # type: ignore[arg-type] # it needs write and flush alone
+        logger_factory=structlog.PrintLoggerFactory(library_stderr),  # type: ignore[arg-type] # it needs only write and flush
     )
 
 
 def get_report_logger() -> structlog.typing.FilteringBoundLogger:
-    """Return a logger for lines that a program requested: it writes at info, whatever level the program's events have."""
+    """Return a logger for lines that a program requested: it writes them at info level, regardless of the program's level."""
     wrapper = structlog.make_filtering_bound_logger(_LEVELS["info"])
     logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(None, wrapper_class=wrapper)
     return logger
@@ -92,11 +92,11 @@ def _report_dropped(num_lines: int, **fields: str) -> None:
 
 
 library_stderr = LibraryStderr(_report_dropped)
-"""For the lines of the library in a program: its events, and those of the services that it runs."""
+"""Output for the library's lines in a program: its events, and those of the services that it runs."""
 
 
 def _console(*, colors: bool) -> structlog.dev.ConsoleRenderer:
-    # Plain: the pretty formatters print the local variables of every frame, and with them keys and prompts.
+    # Plain tracebacks: the other formatters print the local variables of every frame, and so keys and prompts.
     return structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
 
 
@@ -106,7 +106,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 def _bridge_standard_library(
     shared: list[structlog.typing.Processor], renderer: structlog.typing.Processor, level: int
 ) -> None:
-    """Send what libraries log (grpc, uvicorn, transformers) through the same renderer, warnings and up."""
+    """Send log lines of libraries (grpc, uvicorn, transformers) through the same renderer, from warnings up."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

@@ -1,7 +1,7 @@
 """Message sizes: the limits of gRPC messages, and the splitting of values into messages below them.
 
-Used wherever values of several requests share a message. A message above its receiver's limit ends its stream with all
-requests on it: so a sender adds up encoded sizes and begins another message in time.
+Used wherever values of several requests share a message. A message above its receiver's limit ends its stream, with all
+requests on it. So a sender adds up encoded sizes and begins another message below the limit.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,16 +13,16 @@ T = TypeVar("T")
 
 
 DEFAULT_MAX_MESSAGE_BYTES = 32 << 20
-"""Limit of a peer that names none."""
+"""Limit of a peer that announces none."""
 LEAST_MAX_MESSAGE_BYTES = 1 << 20
-"""Smallest limit that a service can be given."""
+"""Minimum of the limit that a service may be configured with."""
 BATCH_BYTES = 1_000_000
-"""Most bytes of values that would also fit messages of their own. Every peer reads a message of this size, headers included,
-and no event loop is busy with it for long."""
+"""Maximum bytes of values that share a message although they could be sent separately. Every peer accepts a message of this
+size, headers included, and it occupies no event loop for long."""
 
 
 def batches(items: Iterable[T], size_of: Callable[[T], int], most: int = BATCH_BYTES) -> Iterator[list[T]]:
-    """Yield the items in order, in lists of at most this size together; an item that alone is larger has a list of its own."""
+    """Yield the items in order, in lists of at most `most` bytes together; a larger single item has its own list."""
     batch: list[T] = []
     size = 0
     for item in items:
@@ -37,6 +37,6 @@ def batches(items: Iterable[T], size_of: Callable[[T], int], most: int = BATCH_B
 
 
 def too_large(what: str, num_bytes: int, limit: int, *, field: str | None = None) -> InvalidRequest:
-    """Return the error of a value that fits no message; `what` begins the sentence."""
+    """Return the error for a value that does not fit a message; `what` begins the sentence."""
     text = f"{what} takes a message of {num_bytes} bytes; the limit is {limit} (max_message_bytes)."
     return InvalidRequest(text, field=field, reason="MESSAGE_TOO_LARGE")

@@ -1,7 +1,7 @@
-"""Packages: lists the modules that each part of Tetrad needs, and raises the error that names the missing ones.
+"""Packages: lists the modules that each part of Tetrad needs, and makes the error that names the missing ones.
 
-A full installation has all of them; the image of one service has its own. Called before services are started, and by
-the command line. Looks packages up without importing them.
+A full installation has all of them; the image of one service has only that service's. Called before services start, and by the
+command line. Finds packages without importing them.
 """
 
 import importlib.util
@@ -16,11 +16,11 @@ MODULES = {
     "worker": ("numpy", "torch", "safetensors", "gguf"),
     "cli": ("httpx", "httpx_sse"),
 }
-"""File in requirements/ -> the modules without which its part does not start (transformers and tqdm are needed later)."""
+"""Modules that a part needs to start, by the part's file in requirements/ (transformers and tqdm are needed later)."""
 
 
 def require_packages(what: str, parts: Sequence[str]) -> None:
-    """Unsupported, naming the packages, if `what` cannot run in this environment."""
+    """Raise Unsupported, which names the missing packages, if `what` cannot run in this environment."""
     names = dict.fromkeys(name for part in parts for name in MODULES[part])
     missing = [name for name in names if not _is_installed(name)]
     if missing:
@@ -28,11 +28,11 @@ def require_packages(what: str, parts: Sequence[str]) -> None:
 
 
 def missing_packages(what: str, names: Sequence[str]) -> Unsupported:
-    """Return the error of packages that are not installed.
+    """Return the error for packages that are not installed.
 
     Args:
-        what: needs them ("tetrad serve").
-        names: modules.
+        what: the command that needs them ("tetrad serve").
+        names: names of the missing modules.
     """
     text = f"{what} needs packages that are not installed ({', '.join(names)}): pip install tetrad."
     return Unsupported(text, reason="MISSING_PACKAGES")

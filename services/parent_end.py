@@ -1,6 +1,6 @@
-"""Parent's end: continues a stopped process (SIGSTOP, Ctrl-Z) when its parent dies, so that it can end too.
+"""Parent's end: continues a stopped process (SIGSTOP, Ctrl-Z) when its parent ends, so that it can end too.
 
-Called by processes that end when a pipe from their parent breaks: a stopped one would not notice, and stay for ever.
+Called by processes that end when a pipe from their parent breaks: a stopped one would not notice that, and exist for ever.
 """
 
 import ctypes
@@ -11,9 +11,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def continue_at_parents_end() -> None:
-    """Let the system send SIGCONT when the thread that started this process ends, as it does with the parent. Linux only.
+    """Let the system send SIGCONT when the thread that started this process ends, at the latest with the parent. Linux only.
 
-    SIGCONT rather than SIGKILL: a process that runs ignores it and ends in order, and a parent whose thread ends may live on.
+    SIGCONT instead of SIGKILL: a running process ignores it and ends normally, and the parent may live on after its thread.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)

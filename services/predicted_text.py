@@ -1,8 +1,8 @@
-"""PredictedText: follows an output through a text that was predicted for it (OpenAI's predicted outputs).
+"""PredictedText: follows an output along a text that was predicted for it (OpenAI's predicted outputs).
 
-Called by the engine core, for what may come next, and by the frontend, for how much of the prediction came true. It starts at
-the text's beginning, and after a difference goes on where the output's last two tokens stand in the text, behind the
-difference if they do. The result is a function of the two sequences of tokens alone.
+Called by the engine core, for the tokens that may come next, and by the frontend, for the number of predicted tokens in the
+output. It starts at the text's beginning. After a difference it continues where the output's last two tokens occur in the text,
+if possible after the difference. The result depends only on the two sequences of tokens.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,13 +12,13 @@ _PAIR = 2
 
 
 class PredictedText:
-    """A predicted text.
+    """A predicted text, and the present position in it.
 
     Args:
         token_ids: its tokens.
 
     Attributes:
-        num_found: tokens of the text that the output had so far, each counted once.
+        num_found: number of tokens of the text that the output contains so far, each counted once.
     """
 
     def __init__(self, token_ids: Sequence[int]) -> None:
@@ -26,25 +26,25 @@ class PredictedText:
         self._places: dict[tuple[int, int], list[int]] = {}
         for place, pair in enumerate(pairwise(token_ids), _PAIR):
             self._places.setdefault(pair, []).append(place)
-        self._place: int = 0  # of the token that should come next
+        self._place: int = 0  # position of the token that should come next
         self._is_lost = False
         self._last: int | None = None
-        self._num_passed = 0  # tokens of the text that were found or passed over
+        self._num_passed = 0  # number of tokens of the text that were found or skipped
         self.num_found = 0
 
     @property
     def num_missing(self) -> int:
-        """Tokens of the text that the output has not had."""
+        """The number of tokens of the text that the output does not contain."""
         return len(self._token_ids) - self.num_found
 
     def follow(self, token_ids: Iterable[int]) -> None:
-        """Take in the next tokens of the output."""
+        """Follow the next tokens of the output."""
         for token_id in token_ids:
             self._follow(token_id)
             self._last = token_id
 
     def expected(self, num_tokens: int) -> Sequence[int]:
-        """Return up to so many tokens that should come next; none while the output is elsewhere."""
+        """Return up to `num_tokens` tokens that should come next; none while the output differs from the text."""
         return () if self._is_lost else self._token_ids[self._place : self._place + num_tokens]
 
     def _follow(self, token_id: int) -> None:

@@ -1,7 +1,7 @@
-"""Process: the frame of every service's main coroutine: event loop, signals, lifeline, exit codes.
+"""Process: runs the main coroutine of a service: event loop, signals, lifeline, exit codes.
 
-Exit codes: 0 after a clean drain; 78 (EX_CONFIG) when starting again cannot help (no such model, a broken file), with one
-line on stderr; 1 for anything else, which a supervisor may restart.
+Exit codes: 0 after a clean drain; 78 (EX_CONFIG) if a restart cannot succeed (no such model, a broken file), with one line on
+stderr; 1 for any other error, after which a supervisor may restart the process.
 """
 
 import asyncio
@@ -41,12 +41,13 @@ def run_service(
     """Run a service until a signal stops it, and exit the process.
 
     Args:
-        name: for logs ("worker").
-        settings: the service's settings; logging and metrics follow them.
-        main: serves until the event is set, then drains. It waits for the event as soon as it may have something to finish: a
-            service that does not yet do so when the signal arrives is still starting, and is cancelled.
-        on_retire: called on SIGUSR1: end when all work is done, however long that takes. Such a process still heeds SIGTERM.
-        trace_points: called if the settings ask for a trace: what is in it.
+        name: name of the service for logs ("worker").
+        settings: settings of the service, of its logs and of its metrics.
+        main: serves until the event is set, then drains. It must wait for the event as soon as it may have work to finish: a
+            service that does not wait for it when the signal arrives is still starting, and is cancelled.
+        on_retire: called on SIGUSR1, which orders the service to end when all work is done, without a limit of time. SIGTERM
+            still stops such a process.
+        trace_points: returns the calls to trace; called if the settings enable a trace.
     """
     configure_logging(name, level=settings.log_level, json=settings.log_json)
     note_build(name)
@@ -84,7 +85,7 @@ async def _main(
     except asyncio.CancelledError:
         if not shutdown.is_set():
             raise
-        # A thread in native code cannot be stopped, and the interpreter would wait for it or crash.
+        # A thread in native code cannot be stopped; a normal exit would wait for it or crash.
         log.info("process.stopped_while_starting")
         sys.stderr.flush()
         os._exit(0)
@@ -93,15 +94,15 @@ async def _main(
 
 
 class _Shutdown(asyncio.Event):
-    """The order to stop, which knows whether anybody listens."""
+    """The event of the order to stop. `is_heeded`: whether the service has begun to wait for it."""
 
     is_heeded = False
 
     async def wait(self) -> Literal[True]:
-        """Wait for the order; the service is ready when it first does."""
+        """Wait for the order; the first call means that the service has started."""
         if not self.is_heeded:
             self.is_heeded = True
-            gc.freeze()  # modules are no garbage; a search of them takes 0.1 s, of torch's 0.3 s
+            gc.freeze()  # modules are never garbage; a collection that visits them takes 0.1 s, with torch 0.3 s
         return await super().wait()
 
 
@@ -115,7 +116,7 @@ def _on_signal(shutdown: _Shutdown, serving: asyncio.Future[None]) -> None:
 
 
 def _watch_lifeline(fd: int) -> None:
-    """Wait for the parent's end of the pipe to close, however it dies; then drain, and exit if that takes too long."""
+    """Wait until the parent's end of the pipe closes, for any reason; then drain, and exit if that takes too long."""
     while os.read(fd, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,9 +1,10 @@
 """Request context: the request id and the trace position of the current task.
 
-Every log line of a task has the ids of its context. It travels as headers: in the metadata of calls, and in `trace_headers` of
-messages where many requests share a stream. Headers are untrusted: malformed ones are dropped, and no request is refused for
-them. OpenTelemetry's propagator makes spans of them (observability/otlp.py). The check here is a regular expression, since it
-is made in every service, traced or not: the propagator takes 22 ms to import, and 3.6 us instead of 1.9 for each request.
+Every log line of a task has the ids of its context. The context is sent as headers: in the metadata of calls, and in
+`trace_headers` of messages where many requests share a stream. Headers are untrusted: malformed ones are dropped, and no
+request is refused because of them. OpenTelemetry's propagator makes spans from them (observability/otlp.py). The check here is
+a regular expression, since every service makes it, with or without tracing: the propagator takes 22 ms to import, and 3.6 us
+instead of 1.9 us for each request.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ TRACESTATE = "tracestate"
 HEADERS = (REQUEST_ID, TRACEPARENT, TRACESTATE)
 
 VALID_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/=+@~-]{1,128}")
-# W3C Trace Context: version 00 ends with its flags, later ones may go on; ff and ids of zeros stand for nothing.
+# W3C Trace Context: version 00 ends with its flags, later versions may have more; ff and ids of zeros are invalid.
 _TRACEPARENT = re.compile(
     r"(?:00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
     r"|(?!ff|00)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]{0,200})?)"
@@ -32,9 +33,9 @@ class RequestContext:
     """The ids of one client's request.
 
     Attributes:
-        request_id: its X-Request-Id; empty: the caller gave none.
-        traceparent: the span that what is done here belongs under, as W3C writes it; empty: it is in no trace.
-        tracestate: what other systems keep there; passed on.
+        request_id: its X-Request-Id; empty: the caller sent none.
+        traceparent: the parent span of the work for this request, in W3C's form; empty: the request has no trace.
+        tracestate: values of other tracing systems, which are passed on.
     """
 
     request_id: str = ""
@@ -43,7 +44,7 @@ class RequestContext:
 
     @classmethod
     def from_headers(cls, headers: Mapping[str, str]) -> "RequestContext":
-        """Return the context that headers (with lower-case names) tell of."""
+        """Return the context in headers, whose names are in lower case."""
         request_id, traceparent = headers.get(REQUEST_ID, ""), headers.get(TRACEPARENT, "").strip()
         if not VALID_REQUEST_ID.fullmatch(request_id):
             request_id = ""
@@ -54,7 +55,7 @@ class RequestContext:
 
     @property
     def trace_id(self) -> str:
-        """The trace's id, 32 hexadecimal digits; empty: it is in no trace."""
+        """The trace's id, 32 hexadecimal digits; empty: the request has no trace."""
         return self.traceparent[3:35]
 
     def headers(self) -> dict[str, str]:
@@ -63,10 +64,10 @@ class RequestContext:
         return {name: value for name, value in values if value}
 
     def log_fields(self, internal_id: str = "") -> dict[str, str]:
-        """Return the ids as log lines have them.
+        """Return the ids as fields of log lines.
 
         Args:
-            internal_id: what a line is about, as the services call it; stands for the request's id where there is none.
+            internal_id: the services' own id of the request; also used as `request_id` if the caller sent none.
         """
         fields = {"request_id": self.request_id or internal_id, "trace_id": self.trace_id, "internal_id": internal_id}
         return {name: value for name, value in fields.items() if value}
@@ -83,18 +84,18 @@ def current_context() -> RequestContext:
 
 @contextlib.contextmanager
 def bind_context(context: RequestContext) -> Iterator[None]:
-    """Work for `context` while this is open: log lines of this task, and of those it starts, carry its ids."""
+    """Set the context of this task, and of tasks that it starts, while this is open: their log lines carry its ids."""
     outer = _current.get()
     _current.set(context)
     try:
         yield
     finally:
-        # Not by a token: what is open in a generator may be closed by another task, which has variables of its own.
+        # Without a token: a generator that is suspended here may be closed by another task, which has its own variables.
         _current.set(outer)
 
 
 def add_context(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Add the ids of this task's context to a log line that does not name others: a structlog processor."""
+    """Add the ids of this task's context to a log line that has no ids yet: a structlog processor."""
     for name, value in _current.get().log_fields().items():
         event.setdefault(name, value)
     return event

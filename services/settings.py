@@ -1,4 +1,4 @@
-"""Settings: one frozen model per service; flags = environment = YAML file, in this order of precedence.
+"""Settings: one frozen model per service, from flags, environment and YAML file, in this order of precedence.
 
 A service's `config.py` derives from ServiceSettings; `load_settings` is called once, in its `__main__.py`. Unknown keys are
 errors in all three places. Nothing else reads os.environ. A value measured at run time is not a setting.
@@ -40,21 +40,21 @@ def split_names(text: str) -> tuple[str, ...]:
 Names = Annotated[
     tuple[str, ...], NoDecode, BeforeValidator(lambda value: split_names(value) if isinstance(value, str) else value)
 ]
-"""Names in one setting, separated by commas."""
+"""Names in one setting, separated by commas or as a JSON list."""
 
 
 _OTLP_ENDPOINT = re.compile(r"(https?|grpc)://[^\s/@]+:\d{1,5}/?|[^\s/@]+:\d{1,5}|unix:/\S+")
 
 
 class Settings(BaseSettings):
-    """Base of every settings model. `env_prefix` is set by each service (TETRAD_<SERVICE>_)."""
+    """Base of every settings model. Each service sets its `env_prefix` (TETRAD_<SERVICE>_)."""
 
-    # Inputs stay out of errors: they may be keys, or a whole file with keys in it.
+    # Errors do not contain inputs: these may be keys, or a whole file with keys in it.
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", validate_default=True, protected_namespaces=(), hide_input_in_errors=True
     )
 
-    # Set for the time of one load_settings call: BaseSettings takes its sources from a class method.
+    # Set during a call of load_settings only, since BaseSettings takes its sources from a class method.
     _config_file: ClassVar[Path | None] = None
 
     @classmethod
@@ -74,9 +74,9 @@ class Settings(BaseSettings):
 
 
 class TlsSettings(Settings):
-    """The identity of a process and its trusted authorities on TCP, as a gRPC server and as a client.
+    """The TLS identity of a process and its trusted authorities on TCP, as a gRPC server and as a client.
 
-    Unix sockets are guarded by the file system and stay plain.
+    Unix sockets are protected by the file system and use no TLS.
     """
 
     tls_cert_file: Path | None = Field(
@@ -100,13 +100,13 @@ class TlsSettings(Settings):
 
     @property
     def tls(self) -> TlsFiles | None:
-        """Where the identity is; None: connections are plain."""
+        """The files of the identity; None: connections use no TLS."""
         files = TlsFiles(self.tls_cert_file, self.tls_key_file, self.tls_ca_file)
         return None if files == TlsFiles() else files
 
 
 class ServiceSettings(TlsSettings):
-    """What every service can be told."""
+    """The settings that all services have."""
 
     listen: str = Field(
         "127.0.0.1:0", description="Address of the gRPC server: host:port or unix:/path. Port 0: any free port."
@@ -150,7 +150,7 @@ class ServiceSettings(TlsSettings):
     @field_validator("otlp_endpoint")
     @classmethod
     def _check_otlp_endpoint(cls, value: str | None) -> str | None:
-        if not value:  # compose passes an unset variable as an empty one
+        if not value:  # Docker Compose passes an unset variable as an empty one
             return None
         if not _OTLP_ENDPOINT.fullmatch(value):
             raise ValueError("must be http://host:port, https://host:port, host:port or unix:/path")
@@ -161,9 +161,9 @@ S = TypeVar("S", bound=Settings)
 
 
 def load_settings(cls: type[S], argv: Sequence[str], *, prog: str) -> S:
-    """Return the settings that flags, environment and `--config FILE` give.
+    """Return the settings from flags, environment and `--config FILE`.
 
-    Prints help or one line that names the bad key and exits (code 0 or 2), as command lines do.
+    For --help it prints the help and exits with code 0; for a wrong key, one line that names it, and code 2.
     """
     argv, config_file = _take_config_file(list(argv), prog)
     try:
@@ -191,9 +191,9 @@ def load_settings(cls: type[S], argv: Sequence[str], *, prog: str) -> S:
 
 
 def first_problem(cls: type[Settings], error: ValidationError) -> tuple[str, str]:
-    """Return the name of the first wrong setting ("" for several together) and what is wrong, in one line.
+    """Return the name of the first wrong setting ("" for several together), and the problem in one line.
 
-    It contains the given value, unless the setting is a secret (repr=False).
+    The line contains the given value, unless the setting is a secret (repr=False).
     """
     first = error.errors()[0]
     field = cls.model_fields.get(str(first["loc"][0])) if first["loc"] else None
@@ -202,14 +202,12 @@ def first_problem(cls: type[Settings], error: ValidationError) -> tuple[str, str
 
 
 def replaced(settings: S, **changes: object) -> S:
-    """Return the settings with other values, validated; a copy with `model_copy` would not be."""
+    """Return validated settings with other values; a copy by `model_copy` would not be validated."""
     return type(settings)(**{**settings.model_dump(), **changes})
 
 
 def child_environment(settings: Settings) -> dict[str, str]:
-    """Return this process's environment, changed so that a child reads exactly `settings`: what was set here for its service
-    is already in them.
-    """
+    """Return this process's environment for a child: its variables for this model are replaced by the values of `settings`."""
     prefix = _prefix_of(type(settings))
     values = settings.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     own = {f"{prefix}{name}".upper(): value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
@@ -217,7 +215,7 @@ def child_environment(settings: Settings) -> dict[str, str]:
 
 
 def refuse_unknown_variables(prefix: str, models: Iterable[type[Settings]]) -> None:
-    """InvalidRequest with the most similar name, for an unknown variable with this prefix."""
+    """Raise InvalidRequest, with the most similar name, for an unknown variable with this prefix."""
     known = {f"{_prefix_of(model)}{name}".upper() for model in models for name in model.model_fields}
     for name in os.environ:
         if not name.upper().startswith(prefix) or name.upper() in known:
@@ -232,7 +230,7 @@ def _prefix_of(cls: type[Settings]) -> str:
 
 
 def _take_config_file(argv: list[str], prog: str) -> tuple[list[str], Path | None]:
-    """Split `--config FILE` off: the file must be known before the other sources are read."""
+    """Remove `--config FILE` from the arguments: the file must be known before the other sources are read."""
     for i, arg in enumerate(argv):
         if arg == "--config" and i + 1 < len(argv):
             path, rest = Path(argv[i + 1]), argv[:i] + argv[i + 2 :]

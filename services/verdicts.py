@@ -1,6 +1,6 @@
-"""Verdicts: whether each of vLLM's arguments without a meaning in Tetrad is ignored or refused, and why.
+"""Verdicts: state for each of vLLM's arguments without a meaning in Tetrad whether it is ignored or refused, and why.
 
-Used on the caller's side alone; `tools/vllm_page.py` writes the same verdicts into docs/vllm.md. An argument whose value
+Used only in the caller's process; `tools/vllm_page.py` writes the same verdicts into docs/vllm.md. An argument whose value
 cannot change an answer is ignored. One whose value would change it is refused, unless the value is the default behaviour.
 """
 
@@ -19,14 +19,14 @@ _KEY = "verdict"
 
 @dataclass(frozen=True)
 class Verdict:
-    """One argument's.
+    """The verdict on one argument.
 
     Attributes:
-        kind: "ignored": any value is taken, without effect; "refused": another value than these raises; "renamed": the value is
-            that of another argument.
-        default: what vLLM has if nothing is given.
-        why: a sentence, for the error and for the page.
-        others: further values that a refused argument may have: they ask for what is the case anyway.
+        kind: "ignored": any value is accepted, without effect; "refused": a value other than `default` and `others` raises;
+            "renamed": the value is passed to another argument.
+        default: vLLM's default value.
+        why: the reason as a sentence, for the error and for the page.
+        others: further values that a refused argument may have, since they request Tetrad's own behaviour.
     """
 
     kind: Literal["ignored", "refused", "renamed"]
@@ -35,10 +35,10 @@ class Verdict:
     others: tuple[Any, ...] = ()
 
     def check(self, name: str, value: object) -> None:
-        """Return if the argument may have this value; UnsupportedArgument, saying why, otherwise."""
+        """Raise UnsupportedArgument, which states the reason, if the argument may not have this value."""
         if self.kind != "refused" or any(_is(value, known) for known in (self.default, *self.others)):
             return
-        # Some callers spell "nothing" as an empty container.
+        # Some callers pass an empty container for "no value".
         if not self.default and isinstance(value, dict | list | set | tuple) and not value:
             return
         text = f"{name}={value!r} is not supported: {self.why} Leave it at {self.default!r}."
@@ -51,17 +51,17 @@ def ignored(default: Any, why: str) -> Verdict:
 
 
 def refused(default: Any, why: str, *others: Any) -> Verdict:
-    """Return the verdict of an argument that asks for what Tetrad does not do; `others` are values that do not."""
+    """Return the verdict of an argument for behaviour that Tetrad does not have; `others` are values that are still allowed."""
     return Verdict("refused", default, why, others)
 
 
 def renamed(why: str) -> Verdict:
-    """Return the verdict of an argument that has another name here; the class that takes it passes the value on."""
+    """Return the verdict of an argument that has another name in Tetrad; the class with the argument passes the value on."""
     return Verdict("renamed", None, why)
 
 
 def argument(verdict: Verdict) -> Any:
-    """Return a field of a dataclass with this verdict."""
+    """Return a dataclass field with this verdict."""
     default = verdict.default
     if isinstance(default, dict | list | set):
         return field(default_factory=lambda: type(default)(default), metadata={_KEY: verdict}, kw_only=True, repr=False)
@@ -75,7 +75,7 @@ def verdicts_of(cls: type) -> dict[str, Verdict]:
 
 
 def takes(**verdicts: Verdict) -> Callable[[F], F]:
-    """Let a method take further arguments by name, which are checked and go no further."""
+    """Return a decorator that lets a method accept further keyword arguments, which are checked and not passed on."""
 
     def decorate(method: F) -> F:
         @functools.wraps(method)
@@ -97,7 +97,7 @@ def takes(**verdicts: Verdict) -> Callable[[F], F]:
 
 
 def missing(name: str, why: str) -> Any:
-    """Return a method that says why it cannot do anything yet."""
+    """Return a method that raises UnsupportedArgument with this reason."""
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         del args, kwargs
