@@ -1,7 +1,7 @@
 """Call metrics: counts and times the calls of a gRPC server, by method and status.
 
-One interceptor for every server, outermost, so that it sees the statuses that callers get. The names are those of gRPC's
-interceptors in other languages, so their dashboards work for Tetrad, too. A stream counts once, however many messages it has.
+One interceptor for every server, the outermost, so that it sees the statuses that callers get. The names are those of gRPC's
+interceptors in other languages, so their dashboards work for Tetrad, too. A stream counts once, with any number of messages.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ _TYPES = {
 }
 _STREAMED_TO = ("client_stream", "bidi_stream")
 _ARRIVAL_S = 0.05
-"""Tolerance of deadlines: the caller's deadline passes earlier than ours, by the time that the call took to arrive."""
+"""Tolerance of deadlines, in seconds: the caller's deadline is earlier than ours by the time that the call took to arrive."""
 
 
 class CallMetrics(WrappingInterceptor):
     """Counts every call of a method that the server has."""
 
     def wrap(self, handler: grpc.RpcMethodHandler, method: str) -> grpc.RpcMethodHandler:
-        """Return the handler, counted."""
+        """Return a handler that counts its calls."""
         behavior = behavior_of(handler)
         wrap = _wrap_generator if inspect.isasyncgenfunction(behavior) else _wrap_coroutine
         return with_behavior(handler, wrap(behavior, _Method(_TYPES[shape_of(handler)], method)))
@@ -53,7 +53,7 @@ class _Method:
 
 
 class _Messages:
-    """The messages of a caller's stream. `have_ended`: all of them were read."""
+    """The messages of a caller's stream. `have_ended`: whether all of them were read."""
 
     def __init__(self, messages: AsyncIterator[Any]) -> None:
         self._messages = messages
@@ -71,7 +71,7 @@ class _Messages:
 
 
 class _Call:
-    """One call while it runs. `request`: for its handler."""
+    """One running call. `request`: the request for its handler."""
 
     def __init__(self, method: _Method, request: Any, context: grpc.aio.ServicerContext) -> None:
         self._method, self._context, self._started = method, context, time.perf_counter()
@@ -79,9 +79,9 @@ class _Call:
         method.started.inc()
 
     async def hear_of_cut(self) -> None:
-        """Raise CancelledError if the caller has cut the stream: that looks like the end of its messages at first."""
+        """Raise CancelledError if the caller has cut the stream, which at first looks like the end of its messages."""
         if isinstance(self.request, _Messages) and self.request.have_ended:
-            # Returns at the end of the call, after all earlier events that gRPC reports.
+            # This read returns at the end of the call, after all earlier events that gRPC reports.
             await self._context.read()
 
     def end(self, error: BaseException | None) -> None:

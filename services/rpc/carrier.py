@@ -1,7 +1,7 @@
-"""Carriers: how messages get from a service's clients to its servicers.
+"""Carriers: transport messages between a service's clients and its servicers.
 
-A carrier connects channels, which generated stubs are made on, with servers, which generated code adds servicers to. GRPC goes
-over sockets, between processes and machines. The direct carrier (services/direct) stays in one process and event loop. The cut
+A carrier connects channels, on which generated stubs are made, with servers, to which generated code adds servicers. GRPC uses
+sockets, between processes and machines. The direct carrier (services/direct) stays in one process and event loop. The boundary
 is below stubs and servicers, so that every client, servicer and wire module works on both unchanged, with the same deadlines,
 cancellations and errors.
 """
@@ -18,7 +18,7 @@ from tetrad.services.tls.identity import Identity, TlsFiles
 
 
 class Carrier(Protocol):
-    """Makes both ends of calls."""
+    """Makes both sides of calls."""
 
     def connect(
         self,
@@ -31,23 +31,23 @@ class Carrier(Protocol):
         """Return a channel to a server; it connects when first used. See open_channel for arguments and errors."""
 
     def server(self, interceptors: Sequence[grpc.aio.ServerInterceptor], options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
-        """Return a server that serves nothing, nowhere yet.
+        """Return a server without services and addresses.
 
         Args:
-            interceptors: around its handlers, the outermost first.
-            options: gRPC's.
+            interceptors: wrap its handlers, the outermost first.
+            options: options of gRPC.
         """
 
     async def bind(self, server: Any, address: str, identity: Identity | None, *, callers_are_known: bool) -> str:
-        """Give a server of this carrier an address; return what a client on this machine connects to.
+        """Bind a server of this carrier to an address; return the address for a client on this machine.
 
         Args:
-            server: made by this carrier, not yet started.
+            server: a server of this carrier that is not started yet.
             address: host:port or unix:/path.
-            identity: for TLS; None: connections are plain.
-            callers_are_known: by their certificates or keys.
+            identity: identity for TLS; None: connections use no TLS.
+            callers_are_known: whether callers need certificates or keys.
 
-        Raises Unavailable if the address is taken, InvalidRequest if the identity has no certificate to show.
+        Raises Unavailable if the address is in use, InvalidRequest if the identity has no certificate to present.
         """
 
 
@@ -62,7 +62,7 @@ class GrpcCarrier:
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         tls: TlsFiles | None = None,
     ) -> grpc.aio.Channel:
-        """Return a channel of its own connection."""
+        """Return a channel with its own connection."""
         return open_channel(target, server_name=server_name, max_message_bytes=max_message_bytes, tls=tls)
 
     def server(self, interceptors: Sequence[grpc.aio.ServerInterceptor], options: Sequence[tuple[str, int]]) -> grpc.aio.Server:

@@ -1,7 +1,7 @@
 """Channels: opens gRPC channels with the options of all clients of Tetrad services.
 
-Keep-alive pings find dead peers (keepalive.py); server.py allows them. Unknown option keys are silently ignored by gRPC, so
-tests/services/rpc/test_options.py looks each of them up in the library.
+Keep-alive pings detect dead peers (keepalive.py); server.py allows them. gRPC ignores unknown option keys without an error, so
+tests/services/rpc/test_options.py checks that the library contains each of them.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from tetrad.services.tls.identity import Identity, TlsFiles
 CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
     *KEEPALIVE_OPTIONS,
     ("grpc.http2.max_pings_without_data", 0),
-    # A peer that restarts on one machine is back within a second, with a model to load within some: look again soon.
+    # A restarted peer on this machine serves again within one second, or a few if it loads a model: reconnect soon.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 200),
-    # A container that is started again has another address: ask for it as soon, not after gRPC's 30 s.
+    # A container that is started again has another address: resolve it as soon, not after gRPC's 30 s.
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
 )
 
@@ -32,9 +32,9 @@ def open_channel(
 
     Args:
         target: address of the server.
-        server_name: name that its certificate must carry, where `target` is an address of that name. Empty: the target's.
-        max_message_bytes: largest message either way.
-        tls: identity of this process; None: connections are plain. Those to Unix sockets always are.
+        server_name: name that its certificate must have, if `target` is an address of that name. Empty: the target's name.
+        max_message_bytes: maximum size of a message, in both directions.
+        tls: identity of this process; None: connections use no TLS. Those to Unix sockets never use it.
 
     Raises:
         InvalidRequest: the TLS files cannot be used.
@@ -49,19 +49,19 @@ def open_channel(
 
 
 def name_options(server_name: str) -> tuple[tuple[str, str], ...]:
-    """Return the options that make a channel check the certificate of its server against a name that is not in its target."""
+    """Return the options that make a channel check its server's certificate for this name instead of the target's."""
     return (("grpc.ssl_target_name_override", server_name),) if server_name else ()
 
 
 def is_call_closed(error: BaseException) -> bool:
-    """Return whether an error says that the call was ended in this process, by closing it or its channel.
+    """Return whether an error means that this process ended the call, by closing it or its channel.
 
-    To who reads the call that looks like the end of the own task; what takes it for that never answers.
+    gRPC raises CancelledError for that, as if the reading task were cancelled; code that ends the task then would never answer.
     """
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and not task.cancelling()
 
 
 def problem_of(channel: grpc.aio.Channel) -> str:
-    """Return why a channel over TLS cannot reach its server, in words; empty if it can, or if the reason is unknown."""
+    """Return the reason why a channel over TLS cannot reach its server, as text; empty if it can or the reason is unknown."""
     return channel.problem if isinstance(channel, TlsChannel) else ""

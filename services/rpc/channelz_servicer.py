@@ -1,7 +1,7 @@
 """ChannelzServicer: serves grpc.channelz from gRPC core's data: servers, channels, sockets, and their calls.
 
-The package's own servicer fails on an unknown field, and the core may be a newer release than the package, which is bound to
-one major version of protobuf; this one drops such fields.
+The package's own servicer fails on an unknown field, and the core may be a newer release than the package, which depends on one
+major version of protobuf; this one drops such fields.
 """
 
 # ruff: noqa: ARG002, N802 - gRPC's names and signatures
@@ -23,7 +23,7 @@ SERVICE_NAME = str(pb.DESCRIPTOR.services_by_name["Channelz"].full_name)
 
 
 class ChannelzServicer(channelz_pb2_grpc.ChannelzServicer):  # type: ignore[misc] # the package ships no types
-    """Reports every connection of this process; the port decides who may call it."""
+    """Reports every connection of this process; the server's port decides who may call it."""
 
     async def GetTopChannels(self, request: Any, context: Any) -> Any:
         """List the channels that this process has opened."""
@@ -34,7 +34,7 @@ class ChannelzServicer(channelz_pb2_grpc.ChannelzServicer):  # type: ignore[misc
         return _told(pb.GetServersResponse(), cygrpc.channelz_get_servers, request.start_server_id)
 
     async def GetServer(self, request: Any, context: Any) -> Any:
-        """Return a server; NotFound for an unknown id, as for all below."""
+        """Return a server. Raises NotFound for an unknown id, as all methods below."""
         return _told(pb.GetServerResponse(), cygrpc.channelz_get_server, request.server_id)
 
     async def GetServerSockets(self, request: Any, context: Any) -> Any:

@@ -7,28 +7,28 @@ from typing import Any
 import grpc
 
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]]
-"""Finds the handler of a call for an interceptor; None: the server has no such method."""
+"""Returns the handler of a call to an interceptor; None: the server has no such method."""
 
 
 class WrappingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc ships no types
-    """Puts something around the handlers of a server: once around each, as a method has the same one at every call."""
+    """Wraps the handlers of a server, each once, since a method has the same handler at every call."""
 
     def __init__(self) -> None:
         self._wrapped: dict[str, tuple[grpc.RpcMethodHandler, grpc.RpcMethodHandler]] = {}
 
     @abstractmethod
     def wrap(self, handler: grpc.RpcMethodHandler, method: str) -> grpc.RpcMethodHandler:
-        """Return the handler that replaces the given one of a method ("/package.Service/Method")."""
+        """Return the handler that replaces `handler`, that of a method ("/package.Service/Method")."""
 
     async def intercept_service(
         self, continuation: Continuation, details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler | None:
-        """Return the handler, wrapped."""
+        """Return the wrapped handler."""
         handler = await continuation(details)
         if handler is None:
             return None
         inner, wrapped = self._wrapped.get(details.method, (None, None))
-        if inner is not handler:  # an interceptor may answer this call with a handler of its own
+        if inner is not handler:  # another interceptor may answer this call with its own handler
             wrapped = self.wrap(handler, details.method)
             self._wrapped[details.method] = handler, wrapped
         return wrapped
@@ -41,9 +41,9 @@ def shape_of(handler: grpc.RpcMethodHandler) -> str:
 
 
 def behavior_of(handler: grpc.RpcMethodHandler) -> Callable[..., Any]:
-    """Return a handler's function of a request and a context.
+    """Return a handler's function, which takes a request and a context.
 
-    A stream is answered by an async generator, or by a coroutine that writes to its context (as grpc's health Watch).
+    The function of a stream is an async generator, or a coroutine that writes to its context (such as grpc's health Watch).
     """
     behavior: Callable[..., Any] = getattr(handler, shape_of(handler))
     return behavior
@@ -52,7 +52,7 @@ def behavior_of(handler: grpc.RpcMethodHandler) -> Callable[..., Any]:
 def with_behavior(
     handler: grpc.RpcMethodHandler, behavior: Callable[..., Any], *, parse: Callable[[bytes], Any] | None = None
 ) -> grpc.RpcMethodHandler:
-    """Return a handler of the same shape that does something else; `parse` makes requests of bytes instead of its own."""
+    """Return a handler of the same shape with another function; `parse`, if given, replaces its parser of requests."""
     return getattr(grpc, f"{shape_of(handler)}_rpc_method_handler")(
         behavior,
         request_deserializer=handler.request_deserializer if parse is None else parse,

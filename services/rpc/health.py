@@ -1,6 +1,6 @@
-"""Health: grpc.health.v1 with `""` for "the process is alive" and one name per service for "it takes work".
+"""Health: grpc.health.v1, with `""` for "the process is alive" and one name per service for "it accepts work".
 
-Owned by the server; a service calls `set_ready` when its warm-up is over and whenever that changes.
+Owned by the server; a service calls `set_ready` when its warm-up is over and whenever its readiness changes.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Health:
-    """Readiness of a server's services; alive from the start, ready when told so.
+    """The health of a server's services: alive from the start, ready after `set_ready(True)`.
 
     Args:
         service_names: full names ("tetrad.v1.WorkerService") that share one readiness.
@@ -25,17 +25,17 @@ class Health:
         self.ready = False
 
     async def start(self) -> None:
-        """Report alive, not ready."""
+        """Report that the process is alive and not ready."""
         await self.servicer.set("", SERVING)
         await self._publish()
 
     async def set_ready(self, ready: bool) -> None:
-        """Report whether the services take work; ignored while draining."""
+        """Report whether the services accept work; ignored while draining."""
         self.ready = ready and not self._draining
         await self._publish()
 
     async def drain(self) -> None:
-        """Report NOT_SERVING for good."""
+        """Report NOT_SERVING until the end."""
         self._draining = True
         self.ready = False
         await self._publish()

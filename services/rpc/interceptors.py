@@ -1,7 +1,7 @@
-"""Server interceptors: request contexts and error mapping, once for every RPC of every service.
+"""Server interceptors: set the request context and map errors, in one place for every RPC of every service.
 
-A handler raises a TetradError; the caller gets its status with details. Any other exception is our bug: logged with a
-traceback, answered with INTERNAL and without its text.
+If a handler raises a TetradError, the caller gets its status with details. Any other exception is a bug: it is logged with a
+traceback, and the caller gets INTERNAL without its text.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ Parse = Callable[[bytes], Any]
 
 
 class ErrorsAndContexts(WrappingInterceptor):
-    """Binds the request context that a call's metadata tells of, and maps what its handler raises."""
+    """Sets the request context from a call's metadata, and maps the errors of its handler."""
 
     def wrap(self, handler: grpc.RpcMethodHandler, method: str) -> grpc.RpcMethodHandler:
-        """Return the handler with contexts and errors."""
+        """Return a handler that sets the context and maps errors."""
         behavior = behavior_of(handler)
         wrap = _wrap_generator if inspect.isasyncgenfunction(behavior) else _wrap_coroutine
         parse = _refusing(handler.request_deserializer, is_stream=handler.request_streaming)
@@ -36,7 +36,7 @@ class ErrorsAndContexts(WrappingInterceptor):
 
 
 def _refusing(parse: Parse | None, *, is_stream: bool) -> Parse | None:
-    """Return `parse`, but what it cannot take is INVALID_ARGUMENT; the library would answer UNKNOWN."""
+    """Return a parser that refuses malformed messages with INVALID_ARGUMENT; the library would answer UNKNOWN."""
     if parse is None:
         return None
 
@@ -45,9 +45,9 @@ def _refusing(parse: Parse | None, *, is_stream: bool) -> Parse | None:
             return parse(data)
         except DecodeError:
             refusal = InvalidRequest(f"A message of {len(data)} bytes cannot be parsed as what this method takes.")
-        if is_stream:  # comes out where the handler reads its messages
+        if is_stream:  # the handler's read of its messages raises it
             raise refusal
-        return refusal  # what is raised before the handler runs is the library's; _checked raises it
+        return refusal  # the library handles errors raised before the handler runs, so _checked raises it later
 
     return parse_or_refuse
 
@@ -67,7 +67,7 @@ def _wrap_coroutine(behavior: Callable[..., Awaitable[Any]], method: str) -> Cal
         with bind_context(_caller(context)):
             try:
                 return await behavior(_checked(request), context)
-            except Exception as error:  # noqa: BLE001 - the one place where everything is mapped
+            except Exception as error:  # noqa: BLE001 - the only place that maps all errors
                 await _abort(context, method, error)
 
     return call
@@ -90,15 +90,15 @@ async def _abort(context: grpc.aio.ServicerContext, method: str, error: Exceptio
         raise error
     try:
         await context.abort_with_status(rpc_status.to_status(to_status(answered_error(method, error))))
-    except grpc.aio.InternalError:  # the caller left before it had read up to its status
+    except grpc.aio.InternalError:  # the caller has ended the call before it read the status
         raise asyncio.CancelledError from None
 
 
 def answered_error(method: str, error: Exception) -> TetradError:
-    """Return the TetradError for a method's caller; an unexpected exception is logged."""
+    """Return the TetradError for a method's caller; log an unexpected exception."""
     if isinstance(error, TetradError):
         return error
-    if isinstance(error, NotImplementedError):  # the generated base class, for a method that the servicer does not have
+    if isinstance(error, NotImplementedError):  # raised by the generated base class for a method that the servicer lacks
         return Unsupported(f"{method} is not supported by this server.")
     log.error("rpc.failed", method=method, exc_info=error)
     return InternalError(f"{method} failed; the server's log has the details.")

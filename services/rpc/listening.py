@@ -1,4 +1,4 @@
-"""Listening: binds a gRPC server to its addresses: TLS on TCP with an identity, Unix sockets for this user alone.
+"""Listening: binds a gRPC server to its addresses: TLS on TCP with an identity, Unix sockets for this user only.
 
 Logs a warning for a port that every host of the network can reach without credentials.
 """
@@ -20,11 +20,11 @@ _UNIX = "unix:"
 
 
 async def bind(server: grpc.aio.Server, address: str, identity: Identity | None) -> str:
-    """Bind and return what a client on this machine connects to.
+    """Bind a server; return the address for a client on this machine.
 
     Raises:
-        Unavailable: the address is taken.
-        InvalidRequest: the identity has no certificate to show.
+        Unavailable: the address is in use.
+        InvalidRequest: the identity has no certificate to present.
     """
     is_unix = address.startswith(_UNIX)
     if is_unix:
@@ -36,7 +36,7 @@ async def bind(server: grpc.aio.Server, address: str, identity: Identity | None)
                 f"Listening on {address} with TLS needs tls-cert-file and tls-key-file.", field="tls_cert_file"
             )
         credentials = identity.server_credentials()
-    # The umask makes the socket private from the start. For a moment it also holds for files of other threads.
+    # The umask makes the socket private from the start. For a moment it also applies to files of other threads.
     before = os.umask(0o177) if is_unix else None
     try:
         port = server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
@@ -49,12 +49,12 @@ async def bind(server: grpc.aio.Server, address: str, identity: Identity | None)
 
 
 def warn_if_open(address: str, *, callers_are_known: bool, is_encrypted: bool) -> None:
-    """Log one line if a port is open to other machines without credentials, or in clear text.
+    """Log one warning if a port is open to other machines without credentials or without TLS.
 
     Args:
         address: host:port or unix:/path.
-        callers_are_known: by their certificates or keys.
-        is_encrypted: whether it is TLS.
+        callers_are_known: whether callers need certificates or keys.
+        is_encrypted: whether the port uses TLS.
     """
     if address.startswith(_UNIX) or is_loopback(address.rpartition(":")[0]) or (callers_are_known and is_encrypted):
         return
@@ -63,7 +63,7 @@ def warn_if_open(address: str, *, callers_are_known: bool, is_encrypted: bool) -
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address is of this machine alone."""
+    """Return whether an address can be reached from this machine only."""
     if host == "localhost":
         return True
     try:

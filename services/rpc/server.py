@@ -1,4 +1,4 @@
-"""Server: binds, serves and drains gRPC, the same for every service.
+"""Server: binds, serves and drains gRPC, in the same way for every service.
 
 The caller passes the servicers and the stop event, so a test binds port 0 and stops cleanly, and signals are handled in one
 place (process.py). Drain follows ARCHITECTURE.md (Stopping): NOT_SERVING, withdrawal wait, refuse new work, grace, stop.
@@ -25,18 +25,18 @@ from tetrad.services.settings import ServiceSettings
 from tetrad.services.tls.identity import Identity
 
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
-    # Lost clients are detected as fast as clients detect lost servers.
+    # Servers detect lost clients as fast as clients detect lost servers.
     *KEEPALIVE_OPTIONS,
     ("grpc.http2.min_ping_interval_without_data_ms", 3_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    # A long non-streaming call writes nothing, and only writes would reset the count.
+    # The server writes nothing during a long non-streaming call, and only writes reset the count of pings.
     ("grpc.http2.max_ping_strikes", 0),
     # A connection that does not finish TLS and HTTP/2's first frames in time is closed; gRPC would wait for two minutes.
     ("grpc.server_handshake_timeout_ms", 5_000),
-    # Size of one read of a connection. gRPC grows it with uninterrupted data: to hundreds of megabytes for a client that
-    # never pauses. Large messages arrive as fast in pieces of this size.
+    # Maximum size of one read of a connection. gRPC increases it while data arrives without a pause: to hundreds of megabytes
+    # for some clients. Large messages arrive as fast in pieces of this size.
     ("grpc.experimental.tcp_max_read_buffer_size", 1 << 20),
-    # Calls that have arrived and wait for the event loop. From 1,000 on gRPC cancels them at random by default.
+    # Maximum number of calls that wait for the event loop. By default gRPC cancels such calls at random from 1,000 on.
     ("grpc.server.max_pending_requests", 16_384),
     ("grpc.server.max_pending_requests_hard_limit", 16_384),
 )
@@ -51,12 +51,12 @@ class Server:
     """A gRPC server with health and reflection, bound but not ready until `health.set_ready(True)`.
 
     Args:
-        settings: where to listen, message limits, drain times.
-        services: full service name -> the function that adds its servicer.
-        interceptors: further ones, inside of the one that maps errors.
-        also_listen: further addresses.
+        settings: address, message limits, drain times.
+        services: the function that adds the servicer, by full service name.
+        interceptors: further interceptors, inside of the one that maps errors.
+        also_listen: further addresses to listen on.
         knows_callers: whether an interceptor checks keys.
-        shares_port: let its successor, with the same setting, bind the same port.
+        shares_port: whether the server that replaces it, with the same setting, can bind the same port.
         channelz: report every connection of this process (grpc.channelz): for operators, never for clients.
         carrier: transports the calls.
     """
@@ -80,7 +80,7 @@ class Server:
         self.health = Health(tuple(services))
         options = (
             *SERVER_OPTIONS,
-            # Two servers on one port share its connections at random: only while one replaces the other.
+            # Two servers on one port get its connections at random, so this is used only while one replaces the other.
             ("grpc.so_reuseport", int(shares_port)),
             ("grpc.max_receive_message_length", settings.max_message_bytes),
             ("grpc.max_send_message_length", settings.max_message_bytes),
@@ -103,10 +103,10 @@ class Server:
         self._stopped = False
 
     async def start(self) -> None:
-        """Bind and serve; `address` is what a client on this machine connects to.
+        """Bind and serve; `address` is the address for a client on this machine.
 
         Raises:
-            Unavailable: the address is taken.
+            Unavailable: the address is in use.
             InvalidRequest: the TLS files cannot be used.
         """
         settings = self._settings
@@ -119,10 +119,10 @@ class Server:
         log.info("server.started", address=self.address)
 
     async def drain(self, finish: Callable[[], Awaitable[Any]] | None = None) -> None:
-        """Stop taking work, let `finish` complete within the grace, then stop.
+        """Refuse new work, run `finish` within the grace period, then stop.
 
         Args:
-            finish: waits until running work is done; cancelled when the grace is over, not called if there is none.
+            finish: waits until running work is done; cancelled after the grace period, not called if that is 0.
         """
         await self.health.drain()
         await asyncio.sleep(self._settings.withdrawal_wait_s)
@@ -134,15 +134,15 @@ class Server:
         await self.stop()
 
     async def retire(self, grace_s: float) -> None:
-        """Take no new connection, send clients elsewhere (GOAWAY), and return when all calls are over; at `grace_s` they end.
+        """Accept no new connections, send GOAWAY to clients, and wait until all calls have ended, at most `grace_s` seconds.
 
-        `stop` cuts it short.
+        Calls that still run then are ended. `stop` ends the wait.
         """
         await self.health.drain()
         await self._server.stop(grace_s)
 
     async def stop(self) -> None:
-        """Stop at once; open calls are cancelled after a moment for their last messages. Again: a no-op."""
+        """Stop at once; open calls are cancelled after 0.2 s for their last messages. Further calls do nothing."""
         if not self._stopped:
             self._stopped = True
             await self._server.stop(grace=0.2)

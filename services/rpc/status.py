@@ -1,7 +1,7 @@
-"""Status: converts errors to and from google.rpc.Status, the form that gRPC carries.
+"""Status: converts errors to and from google.rpc.Status, the form in which gRPC sends them.
 
-Used by interceptors on servers, by clients, and by wire files whose streams answer for many requests. Knows the tree of
-errors.py, which knows no gRPC, so that a scheduler or a model runner runs without it.
+Used by interceptors on servers, by clients, and by wire files whose streams carry answers of many requests. Knows the tree of
+errors.py, which does not import gRPC, so that a scheduler or a model runner runs without it.
 """
 
 import grpc
@@ -31,11 +31,11 @@ from tetrad.services.errors import (
 DOMAIN = "tetrad"
 _DETAILS = "grpc-status-details-bin"
 _MAX_CHARS = 1_000
-"""Of a message: it may quote what a client sent, stands in the status twice, and travels in metadata, which is limited."""
+"""Maximum length of a message in a status: it may quote a client's input, occurs twice, and metadata has a limit."""
 
 _BY_REASON: dict[str, type[TetradError]] = {cls.reason: cls for cls in (PromptTooLong, ModelError, PoisonousRequest)}
 _RENAMED = {"PROMPT_TOO_LONG": PromptTooLong.reason}
-"""Reasons as services of earlier releases say them."""
+"""Reasons that services of earlier releases send under another name."""
 _BY_CODE: dict[int, type[TetradError]] = {
     cls.code.value: cls
     for cls in (
@@ -55,7 +55,7 @@ _BY_CODE: dict[int, type[TetradError]] = {
 
 
 def to_status(error: TetradError) -> status_pb2.Status:
-    """Return the google.rpc.Status of an error: code, message, ErrorInfo and, where they apply, BadRequest and RetryInfo."""
+    """Return an error as google.rpc.Status: code, message, ErrorInfo and, if they apply, BadRequest and RetryInfo."""
     message = error.message if len(error.message) <= _MAX_CHARS else f"{error.message[:_MAX_CHARS]} ..."
     details: list[any_pb2.Any] = [
         _any(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata))
@@ -71,7 +71,7 @@ def to_status(error: TetradError) -> status_pb2.Status:
 
 
 def from_status(status: status_pb2.Status) -> TetradError:
-    """Return the error that a google.rpc.Status stands for; codes outside the table become InternalError."""
+    """Return the error for a google.rpc.Status; unknown codes become InternalError."""
     reason, field, retry_after_s, metadata = None, None, None, {}
     for detail in status.details:
         info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
@@ -82,7 +82,7 @@ def from_status(status: status_pb2.Status) -> TetradError:
                 field = bad.field_violations[0].field
             elif detail.Unpack(retry):
                 retry_after_s = retry.retry_delay.ToMilliseconds() / 1000
-        except DecodeError:  # code and message say enough without it
+        except DecodeError:  # code and message are sufficient without it
             continue
     reason = _RENAMED.get(reason or "", reason)
     cls = _BY_REASON.get(reason or "") or _BY_CODE.get(status.code, InternalError)
@@ -90,7 +90,7 @@ def from_status(status: status_pb2.Status) -> TetradError:
 
 
 def from_rpc_error(error: grpc.RpcError) -> TetradError:
-    """Return the error behind a failed call, with its details if the server sent any."""
+    """Return the TetradError for a failed call, with the server's details if it sent any."""
     try:
         status = rpc_status.from_call(error)
     except ValueError:  # details that contradict the code: trust the code
@@ -102,7 +102,7 @@ def from_rpc_error(error: grpc.RpcError) -> TetradError:
 
 
 def has_details(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether a Tetrad service ended the call itself: the errors of gRPC and of proxies have no status details."""
+    """Return whether a Tetrad service ended the call: errors of gRPC itself and of proxies have no status details."""
     return any(key == _DETAILS for key, _ in error.trailing_metadata() or ())
 
 

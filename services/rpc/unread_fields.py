@@ -1,7 +1,7 @@
-"""UnreadFields: fields of a message that are declared for later revisions, and refused until code reads them.
+"""UnreadFields: fields of a message that are declared for later revisions, and are refused until code reads them.
 
-Every service keeps such a list beside the code that decodes the message; tests/repository/unread_fields.py has them all. Were
-such a field ignored, its caller would get a wrong result without an error.
+Every service has such a list beside the code that decodes the message; tests/repository/unread_fields.py lists them all. If
+such a field were ignored, its caller would get a wrong result without an error.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,10 +16,10 @@ class UnreadFields:
     """The fields of one kind of message that a service does not read.
 
     Args:
-        kind: the message's class.
-        names: of the fields; KeyError for one that the message does not have.
-        owner: who refuses them, as in "this worker".
-        error: what they are refused with.
+        kind: class of the message.
+        names: names of the fields; KeyError for a field that the message does not have.
+        owner: text for the service that refuses them, such as "this worker".
+        error: class of the error.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class UnreadFields:
         self._without = [field.name for field in fields if not field.has_presence]
 
     def error_of(self, message: Any) -> TetradError | None:
-        """Return the error that names the first of the fields which a message sets; None if it sets none of them."""
+        """Return the error that names the first of these fields that the message sets; None if it sets none."""
         for name in self._with_presence:
             if message.HasField(name):
                 return self._error_of(name)
@@ -43,7 +43,7 @@ class UnreadFields:
         return None
 
     def refuse(self, message: Any) -> None:
-        """Raise the error that names the first of the fields which a message sets, if it sets any."""
+        """Raise the error that names the first of these fields that the message sets, if it sets any."""
         if (error := self.error_of(message)) is not None:
             raise error
 

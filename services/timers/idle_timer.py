@@ -1,7 +1,7 @@
-"""IdleTimer: calls back after a time without activity. One timer for any number of notes, each of which is one assignment.
+"""IdleTimer: calls back after a time without activity. It uses one timer for any number of notes; a note is one assignment.
 
-It fires a few times per interval and counts intervals without activity, so a process that is stopped and continued is not
-taken for an idle one (running_time.py).
+The timer fires a few times per interval and counts firings without activity, so a process that is stopped and continued does
+not count as idle (running_time.py).
 """
 
 import asyncio
@@ -11,11 +11,11 @@ _NUM_SLICES = 4
 
 
 class IdleTimer:
-    """Runs from its making until `stop`. Used on the running event loop.
+    """Runs from its construction until `stop`, on the running event loop.
 
     Args:
-        interval_s: how long is a while; behind a note, up to a quarter more may pass.
-        on_idle: called after each such while without a note; may stop the timer.
+        interval_s: seconds without a note until the call; after a note, up to a quarter more may pass.
+        on_idle: called after each interval without a note; may stop the timer.
     """
 
     __slots__ = ("_handle", "_loop", "_num_left", "_on_idle", "_slice_s", "_stopped")
@@ -29,14 +29,14 @@ class IdleTimer:
         self._handle = self._loop.call_later(self._slice_s, self._look)
 
     def note(self) -> None:
-        """Say that something happened."""
-        self._num_left = _NUM_SLICES + 1  # the present slice has begun
+        """Note activity."""
+        self._num_left = _NUM_SLICES + 1  # one more, since the present slice has begun already
 
     def stop(self) -> None:
-        """Never call back again."""
+        """Stop the timer: it never calls back again."""
         self._stopped = True
         self._handle.cancel()
-        self._on_idle = _do_nothing  # its owner holds this timer: without this, both wait for the garbage collector
+        self._on_idle = _do_nothing  # breaks the reference cycle with its owner, which holds this timer
 
     def _look(self) -> None:
         self._num_left -= 1

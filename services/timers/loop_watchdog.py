@@ -1,9 +1,9 @@
 """Loop watchdog: ends a process whose event loop is blocked.
 
-Such a process looks alive, as gRPC answers pings on its own threads; once dead it is replaced, and its requests resume.
-Started by process.py, for every service. A thread counts its own ticks since the last turn of the loop, not the time: a
-process that is stopped and continued has missed no tick. Where native code holds the interpreter lock no thread can count; a
-limit on the CPU time ends the process then.
+Such a process seems alive, since gRPC answers pings on its own threads; once it has ended it is replaced, and its requests
+resume. Started by process.py, for every service. A thread counts its own ticks since the last turn of the loop, not the time,
+so a process that is stopped and continued misses no tick. While native code holds the interpreter lock no thread can count;
+then a limit on the CPU time ends the process.
 """
 
 import asyncio
@@ -14,34 +14,34 @@ import threading
 
 _STDERR = 2
 _TICKS_PER_TIMEOUT = 10
-# If stderr is not read, the traces are dropped after so many seconds.
+# Seconds after which the process ends without its traces, if stderr is not read.
 _DUMP_TIMEOUT_S = 5
 
 
 class LoopWatchdog:
-    """Started and stopped on the loop that it watches. Its thread reads and adds to `_num_missed`, which the loop sets to 0.
+    """Watches the event loop on which it is started. Its thread increases and reads `_num_missed`, which the loop sets to 0.
 
     Args:
-        timeout_s: longest time that the loop may not come round; 0: it is not watched.
+        timeout_s: maximum seconds between two turns of the loop; 0: the loop is not watched.
     """
 
     def __init__(self, timeout_s: float) -> None:
         self._tick_s = timeout_s / _TICKS_PER_TIMEOUT
-        # As many processors as there are may compute while the loop does not come round for a time that is allowed.
+        # All processors may compute during the longest allowed time between two turns of the loop.
         self._cpu_s = timeout_s * (os.cpu_count() or 1)
         self._num_missed = 0
         self._stopped = threading.Event()
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Expect the loop to come round from now on."""
+        """Start watching the loop."""
         if self._tick_s:
             faulthandler.register(signal.SIGPROF, file=_STDERR, chain=True)
             self._come_round()
             threading.Thread(target=self._count, daemon=True, name="loop watchdog").start()
 
     def stop(self) -> None:
-        """Expect nothing any more."""
+        """Stop watching the loop."""
         self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()

@@ -1,8 +1,8 @@
-"""Running time: timers that count only the time in which this process's event loop could run.
+"""Running time: timers that count only the time in which the event loop of this process could run.
 
-A process that is stopped and continued (SIGSTOP, `docker pause`) finds all of its ordinary timers overdue, although it could
-read no answer meanwhile. These timers wait in slices and count each slice once, however long it lasted: a stop costs one slice.
-Used for timeouts of peers and children; a client's deadline counts ordinary time. One event loop.
+When a process is stopped and continued (SIGSTOP, `docker pause`), all of its ordinary timers are overdue, although it could
+read no answer meanwhile. These timers wait in slices and count each slice once, whatever its duration: a stop costs one slice.
+Used for timeouts of peers and children; a client's deadline counts ordinary time. Used on one event loop.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ NUM_SLICES = 10
 
 
 class RunningTimer:
-    """Calls back once, after `delay_s` seconds of running time. Started when it is made.
+    """Calls back once, after `delay_s` seconds of running time. It starts when it is made.
 
     Args:
-        delay_s: the time to wait.
+        delay_s: seconds to wait.
         callback: called on the running event loop.
     """
 
@@ -30,7 +30,7 @@ class RunningTimer:
         self._handle = self._loop.call_later(self._slice_s, self._end_slice)
 
     def cancel(self) -> None:
-        """Never call back."""
+        """Cancel the timer: it never calls back."""
         self._handle.cancel()
 
     def _end_slice(self) -> None:

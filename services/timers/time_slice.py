@@ -1,4 +1,4 @@
-"""Time slice: lets a task with many small computations give the event loop a turn every few milliseconds."""
+"""Time slice: lets a task with many small computations yield to the event loop every few milliseconds."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ _SLICE_S = 0.002
 
 
 class TimeSlice:
-    """The time that one task takes of the event loop without a pause; `now` is a clock in seconds."""
+    """Limits the time for which one task occupies the event loop; `now` is a clock in seconds."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now
