@@ -1,7 +1,7 @@
 """Hub cache: finds models in the cache of the Hugging Face hub's client. Never uses the network.
 
 Layout: models--ORG--NAME/{refs/REVISION, snapshots/COMMIT/FILE, blobs/HASH, trees/COMMIT.json}. A snapshot is whole if it has
-every file that the model needs: an interrupted download leaves part of one.
+every file that the model needs; after an interrupted download it has only some of them.
 """
 
 from collections.abc import Iterator
@@ -19,11 +19,11 @@ class CachedModel:
     """A model in the cache.
 
     Attributes:
-        name: by which it is served.
+        name: its name on the hub.
         revision: branch, tag or commit that was downloaded.
         path: the snapshot's directory, or its .gguf file.
-        size_bytes: of its files.
-        is_whole: whether everything that it needs is there.
+        size_bytes: size of its files.
+        is_whole: whether the cache has all files that it needs.
     """
 
     name: HubName
@@ -34,14 +34,14 @@ class CachedModel:
 
 
 def cache_directory() -> Path:
-    """Return the directory of the client's cache (HF_HUB_CACHE, HF_HOME)."""
+    """Return the cache directory of the hub's client (HF_HUB_CACHE, HF_HOME)."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE).expanduser()
 
 
 def find_cached(name: HubName, revision: str | None, *, with_weights: bool, cache: Path | None = None) -> Path | None:
-    """Return the directory or .gguf file of a model that is whole in the cache; None if it is not."""
+    """Return the directory or .gguf file of a model in the cache; None if the cache does not have all of it."""
     snapshot = find_snapshot(name.repository, revision, cache)
     if snapshot is None:
         return None
@@ -58,7 +58,7 @@ def find_cached(name: HubName, revision: str | None, *, with_weights: bool, cach
 
 
 def find_snapshot(repository: str, revision: str | None, cache: Path | None = None) -> Path | None:
-    """Return the directory of a revision (branch, tag or commit), whole or not; None if there is none."""
+    """Return the directory of a revision (branch, tag or commit), whole or not; None if it is not in the cache."""
     root = repository_directory(repository, cache)
     revision = revision or "main"
     reference = root / "refs" / revision
@@ -68,7 +68,7 @@ def find_snapshot(repository: str, revision: str | None, cache: Path | None = No
 
 
 def repository_directory(repository: str, cache: Path | None = None) -> Path:
-    """Return the directory of a repository in the cache; it need not exist. `cache` None: the client's own."""
+    """Return the directory of a repository in the cache, which need not exist. `cache` None: that of the hub's client."""
     return (cache or cache_directory()) / "--".join(("models", *repository.split("/")))
 
 
@@ -78,7 +78,7 @@ def files_in(snapshot: Path) -> set[str]:
 
 
 def cached_models() -> Iterator[CachedModel]:
-    """Yield every model of the cache: a repository's directory, and each .gguf file."""
+    """Yield every model of the cache: each repository's directory, and each .gguf file."""
     root = cache_directory()
     for directory in sorted(root.glob("models--*")):
         repository = directory.name.removeprefix("models--").replace("--", "/")
@@ -118,7 +118,7 @@ def _listed_files(repository: str, snapshot: Path, cache: Path | None) -> set[st
 
 
 def _indexed_files(snapshot: Path) -> set[str]:
-    """Return the safetensors files that an index names, or some file that is missing if there are no weights."""
+    """Return the safetensors files that an index names; without an index, a name that is missing if there are no weights."""
     try:
         index = read_model_json(snapshot, INDEX) or read_model_json(snapshot, PYTORCH_INDEX)
     except ModelError:

@@ -1,9 +1,9 @@
-"""Hub download: a model of the Hugging Face hub -> its directory or .gguf file in the client's cache.
+"""Hub download: downloads a model of the Hugging Face hub into the client's cache, and returns its directory or .gguf file.
 
-Called by model_files.py. The cache is used without asking the hub if it has all that is needed. Otherwise one process at a time
-lists the repository, checks config.json before any weights, checks the free space, and downloads the files that are needed;
-broken downloads resume. Address, token, proxies and offline mode are the client's own (HF_ENDPOINT, HF_TOKEN,
-HF_HUB_OFFLINE). Blocks (disk, network).
+Called by model_files.py. If the cache has all needed files, the hub is not contacted. Otherwise one process at a time lists the
+repository, checks config.json before any weights, checks the free space, and downloads the needed files; interrupted downloads
+resume. Address, token, proxies and offline mode are settings of the hub's client (HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE).
+Blocks (disk, network).
 """
 
 import contextlib
@@ -25,23 +25,23 @@ from tetrad.services.models.model_directory import read_model_json
 ConfigCheck = Callable[[Mapping[str, Any]], object]
 """Takes a model's config.json; raises ModelError if the model cannot run."""
 Report = Callable[[str], None]
-"""Takes one line about a download that begins, for people."""
+"""Takes one line for people about a download that begins."""
 
 _TIMEOUT_S = 30.0
 _BYTES_BAR = "huggingface_hub.snapshot_download"
-"""The client's name for the bar of the bytes of all files."""
+"""The client's name for the progress bar of the bytes of all files."""
 _UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("bytes", 1))
 _SPARE_BYTES = 64 << 20
-"""Stays free beside a download: other processes write, too."""
+"""Minimum free space beside a download, in bytes: other processes write, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubAccess:
-    """Settings of the hub's client that a program gives with its model.
+    """Settings of the hub's client that a program passes with its model.
 
     Attributes:
-        token: of an account; None or True: HF_TOKEN or the token of a login; False: none is sent.
-        cache: directory that holds the downloaded files; None: the client's own (HF_HUB_CACHE, HF_HOME).
+        token: token of an account; None or True: HF_TOKEN or the token of a login; False: none is sent.
+        cache: directory of the downloaded files; None: the client's own (HF_HUB_CACHE, HF_HOME).
     """
 
     token: str | bool | None = None
@@ -49,7 +49,7 @@ class HubAccess:
 
     @property
     def directory(self) -> Path:
-        """Return the directory of the downloaded files."""
+        """The directory of the downloaded files."""
         return self.cache or cache_directory()
 
 
@@ -58,12 +58,12 @@ class HubRequest:
     """A model to download.
 
     Attributes:
-        name: of the model.
+        name: name of the model.
         revision: branch, tag or commit; None: the main branch.
         with_weights: whether weights are needed, or only the tokenizer's files.
-        check: of config.json, before weights are downloaded; None: none.
-        refresh: ask the hub for the revision's newest files even if the cache has all of an earlier state.
-        access: what the client uses in place of its own settings.
+        check: checks config.json before weights are downloaded; None: no check.
+        refresh: whether to get the revision's newest files from the hub even if the cache has all of an earlier state.
+        access: settings that replace those of the client.
     """
 
     name: HubName
@@ -75,19 +75,19 @@ class HubRequest:
 
 
 def fetch_from_hub(request: HubRequest, report: Report) -> Path:
-    """Return the directory or .gguf file of a model, downloading what the cache lacks.
+    """Return the directory or .gguf file of a model; download the files that the cache lacks.
 
     Args:
-        request: what to fetch.
-        report: called when a download begins, or waits for another process's.
+        request: the model to fetch.
+        report: called when a download begins, or waits for that of another process.
 
     Raises:
-        NotFound: the model cannot be had; one line that says why and what to do.
-        TetradError: what the check raises.
+        NotFound: the model cannot be downloaded; one line with the reason and what to do.
+        TetradError: the error of the check.
     """
     name = request.name
     try:
-        import huggingface_hub  # noqa: F401 - the frontend's image does without
+        import huggingface_hub  # noqa: F401 - the frontend's image does not have it
     except ImportError as error:
         text = f"The package huggingface_hub is not installed, which downloads {name}. Install it, or give a model's path."
         raise NotFound(text, field="model") from error
@@ -96,7 +96,7 @@ def fetch_from_hub(request: HubRequest, report: Report) -> Path:
     lock = request.access.directory / ".locks" / repository_directory(name.repository).name / "tetrad.lock"
     waiting = f"Waiting for another process that downloads {name.repository}"
     with _one_line_problems(name, request.revision), locked(lock, on_wait=lambda: report(waiting)):
-        # The other process may have fetched the same.
+        # The other process may have fetched the same model.
         return (None if request.refresh else _find_cached(request)) or _download(request, report)
 
 
@@ -105,9 +105,9 @@ class HubModel:
     """The hub's description of a model.
 
     Attributes:
-        config: of config.json; None: the repository has none.
-        num_parameters: None: the hub does not tell.
-        weights_bytes: of the weights that would be downloaded.
+        config: content of config.json; None: the repository has none.
+        num_parameters: number of parameters; None: unknown.
+        weights_bytes: size of the weights that would be downloaded.
     """
 
     config: Mapping[str, Any] | None
@@ -116,7 +116,7 @@ class HubModel:
 
 
 def look_up(name: HubName, revision: str | None) -> HubModel:
-    """Return the hub's description of a model, downloading its config.json at most; NotFound as for `fetch_from_hub`."""
+    """Return the hub's description of a model; download at most its config.json. Raises NotFound as `fetch_from_hub` does."""
     with _one_line_problems(name, revision):
         access = HubAccess()
         sizes, num_parameters = _list_repository(name.repository, revision, access)
@@ -128,7 +128,7 @@ def look_up(name: HubName, revision: str | None) -> HubModel:
 
 @contextlib.contextmanager
 def _one_line_problems(name: HubName, revision: str | None) -> Iterator[None]:
-    """Turn whatever a download raises into one NotFound; our own errors pass."""
+    """Turn any error of a download into one NotFound; TetradErrors pass unchanged."""
     try:
         yield
     except TetradError:
@@ -171,10 +171,10 @@ def _download(request: HubRequest, report: Report) -> Path:
 
 
 def _list_repository(repository: str, revision: str | None, access: HubAccess) -> tuple[dict[str, int], int | None]:
-    """Return a repository's files and their bytes, and its parameters, if the hub tells; raises the client's errors."""
+    """Return the bytes of a repository's files by name, and its number of parameters if known; raises the client's errors."""
     from huggingface_hub import HfApi
 
-    # Unlike list_repo_tree, this does not retry for 20 s where there is no network.
+    # Unlike list_repo_tree, this does not retry for 20 s if there is no network.
     info = HfApi(token=access.token).model_info(repository, revision=revision, files_metadata=True, timeout=_TIMEOUT_S)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     return sizes, info.safetensors.total if info.safetensors else None
@@ -211,9 +211,9 @@ def _check_free_space(name: HubName, needed_bytes: int, cache: Path) -> None:
 
 @contextlib.contextmanager
 def _progress_bar() -> Iterator[Any]:
-    """Give a class of progress bars that shows one of the client's bars, that of all bytes, and only in a terminal.
+    """Yield a class of progress bars that shows only the client's bar of all bytes, and only in a terminal.
 
-    The client leaves its bars open; they are closed at the end.
+    The client does not close its bars; they are closed at the end of the context.
     """
     from huggingface_hub.utils.tqdm import tqdm
 
@@ -226,7 +226,7 @@ def _progress_bar() -> Iterator[Any]:
             made.append(self)
 
         def set_description(self, desc: str | None = None, refresh: bool | None = True) -> None:
-            """Keep "Downloading": the client calls the bytes that it writes a reconstruction."""
+            """Keep "Downloading": the client would describe the writing of bytes as a reconstruction."""
 
     try:
         yield Bar

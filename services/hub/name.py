@@ -1,7 +1,7 @@
-"""Hub name: parses a model's name on the Hugging Face hub into repository and GGUF file.
+"""Hub name: splits a model's name on the Hugging Face hub into repository and GGUF file.
 
-Forms: "org/name", "org/name:FILE.gguf", "org/name:QUANTIZATION" (as llama.cpp and Ollama have it), each perhaps with the hub's
-address in front.
+Forms: "org/name", "org/name:FILE.gguf", "org/name:QUANTIZATION" (as in llama.cpp and Ollama), each optionally after the hub's
+address.
 """
 
 import re
@@ -16,11 +16,11 @@ _FORM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """A model of the hub.
+    """The name of a model on the hub.
 
     Attributes:
         repository: "org/name".
-        gguf: file name or quantization of the GGUF file in it; "": none is named.
+        gguf: file name or quantization of the GGUF file in it; "": none.
     """
 
     repository: str
@@ -31,7 +31,7 @@ class HubName:
 
 
 def parse_hub_name(text: str) -> HubName | None:
-    """Return the name; None if the text cannot be one, as the path of a .gguf file."""
+    """Return the name; None if the text cannot be one, for example the path of a .gguf file."""
     match = _FORM.fullmatch(text)
     if match is None or match["repository"].endswith(".gguf"):
         return None

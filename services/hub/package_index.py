@@ -1,6 +1,6 @@
-"""Package index: downloads a wheel where pip is missing, as in environments made by uv.
+"""Package index: downloads a wheel in environments without pip, such as those made by uv.
 
-Called by model_files.py. Speaks the simple repository API (PEP 503 and 691) with the standard library alone, over https and
+Called by model_files.py. Implements the simple repository API (PEP 503 and 691) with only the standard library, over https and
 file URLs. Reads the index from the settings of pip and uv: variables, pip's configuration files, folders of wheels. It checks
 the index's SHA-256; the caller verifies the content. Blocks.
 """
@@ -34,12 +34,12 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """Where packages are.
+    """The sources of packages.
 
     Args:
-        indexes: URLs of simple indexes, the first one first.
-        folders: directories that hold wheels.
-        certificates: authorities to trust, a PEM file. None: the system's.
+        indexes: URLs of simple indexes, in order of preference.
+        folders: directories of wheels.
+        certificates: PEM file of trusted authorities. None: those of the system.
     """
 
     indexes: tuple[str, ...]
@@ -48,7 +48,7 @@ class IndexSettings:
 
 
 def index_settings(environment: Mapping[str, str]) -> IndexSettings:
-    """Return the indexes of the variables of pip and uv, else of pip's configuration files, else the public index."""
+    """Return the indexes from the variables of pip and uv, else from pip's configuration files, else the public index."""
     config = _pip_config(environment)
 
     def value(*names: str, option: str) -> str:
@@ -68,7 +68,7 @@ def index_settings(environment: Mapping[str, str]) -> IndexSettings:
 def download_wheel(
     package: str, version: str, directory: Path, settings: IndexSettings, on_progress: OnProgress | None = None
 ) -> Path:
-    """Write the wheel of a package into a directory and return its path; NotFound, in one line, if no index has it."""
+    """Write the wheel of a package into a directory and return its path. Raises NotFound, in one line, if no index has it."""
     stem = f"{re.sub(r'[-_.]+', '_', package).lower()}-{version}-"
     for folder in settings.folders:
         for wheel in sorted(folder.glob("*.whl")):
@@ -99,7 +99,7 @@ def _download(
         name = urllib.parse.unquote(parts.path).rpartition("/")[2]
         if name.lower().startswith(stem) and name.endswith(".whl"):
             if "@" not in parts.netloc and parts.hostname == urllib.parse.urlsplit(base).hostname:
-                url = parts._replace(netloc=urllib.parse.urlsplit(base).netloc).geturl()  # the same server, the same key
+                url = parts._replace(netloc=urllib.parse.urlsplit(base).netloc).geturl()  # same server, same credentials
             target = directory / name
             digest = _save(url, target, settings, on_progress)
             wanted = urllib.parse.parse_qs(parts.fragment).get("sha256", [digest])[0]
@@ -110,7 +110,7 @@ def _download(
 
 
 def _get_page(base: str, settings: IndexSettings) -> tuple[str, str, str]:
-    """Return a project page's own URL, its kind and its text."""
+    """Return a project page's final URL, its content type and its text."""
     if base.startswith("file:"):
         base += "index.html"
     with _open(base, settings) as response:
@@ -121,7 +121,7 @@ def _get_page(base: str, settings: IndexSettings) -> tuple[str, str, str]:
 
 
 def _save(url: str, target: Path, settings: IndexSettings, on_progress: OnProgress | None) -> str:
-    """Write what is at a URL to a file; return its SHA-256."""
+    """Write the content of a URL to a file; return its SHA-256."""
     digest, arrived = hashlib.sha256(), 0
     with _open(url, settings) as response, target.open("wb") as sink:
         total = int(response.headers.get("Content-Length") or 0)
@@ -174,7 +174,7 @@ def _html_links(page: str) -> list[str]:
 
 
 def _pip_config(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return pip's options for downloads: those of later files win, and [download] over [global]."""
+    """Return pip's options for downloads: later files override earlier ones, and [download] overrides [global]."""
     files = [Path("/etc/pip.conf"), Path.home() / ".pip" / "pip.conf", Path.home() / ".config" / "pip" / "pip.conf"]
     files += [Path(sys.prefix) / "pip.conf"]
     if environment.get("PIP_CONFIG_FILE"):

@@ -11,7 +11,7 @@ _TOKEN = "https://huggingface.co/settings/tokens"
 
 
 def describe_problem(error: Exception, name: HubName, revision: str | None, endpoint: str) -> str:
-    """Return a description of the error, without a full stop at its end."""
+    """Return a description of the error and a remedy, without a full stop at its end."""
     from huggingface_hub import errors
 
     repository = name.repository

@@ -1,7 +1,8 @@
 """File selection: selects the files of a repository that a model needs.
 
-Knows names only. Safetensors win over GGUF files where a repository has both and none is named; PyTorch files count where it
-has neither. The same weights in unsupported formats (*.onnx, consolidated.safetensors beside model.safetensors) are left out.
+Knows names only. Safetensors have precedence over GGUF files if a repository has both and no file is named; PyTorch files are
+used if it has neither. The same weights in other formats (*.onnx, consolidated.safetensors beside model.safetensors) are not
+selected.
 """
 
 import fnmatch
@@ -12,14 +13,14 @@ from dataclasses import dataclass
 INDEX = "model.safetensors.index.json"
 PYTORCH_INDEX = "pytorch_model.bin.index.json"
 _TEXTS = ("*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt", "additional_chat_templates/*.jinja", "*.py")
-"""Configuration, tokenizer, chat templates and a model's own code; a pattern without a folder means the repository's top."""
+"""Patterns of configuration, tokenizer, chat templates and a model's own code; one without a folder means the top level."""
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 _PYTORCH = re.compile(r"pytorch_model(-\d{5}-of-\d{5})?\.bin")
 _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".h5", ".onnx")
 _PROJECTOR = "mmproj"
-"""In the names of files that hold an image encoder, not a language model."""
+"""Part of the names of files with an image encoder instead of a language model."""
 _DEFAULT_QUANTIZATION = "Q4_K_M"
-"""llama.cpp's choice for a repository with several files."""
+"""Default for a repository with several files, as in llama.cpp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,8 @@ class Selection:
     """The files of a repository that a model needs.
 
     Attributes:
-        files: every file, config.json first.
-        gguf: the .gguf file to open; the first part of several. None: the model is the directory.
+        files: names of all files, config.json first.
+        gguf: the .gguf file to open, or the first of its parts. None: the model is the directory.
     """
 
     files: tuple[str, ...]
@@ -36,16 +37,16 @@ class Selection:
 
 
 class NothingToSelect(ValueError):
-    """A repository without what is needed; says in one line what it has instead."""
+    """The repository lacks the needed files; the text states in one line what it has instead."""
 
 
 def select_files(names: Collection[str], gguf: str = "", *, with_weights: bool = True) -> Selection:
-    """Return the selection of a repository's files that a model needs.
+    """Return the files of a repository that a model needs.
 
     Args:
-        names: of the repository's files.
-        gguf: file name or quantization that is asked for; "": none.
-        with_weights: whether weights are needed. The tokenizer of a GGUF file comes with them.
+        names: names of the repository's files.
+        gguf: requested file name or quantization; "": none.
+        with_weights: whether weights are needed. A GGUF file is selected in any case, since it contains the tokenizer.
 
     Raises:
         NothingToSelect: there are no such weights.
@@ -70,7 +71,7 @@ def _is_text(name: str) -> bool:
 
 
 def _safetensors(names: Iterable[str]) -> list[str]:
-    """Return the weights at the repository's top: what the index names, model.safetensors, or whatever else there is."""
+    """Return the weights at the repository's top level: the index's shards, model.safetensors, or all other safetensors."""
     every = sorted(name for name in names if name.endswith(".safetensors") and "/" not in name)
     shards = [name for name in every if re.fullmatch(r"model-\d{5}-of-\d{5}\.safetensors", name)]
     if shards and INDEX in names:
@@ -83,7 +84,7 @@ def _pytorch_files(names: Iterable[str]) -> list[str]:
 
 
 def _choose_gguf(files: list[str], wanted: str) -> list[str]:
-    """Return the parts of one model."""
+    """Return the parts of the chosen model."""
     exact = [file for file in files if _SHARD.sub(".gguf", file) == _SHARD.sub(".gguf", wanted)]
     found = exact or ([file for file in files if _is_meant(file, wanted)] if wanted else _default(files))
     models = {_SHARD.sub("", file) for file in found}
@@ -101,7 +102,7 @@ def _default(files: list[str]) -> list[str]:
 
 
 def _is_meant(file: str, wanted: str) -> bool:
-    """Return whether a file has this name or this quantization; the parts of a split file have both."""
+    """Return whether a file has this name or this quantization; for the parts of a split file, the name of the whole counts."""
     name, wanted = _SHARD.sub(".gguf", file).lower(), wanted.lower()
     if wanted.endswith(".gguf"):
         whole = _SHARD.sub(".gguf", wanted)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
-    """Hold an exclusive lock between processes; the system releases it if this one dies.
+    """Hold an exclusive lock between processes; the system releases it if this process ends.
 
     Args:
-        path: of the lock's file, which is created and stays.
+        path: path of the lock file, which is created and stays.
         on_wait: called when another process holds the lock, before waiting for it.
 
     Raises:

@@ -1,9 +1,9 @@
-"""GGUF container: reads the header of a .gguf file, metadata and table of tensors, as plain values.
+"""GGUF container: reads the header of a .gguf file, its metadata and table of tensors, as plain values.
 
 Called by the tokenizer's and the worker's loaders. Knows the container format (versions 2 and 3, little-endian), not the
 meaning of keys or tensor types. The file is untrusted: memory is allocated for bytes that exist, never for a declared count or
-length, so time and memory follow the size of the header, which is limited. gguf.GGUFReader makes three numpy views a value,
-takes 2 s for a vocabulary of 49,152, and trusts the file.
+length, so time and memory depend on the size of the header, which is limited. gguf.GGUFReader makes three numpy views per
+value, takes 2 s for a vocabulary of 49,152 tokens, and trusts the file.
 """
 
 import errno
@@ -21,10 +21,10 @@ Value: TypeAlias = "int | float | bool | str | list[int] | list[float] | list[bo
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _LENGTH = struct.Struct("<Q")
-"""Of a text, before its bytes."""
+"""The length of a text, before its bytes."""
 _VERSIONS = (2, 3)
 _DEFAULT_ALIGNMENT = 32
-# llama.cpp's own limits on dimensions and names; the others are some 10 times what the largest models have.
+# The limits on dimensions and names are those of llama.cpp; the others are about 10 times the values of the largest models.
 _MAX_DIMS = 4
 _MAX_KEY_BYTES = 1 << 16
 _MAX_ALIGNMENT = 1 << 20
@@ -36,13 +36,13 @@ _MAX_HEADER_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """A line of the table of tensors.
+    """An entry of the table of tensors.
 
     Attributes:
-        name: as llama.cpp calls it.
-        shape: the fastest-changing dimension first, as GGUF writes it.
+        name: llama.cpp's name of the tensor.
+        shape: its dimensions, the fastest-changing one first, as in GGUF.
         kind: GGML's number of the type of its values.
-        offset: byte of the file where it begins; within the file.
+        offset: byte of the file at which it begins; checked to be within the file.
     """
 
     name: str
@@ -53,18 +53,17 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """The part of the file before the tensors' values."""
+    """The part of the file before the values of the tensors."""
 
     metadata: dict[str, Value]
     tensors: tuple[GgufTensor, ...]
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
-    """Return metadata and tensors of a GGUF file; the values of the tensors are not touched.
+    """Return metadata and tensors of a GGUF file; the values of the tensors are not read.
 
     Raises:
-        ModelError: not a GGUF file, a version that is not supported, or one that ends too early, contradicts itself or is
-            beyond the limits.
+        ModelError: the file is not a GGUF file of a supported version, is truncated, contradicts itself or exceeds the limits.
     """
     try:
         # Opening a named pipe would block until a writer opens it.
@@ -83,7 +82,7 @@ def read_gguf_header(path: Path) -> GgufHeader:
 
 
 class _Reader:
-    """Walks over the bytes once. Every read past the end raises struct.error or ValueError."""
+    """Reads the bytes once, in order. Every read past the end raises struct.error or ValueError."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
@@ -116,7 +115,7 @@ class _Reader:
         if not isinstance(alignment, int) or not 0 < alignment <= _MAX_ALIGNMENT or alignment & (alignment - 1):
             raise ValueError(f"its general.alignment is {str(alignment)[:80]}, not a power of two up to {_MAX_ALIGNMENT}")
         start = -(-self._position // alignment) * alignment
-        # A download that was cut is found here already by who does not read the tensors.
+        # This detects a truncated download even if the caller does not read the tensors.
         last = start + max((line.offset for line in lines), default=-start)
         if last and last >= len(self._data):
             raise ValueError(f"it is truncated: a tensor begins at byte {last}, past its end at {len(self._data)}")
@@ -167,13 +166,13 @@ class _Reader:
         return _text(self._data[start : self._position])
 
     def _strings(self, length: int) -> list[str]:
-        """Return so many texts. A vocabulary has a hundred thousand: to read each by itself is half of a header's time."""
+        """Return `length` texts. A vocabulary has a hundred thousand: a call for each would be half of a header's time."""
         texts: list[str] = []
         for _ in range(length):
             start = self._position + _LENGTH.size
             end = start + _LENGTH.unpack_from(self._data, self._position)[0] if start <= self._end else start
             if end > self._end:
-                texts.append(self._string())  # which says what is wrong
+                texts.append(self._string())  # raises an error that states the problem
                 continue
             texts.append(_text(self._data[start:end]))
             self._position = end
@@ -188,7 +187,7 @@ class _Reader:
 
 
 def _text(value: bytes) -> str:
-    # Some files hold vocabulary entries cut in the middle of a character.
+    # Some files have vocabulary entries that end in the middle of a character.
     return value.decode("utf-8", "replace")
 
 

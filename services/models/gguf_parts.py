@@ -13,10 +13,10 @@ _MAX_NAMED = 3
 
 
 def gguf_part_paths(path: Path) -> list[Path]:
-    """Return all files of the model whose first file this is: the path alone unless it is named as a part.
+    """Return all files of the model whose first file this is; only the path itself unless its name is that of a part.
 
     Raises:
-        ModelError: the path is not the first part, or other parts are not beside it.
+        ModelError: the path is not the first part, or other parts are missing beside it.
     """
     match = _PART.fullmatch(path.name)
     if match is None:

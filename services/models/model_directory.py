@@ -1,9 +1,9 @@
-"""Model directory: the files of a directory that a model came in, and no others.
+"""Model directory: reads the files of a model's directory, and no files outside of it.
 
 Called by the loaders of the tokenizer and the worker. A directory may come from an untrusted source: names in an index and
-symbolic links must not lead out of it, and only regular files of bounded size are read. There are two exceptions. Snapshots of
-Hugging Face's cache are links to the `blobs` beside them. Weights, often kept on another disk, may be links to anywhere: their
-bytes are never shown. Knows nothing else of the content.
+symbolic links must not lead out of it, and only regular files of limited size are read. There are two exceptions. Snapshots of
+Hugging Face's cache are links to the `blobs` beside them. Weights, often stored on another disk, may be links to any file,
+since their bytes are never shown. Knows nothing else of the content.
 """
 
 import json
@@ -14,21 +14,21 @@ from typing import Any
 from tetrad.services.errors import ModelError
 
 MAX_TEXT_BYTES = 64 << 20
-"""Of a file that is parsed whole: the largest tokenizer.json has about 35 MB."""
+"""Maximum bytes of a file that is parsed as a whole: the largest tokenizer.json has about 35 MB."""
 
-_MAX_NAME_BYTES = 255  # of every common file system
+_MAX_NAME_BYTES = 255  # the limit of every common file system
 
 
 def find_model_file(directory: Path, name: str, *, is_weights: bool = False) -> Path | None:
-    """Return the path of a regular file in a model's directory; None if there is none.
+    """Return the path of a regular file in a model's directory; None if there is no such file.
 
     Args:
         directory: the model's.
-        name: the file's.
-        is_weights: whether it holds numbers, and so may be a link to anywhere.
+        name: name of the file.
+        is_weights: whether it contains weights, and so may be a link to any file.
 
     Raises:
-        ModelError: the name is a path, a link leads out of the directory, or something else stands under the name.
+        ModelError: the name is a path, a link leads out of the directory, or the name is not that of a regular file.
     """
     if not _is_file_name(name):
         raise ModelError(f"{directory}: {name[:200]!r} is not the name of a file in the model's directory.", field="model")
@@ -38,7 +38,7 @@ def find_model_file(directory: Path, name: str, *, is_weights: bool = False) -> 
         mode = target.stat().st_mode
     except FileNotFoundError:
         return None
-    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
+    except (OSError, RuntimeError) as error:  # RuntimeError: a cycle of links, before Python 3.13
         raise ModelError(f"{path} cannot be read: {_reason(error)}.", field="model") from error
     if not is_weights and not _belongs_to(target, directory.resolve()):
         raise ModelError(
@@ -54,12 +54,12 @@ def list_model_files(directory: Path, pattern: str, *, folder: str = "", is_weig
 
     Args:
         directory: the model's.
-        pattern: of names.
-        folder: one in the directory, in which to look instead.
+        pattern: glob pattern of the names.
+        folder: folder in the directory to search instead of its top level.
         is_weights: as in find_model_file.
 
     Raises:
-        ModelError: as find_model_file; or the folder is a link.
+        ModelError: as in find_model_file; or the folder is a link.
     """
     if folder and (directory / folder).is_symlink():
         raise ModelError(f"{directory / folder} is a link, not a folder of the model's directory.", field="model")
@@ -72,10 +72,10 @@ def list_model_files(directory: Path, pattern: str, *, folder: str = "", is_weig
 
 
 def read_model_text(directory: Path, name: str) -> str | None:
-    """Return the text of a file in a model's directory; None if there is none.
+    """Return the text of a file in a model's directory; None if there is no such file.
 
     Raises:
-        ModelError: as find_model_file, or the file is no UTF-8 or larger than MAX_TEXT_BYTES.
+        ModelError: as in find_model_file, or the file is not UTF-8 or is larger than MAX_TEXT_BYTES.
     """
     path = find_model_file(directory, name)
     if path is None:
@@ -91,13 +91,13 @@ def read_model_text(directory: Path, name: str) -> str | None:
 
 
 def read_model_json(directory: Path, name: str) -> dict[str, Any] | None:
-    """Return the JSON object in a file of a model's directory; None if there is none, ModelError if it is something else."""
+    """Return the JSON object in a file of a model's directory; None if there is no file. Raises ModelError otherwise."""
     text = read_model_text(directory, name)
     return None if text is None else parse_json_object(text, str(directory / name))
 
 
 def parse_json_object(text: str, name: str) -> dict[str, Any]:
-    """Return the JSON object that a text is; ModelError, which calls it `name`, if it is none."""
+    """Return the JSON object in a text. Raises ModelError, which calls the text `name`, if it is not an object."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -110,10 +110,10 @@ def parse_json_object(text: str, name: str) -> dict[str, Any]:
 
 
 def _is_file_name(name: str) -> bool:
-    """Return whether a text can be a file's name here, and is no path."""
+    """Return whether a text is a possible file name and not a path."""
     try:
         num_bytes = len(name.encode())
-    except UnicodeEncodeError:  # halves of characters, which JSON can spell
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can contain
         return False
     return num_bytes <= _MAX_NAME_BYTES and "\0" not in name and name not in ("", ".", "..") and Path(name).name == name
 

@@ -1,7 +1,7 @@
 """LibraryStderr: writes the library's lines to a program's stderr without blocking the event loop.
 
-The stderr of a program that uses the library may block: a stopped terminal or a full pipe must delay the program's own lines
-alone, not the supervision of services. Where the program has replaced `sys.stderr`, lines go there.
+The stderr of a program that uses the library may block: a stopped terminal or a full pipe may delay only the program's own
+lines, not the supervision of services. If the program has replaced `sys.stderr`, lines are written to its replacement.
 """
 
 import atexit
@@ -14,10 +14,10 @@ _EXIT_TIMEOUT_S = 0.5
 
 
 class LibraryStderr:
-    """A text file with `write` and `flush`. Any thread may write.
+    """A text output with `write` and `flush`. Any thread may write.
 
     Args:
-        on_dropped: takes the number of lines that found no room.
+        on_dropped: called with the number of dropped lines.
     """
 
     def __init__(self, on_dropped: OnDropped) -> None:
@@ -25,7 +25,7 @@ class LibraryStderr:
         self._output: NonBlockingOutput | None = None
 
     def write(self, text: str) -> int:
-        """Write text, now or when there is room."""
+        """Write text, now or when the output accepts it."""
         output = self._own_output()
         if output is not None:
             return output.write(text.encode(errors="backslashreplace"))
@@ -34,12 +34,12 @@ class LibraryStderr:
         return len(text)
 
     def flush(self) -> None:
-        """Flush the program's stream, if lines go there."""
+        """Flush the program's stream, if lines are written to it."""
         if self._own_output() is None and sys.stderr is not None:
             sys.stderr.flush()
 
     def _own_output(self) -> NonBlockingOutput | None:
-        """Return the way around the program's stream; None if it has replaced that, or has none."""
+        """Return the non-blocking output to the program's stderr; None if it has replaced its stderr, or has none."""
         stream = sys.__stderr__
         if stream is None or sys.stderr is not stream:
             return None

@@ -1,9 +1,9 @@
 """Non-blocking output: makes stderr and stdout of this process accept every write at once, even without a reader.
 
 Called first by every service and by the commands that supervise services: a stopped terminal (Ctrl-S) or a full pipe would stop
-their event loops. Text that fits is written at once. What does not fit waits in a bounded backlog, which a thread writes when
-there is room. Lines beyond the bound, and lines that cannot be written (a full disk, a reader that has left), are dropped and
-counted. The end of the process waits for the backlog for a moment only.
+their event loops. Text that fits is written at once. The rest waits in a backlog of limited size, which a thread writes when
+there is room. Lines beyond the limit, and lines that cannot be written (a full disk, a closed pipe), are dropped and counted.
+The end of the process waits at most half a second for the backlog.
 """
 
 import atexit
@@ -20,14 +20,14 @@ _MAX_BACKLOG_BYTES = 1 << 20
 _EXIT_TIMEOUT_S = 0.5
 
 OnDropped = Callable[[int], None]
-"""Takes the number of lines that were dropped, once writing works again; called from a thread of its own."""
+"""Takes the number of dropped lines, once writing works again; called from another thread."""
 
 
 def use_nonblocking_output(*names: str, on_dropped: OnDropped) -> None:
-    """Replace these streams of `sys` ("stderr", "stdout"). One that the program has replaced already is left alone.
+    """Replace these streams of `sys` ("stderr", "stdout"). A stream that the program has replaced stays as it is.
 
-    Their descriptors do not block any more either, as far as the system allows that: native code writes to them, and so do the
-    tracebacks of crashes.
+    Their descriptors become non-blocking, too, as far as the system allows it: native code and the tracebacks of crashes write
+    to them.
     """
     for name in names:
         stream = getattr(sys, name)
@@ -41,13 +41,13 @@ def use_nonblocking_output(*names: str, on_dropped: OnDropped) -> None:
 
 
 class NonBlockingOutput(io.BufferedIOBase):
-    """Writes to a descriptor, which stays its owner's. Any thread may write.
+    """Writes to a descriptor, which it never closes. Any thread may write.
 
     Args:
-        fd: where to write. If it blocks (no O_NONBLOCK), a write may wait after all, as another process may take the room of a
-            pipe that this one has found.
+        fd: the descriptor. If it blocks (no O_NONBLOCK), a write may still wait, since another process may fill a pipe after
+            this one has found room in it.
         on_dropped: called when lines were dropped.
-        max_backlog_bytes: how much may wait for room.
+        max_backlog_bytes: maximum size of the backlog.
     """
 
     def __init__(self, fd: int, on_dropped: OnDropped, *, max_backlog_bytes: int = _MAX_BACKLOG_BYTES) -> None:
@@ -56,14 +56,14 @@ class NonBlockingOutput(io.BufferedIOBase):
         self._max_backlog_bytes = max_backlog_bytes
         self._room = select.poll()
         self._room.register(fd, select.POLLOUT)
-        # Guards the rest. Reentrant: a finalizer may log in the middle of a write.
+        # Guards the fields below. Reentrant, since a finalizer may log during a write.
         self._lock = threading.RLock()
         self._backlog = bytearray()
         self._num_dropped = 0
         self._writer: threading.Thread | None = None
 
-    def write(self, text: bytes, /) -> int:  # type: ignore[override] # a text stream writes nothing but bytes
-        """Write what fits; keep or drop the rest. Return the size of all of it."""
+    def write(self, text: bytes, /) -> int:  # type: ignore[override] # a text stream writes only bytes
+        """Write the bytes that fit; keep or drop the rest. Return the number of all bytes."""
         with self._lock:
             if self._writer is not None:
                 self._keep(text)
@@ -84,7 +84,7 @@ class NonBlockingOutput(io.BufferedIOBase):
         return os.isatty(self._fd)
 
     def wait_written(self, timeout_s: float) -> None:
-        """Return when the backlog is written, or after `timeout_s` seconds."""
+        """Wait until the backlog is written, at most `timeout_s` seconds."""
         writer = self._writer
         if writer is not None:
             writer.join(timeout_s)
@@ -115,7 +115,7 @@ class NonBlockingOutput(io.BufferedIOBase):
             self._backlog += text
 
     def _write_backlog(self) -> None:
-        """Write all that waits, on the thread. A backlog that cannot be written is dropped."""
+        """Write the backlog, on the thread. A backlog that cannot be written is dropped."""
         try:
             while chunk := self._next_chunk():
                 written = self._write_some(chunk, wait=True)
@@ -156,12 +156,12 @@ def _num_lines(text: bytes | bytearray) -> int:
 
 
 def _stop_blocking(fd: int) -> None:
-    """Make a descriptor non-blocking without doing so to other processes that write to the same pipe or terminal."""
+    """Make a descriptor non-blocking without a change for other processes that write to the same pipe or terminal."""
     mode = os.fstat(fd).st_mode
-    if stat.S_ISSOCK(mode):  # cannot be opened again; a socket as stdout belongs to this process alone
+    if stat.S_ISSOCK(mode):  # cannot be opened again; a socket as stdout belongs to this process only
         os.set_blocking(fd, False)
     elif stat.S_ISFIFO(mode) or os.isatty(fd):
-        # Opened again it has flags of its own. It stays as it is where that fails, as for a terminal of another user.
+        # Opened again, it has its own flags. If that fails, as for another user's terminal, the descriptor stays as it is.
         with contextlib.suppress(OSError):
             own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
             os.dup2(own, fd)

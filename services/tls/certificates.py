@@ -1,6 +1,6 @@
-"""Certificates: reports the expiry of this process's certificates: in its log if that is soon, and in its metrics (metrics.py).
+"""Certificates: reports the expiry of this process's certificates: in its log if it is near, and in its metrics (metrics.py).
 
-Each Identity passes on the certificates that it reads. Only the expiry is read here, in 25 lines; TLS checks validity. The
+Each Identity reports the certificates that it reads. This file parses only the expiry, in 25 lines; TLS checks validity. The
 package `cryptography` would add 18 MB to every service's image and 24 ms to its start, and nothing else needs it.
 """
 
@@ -20,22 +20,22 @@ _SOON_S = 30 * 86_400
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _VERSION, _UTC_TIME = 0xA0, 0x17  # tags of DER
 
-_lock = threading.Lock()  # guards what follows: gRPC asks for identities on threads of its own
+_lock = threading.Lock()  # guards _ends: gRPC reads identities on its own threads
 _ends: dict[Path, float] = {}
 
 
 def certificate_ends() -> dict[Path, float]:
-    """Return until when each file's certificate lasts, Unix time in seconds, of those that were noted last."""
+    """Return the expiry of each file's last noted certificate, in Unix time in seconds."""
     with _lock:
         return dict(_ends)
 
 
 def note_certificate(path: Path, chain: bytes) -> None:
-    """Note what is shown from now on; in the log if it ends within 30 days, once for each new one.
+    """Note the certificate that is presented from now on; log a warning, once for each, if it expires within 30 days.
 
     Args:
-        path: where it is.
-        chain: what stands there: PEM.
+        path: path of the certificate's file.
+        chain: content of the file, in PEM.
     """
     ends = chain_ends(chain.decode(errors="replace"))
     with _lock:
@@ -49,7 +49,7 @@ def note_certificate(path: Path, chain: bytes) -> None:
 
 
 def chain_ends(chain: str) -> float | None:
-    """Return when the first of a chain's certificates ends, Unix time in seconds; None: there is none in it."""
+    """Return the earliest expiry of a chain's certificates, in Unix time in seconds; None if it has no certificate."""
     return min((_ends_at(ssl.PEM_cert_to_DER_cert(found)) for found in _PEM.findall(chain)), default=None)
 
 
@@ -65,10 +65,10 @@ def _ends_at(der: bytes) -> float:
 
 
 def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the tag and the content of each element that stands in one of DER (X.690, 8.1)."""
+    """Yield the tag and the content of each element in a DER value (X.690, 8.1)."""
     while der:
         tag, length, start = der[0], der[1], 2
-        if length >= 0x80:  # the number of bytes that hold the length
+        if length >= 0x80:  # the long form: the number of bytes of the length
             start += length - 0x80
             length = int.from_bytes(der[2:start])
         yield tag, der[start : start + length]

@@ -1,8 +1,8 @@
-"""TlsChannel: a channel with the current identity of its process. Its interface is that of every channel.
+"""TlsChannel: a channel that uses the current identity of its process. Its interface is that of every channel.
 
-Each call is made on a connection with the latest certificates; connections with earlier ones are closed when their calls are
-done. A call that waits for a server that refuses the earlier certificates fails with UNAVAILABLE, so that its caller tries
-again. One event loop, as for all channels.
+Each call uses a connection with the latest certificates; connections with earlier ones are closed when their calls have ended.
+A call that waits for a server that refuses the earlier certificates fails with UNAVAILABLE, so that its caller tries again.
+Used on one event loop, like all channels.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from tetrad.services.tls.identity import Identity, channel_credentials
 
 log = get_logger()
 
-# Only while a server cannot be reached: how often new files are looked for, in seconds.
+# Interval in seconds at which the files are checked for changes, only while a server cannot be reached.
 _LOOK_AGAIN_S = 1.0
 _PROBE = "/grpc.health.v1.Health/Check"
 _PROBE_TIMEOUT_S = 5.0
@@ -29,8 +29,8 @@ class TlsChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no types
     """A channel over TLS.
 
     Args:
-        target: "host:port" or "dns:///name:port"; the server's certificate must carry the name.
-        options: of every connection.
+        target: "host:port" or "dns:///name:port"; the server's certificate must have the name.
+        options: options of every connection.
         identity: the certificate to present and the authorities to trust.
     """
 
@@ -80,7 +80,7 @@ class TlsChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no types
         return self._current().channel.get_state(try_to_connect)
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        """Wait until the current connection is in another state, or another one is current."""
+        """Wait until the current connection is in another state or is replaced."""
         connection = self._current()
         waits = (connection.channel.wait_for_state_change(last_observed_state), connection.replaced.wait())
         tasks = [asyncio.ensure_future(wait) for wait in waits]
@@ -92,7 +92,7 @@ class TlsChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no types
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def channel_ready(self) -> None:
-        """Wait until the current connection is made."""
+        """Wait until the current connection is established."""
         await self._current().channel.channel_ready()
 
     async def close(self, grace: float | None = None) -> None:
@@ -147,7 +147,7 @@ class TlsChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no types
             task.add_done_callback(self._closing.discard)
 
     async def _watch(self, connection: "_Connection") -> None:
-        """Say why the server cannot be reached, and take new files meanwhile; asleep while it can."""
+        """While the server cannot be reached, report the reason and use changed files; otherwise wait."""
         while True:
             state = connection.channel.get_state()
             if state is grpc.ChannelConnectivity.READY:
@@ -172,9 +172,9 @@ class TlsChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no types
             await connection.channel.unary_unary(_PROBE)(b"", timeout=_PROBE_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                return  # it answered
+                return  # the server answered
             problem = _in_words(error.details() or "")
-            # A name may stand for several addresses, each with a reason of its own, of which one shows at a time.
+            # A name may have several addresses, each with its own problem, and gRPC reports one of them at a time.
             if problem not in self._said:
                 self._said.add(problem)
                 log.warning("channel.not_connected", target=self._target, reason=problem)
@@ -183,7 +183,7 @@ class TlsChannel(grpc.aio.Channel):  # type: ignore[misc] # grpc ships no types
 
 
 class _Connection:
-    """A channel with the identity of one moment."""
+    """A gRPC channel with the identity of its construction."""
 
     def __init__(self, channel: grpc.aio.Channel, revision: int) -> None:
         self.channel = channel
@@ -194,20 +194,20 @@ class _Connection:
         self._callables: dict[tuple[str, Any], Any] = {}
 
     def callable(self, shape: _Shape, method: str, options: dict[str, Any]) -> Any:
-        """Return gRPC's callable of a method, made once."""
+        """Return gRPC's callable of a method, which is made once."""
         key = method, options.get("response_deserializer")
         if key not in self._callables:
             self._callables[key] = getattr(self.channel, shape)(method, **options)
         return self._callables[key]
 
     def give_up_waiting(self) -> None:
-        """End the calls that no server has taken yet."""
+        """End the calls that no server has accepted yet."""
         for call in tuple(self.waiting):
             call.give_up()
 
 
 class _WaitingCall:
-    """A call that waits for its server, and fails with UNAVAILABLE, not cancelled, when it is given up."""
+    """A call that waits for its server; `give_up` makes it fail with UNAVAILABLE instead of as cancelled."""
 
     def __init__(self, call: Any, connection: _Connection) -> None:
         self._call = call
@@ -215,7 +215,7 @@ class _WaitingCall:
         self._given_up = False
 
     def give_up(self) -> None:
-        """End it."""
+        """End the call with UNAVAILABLE."""
         self._given_up = True
         self._call.cancel()
 
@@ -233,7 +233,7 @@ class _WaitingCall:
         except asyncio.CancelledError:
             self._raise_if_given_up()
             raise
-        self._connection.waiting.discard(self)  # taken: it ends by itself
+        self._connection.waiting.discard(self)  # the server has accepted it: it ends normally
         return result
 
     def _raise_if_given_up(self) -> None:

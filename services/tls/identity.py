@@ -1,7 +1,7 @@
 """Identity: the certificate, key and trusted authorities of a process, read from files and read again when they change.
 
-Servers read it at every handshake and channels at every call, so certificates rotate without a restart. Files that do not
-match leave the identity unchanged, so several files may be replaced one after the other.
+Servers read it at every handshake and channels at every call, so certificates can be replaced without a restart. While the
+files do not match each other, the identity stays unchanged, so several files may be replaced one after the other.
 """
 
 import os
@@ -23,12 +23,12 @@ _Stamp = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where an identity is.
+    """The files of an identity.
 
     Args:
         cert_file: certificate chain, PEM; None: none is presented.
         key_file: its private key, PEM, without a password.
-        ca_file: certificates of the authorities that are trusted, PEM; None: the system's, and servers ask callers for none.
+        ca_file: certificates of the trusted authorities, PEM; None: those of the system, and callers need no certificate.
     """
 
     cert_file: Path | None = None
@@ -44,26 +44,26 @@ class Material:
     cert: bytes | None
     key: bytes | None
     ca: bytes | None
-    context: ssl.SSLContext  # the same for HTTPS servers
+    context: ssl.SSLContext  # the same content, for HTTPS servers
 
 
 class Identity:
-    """The identity that files hold now.
+    """The present identity in files.
 
     Args:
-        files: where it is.
+        files: the files of the identity.
 
     Raises:
-        InvalidRequest: the files cannot be used, and why.
+        InvalidRequest: the files cannot be used; the message has the reason.
     """
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self._paths = [path for path in (files.cert_file, files.key_file, files.ca_file) if path is not None]
-        # Guards what follows: gRPC asks on threads of its own.
+        # Guards the fields below: gRPC reads the identity on its own threads.
         self._lock = threading.Lock()
-        self._refused = ""  # why, so that it is said once
-        self._noted = 0  # revision whose end was noted
+        self._refused = ""  # reason of the last refusal, so that it is logged once
+        self._noted = 0  # revision whose expiry was noted
         try:
             self._seen = self._stamp()
             self._material = self._read(revision=1)
@@ -71,7 +71,7 @@ class Identity:
             raise InvalidRequest(f"{self._names()} cannot be used for TLS: {_reason(error)}.", field="tls_cert_file") from error
 
     def current(self) -> Material:
-        """Return the identity; read again if the files have changed. Costs a few `stat` otherwise. Any thread."""
+        """Return the identity; read the files again if they have changed. Otherwise it costs a few `stat`. Any thread."""
         with self._lock:
             self._take_changes()
             self._note_end()
@@ -84,7 +84,7 @@ class Identity:
                 return
             self._seen = stamp
             material = self._read(revision=self._material.revision + 1)
-            if self._stamp() != stamp:  # changed while it was read: what was read may be of two identities
+            if self._stamp() != stamp:  # the files changed meanwhile: the content may be a mix of two identities
                 self._seen = ()
                 return
         except (OSError, ssl.SSLError) as error:
@@ -95,7 +95,7 @@ class Identity:
             log.info("tls.files_read_again", files=self._names(), revision=material.revision)
 
     def _note_end(self) -> None:
-        """Note until when the certificate lasts that is about to be shown."""
+        """Note the expiry of the certificate that will be presented."""
         if self._noted == self._material.revision:
             return
         self._noted = self._material.revision
@@ -103,18 +103,18 @@ class Identity:
             note_certificate(self._files.cert_file, self._material.cert)
 
     def server_context(self) -> ssl.SSLContext:
-        """Return a context for HTTPS, TLS 1.2 and up, that shows every handshake the identity of its moment."""
+        """Return a context for HTTPS, TLS 1.2 and up, that uses the present identity at every handshake."""
 
         def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
             connection.context = self.current().context
 
-        self.current()  # so that its end is known before the first handshake
+        self.current()  # so that its expiry is known before the first handshake
         entry = _server_context(self._files)
         entry.sni_callback = choose
         return entry
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Return credentials for a gRPC port; with authorities, callers without a certificate of theirs are refused."""
+        """Return credentials for a gRPC port; with `ca_file`, callers need a certificate from its authorities."""
         return grpc.dynamic_ssl_server_credentials(
             self._configuration(), self._configuration, require_client_authentication=self._files.ca_file is not None
         )
@@ -127,7 +127,7 @@ class Identity:
         return tuple((found.st_mtime_ns, found.st_size, found.st_ino) for found in map(os.stat, self._paths))
 
     def _read(self, *, revision: int) -> Material:
-        # First: it refuses what gRPC would take and fail with later, such as the key of another certificate.
+        # This is first, since it refuses files that gRPC would accept and fail with later, such as a key that does not match.
         context = _server_context(self._files)
         cert, key, ca = (
             None if path is None else path.read_bytes()
@@ -145,7 +145,7 @@ class Identity:
 
 
 def channel_credentials(material: Material) -> grpc.ChannelCredentials:
-    """Return the credentials of a channel; without authorities in the material, it trusts the system's."""
+    """Return the credentials of a channel; without authorities in the material, it trusts those of the system."""
     return grpc.ssl_channel_credentials(material.ca, material.key, material.cert)
 
 
@@ -153,7 +153,7 @@ def _server_context(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if files.cert_file is not None:
-        # A password would be asked for on the terminal.
+        # Without this, OpenSSL would ask for a password on the terminal.
         context.load_cert_chain(files.cert_file, files.key_file, password="")
     if files.ca_file is not None:
         context.load_verify_locations(files.ca_file)
