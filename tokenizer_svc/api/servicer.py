@@ -1,7 +1,7 @@
-"""Servicer: tetrad.v1.TokenizerService.
+"""Servicer: implements tetrad.v1.TokenizerService.
 
 Encoding, decoding and packing run in threads and chat templates in their own processes, so the event loop only handles
-Detokenize messages, which take microseconds, and short texts, for which a thread would take longer. Memory is bounded by the
+Detokenize messages, which take microseconds, and short texts, for which a thread would take longer. Memory is limited by the
 pending texts (pending_texts.py) and by the texts being encoded (long_texts.py).
 """
 
@@ -52,13 +52,14 @@ _Encode = Callable[[], tokenizer_pb2.Encoding]
 _Call = tokenizer_pb2.EncodeRequest | tokenizer_pb2.DecodeRequest | tokenizer_pb2.RenderChatRequest
 
 _SHORT_CHARS = 500
-"""Encoded in an eighth of a millisecond, a batch of them in 4 ms. To hand a text to a thread and back takes 0.1 ms of CPU."""
+"""Maximum characters of the texts of a call that are encoded on the event loop: this takes an eighth of a millisecond, and 4 ms
+for a batch of calls. To pass a text to a thread and back takes 0.1 ms of CPU time."""
 _THREAD_BYTES = 4 << 10
-"""Of texts that share a call in a thread, unless one alone is longer: encoded in about 2 ms."""
+"""Maximum bytes of texts that are encoded in one call in a thread, unless a single one is longer; takes about 2 ms."""
 _LONG_BYTES = 64 << 10
-"""Encoded in about 20 ms, with up to 20 MiB of memory."""
+"""Size in bytes above which a text is a long text (long_texts.py); this size takes about 20 ms and up to 20 MiB of memory."""
 _MESSAGES_AT_ONCE = 64
-"""Of one stream; further ones are not read until one is answered."""
+"""Maximum number of unanswered messages of one stream; further ones are not read until one is answered."""
 
 log = get_logger()
 
@@ -69,15 +70,14 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     Args:
         tokenizer: shared by all calls.
         chat: renders conversations; owned by the caller.
-        pool: where texts are encoded; owned by the caller.
-        model: the model's name, as it was given at start.
-        max_text_bytes: longest text to encode, in bytes of UTF-8.
-        max_message_bytes: largest response.
-        max_text_bytes: longest text to encode, in bytes of UTF-8; also most bytes of long texts that are encoded at once.
-        max_pending_text_bytes: most bytes of texts and conversations that have no answer yet.
-        long_text_threads: most long texts that are encoded at once.
-        metrics: of this servicer; its own, if not given.
-        tracer: makes the spans of requests.
+        pool: the threads that encode texts; owned by the caller.
+        model: name of the model, from the settings.
+        max_text_bytes: maximum size of a text to encode, and of all long texts encoded at the same time, in bytes of UTF-8.
+        max_message_bytes: maximum size of a response.
+        max_pending_text_bytes: maximum bytes of texts and conversations that have no answer yet.
+        long_text_threads: maximum number of long texts encoded at the same time.
+        metrics: metrics of this servicer; None: a new object.
+        tracer: makes the spans of requests; None: no spans.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         request: tokenizer_pb2.EncodeRequest,
         context: grpc.aio.ServicerContext,
     ) -> tokenizer_pb2.EncodeResponse:
-        """Turn texts into ids."""
+        """Convert texts to ids."""
         UNREAD_OF_ENCODE.refuse(request)
         encode = partial(
             self._encode_to_wire,
@@ -133,7 +133,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         request: tokenizer_pb2.DecodeRequest,
         context: grpc.aio.ServicerContext,
     ) -> tokenizer_pb2.DecodeResponse:
-        """Turn ids into texts."""
+        """Convert ids to texts."""
         with self._in_flight(request):
             texts = await self._in_thread(partial(self._decode, request))
         return self._fitting(tokenizer_pb2.DecodeResponse(texts=texts), "sequences")
@@ -143,7 +143,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         request: tokenizer_pb2.RenderChatRequest,
         context: grpc.aio.ServicerContext,
     ) -> tokenizer_pb2.RenderChatResponse:
-        """Turn a conversation into a prompt and its ids."""
+        """Render a conversation to a prompt, and return it with its ids."""
         with self._in_flight(request), spanned(self._tracer, "render_chat", kind="server") as span:
             with self._metrics.render.time():
                 prompt = await self._chat.render(decode_conversation(request))
@@ -164,13 +164,13 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         request_iterator: AsyncIterator[tokenizer_pb2.BatchRequest],
         context: grpc.aio.ServicerContext,
     ) -> None:
-        """Make the calls of each message side by side, and messages likewise; each call has an answer or error of its own."""
+        """Run all calls of a message, and several messages, at the same time; each call has its own answer or error."""
         room, turn = asyncio.Semaphore(_MESSAGES_AT_ONCE), asyncio.Lock()
 
         async def answer(request: tokenizer_pb2.BatchRequest) -> None:
             with self._counted():
                 answers = await asyncio.gather(*(self._answer(call, context) for call in request.calls))
-                async with turn:  # gRPC takes one message at a time
+                async with turn:  # gRPC accepts one message at a time
                     await context.write(tokenizer_pb2.BatchResponse(answers=_within_a_message(answers), id=request.id))
             room.release()
 
@@ -182,11 +182,11 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
                         await room.acquire()
                         messages.create_task(answer(request))
                 except TetradError as error:
-                    # The group waits for the answers before: a call whose write is cancelled would never end.
+                    # The group first waits for the other answers: a call whose write is cancelled would never end.
                     refusal = error
         except ExceptionGroup as failed:
             failure = failed.exceptions[0]
-            if isinstance(failure, grpc.aio.InternalError):  # the caller is gone
+            if isinstance(failure, grpc.aio.InternalError):  # the caller has left
                 raise asyncio.CancelledError from None
             raise failure from None
         if refusal is not None:
@@ -197,7 +197,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         request_iterator: AsyncIterator[tokenizer_pb2.DetokenizeRequest],
         context: grpc.aio.ServicerContext,
     ) -> AsyncIterator[tokenizer_pb2.DetokenizeResponse]:
-        """Turn ids into text deltas, one engine step after the other."""
+        """Convert ids to text deltas, one engine step after the other."""
         stream = DetokenizeStream(self._tokenizer)
         with self._metrics.stream(stream):
             async for request in request_iterator:
@@ -212,7 +212,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         request: tokenizer_pb2.GetInfoRequest,
         context: grpc.aio.ServicerContext,
     ) -> tokenizer_pb2.GetInfoResponse:
-        """Say what the tokenizer is."""
+        """Return the description of the tokenizer."""
         return self._info
 
     async def GetBundle(
@@ -228,12 +228,12 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         yield tokenizer_pb2.GetBundleResponse(data=last, sha256=bundle.sha256)
 
     async def drain(self) -> None:
-        """Wait until no call runs, in a batch or alone. Streams are not waited for: their clients go on at another replica."""
+        """Wait until no call runs, batched or single. Streams may stay open: their clients continue on another replica."""
         while self._calls:
             await asyncio.wait(self._calls)
 
     def close(self) -> None:
-        """Encode no further long text."""
+        """Start to encode no further long texts."""
         self._long_texts.close()
 
     async def _answer(self, call: tokenizer_pb2.BatchedCall, context: grpc.aio.ServicerContext) -> tokenizer_pb2.BatchedAnswer:
@@ -250,7 +250,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
 
     @contextlib.contextmanager
     def _in_flight(self, request: _Call) -> Iterator[None]:
-        """Count a call; Overloaded if it brings more than there is room for."""
+        """Count a call while the context is open. Raises Overloaded if its texts exceed the limit of pending texts."""
         with self._counted(), self._pending.admit(request.ByteSize()):
             yield
 
@@ -285,7 +285,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     async def _encode_written_pair(
         self, pair: tuple[str, str], template: PairTemplate, max_tokens: int | None
     ) -> tokenizer_pb2.Encoding:
-        """Return the ids of the text that a template makes of a pair, at most `max_tokens`: the second text is cut."""
+        """Return the ids of a pair's text, written by a template; the second text is cut to have at most `max_tokens` ids."""
         while True:
             prompt = await self._pair_prompts.write(pair, template)
             encode = partial(self._encode_to_wire, add_special_tokens=True, truncation=None, with_strings=False)
@@ -304,7 +304,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         return encode_pair(encoded)
 
     async def _all_encoded(self, jobs: Sequence[tuple[_Encode, int]]) -> list[tokenizer_pb2.Encoding]:
-        """Return the encodings of texts with their sizes in bytes: several short ones share a call in a thread."""
+        """Run encoding jobs, given with their texts' bytes, and return the encodings; short ones share a call in a thread."""
         parts = batches(jobs, lambda job: job[1] + 1, _THREAD_BYTES)
         return [each for part in await _all([self._encodings(part) for part in parts]) for each in part]
 
@@ -335,7 +335,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         return [self._tokenizer.decode(unpack_u32(sequence.ids), skip_special_tokens=skip) for sequence in request.sequences]
 
     def _fitting(self, response: Response, field: str) -> Response:
-        """Return a response; InvalidRequest if it fits no message: the caller asks for less at once."""
+        """Return a response. Raises InvalidRequest if it does not fit a message: the caller must request less in one call."""
         num_bytes = response.ByteSize()
         if num_bytes > self._max_message_bytes:
             raise too_large("The answer", num_bytes, self._max_message_bytes, field=field)
@@ -344,7 +344,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     def _checked_bytes(self, text: str, field: str) -> int:
         try:
             size_bytes = len(text.encode())
-        except UnicodeEncodeError as error:  # JSON can write halves of characters: "\ud83d"
+        except UnicodeEncodeError as error:  # JSON can contain half of a surrogate pair: "\ud83d"
             raise InvalidRequest(f"The text holds half of a surrogate pair at character {error.start}.", field=field) from error
         if size_bytes > self._max_text_bytes:
             message = f"The text has {size_bytes} bytes of UTF-8, the limit is {self._max_text_bytes} (max_text_bytes)."
@@ -356,14 +356,14 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
 
 
 def _report(span: Span, encodings: Sequence[tokenizer_pb2.Encoding]) -> None:
-    """Tell trace and log how much was encoded."""
+    """Add the numbers of texts and tokens to trace and log."""
     num_tokens = sum(len(encoding.token_ids) for encoding in encodings) // U32_BYTES
     span.set_attributes({"tetrad.tokens": num_tokens})
     log.debug("text.encoded", num_texts=len(encodings), num_tokens=num_tokens)
 
 
 def _within_a_message(answers: Sequence[tokenizer_pb2.BatchedAnswer]) -> list[tokenizer_pb2.BatchedAnswer]:
-    """Return the answers, without content where they would not fit one message: the client makes these calls alone."""
+    """Return the answers, without content beyond the size of one message: the client repeats those calls alone."""
     room_bytes, fitting = BATCH_BYTES, []
     for answer in answers:
         room_bytes -= answer.ByteSize()
@@ -376,7 +376,7 @@ def _called(jobs: Sequence[_Encode]) -> list[tokenizer_pb2.Encoding]:
 
 
 async def _all(jobs: list[asyncio.Future[T]]) -> list[T]:
-    """Return the results in order; the first error cancels what has not begun."""
+    """Return the results in order; the first error cancels jobs that have not begun."""
     try:
         return await asyncio.gather(*jobs)
     except BaseException:

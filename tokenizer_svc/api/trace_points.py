@@ -1,4 +1,4 @@
-"""Trace points: the calls of a tokenizer that are spans of its trace (services/observability/trace.py)."""
+"""Trace points: the calls in a tokenizer that become spans of its trace (services/observability/trace.py)."""
 
 from tetrad.services.observability.trace import Point, Points
 from tetrad.tokenizer_svc.api import servicer
@@ -7,7 +7,7 @@ from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer
 
 
 def trace_points() -> Points:
-    """Return the points of a message's way that are traced."""
+    """Return the trace points of a message."""
     return (
         Point(servicer, "apply_to_stream", "answer"),
         Point(DetokenizeStream, "append", "detokenize"),

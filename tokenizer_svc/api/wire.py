@@ -1,4 +1,4 @@
-"""Wire: decodes messages to the tokenizer's values and encodes them back. Only this file and servicer.py know protobuf."""
+"""Wire: converts messages to and from the tokenizer's values. Only this file and servicer.py know protobuf."""
 
 import json
 
@@ -14,36 +14,36 @@ from tetrad.tokenizer_svc.tokenizer.tokenizer import EncodedPair, EncodedText, T
 from tetrad.v1 import tokenizer_pb2
 
 _ENTRY_BYTES = 4
-"""Of a u32 in a column."""
+"""Bytes of a u32 in a column."""
 _OWNER = "This tokenizer"
 UNREAD_OF_ENCODE = UnreadFields(tokenizer_pb2.EncodeRequest, ("media", "mm_processor_kwargs_json"), owner=_OWNER)
 UNREAD_OF_RENDER = UnreadFields(tokenizer_pb2.RenderChatRequest, ("media", "mm_processor_kwargs_json"), owner=_OWNER)
 
 
 def decode_truncation(request: tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest) -> Truncation | None:
-    """Return how to shorten texts; None: not at all."""
+    """Return how to shorten texts; None: do not shorten them."""
     if not request.HasField("max_tokens"):
         return None
     return Truncation(request.max_tokens, keep_end=request.truncation_side != tokenizer_pb2.TRUNCATION_SIDE_RIGHT)
 
 
 def adds_special_tokens(request: tokenizer_pb2.EncodeRequest) -> bool:
-    """Return whether to add BOS and the like; absent means yes."""
+    """Return whether to add BOS and similar tokens; if unset, they are added."""
     return not request.HasField("add_special_tokens") or request.add_special_tokens
 
 
 def skips_special_tokens(request: tokenizer_pb2.DecodeRequest | tokenizer_pb2.DetokenizeOpen) -> bool:
-    """Return whether special tokens have no text; absent means yes."""
+    """Return whether to skip special tokens in texts; if unset, they are skipped."""
     return not request.HasField("skip_special_tokens") or request.skip_special_tokens
 
 
 def encode_tokens(encoded: EncodedText) -> tokenizer_pb2.Encoding:
-    """Return the message of one text's tokens. Takes milliseconds for 100,000 tokens: call it where they were made."""
+    """Return one text's tokens as a message. Takes milliseconds for 100,000 tokens: call it in the thread that encoded them."""
     return tokenizer_pb2.Encoding(token_ids=pack_u32(encoded.token_ids), token_strings=encoded.token_strings)
 
 
 def decode_pairs(request: tokenizer_pb2.EncodeRequest) -> list[tuple[str, str]]:
-    """Return the pairs of texts of a request; InvalidRequest for options that pairs do not have."""
+    """Return the pairs of texts of a request. Raises InvalidRequest for options that do not apply to pairs."""
     if len(request.text_pairs) != len(request.texts):
         raise InvalidRequest(
             f"text_pairs must have one text for each of texts: got {len(request.text_pairs)} and {len(request.texts)}.",
@@ -59,7 +59,7 @@ def decode_pairs(request: tokenizer_pb2.EncodeRequest) -> list[tuple[str, str]]:
 
 
 def decode_pair_template(request: tokenizer_pb2.EncodeRequest) -> PairTemplate:
-    """Return a request's template of pairs."""
+    """Return a request's template for pairs."""
     return PairTemplate(
         source=request.chat_template if request.HasField("chat_template") else None,
         kwargs_json=_decode_text(request.chat_template_kwargs_json, "chat_template_kwargs_json"),
@@ -67,12 +67,15 @@ def decode_pair_template(request: tokenizer_pb2.EncodeRequest) -> PairTemplate:
 
 
 def encode_pair(encoded: EncodedPair) -> tokenizer_pb2.Encoding:
-    """Return the message of one pair's tokens."""
+    """Return one pair's tokens as a message."""
     return tokenizer_pb2.Encoding(token_ids=pack_u32(encoded.token_ids), token_type_boundary=encoded.type_boundary)
 
 
 def decode_conversation(request: tokenizer_pb2.RenderChatRequest) -> Conversation:
-    """Return the conversation of a request; InvalidRequest if its fields contradict each other, Unsupported for unread ones."""
+    """Return the conversation of a request.
+
+    Raises InvalidRequest if its fields contradict each other, Unsupported for unread fields.
+    """
     UNREAD_OF_RENDER.refuse(request)
     given = request.HasField("add_generation_prompt")
     if given and request.add_generation_prompt and request.continue_final_message:
@@ -95,10 +98,10 @@ def decode_conversation(request: tokenizer_pb2.RenderChatRequest) -> Conversatio
 def apply_to_stream(
     stream: DetokenizeStream, request: tokenizer_pb2.DetokenizeRequest
 ) -> tokenizer_pb2.DetokenizeResponse | None:
-    """Apply one message to the open handles and return the answer, if it is one that has an answer.
+    """Apply one message to the open handles; return the answer, None if the message has none.
 
     Raises:
-        InvalidRequest: columns that disagree; the handles they belong to are unknown, so the stream ends.
+        InvalidRequest: the columns disagree; it is unknown which handles are concerned, so the stream ends.
     """
     for opened in request.open:
         stream.open(_decode_open_handle(opened))
@@ -116,7 +119,7 @@ def apply_to_stream(
 
 
 def append_sizes(request: tokenizer_pb2.DetokenizeRequest) -> tuple[int, int]:
-    """Return how many handles and how many tokens a message appends."""
+    """Return the number of handles and of tokens that a message appends."""
     return len(request.append.handles) // _ENTRY_BYTES, len(request.append.token_ids) // _ENTRY_BYTES
 
 

@@ -1,6 +1,6 @@
-"""Chat messages: converts OpenAI's JSON to the form that templates read.
+"""Chat messages: converts OpenAI's JSON to the form that templates need.
 
-Runs in the renderer's process. Knows the shape of messages, tools and documents; refuses to know templates.
+Runs in the renderer's process. Knows the structure of messages, tools and documents; knows no templates.
 """
 
 import json
@@ -13,7 +13,7 @@ _RESERVED_KWARGS = ("messages", "tools", "documents", "add_generation_prompt")
 
 
 class ChatError(Exception):
-    """The conversation cannot be rendered; `field` is the request field at fault. Becomes InvalidRequest."""
+    """The conversation cannot be rendered; `field` is the request field with the problem. It becomes InvalidRequest."""
 
     def __init__(self, message: str, field: str) -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ class ChatError(Exception):
 
 
 def parse_messages(text: str) -> list[Message]:
-    """Return the messages of a JSON array; ChatError if it is none, is empty, or holds something else."""
+    """Return the messages of a JSON array. Raises ChatError if the text is not an array of messages, or is empty."""
     messages = _parse_objects(text, "messages_json")
     if not messages:
         raise ChatError("messages_json holds no messages; at least one is needed.", "messages_json")
@@ -38,7 +38,7 @@ def parse_optional_objects(text: str, field: str) -> list[dict[str, Any]] | None
 
 
 def parse_kwargs(text: str) -> dict[str, Any]:
-    """Return further template variables; ChatError for names that the request has fields for."""
+    """Return further template variables. Raises ChatError for names that are fields of the request."""
     field = "chat_template_kwargs_json"
     value = _parse(text, field) if text else {}
     if not isinstance(value, dict):
@@ -50,29 +50,29 @@ def parse_kwargs(text: str) -> dict[str, Any]:
 
 
 def flatten_content(messages: list[Message]) -> None:
-    """Turn lists of text parts into one text, for templates that know texts only. ChatError for other parts."""
+    """Join lists of text parts to one text, for templates that read only texts. Raises ChatError for other parts."""
     for i, message in enumerate(messages):
         content = message.get("content")
         if isinstance(content, list):
             message["content"] = "\n".join(_text_of_part(i, part) for part in content)
         elif content is None:
-            # A turn that only calls tools has no content; templates add it to a text all the same.
+            # A turn with only tool calls has no content, but templates concatenate it with other texts.
             message["content"] = ""
 
 
 def rename_developers(messages: list[Message]) -> None:
-    """Call developers system, for templates that know no developers; what both say at the start becomes one message."""
+    """Rename the role developer to system, for templates without it; system messages at the start are joined to one."""
     if not any(message["role"] == "developer" for message in messages):
         return
     renamed = [{**message, "role": "system"} if message["role"] == "developer" else message for message in messages]
-    # Templates that know one system message take it in the first place only.
+    # Templates with one system message accept it only as the first message.
     while len(renamed) > 1 and all(_is_system_text(message) for message in renamed[:2]):
         renamed[:2] = [{**renamed[0], "content": f"{renamed[0]['content']}\n\n{renamed[1]['content']}"}]
     messages[:] = renamed
 
 
 def write_arguments(messages: list[Message]) -> None:
-    """Turn the arguments of tool calls back into JSON text, for templates that join them to other texts."""
+    """Convert the arguments of tool calls back to JSON text, for templates that concatenate them with other texts."""
     for message in messages:
         for call in message.get("tool_calls") or ():
             function = call.get("function")
@@ -97,7 +97,7 @@ def _check_message(i: int, message: Mapping[str, Any]) -> None:
 
 
 def _parse_tool_arguments(i: int, message: Message) -> None:
-    """Turn the arguments of tool calls, which OpenAI writes as JSON in a string, into the object that templates read."""
+    """Parse the arguments of tool calls, which OpenAI sends as JSON in a string, to the object that templates need."""
     calls = message.get("tool_calls")
     if calls is None:
         return

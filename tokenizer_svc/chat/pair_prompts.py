@@ -1,7 +1,7 @@
-"""PairPrompts: writes pairs of texts by a chat template, for rerankers that read a query and a document in one prompt.
+"""PairPrompts: writes pairs of texts with a chat template, for rerankers that read a query and a document in one prompt.
 
 Called by the servicer. A pair becomes a conversation of two messages with the roles "query" and "document", as in vLLM. The
-template is a client's or the one that the service was started with; the model's own chat template writes no pairs.
+template is the client's or that of the service's settings; the model's own chat template is not used for pairs.
 """
 
 import json
@@ -14,11 +14,11 @@ from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class PairTemplate:
-    """The template of a request.
+    """The template of a request for pairs.
 
     Attributes:
-        source: Jinja; None: the one that the service was started with.
-        kwargs_json: its further variables, a JSON object; empty: none.
+        source: Jinja text; None: the template of the service's settings.
+        kwargs_json: further variables of the template, as a JSON object; empty: none.
     """
 
     source: str | None = None
@@ -26,10 +26,10 @@ class PairTemplate:
 
 
 class PairPrompts:
-    """Writes pairs.
+    """Writes pairs of texts as prompts.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: the model's tokenizer.
         chat: renders templates; owned by the caller.
     """
 
@@ -37,7 +37,7 @@ class PairPrompts:
         self._tokenizer, self._chat = tokenizer, chat
 
     def writes(self, template: PairTemplate) -> bool:
-        """Return whether there is a template; InvalidRequest for variables without one."""
+        """Return whether there is a template for pairs. Raises InvalidRequest for variables without a template."""
         if template.source is not None or self._tokenizer.facts.pair_template is not None:
             return True
         if template.kwargs_json:
@@ -49,7 +49,7 @@ class PairPrompts:
         return False
 
     async def write(self, pair: tuple[str, str], template: PairTemplate) -> str:
-        """Return the prompt of a pair. Errors: see ChatRenderer.render."""
+        """Return the prompt of a pair. Raises the errors of ChatRenderer.render."""
         messages = [{"role": role, "content": text} for role, text in zip(("query", "document"), pair, strict=True)]
         return await self._chat.render(
             Conversation(
@@ -61,7 +61,7 @@ class PairPrompts:
         )
 
     def shortened(self, pair: tuple[str, str], surplus: int, max_tokens: int) -> tuple[str, str]:
-        """Return the pair without the last `surplus` tokens of its second text; InvalidRequest if it has no more than these."""
+        """Return the pair without the last `surplus` tokens of its second text. Raises InvalidRequest if nothing remains."""
         query, document = pair
         ids = self._tokenizer.encode(document, add_special_tokens=False).token_ids
         shorter = self._tokenizer.decode(ids[: max(0, len(ids) - surplus)])

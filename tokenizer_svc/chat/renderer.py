@@ -1,7 +1,7 @@
-"""ChatRenderer: renders conversations to prompts, off the event loop.
+"""ChatRenderer: renders conversations to prompts, in other processes.
 
-Called by the servicer. One process for the model's own template and two for clients' templates: an endless loop in a client's
-template delays only requests with such templates, and these for a bounded time, since their queue is limited.
+Called by the servicer. One process renders the model's own template and two render clients' templates: an endless loop in a
+client's template delays only requests with such templates, and only for a limited time, since their queue is limited.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _MODULE = "tetrad.tokenizer_svc.chat.template_process"
 
 @dataclass(frozen=True)
 class Conversation:
-    """A conversation to render; the JSON is checked where it is parsed, in the template process."""
+    """A conversation to render; the template process parses and checks its JSON."""
 
     messages_json: str
     tools_json: str = ""
@@ -37,7 +37,7 @@ _FIELDS = [field.name for field in dataclasses.fields(Conversation) if field.nam
 
 @dataclass(frozen=True)
 class ChatLimits:
-    """Limits of rendering one conversation, and of the number of conversations with clients' templates."""
+    """Limits for the rendering of one conversation, and for the number of conversations with clients' templates."""
 
     timeout_s: float = 5.0
     memory_bytes: int = 1 << 30
@@ -47,7 +47,7 @@ class ChatLimits:
 
 
 class ChatRenderer:
-    """Renders with the model's template or with one that comes with the conversation."""
+    """Renders conversations with the model's template or with their own."""
 
     def __init__(self, facts: LoadedTokenizer, limits: ChatLimits) -> None:
         self._templates = dict(facts.chat_templates)
@@ -57,20 +57,20 @@ class ChatRenderer:
         self._foreign = [_Lane(limits, f"chat-foreign-{number}") for number in range(limits.foreign_processes)]
 
     async def start(self) -> None:
-        """Start the process of the model's template, so that the first conversation need not wait for it."""
+        """Start the process of the model's template, so that the first conversation does not wait for it."""
         if self._templates:
             await self._own.start()
 
     async def close(self) -> None:
-        """Stop the processes; a conversation that is being rendered fails."""
+        """Stop the processes; conversations that are being rendered fail."""
         await asyncio.gather(*(lane.close() for lane in (self._own, *self._foreign)))
 
     async def render(self, conversation: Conversation) -> str:
-        """Return the prompt.
+        """Return the prompt of a conversation.
 
         Raises:
-            InvalidRequest: there is no template; not a conversation; or the template refuses it, fails, or takes too long.
-            Overloaded: too many conversations with templates of their own are being rendered.
+            InvalidRequest: there is no template, the messages are invalid, or the template refuses them, fails or is too slow.
+            Overloaded: too many conversations with their own templates are being rendered.
         """
         override = conversation.chat_template
         templates = self._templates if override is None else {"default": override}
@@ -99,10 +99,10 @@ class ChatRenderer:
 
 
 class _Lane:
-    """One template process and the one thread that waits for it.
+    """One template process, and the thread that waits for it.
 
     Attributes:
-        num_waiting: exchanges that run or wait; known to the event loop.
+        num_waiting: number of exchanges that run or wait; used on the event loop.
     """
 
     def __init__(self, limits: ChatLimits, name: str) -> None:
@@ -120,7 +120,7 @@ class _Lane:
         self._thread.shutdown(wait=False)
 
     async def exchange(self, request: dict[str, Any]) -> dict[str, str]:
-        # Counted until the thread is done with it, not until the caller is gone: a client that leaves frees nothing sooner.
+        # Counted until the thread has finished it, even if the caller has left before.
         self.num_waiting += 1
         exchange = asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, request)
         exchange.add_done_callback(self._note_done)

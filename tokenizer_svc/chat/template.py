@@ -1,7 +1,7 @@
-"""Chat templates: compile once, render within an output limit.
+"""Chat templates: compiles templates once, and renders them within an output limit.
 
 Runs in the renderer's process, which the caller limits in time and memory; this file has the limits within Jinja: no
-attributes of Python objects, no changes to arguments, a bounded number of characters. Filters, globals and the handling of
+attributes of Python objects, no changes to arguments, a limited number of characters. Filters, globals and the handling of
 `continue_final_message` are those of transformers, for which templates are written.
 """
 
@@ -23,21 +23,22 @@ from tetrad.tokenizer_svc.chat.template_facts import facts_of
 
 _FIELD = "chat_template"
 _MAX_TEMPLATE_CHARS = 256 << 10
-"""Some ten times the longest that models have. Compiled, a template takes up to a hundred times its size."""
+"""Maximum length of a template, about ten times the longest one of known models. Compiled, it takes up to a hundred times its
+size."""
 _MAX_ERROR_CHARS = 1000
-"""A template may raise a text of any length, and an error travels in the headers of its answer."""
+"""Maximum length of an error's text: a template may raise a text of any length, and errors are sent in headers."""
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 class CompiledTemplate:
-    """A template ready to render.
+    """A template that is ready to render.
 
     Args:
-        source: Jinja text. ChatError if it is not.
+        source: Jinja text; raises ChatError if it is not valid.
 
     Attributes:
         source: the text.
-        facts: what conversations are to be adapted to.
+        facts: the features of the template, to which conversations are adapted.
     """
 
     def __init__(self, source: str) -> None:
@@ -54,7 +55,7 @@ class CompiledTemplate:
         except (
             SyntaxError,
             ValueError,
-        ) as error:  # of the Python it becomes: loops nested too deeply, long numbers
+        ) as error:  # of the compiled Python code: loops nested too deeply, long numbers
             message = str(error)[:_MAX_ERROR_CHARS]
             raise ChatError(f"The chat template cannot be compiled: {message}", _FIELD) from error
         self.source = source
@@ -69,17 +70,17 @@ class CompiledTemplate:
         continue_final_message: bool,
         max_chars: int,
     ) -> str:
-        """Return the prompt.
+        """Return the prompt of a conversation.
 
         Args:
-            messages: checked; changed to the shape that the template reads.
-            variables: tools, documents, special tokens and whatever else it may name.
+            messages: checked messages; changed to the form that the template reads.
+            variables: tools, documents, special tokens and the request's further variables.
             add_generation_prompt: end with the opening of an assistant turn.
             continue_final_message: leave the last message open.
-            max_chars: longest prompt.
+            max_chars: maximum length of the prompt.
 
         Raises:
-            ChatError: with the template's own words if it refuses, or its fault.
+            ChatError: the template refuses the conversation, with its own text, or it fails.
         """
         if not self.facts.reads_parts:
             flatten_content(messages)
@@ -100,9 +101,9 @@ class CompiledTemplate:
         except jinja2.TemplateError as error:
             raise ChatError((error.message or type(error).__name__)[:_MAX_ERROR_CHARS], _FIELD) from error
         except MemoryError:
-            compile_template.cache_clear()  # what others sent must not be what is missing for the next
+            compile_template.cache_clear()  # so that cached templates do not take the next template's memory
             raise ChatError("The chat template needs more memory than it may use.", _FIELD) from None
-        except Exception as error:  # a template can fail in any way that Python can
+        except Exception as error:  # a template can raise any error of Python
             message = f"{type(error).__name__}: {error}"[:_MAX_ERROR_CHARS]
             raise ChatError(f"The chat template failed: {message}", _FIELD) from error
         if num_chars > max_chars:
@@ -117,12 +118,12 @@ def compile_template(source: str) -> CompiledTemplate:
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %} ... {% endgeneration %}` marks the assistant's tokens for training; here it writes its body."""
+    """`{% generation %} ... {% endgeneration %}` marks the assistant's tokens for training; rendering writes only its body."""
 
     tags = {"generation"}  # noqa: RUF012 - Jinja's declaration
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """Return the body alone."""
+        """Return only the body."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
@@ -144,7 +145,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter would escape for HTML."""
+    """Return a value as JSON; Jinja's own filter would escape it for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -157,7 +158,7 @@ def _strftime_now(pattern: str) -> str:
 
 
 def _open_final_message(messages: list[Message]) -> str:
-    """Put a tag at the end of the last message's text and return the text without it."""
+    """Append a tag to the last message's text, and return the text without it."""
     final = messages[-1] = copy.deepcopy(messages[-1])
     content = final.get("content")
     if isinstance(content, list):
@@ -179,5 +180,5 @@ def _cut_after_final_message(prompt: str, final: str) -> str:
             "continue_final_message is set, but the chat template does not write the last message as it is.", _FIELD
         )
     cut = prompt.rindex(tag)
-    # A template that strips messages removed the tag's own space, and would have removed the text's.
+    # A template that strips messages has removed the tag's space, and would have removed the text's trailing space, too.
     return prompt[:cut] if prompt.startswith(_CONTINUE_TAG, cut) else prompt[:cut].rstrip()

@@ -1,6 +1,7 @@
-"""Template facts: reads the features of a chat template from its syntax tree, and converts conversations to fit.
+"""Template facts: finds the features of a chat template in its syntax tree.
 
-Runs in the renderer's process. Knows Jinja's syntax and the parts of messages; renders nothing.
+Runs in the renderer's process, which adapts conversations to them. Knows Jinja's syntax and the parts of messages; renders
+nothing.
 """
 
 from dataclasses import dataclass
@@ -13,11 +14,11 @@ class TemplateFacts:
     """The features of a template.
 
     Attributes:
-        reads_parts: it loops over a message's content, and so reads parts rather than a text.
-        knows_tools: it has a place for tools.
-        knows_calls: it has a place for calls and their results.
-        joins_arguments: it writes the arguments of calls as they are, and so reads JSON text rather than objects.
-        knows_developers: it treats messages of developers in a way of its own.
+        reads_parts: whether it loops over a message's content, and so needs parts instead of a text.
+        knows_tools: whether it writes tools.
+        knows_calls: whether it writes calls and their results.
+        joins_arguments: whether it writes the arguments of calls unchanged, and so needs JSON text instead of objects.
+        knows_developers: whether it has a rule for messages of developers.
     """
 
     reads_parts: bool
@@ -28,11 +29,11 @@ class TemplateFacts:
 
 
 def facts_of(source: str, tree: nodes.Template) -> TemplateFacts:
-    """Return the facts of a template.
+    """Return the features of a template.
 
     Args:
-        source: its text.
-        tree: the same, parsed.
+        source: text of the template.
+        tree: its syntax tree.
     """
     knows_tools = any(name.name == "tools" for name in tree.find_all(nodes.Name))
     return TemplateFacts(
@@ -54,7 +55,7 @@ def _joins_arguments(tree: nodes.Template) -> bool:
 
 
 def _is_field(expression: nodes.Node, name: str) -> bool:
-    """Say whether an expression is a field of this name, filtered or not, or a variable that is called so."""
+    """Return whether an expression is a field of this name, with or without a filter, or a variable of this name."""
     if isinstance(expression, nodes.Filter) and expression.node is not None:
         return _is_field(expression.node, name)
     if isinstance(expression, nodes.Getattr):

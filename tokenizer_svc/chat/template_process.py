@@ -1,7 +1,7 @@
 """`python -m tetrad.tokenizer_svc.chat.template_process BYTES SECONDS`: renders chat templates, one request at a time.
 
-A template is an untrusted program. It runs in this process, which the parent kills after a time limit and the system limits in
-memory, and never blocks the parent's event loop. Requests and answers are JSON; see services/sandbox/process.py.
+A template is an untrusted program. It runs in this process, so it never blocks the parent's event loop. The parent kills the
+process after a time limit, and the system limits its memory. Requests and answers are JSON; see services/sandbox/process.py.
 """
 
 import json
@@ -23,7 +23,7 @@ from tetrad.tokenizer_svc.chat.tools_in_words import describe_tools, write_calls
 
 
 def answer(request: dict[str, Any]) -> dict[str, str]:
-    """Return {"prompt"} or {"error", "field"} for a request as chat.py writes it."""
+    """Return {"prompt"} or {"error", "field"} for a request from renderer.py."""
     try:
         return {"prompt": render(request)}
     except ChatError as error:
@@ -36,7 +36,7 @@ def answer(request: dict[str, Any]) -> dict[str, str]:
 
 
 def render(request: dict[str, Any]) -> str:
-    """Return the prompt of a request; ChatError if there is none."""
+    """Return the prompt of a request. Raises ChatError if it cannot be rendered."""
     messages = parse_messages(request["messages_json"])
     tools = parse_optional_objects(request["tools_json"], "tools_json")
     documents = parse_optional_objects(request["documents_json"], "documents_json")
@@ -55,7 +55,7 @@ def render(request: dict[str, Any]) -> str:
 
 
 def _adapt(messages: list[Message], tools: list[dict[str, Any]] | None, template: CompiledTemplate) -> None:
-    """Put into words, or into another form, what the template cannot take."""
+    """Convert parts of the conversation that the template does not support: to text, or to another form."""
     facts = template.facts
     if not facts.knows_developers:
         rename_developers(messages)

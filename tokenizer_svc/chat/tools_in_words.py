@@ -27,7 +27,7 @@ For each function call, return a json object with function name and arguments wi
 <tool_call>
 {"name": <function-name>, "arguments": <args-json-object>}
 </tool_call>"""
-# DeepSeek's templates write calls, but leave it to the conversation to say which tools there are.
+# DeepSeek's templates write calls, but do not list the tools.
 _DEEPSEEK_WAY = """\
 To call functions, write the calls exactly so, at the end of your answer, and nothing behind them:
 <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{call}<｜tool▁call▁end｜><｜tool▁calls▁end｜>
@@ -38,12 +38,12 @@ _BARE_CALL = "FUNCTION_NAME<｜tool▁sep｜>{ARGUMENTS_AS_JSON_OBJECT}"
 
 
 def describe_tools(messages: list[Message], tools: Sequence[dict[str, Any]], template: str) -> None:
-    """Say in the system message which tools there are and how to call them; without one, begin with one.
+    """Describe the tools and the form of calls in the system message; add one if there is none.
 
     Args:
         messages: the conversation; changed.
         tools: at least one.
-        template: the chat template's text, whose own way of writing calls is taken if it is known.
+        template: the chat template's text; its own form of calls is used if it is known.
     """
     text = _TOOLS.format(tools="\n".join(_json(tool) for tool in tools), way=_way(template))
     if messages[0].get("role") == "system":
@@ -59,7 +59,7 @@ def _way(template: str) -> str:
 
 
 def write_calls_and_results(messages: list[Message]) -> None:
-    """Turn the calls of assistant messages into their text, and results of tools into what the user says next."""
+    """Convert the calls of assistant messages to text, and the results of tools to messages of the user."""
     written: list[Message] = []
     for message in messages:
         if message.get("tool_calls"):
@@ -67,7 +67,7 @@ def write_calls_and_results(messages: list[Message]) -> None:
         elif message.get("role") != "tool":
             written.append(message)
         elif written and _is_result(written[-1]):
-            # Templates that know no tools want users and assistants to take turns.
+            # Templates without tools require that messages of users and assistants alternate.
             written[-1]["content"] += "\n" + _result(message.get("content"))
         else:
             written.append({"role": "user", "content": _result(message.get("content"))})
@@ -97,7 +97,7 @@ def _is_result(message: Message) -> bool:
 
 
 def _with_text(content: Any, text: str, *, between: str = "\n") -> Any:
-    """Return a content with a text behind it, in the form that it has."""
+    """Return a content with a text appended, in the same form: list or text."""
     if isinstance(content, list):
         return [*content, {"type": "text", "text": text}]
     return f"{content}{between}{text}" if content else text
