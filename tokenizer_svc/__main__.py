@@ -13,7 +13,7 @@ from tetrad.tokenizer_svc.service import serve
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run the service with these flags (by default the process's) and exit."""
+    """Run the service with these flags (default: those of the process) and exit."""
     settings = load_settings(TokenizerSettings, sys.argv[1:] if argv is None else argv, prog="tetrad tokenizer")
     run_service("tokenizer", settings, partial(serve, settings), trace_points=trace_points)
 

@@ -1,4 +1,4 @@
-"""Service: loads one tokenizer and serves it until it is stopped. The one place that knows all parts."""
+"""Service: loads one tokenizer and serves it until it is stopped. Only this file knows all parts."""
 
 import asyncio
 import time

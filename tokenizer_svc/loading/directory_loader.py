@@ -1,7 +1,7 @@
 """Directory loader: loads a tokenizer from a Hugging Face model directory.
 
-Called by loading.py. tokenizer.json is loaded straight into the Rust library: transformers would import torch where it is
-installed, and take seconds. Only a directory without tokenizer.json goes through AutoTokenizer, which converts it.
+Called by load.py. tokenizer.json is loaded directly into the Rust library: transformers would import torch if it is installed,
+and take seconds. Only a directory without tokenizer.json is loaded by AutoTokenizer, which converts it.
 """
 
 from collections.abc import Mapping
@@ -26,11 +26,11 @@ def load_directory(path: Path, model_path: Path) -> LoadedTokenizer:
     """Return the tokenizer in a directory.
 
     Args:
-        path: where tokenizer.json and tokenizer_config.json are.
-        model_path: where config.json and the other files about the model are, if it is a directory; else `path` is looked at.
+        path: directory of tokenizer.json and tokenizer_config.json.
+        model_path: directory of config.json and the model's other files; if it is not a directory, `path` is used.
 
     Raises:
-        ModelError: a file is missing, not JSON, or not a tokenizer.
+        ModelError: a file is missing, is not JSON, or is not a tokenizer.
     """
     tokenizer_config = _load_json(path, "tokenizer_config.json")
     facts_path = model_path if model_path.is_dir() else path
@@ -53,7 +53,7 @@ def load_directory(path: Path, model_path: Path) -> LoadedTokenizer:
 
 
 def _prompts(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return sentence-transformers' prompts by name; what is no text is none."""
+    """Return sentence-transformers' prompts by name; values that are not texts are ignored."""
     prompts = config.get("prompts")
     named = prompts.items() if isinstance(prompts, dict) else ()
     return {name: text for name, text in named if isinstance(text, str)}
@@ -78,14 +78,14 @@ def _convert(path: Path) -> RustTokenizer:
         from transformers import AutoTokenizer
 
         backend = AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False).backend_tokenizer
-    except Exception as error:  # transformers raises whatever its converters do
+    except Exception as error:  # transformers raises any error of its converters
         reason = one_line(error)
         raise ModelError(f"{path} has no tokenizer.json, and none can be made of it: {reason}.", field="model") from error
     return RustTokenizer.from_str(backend.to_str())
 
 
 def _mark_special(rust: RustTokenizer, special: SpecialTokens, tokenizer_config: Mapping[str, Any]) -> None:
-    """Make tokens special that only tokenizer_config.json calls so, as transformers does; none gets a new id."""
+    """Mark tokens as special that only tokenizer_config.json declares so, as transformers does; no token gets a new id."""
     more = tokenizer_config.get("additional_special_tokens")
     more = more if isinstance(more, list) else []
     texts = [*special.named().values(), *filter(None, (_token_text(token) for token in more))]
@@ -97,7 +97,7 @@ def _mark_special(rust: RustTokenizer, special: SpecialTokens, tokenizer_config:
 def _eos_token_ids(
     rust: RustTokenizer, special: SpecialTokens, generation_config: Mapping[str, Any], config: Mapping[str, Any]
 ) -> tuple[int, ...]:
-    """Return generation_config's list, or config.json's; the tokenizer's own EOS is always among them."""
+    """Return the ids in generation_config.json, else in config.json, and always the tokenizer's own EOS."""
     listed = generation_config.get("eos_token_id", config.get("eos_token_id"))
     ids = listed if isinstance(listed, list) else [listed]
     own = rust.token_to_id(special.eos) if special.eos is not None else None
@@ -105,7 +105,7 @@ def _eos_token_ids(
 
 
 def _load_chat_templates(path: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the templates by name; files of their own win over tokenizer_config.json."""
+    """Return the templates by name; separate files override those of tokenizer_config.json."""
     found = tokenizer_config.get("chat_template")
     templates: dict[str, str] = {}
     if isinstance(found, str):
@@ -133,5 +133,5 @@ def _token_text(token: object) -> str | None:
 
 
 def _load_json(directory: Path, name: str) -> dict[str, Any]:
-    """Return a JSON object, {} if there is no such file."""
+    """Return a JSON object; {} if there is no such file."""
     return read_model_json(directory, name) or {}

@@ -1,7 +1,7 @@
 """GGUF loader: builds a tokenizer from a .gguf file's own metadata.
 
-Called by loading.py. Knows the `tokenizer.ggml.*` keys and the two families that they describe: byte-level BPE (model "gpt2")
-and SentencePiece BPE (models "llama", "gemma"). Follows the models' original tokenizers where GGUF leaves a choice.
+Called by load.py. Knows the `tokenizer.ggml.*` keys and the two families that they describe: byte-level BPE (model "gpt2") and
+SentencePiece BPE (models "llama", "gemma"). Where GGUF specifies nothing, it follows the models' original tokenizers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ _SAMPLING = {
 
 
 def load_gguf(path: Path) -> LoadedTokenizer:
-    """Return the tokenizer that a GGUF file describes; ModelError if it is broken or of a kind that is not supported."""
+    """Return the tokenizer that a GGUF file describes. Raises ModelError if it is broken or of an unsupported kind."""
     fields = _Fields(path, read_gguf_header(path).metadata)
     model = fields.text("model")
     build = _BUILDERS.get(model or "")
@@ -57,7 +57,7 @@ def load_gguf(path: Path) -> LoadedTokenizer:
 
 
 class _Fields:
-    """The metadata with its types checked: a value of the wrong type is a broken file."""
+    """The metadata with checked types: a value of the wrong type means a broken file."""
 
     def __init__(self, path: Path, metadata: Mapping[str, Value]) -> None:
         self._path, self._metadata = path, metadata
@@ -77,7 +77,7 @@ class _Fields:
         return bool(self._metadata.get(_PREFIX + key, default))
 
     def token_id(self, key: str) -> int | None:
-        """Return the id under `key`, None if there is none; ModelError if no token has it."""
+        """Return the id under `key`; None if there is none. Raises ModelError if no token has this id."""
         value = self._metadata.get(_PREFIX + key)
         if not isinstance(value, int) or value < 0 or value == _NO_TOKEN:
             return None
@@ -96,7 +96,7 @@ class _Fields:
     def merges(self) -> list[tuple[str, str]]:
         pairs = []
         for merge in self._list("merges", str):
-            # The second space parts: the first may be a token's own first letter.
+            # The search starts at the second character, since a space at the beginning belongs to the token.
             cut = merge.find(" ", 1)
             if cut < 0:
                 raise self.broken(f"merge {merge!r} is not two tokens")
@@ -186,8 +186,8 @@ def _vocabulary(fields: _Fields) -> dict[str, int]:
 
 
 def _merges_by_score(tokens: Sequence[str], token_types: Sequence[int], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """Return the merges that SentencePiece's scores imply: of all pairs that form a token, those of the best token first."""
-    # All ways to cut a token are tried, and each makes two texts: what no vocabulary has is not merged, rather than for hours.
+    """Return the merges that SentencePiece's scores imply: all pairs that form a token, those of the best token first."""
+    # Each cut of a token makes two texts, so a very long token would take hours. No real vocabulary has one; it is skipped.
     kinds = (_NORMAL, _USER_DEFINED)
     ids = {token: i for i, token in enumerate(tokens) if token_types[i] in kinds and len(token) <= _MAX_MERGED_CHARS}
     ranked: list[tuple[float, int, int, str, str]] = []
@@ -201,7 +201,7 @@ def _merges_by_score(tokens: Sequence[str], token_types: Sequence[int], scores: 
 
 
 def _add_tokens(rust: RustTokenizer, fields: _Fields) -> None:
-    """Register the tokens that are found in a text before anything is cut or merged."""
+    """Register the tokens that are found in a text before it is split or merged."""
     special, plain = [], []
     for token, kind in zip(fields.tokens, fields.token_types, strict=True):
         if kind in (_CONTROL, _UNKNOWN):

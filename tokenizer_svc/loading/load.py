@@ -1,4 +1,4 @@
-"""Loading: finds a model by name and loads its Tokenizer. Called once at start, in a thread: it reads and may
+"""Loading: finds a model by name and loads its Tokenizer. Called once at start, in a thread, since it reads and may
 download files.
 """
 
@@ -18,7 +18,7 @@ from tetrad.tokenizer_svc.tokenizer.rust_panics import panics_become
 from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer
 
 _MAX_VOCAB_SIZE = 1 << 22
-"""The same as the worker's limit for a model's table; the largest vocabularies have 262,144 tokens."""
+"""Maximum size of a vocabulary, the same as in the worker; the largest known vocabularies have 262,144 tokens."""
 
 
 def load_tokenizer(model: str, tokenizer: str | None = None, *, chat_template: str | None = None) -> Tokenizer:
@@ -26,14 +26,14 @@ def load_tokenizer(model: str, tokenizer: str | None = None, *, chat_template: s
 
     Args:
         model: built-in name, directory, .gguf file or Hugging Face id.
-        tokenizer: the same, if the tokenizer is not with the model.
-        chat_template: to use instead of the model's: a file, or the template itself.
+        tokenizer: the model with the tokenizer, in the same forms; None: the model itself.
+        chat_template: template that replaces the model's own: a file, or the template itself.
 
     Raises:
         NotFound: there is no such model, tokenizer or template file.
-        ModelError: the files are broken or of a kind that is not supported; the template file holds no template.
+        ModelError: the files are broken or of an unsupported kind, or the template is not valid.
     """
-    # One thread a text: the service's own pool is what runs texts at the same time.
+    # One thread per text: the service's own pool encodes several texts at the same time.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     model_path = resolve_model(model, with_weights=False)
     path = model_path if tokenizer is None else resolve_model(tokenizer, with_weights=False)
@@ -48,7 +48,7 @@ def load_tokenizer(model: str, tokenizer: str | None = None, *, chat_template: s
 
 
 def _check(tokenizer: Tokenizer, path: Path) -> Tokenizer:
-    """Return the tokenizer if a table can be made of its ids, and it has the tokens that end a text and can write and read."""
+    """Return the tokenizer if its ids are within the limit, include the end-of-text tokens, and it can encode and decode."""
     if tokenizer.vocab_size > _MAX_VOCAB_SIZE:
         largest = tokenizer.vocab_size - 1
         raise ModelError(f"{path} has the token id {largest}; ids must be below {_MAX_VOCAB_SIZE}.", field="model")
@@ -60,7 +60,7 @@ def _check(tokenizer: Tokenizer, path: Path) -> Tokenizer:
         raise ModelError(text, field="tokenizer")
     try:
         tokenizer.decode(tokenizer.encode("Hello world").token_ids)
-    except Exception as error:  # whatever the Rust library makes of a file that contradicts itself
+    except Exception as error:  # the Rust library raises various errors for a file that contradicts itself
         raise ModelError(f"{path} has a tokenizer that cannot encode: {one_line(error)}.", field="model") from error
     return tokenizer
 
@@ -79,7 +79,7 @@ def _load(path: Path, model_path: Path) -> LoadedTokenizer:
 
 
 def _load_template(given: str) -> str:
-    """Return the text of a template or a template file, which must be valid: every conversation would fail otherwise.
+    """Return the text of a template or a template file; raises ModelError if it is not valid.
 
     As in vLLM, a value with a brace or a line break is a template, and ``\\n`` in it is a line break.
     """

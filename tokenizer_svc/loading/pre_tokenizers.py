@@ -1,6 +1,6 @@
 r"""Pre-tokenizers: the patterns by which a byte-level BPE splits text before merging, by the name in `tokenizer.ggml.pre`.
 
-Called by gguf_loader. The patterns are those of the models' own tokenizer.json; names that share one stand in one row. An
+Called by gguf_loader. The patterns are those of the models' own tokenizer.json; names with the same pattern are in one row. An
 unknown name is an error: with wrong splits a model answers badly, without a visible reason.
 """
 
@@ -25,7 +25,7 @@ _CASED = (
     r"[\p{Lu}\p{Ll}\p{Lt}&&[^\x{560}-\x{588}\x{10C7}-\x{10FF}\x{1C80}-\x{1C8A}\x{2D00}-\x{2D2D}\x{A790}-\x{AB68}"
     r"\x{10570}-\x{105BC}\x{10D50}-\x{10D85}\x{16E40}-\x{16E7F}\x{1D400}-\x{1DFFF}]]"
 )
-"""Letters of two cases, but for scripts that DeepSeek's list of them lacks."""
+"""Letters of scripts with two cases, except scripts that are missing in DeepSeek's list."""
 
 _LLAMA3_NAMES = ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2")
 
@@ -51,7 +51,7 @@ _SEQUENCES: dict[str, tuple[str, ...]] = {
         r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     ),
 }
-"""Patterns that cut one after the other."""
+"""Several patterns that split a text one after the other."""
 _SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone")
 _PLAIN = ("default", "gpt-2", "gpt2", "mpt", "olmo", "jais", "phi-2", "roberta-bpe", "granite-docling", "exaone4")
 
@@ -59,14 +59,14 @@ IGNORES_MERGES = frozenset((*_LLAMA3_NAMES, "tekken"))
 """Names whose tokenizers encode a word of the vocabulary as one token, even if no merges produce it."""
 
 ADDS_BOS = frozenset((*_LLAMA3_NAMES, "tekken"))
-"""Names whose tokenizers add BOS, unless the file has a setting for it."""
+"""Names whose tokenizers add BOS if the file has no setting for it."""
 
 NORMALIZES_NFC = frozenset(("qwen2", "qwen35", "deepseek-r1-qwen", "megrez"))
 """Names whose tokenizers first normalize text to Unicode's composed form."""
 
 
 def byte_level_pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
-    """Return the pre-tokenizer called `name`; it also maps bytes to the vocabulary's letters. ModelError if unknown."""
+    """Return the pre-tokenizer called `name`; it also maps bytes to the vocabulary's letters. Raises ModelError if unknown."""
     if name in _PLAIN:
         return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     if name in _SINGLE_DIGITS:
@@ -82,7 +82,7 @@ def byte_level_pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
 
 
 def known_pre_tokenizers() -> tuple[str, ...]:
-    """Return the names that `byte_level_pre_tokenizer` takes, in alphabetical order."""
+    """Return the names that `byte_level_pre_tokenizer` accepts, in alphabetical order."""
     return tuple(sorted((*_PLAIN, *_SINGLE_DIGITS, *_PATTERNS, *_SEQUENCES)))
 
 

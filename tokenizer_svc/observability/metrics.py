@@ -1,7 +1,7 @@
-"""TokenizerMetrics: counts of a tokenizer. The gRPC server counts and times its calls (services/rpc/call_metrics.py).
+"""TokenizerMetrics: the metrics of a tokenizer. The gRPC server counts and times its calls (services/rpc/call_metrics.py).
 
-Encoding runs in threads, so that is counted with prometheus_client's own histograms, which have locks; Detokenize messages
-are the event loop's.
+Encoding runs in threads, so it is counted with prometheus_client's own histograms, which have locks; Detokenize messages are
+processed on the event loop only.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from tetrad.tokenizer_svc.tokenizer.detokenize_stream import DetokenizeStream
 
 
 class TokenizerMetrics:
-    """The metrics of one tokenizer, in a registry of their own."""
+    """The metrics of one tokenizer, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -48,13 +48,13 @@ class TokenizerMetrics:
         self.registry.register(self)
 
     def observe_encoded(self, seconds: float, num_tokens: int) -> None:
-        """Count a text that was encoded; from any thread."""
+        """Count an encoded text; from any thread."""
         self._encode.observe(seconds)
         self._encoded.observe(num_tokens)
 
     @contextlib.contextmanager
     def stream(self, stream: DetokenizeStream) -> Iterator[None]:
-        """Show a Detokenize stream while the context is open."""
+        """Count a Detokenize stream as open while the context is open."""
         self._streams.add(stream)
         try:
             yield

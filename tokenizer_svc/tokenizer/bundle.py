@@ -1,6 +1,6 @@
-"""Bundle: the tokenizer's files as one zip archive, for engine cores and gateways that have no model directory.
+"""Bundle: packs the tokenizer's files into one zip archive, for engine cores and gateways without a model directory.
 
-Called by Tokenizer. The same tokenizer gives the same bytes: no times, no order that could change.
+Called by Tokenizer. The same tokenizer always gives the same bytes: the archive has no times, and its order is fixed.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Bundle:
-    """A zip archive and its sha256 in hexadecimal."""
+    """A zip archive and its SHA-256 in hexadecimal."""
 
     data: bytes
     sha256: str
 
     @classmethod
     def pack(cls, files: Mapping[str, bytes]) -> "Bundle":
-        """Return the archive of files by name."""
+        """Return an archive of these files, given by name."""
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             for name, data in sorted(files.items()):
@@ -55,7 +55,7 @@ def bundle_files(loaded: LoadedTokenizer) -> dict[str, bytes]:
 
 
 def hash_files(files: Mapping[str, bytes]) -> str:
-    """Return the sha256 over names and contents, in hexadecimal."""
+    """Return the SHA-256 over names and contents, in hexadecimal."""
     digest = hashlib.sha256()
     for name, data in sorted(files.items()):
         digest.update(f"{name} {len(data)}\n".encode())

@@ -1,7 +1,7 @@
-"""DetokenizeStream: the open handles of one Detokenize stream.
+"""DetokenizeStream: manages the open handles of one Detokenize stream.
 
-Called by the servicer on the event loop, one message at a time; plain Python without messages of the wire. A handle that
-cannot be served fails alone and stays failed until it is closed.
+Called by the servicer on the event loop, one message at a time; knows no protobuf. A handle that cannot be served fails alone,
+and stays failed until it is closed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,12 +14,12 @@ from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class OpenHandle:
-    """The start of a request's text.
+    """A request to open a handle, at the start of a request's text or later.
 
     Args:
-        context_token_ids: the end of the prompt, then what was generated so far.
-        num_generated: how many of them, from the end, are generated.
-        num_chars_emitted: characters of the generated text that the client has.
+        context_token_ids: ids of the prompt's end, followed by those generated so far.
+        num_generated: number of generated ids among them, at the end.
+        num_chars_emitted: number of characters of the generated text that the client has already.
     """
 
     handle: int
@@ -32,7 +32,7 @@ class OpenHandle:
 
 @dataclass
 class Deltas:
-    """One step's answer: text for these handles, errors for those."""
+    """The answer for one step: texts of handles, and errors of others."""
 
     handles: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Deltas:
 
 
 class DetokenizeStream:
-    """Owns one detokenizer per open handle."""
+    """Has one detokenizer per open handle."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -50,11 +50,11 @@ class DetokenizeStream:
 
     @property
     def num_open(self) -> int:
-        """Handles that are open."""
+        """The number of open handles."""
         return len(self._open)
 
     def open(self, request: OpenHandle) -> None:
-        """Start a handle. An error is kept and answers the handle's next Append: an Open has no answer of its own."""
+        """Open a handle. An error is kept as the answer to the handle's next Append, since an Open has no answer."""
         handle = request.handle
         if handle in self._open:
             self.close([handle])
@@ -70,12 +70,12 @@ class DetokenizeStream:
             self._carried[handle] = carried
 
     def append(self, handles: Sequence[int], rows: Iterable[Sequence[int]], final_handles: Sequence[int] = ()) -> Deltas:
-        """Return the text that one step's ids complete.
+        """Return the text that the ids of one step complete.
 
         Args:
-            handles: in the order in which their deltas come back.
-            rows: ids of each handle.
-            final_handles: flushed after their ids; one that is not among `handles` gets a delta of its own at the end.
+            handles: the handles, in the order of the returned deltas.
+            rows: the ids of each handle.
+            final_handles: handles that are flushed after their ids; one that is not in `handles` gets its own delta at the end.
         """
         deltas = Deltas()
         final = set(final_handles)
@@ -101,7 +101,7 @@ class DetokenizeStream:
             self._failed.pop(handle, None)
 
     def _flush(self, final_handles: Sequence[int], deltas: Deltas) -> None:
-        # A handle that stands twice in a step is flushed after its last row.
+        # A handle that occurs twice in a step is flushed after its last row.
         position = {handle: i for i, handle in enumerate(deltas.handles)}
         answered = {handle for handle, _ in deltas.failures}
         for handle in dict.fromkeys(final_handles):
@@ -116,7 +116,7 @@ class DetokenizeStream:
                 deltas.texts.append(self._carried.pop(handle, "") + detokenizer.flush())
 
     def _resume(self, request: OpenHandle) -> tuple[Detokenizer, str]:
-        """Return a detokenizer that has seen the context, and the generated text that the client lacks."""
+        """Return a detokenizer that has processed the context, and the generated text that the client does not have."""
         ids = request.context_token_ids
         num_prompt = len(ids) - request.num_generated
         if num_prompt < 0:

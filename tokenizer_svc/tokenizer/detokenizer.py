@@ -1,8 +1,8 @@
 """Detokenizers: convert ids to text, one object per request; incomplete characters are held back.
 
-Called by DetokenizeStream on the event loop. The deltas of any split of a sequence add up to the `decode` of the whole. Ids
-outside the vocabulary have no text, as in `decode` of the Rust library: models often have more rows in their output layer than
-tokens.
+Called by DetokenizeStream on the event loop. For any split of a sequence, the deltas together equal the `decode` of the whole.
+Ids outside the vocabulary have no text, as in `decode` of the Rust library: models often have more rows in their output layer
+than tokens.
 """
 
 import codecs
@@ -14,16 +14,16 @@ from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-# An unfinished character is at most three bytes, and each shows as one U+FFFD.
+# An unfinished character has at most three bytes, each of which is decoded to one U+FFFD.
 _MAX_HELD_BACK = 3
-# Enough for an unfinished character and the token before it; decoders treat the start of a text differently.
+# Sufficient for an unfinished character and the token before it; decoders treat the start of a text differently.
 _CONTEXT_TOKENS = 8
-# The most tokens held back: bytes that never become a character are then emitted as U+FFFD.
+# Maximum number of tokens held back; bytes that do not become a character are then emitted as U+FFFD.
 _MAX_WINDOW_TOKENS = 32
 
 
 class Detokenizer(Protocol):
-    """The text of one request."""
+    """Converts the ids of one request to text."""
 
     def append(self, token_ids: Sequence[int]) -> str:
         """Return the text that these ids complete."""
@@ -35,10 +35,10 @@ class Detokenizer(Protocol):
 
 
 class DetokenizerFactory:
-    """Opens detokenizers that fit a tokenizer's decoder.
+    """Makes detokenizers that match a tokenizer's decoder.
 
     Args:
-        rust: the tokenizer; decoded with, never changed.
+        rust: the tokenizer; used to decode, never changed.
         special_token_ids: ids without text when special tokens are skipped.
     """
 
@@ -51,7 +51,7 @@ class DetokenizerFactory:
     def open(
         self, context_token_ids: Sequence[int], *, skip_special_tokens: bool, spaces_between_special_tokens: bool
     ) -> Detokenizer:
-        """Return a detokenizer of the ids behind the context, of which only the end matters."""
+        """Return a detokenizer for the ids after the context, of which only the end is used."""
         context = context_token_ids[-_CONTEXT_TOKENS:]
         if self._is_byte_level:
             return ByteDetokenizer(self._plain_pieces if skip_special_tokens else self._all_pieces, context)
@@ -65,7 +65,7 @@ class DetokenizerFactory:
 
 
 class Pieces(dict[int, bytes]):
-    """The bytes of each token of a byte-level vocabulary, looked up when first needed and shared by all requests."""
+    """The bytes of each token of a byte-level vocabulary, read when first needed and shared by all requests."""
 
     def __init__(self, rust: RustTokenizer, skipped: frozenset[int]) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Pieces(dict[int, bytes]):
 
 
 class ByteDetokenizer:
-    """For byte-level vocabularies: tokens are bytes, and an incremental UTF-8 decoder holds back unfinished ones."""
+    """The detokenizer for byte-level vocabularies: an incremental UTF-8 decoder holds back bytes of unfinished characters."""
 
     def __init__(self, pieces: Pieces, context_token_ids: Sequence[int]) -> None:
         self._pieces = pieces
@@ -99,13 +99,13 @@ class ByteDetokenizer:
 
 
 class WindowDetokenizer:
-    """For every other decoder: decodes a few tokens before the new ones together with them, and returns the additional text.
+    """The detokenizer for all other decoders: decodes the new tokens with a few before them, and returns the additional text.
 
-    The tokens before tell the decoder that this is not the start of a text, where it would strip a space.
+    Without the tokens before, the decoder would treat the new ones as the start of a text and strip a space.
 
     Args:
         skipped: special tokens that have no text.
-        verbatim: special tokens that are written as they are, without the decoder's space between two of them.
+        verbatim: special tokens that are written unchanged, without the decoder's space between two of them.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class WindowDetokenizer:
 
     def append(self, token_ids: Sequence[int]) -> str:
         """Return the text that these ids complete."""
-        # One by one: the text held back must not depend on the split of the ids into calls.
+        # One id at a time: the text held back must not depend on the split of the ids into calls.
         return "".join([self._append_one(token_id) for token_id in token_ids])
 
     def flush(self) -> str:
@@ -146,8 +146,8 @@ class WindowDetokenizer:
     def _text(self) -> str:
         text = self._decode()
         if not text.startswith(self._emitted):
-            # The decoder writes U+FFFD for a whole run of bytes while its last character is unfinished, and so takes back
-            # characters that were complete. They were returned already; the new text stands alone.
+            # While the last character of a run of bytes is unfinished, the decoder writes U+FFFD for the whole run, also for
+            # characters that were complete and returned before. So the text restarts with the last token.
             self._restart(self._window[-1])
             text = self._decode()
         return text
@@ -170,7 +170,7 @@ class WindowDetokenizer:
 
 
 def _byte_of_letter() -> dict[str, int]:
-    """Return GPT-2's alphabet: printable bytes stand for themselves, the others for letters from U+0100 on."""
+    """Return the byte of each letter of GPT-2's alphabet: printable bytes are themselves, others are letters from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
@@ -182,5 +182,5 @@ _BYTE_OF_LETTER = _byte_of_letter()
 def _bytes_of(token: str) -> bytes:
     try:
         return bytes([_BYTE_OF_LETTER[letter] for letter in token])
-    except KeyError:  # an added token, written as itself
+    except KeyError:  # an added token, which is written unchanged
         return token.encode()

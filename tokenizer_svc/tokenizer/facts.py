@@ -1,6 +1,6 @@
-"""Facts: the properties of a loaded tokenizer, apart from the Rust object that does the work.
+"""Facts: the properties of a loaded tokenizer, beside the Rust object that encodes and decodes.
 
-Made by the loaders, read by everyone else, never changed.
+Made by the loaders, read by all other modules, never changed.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as RustTokenizer
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Texts of the tokens with a role; None where the model has none."""
+    """The texts of the tokens with a role; None if the model has no such token."""
 
     bos: str | None = None
     eos: str | None = None
@@ -20,7 +20,7 @@ class SpecialTokens:
     unk: str | None = None
 
     def named(self) -> dict[str, str]:
-        """Return {"bos_token": "<s>", ...} without those that are missing: the names that templates use."""
+        """Return the existing ones by the names that templates use: {"bos_token": "<s>", ...}."""
         roles = {"bos_token": self.bos, "eos_token": self.eos, "pad_token": self.pad, "unk_token": self.unk}
         return {name: text for name, text in roles.items() if text is not None}
 
@@ -30,17 +30,17 @@ class LoadedTokenizer:
     """The properties that a loader read from a model's files.
 
     Args:
-        rust: encodes and decodes; without truncation or padding.
-        special: tokens with a role.
-        eos_token_ids: every id that ends generation.
-        chat_templates: "default" and perhaps "tool_use"; empty: the model has none.
-        max_length: longest sequence in tokens, if known.
+        rust: the tokenizer, which encodes and decodes without truncation or padding.
+        special: texts of the tokens with a role.
+        eos_token_ids: all ids that end generation.
+        chat_templates: templates by name, "default" and possibly "tool_use"; empty: the model has none.
+        max_length: maximum number of tokens of a sequence; None: unknown.
         config: the model's config.json, or the equivalent GGUF metadata.
         generation_config: sampling parameters that the model's authors recommend; empty: none.
-        release_config: the same, chosen by this release for a built-in model. It may change between releases, so it is no part
-            of the files and their hash: a frontend takes tokenizers of both releases for the same while they are upgraded.
+        release_config: sampling parameters that this release recommends for a built-in model. They may change between releases,
+            so they are not part of the files and their hash: during an upgrade, tokenizers of both releases count as equal.
         pair_template: chat template that writes the pairs of texts of a cross-encoder; None: the tokenizer joins them.
-        prompts: texts that the authors put before an input, by what it is for (sentence-transformers' prompts).
+        prompts: texts to put before an input, by the name of its purpose (sentence-transformers' prompts).
     """
 
     rust: RustTokenizer

@@ -1,7 +1,7 @@
-"""PendingTexts: bounds the bytes of texts in unanswered calls.
+"""PendingTexts: limits the bytes of texts in unanswered calls.
 
-Called by the servicer on its event loop, before it works on a text. Each frontend bounds its own texts; this limit holds for
-any number of frontends.
+Called by the servicer on its event loop, before it processes a text. Each frontend limits its own texts; this limit applies to
+all frontends together.
 """
 
 import contextlib
@@ -13,10 +13,10 @@ _RETRY_AFTER_S = 1.0
 
 
 class PendingTexts:
-    """The texts of all calls.
+    """The total size of the texts of all calls.
 
     Args:
-        max_bytes: most bytes of them.
+        max_bytes: maximum bytes of all texts together.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -25,7 +25,7 @@ class PendingTexts:
 
     @contextlib.contextmanager
     def admit(self, num_bytes: int) -> Iterator[None]:
-        """Count a text while the context is open; Overloaded if there is no room for it. A text that is alone has room."""
+        """Count a text while the context is open. Raises Overloaded if it exceeds the limit; a lone text is always admitted."""
         if self._num_bytes and self._num_bytes + num_bytes > self._max_bytes:
             text = f"Texts of {self._num_bytes} bytes wait at this tokenizer; at most {self._max_bytes} are taken"
             text += f" (max_pending_text_bytes), and this call brings {num_bytes}. Try again later."

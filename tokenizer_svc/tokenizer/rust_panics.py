@@ -1,7 +1,7 @@
-"""Rust panics: turns a panic of the tokenizers library over a file or a text into one of our errors.
+"""Rust panics: converts a panic of the tokenizers library over a file or a text to a TetradError.
 
-A panic arrives as pyo3_runtime.PanicException, which is no Exception, so that it passes every handler and ends the call with
-UNKNOWN, or the process. Its class cannot be imported, so it is recognised by name.
+A panic is raised as pyo3_runtime.PanicException, which is not a subclass of Exception, so that it passes every handler and ends
+the call with UNKNOWN, or the process. Its class cannot be imported, so it is recognized by name.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from tetrad.services.errors import TetradError
 
 @contextlib.contextmanager
 def panics_become(error_of: Callable[[str], TetradError]) -> Iterator[None]:
-    """Raise `error_of(reason)` for a panic in the body; the reason is one line."""
+    """Raise `error_of(reason)` for a panic while the context is open; the reason is one line."""
     try:
         yield
     except BaseException as error:

@@ -1,6 +1,6 @@
 """Tokenizer: encodes and decodes with the model's own vocabulary.
 
-Called from threads (the Rust library releases the interpreter lock while it works) and, for methods marked cheap, from the
+Called from threads (the Rust library releases the interpreter lock while it runs) and, for methods that cost little, from the
 event loop. Immutable once built; knows nothing of messages, limits or handles.
 """
 
@@ -19,7 +19,7 @@ from tetrad.tokenizer_svc.tokenizer.rust_panics import panics_become
 
 @dataclass(frozen=True)
 class Truncation:
-    """Keep at most `max_tokens` of a text, special tokens included: its last ones, or its first."""
+    """Keep at most `max_tokens` tokens of a text, special tokens included: the last ones if `keep_end`, else the first ones."""
 
     max_tokens: int
     keep_end: bool = True
@@ -27,7 +27,7 @@ class Truncation:
 
 @dataclass(frozen=True)
 class EncodedText:
-    """The tokens of one text: their ids and, if asked for, the vocabulary's entries."""
+    """The tokens of one text: their ids and, if requested, the vocabulary's entries."""
 
     token_ids: list[int]
     token_strings: list[str]
@@ -38,8 +38,8 @@ class EncodedPair:
     """The tokens of two texts, joined for a cross-encoder.
 
     Attributes:
-        token_ids: of both, with special tokens as the tokenizer is configured.
-        type_boundary: index of the first token of type 1; None: all are of type 0.
+        token_ids: ids of both texts, with the special tokens that the tokenizer is configured to add.
+        type_boundary: index of the first token of type 1; None: all tokens are of type 0.
     """
 
     token_ids: list[int]
@@ -50,7 +50,7 @@ class Tokenizer:
     """The model's tokenizer.
 
     Args:
-        loaded: what a loader found; its Rust tokenizer is owned by this object from now on.
+        loaded: the result of a loader; this object owns its Rust tokenizer from now on.
     """
 
     def __init__(self, loaded: LoadedTokenizer) -> None:
@@ -59,7 +59,7 @@ class Tokenizer:
         self.special_token_ids = tuple(
             sorted(token_id for token_id, token in self._rust.get_added_tokens_decoder().items() if token.special)
         )
-        # Ids need not be without gaps, so the count of entries would be too small.
+        # Ids may have gaps, so the number of entries would be too small.
         self.vocab_size = max(self._rust.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self._num_added = self._rust.num_special_tokens_to_add(False)
         self._detokenizers = DetokenizerFactory(self._rust, self.special_token_ids)
@@ -74,18 +74,18 @@ class Tokenizer:
         truncation: Truncation | None = None,
         with_strings: bool = False,
     ) -> EncodedText:
-        """Return the tokens of a text; InvalidRequest for one that is beyond the tokenizer's patterns.
+        """Return the tokens of a text. Raises InvalidRequest for a text that the tokenizer's patterns cannot process.
 
-        Blocks for about 1.5 us a token: call it in a thread if there are many.
+        Blocks for about 1.5 us per token: call it in a thread for a long text.
         """
         with panics_become(_refuse_text):
             return self._encode(text, add_special_tokens, truncation, with_strings)
 
     def encode_pair(self, first: str, second: str, *, max_tokens: int | None = None) -> EncodedPair:
-        """Return the tokens of two texts, at most `max_tokens`: the end of the second text is cut off.
+        """Return the tokens of two texts; the end of the second text is cut to have at most `max_tokens` tokens.
 
         Raises:
-            InvalidRequest: the first text leaves no room, or a text is beyond the tokenizer's patterns.
+            InvalidRequest: the first text leaves no room, or the tokenizer's patterns cannot process a text.
         """
         with panics_become(_refuse_text):
             [encoding] = self._rust.encode_batch_fast([(first, second)], add_special_tokens=True)
@@ -112,9 +112,9 @@ class Tokenizer:
         return EncodedText(ids, [self._rust.id_to_token(token_id) or "" for token_id in ids] if with_strings else [])
 
     def _truncated(self, encoding: Encoding, truncation: Truncation, num_added: int) -> list[int]:
-        """Return the ids that are kept: the special ones that stand before and behind the text, and those of one of its ends.
+        """Return the ids that are kept: the special ones before and after the text, and those of its beginning or end.
 
-        The library's own truncation makes an object of each part that it cuts off: 0.1 s and 100 MB for a million tokens.
+        The library's own truncation makes an object for each part that it cuts off: 0.1 s and 100 MB for a million tokens.
         """
         ids, is_added = encoding.ids, encoding.special_tokens_mask
         num_before = next((place for place, added in enumerate(is_added) if not added), num_added)
@@ -123,7 +123,7 @@ class Tokenizer:
         return ids[:num_before] + kept + ids[end:]
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Return the text of ids; InvalidRequest for an id outside the vocabulary."""
+        """Return the text of ids. Raises InvalidRequest for an id outside the vocabulary."""
         if token_ids and max(token_ids) >= self.vocab_size:
             text = f"Token id {max(token_ids)} is outside the vocabulary, whose size is {self.vocab_size}."
             raise InvalidRequest(text, field="sequences")
@@ -137,7 +137,7 @@ class Tokenizer:
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
     ) -> Detokenizer:
-        """Return a detokenizer of what follows `context_token_ids`. Cheap."""
+        """Return a detokenizer for the ids after `context_token_ids`. Costs little."""
         return self._detokenizers.open(
             context_token_ids,
             skip_special_tokens=skip_special_tokens,
@@ -145,12 +145,12 @@ class Tokenizer:
         )
 
     def token_id(self, token: str | None) -> int | None:
-        """Return the id of a token's text; None if there is no such token."""
+        """Return the id of a token, given its text; None if there is no such token."""
         return None if token is None else self._rust.token_to_id(token)
 
     @cached_property
     def bundle(self) -> Bundle:
-        """The files as one archive. The first call compresses for about 0.2 s: call it in a thread."""
+        """The files as one archive. The first access compresses for about 0.2 s: do it in a thread."""
         return Bundle.pack(self._files)
 
 
