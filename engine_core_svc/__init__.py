@@ -1,1 +1,1 @@
-"""Engine core: schedules the tokens of each step and owns the ids of the KV blocks. Never computes on tensors."""
+"""Engine core: schedules the tokens of each step and owns the ids of the KV blocks. It never computes on tensors."""

@@ -1,1 +1,1 @@
-"""The tokenizer service: text <-> token ids, chat templates, incremental detokenization. Imports no torch."""
+"""The tokenizer service: text to token ids and back, chat templates, incremental detokenization. It imports no torch."""

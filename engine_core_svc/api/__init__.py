@@ -1,1 +1,1 @@
-"""The gRPC servicers of the engine core, and the wire of its sessions."""
+"""The gRPC servicers of the engine core, and the encoding of its sessions' messages."""

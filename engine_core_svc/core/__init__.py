@@ -1,1 +1,1 @@
-"""Values that every room of the engine core knows: requests, plans, results."""
+"""Values that all packages of the engine core use: requests, plans, results."""

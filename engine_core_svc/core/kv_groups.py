@@ -15,7 +15,7 @@ _TOKENS_IN_FLIGHT = 16
 
 @dataclass(frozen=True, slots=True)
 class KvGroup:
-    """One group.
+    """One KV group of a model.
 
     Attributes:
         sliding_window: number of keys that a query attends to, its own included; None: all.

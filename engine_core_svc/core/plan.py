@@ -165,7 +165,7 @@ class PoolingOutput:
 
 @dataclass(slots=True)
 class ModelRunnerOutput:
-    """One step's result: the tokens that were sampled and the answers of pooling requests, by request key.
+    """The result of one step: the sampled tokens and the answers of pooling requests, by request key.
 
     The tokens of a request with drafts are its accepted drafts, which equal the tokens sampled at their positions, and the
     token sampled after them.

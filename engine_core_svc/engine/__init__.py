@@ -1,1 +1,1 @@
-"""The step loop, and the parts that act between two steps."""
+"""The step loop, and the parts that run between two steps."""

@@ -12,7 +12,7 @@ log = get_logger()
 
 
 class Condition:
-    """The condition of one engine; it is good at first.
+    """The condition of one engine, good at first.
 
     Args:
         on_change: called whenever the condition may have changed.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 class Deadlines:
-    """Timers on the running event loop.
+    """The timers of requests, on the running event loop.
 
     Args:
         expire: called with the request's key when its deadline has passed.

@@ -69,7 +69,7 @@ class QueueLimits:
     def check(self, *, num_reqs: int, num_tokens: int, new_tokens: int) -> None:
         """Raise Overloaded, with a retry delay, if one more request of `new_tokens` tokens would exceed a limit.
 
-        An empty queue takes any request: its length is the model's limit.
+        An empty queue accepts any request, since the model's limit bounds its length.
         """
         if self._max_num_reqs is not None and num_reqs >= self._max_num_reqs:
             text = f"{num_reqs} requests are waiting, the most this engine queues."

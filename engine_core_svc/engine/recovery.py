@@ -67,7 +67,7 @@ class Recovery:
     async def find_worker(self, workers: WorkerGroup, on_change: Callable[[], None]) -> PlanStream:
         """Return an open stream of plans; try again whenever the worker is unreachable or fails meanwhile.
 
-        Raises the worker's error if trying again cannot help.
+        Raises the worker's error if a retry cannot succeed.
         """
         pause_s = _MIN_PAUSE_S
         while True:

@@ -1,4 +1,4 @@
-"""Submissions: decodes EngineCoreRequest messages."""
+"""Submission wire: decodes EngineCoreRequest messages."""
 
 import json
 import time

@@ -1,1 +1,1 @@
-"""KV blocks: their owners, and the prefixes in them that several requests share."""
+"""KV blocks: their allocation, and the prefixes in them that several requests share."""

@@ -417,7 +417,7 @@ class Adapters:
         self.discard(adapter)
 
     def discard(self, adapter: Adapter) -> None:
-        """Forget a version that never became current, or that cannot be used."""
+        """Forget a version that did not become current, or that cannot be used."""
         if self._current.get(adapter.ref.lora_id) is adapter:
             del self._current[adapter.ref.lora_id]
         self._all.pop(adapter.key, None)

@@ -1,4 +1,4 @@
-"""CallCounts: how many sequences each client call has, unfinished and running.
+"""CallCounts: the numbers of unfinished and of running sequences of each client call.
 
 Kept by RequestStates; read by the fan-out throttle and by the scheduler. Knows no order and no time.
 """

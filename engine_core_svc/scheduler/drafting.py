@@ -194,7 +194,7 @@ class Drafting:
                     self._settle(request, num_drafts, num_accepted=len(row) - 1)
 
     def propose(self, outputs: Sequence[EngineCoreOutput], result: ModelRunnerOutput) -> None:
-        """Store proposals of next tokens for the requests that go on."""
+        """Store proposals of next tokens for the requests that continue."""
         if not self._is_on:
             return
         requests = [output.request for output in outputs if output.request.status is RequestStatus.RUNNING]

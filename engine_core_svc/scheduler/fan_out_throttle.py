@@ -20,7 +20,7 @@ _MIN_TOKENS = 8
 _FIRST_TOKENS = 16
 """Number of tokens of further rows per step until their time has been measured."""
 _PROBE_EVERY = 16
-"""One of so many limited steps has no further rows, so that the time of a step without them stays measured."""
+"""Number of limited steps of which one has no further rows, so that the time of a step without them stays measured."""
 _REMEMBERED_S = 1.0
 """Seconds for which other calls still count after their end: a client that waits for each answer soon sends the next call."""
 _MAX_PROMPT = 64

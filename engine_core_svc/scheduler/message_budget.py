@@ -109,7 +109,7 @@ class MessageBudget:
 
 
 def _num_positions(request: Request, start: int, num_tokens: int) -> int:
-    """Return how many of these tokens are followed by a prompt token, whose log-probability their hidden states give."""
+    """Return how many of these tokens precede a prompt token, whose log-probability their hidden states give."""
     return max(0, min(start + num_tokens, request.num_prompt_tokens - 1) - start)
 
 

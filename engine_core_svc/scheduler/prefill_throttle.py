@@ -18,7 +18,7 @@ _UNNOTICED_S = 0.025
 _URGENCY = 4
 """Weight of a request that waits for its first token, relative to a request that decodes."""
 _PROBE_EVERY = 16
-"""One of so many limited steps has nearly no prompt, so that the time of decodes alone stays measured."""
+"""Number of limited steps of which one has nearly no prompt, so that the time of decodes alone stays measured."""
 _LONGEST_S = 3600.0
 """Maximum credible duration of a step, in seconds; a worker's report of a longer one is ignored."""
 

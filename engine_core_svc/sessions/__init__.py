@@ -1,1 +1,1 @@
-"""The frontends, their requests, and the outputs on their way to them."""
+"""The sessions of frontends: their requests, and the outputs that are still to be sent."""

@@ -1,1 +1,1 @@
-"""Structured outputs: which tokens a request's constraint allows next. The only importer of llguidance."""
+"""Structured outputs: computes which tokens a request's constraint allows next. Only this package imports llguidance."""

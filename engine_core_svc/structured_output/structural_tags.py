@@ -153,7 +153,7 @@ class _Writer:
         return self._rule(f"TEXT {quoted(literal)}", lazy=True)
 
     def _literal(self, text: str) -> str:
-        """Return the expression of exactly this text; special tokens in it stand for themselves."""
+        """Return the expression of exactly this text; special tokens in it become references to the tokens."""
         pieces = [text]
         for token in self._special_tokens:
             if token in text:

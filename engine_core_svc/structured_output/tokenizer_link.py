@@ -40,7 +40,7 @@ class TokenizerLink:
         vocab_size: size of the model's vocabulary.
         max_message_bytes: maximum size of a message on the channels.
         timeout_s: maximum seconds until one of them has answered, including repeated requests.
-        tls: identity of this process; None: connections are plain.
+        tls: identity of this process; None: connections use no TLS.
         carrier: connects to the tokenizers.
     """
 

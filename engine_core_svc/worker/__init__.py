@@ -1,1 +1,1 @@
-"""The link to the worker: plans out, results in, and its loss."""
+"""The connection to the workers: sends plans, receives results, and reports its loss."""

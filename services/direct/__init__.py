@@ -1,1 +1,1 @@
-"""The direct carrier: calls between services of one process and event loop, messages by reference."""
+"""The direct carrier: calls between services of one process and event loop, with messages passed by reference."""

@@ -1,1 +1,1 @@
-"""Native code on strangers' input, in a process with limits of memory and time."""
+"""Runs native code on untrusted input in a process with limits of memory and time."""

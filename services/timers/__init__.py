@@ -1,1 +1,1 @@
-"""Timers: of idle streams, of running time, and of an event loop that stands still."""
+"""Timers: for idle streams, for running time, and for a blocked event loop."""

@@ -43,7 +43,7 @@ class RunningTimer:
 
 @contextlib.asynccontextmanager
 async def running_timeout(delay_s: float) -> AsyncIterator[None]:
-    """Do what `asyncio.timeout(delay_s)` does, in running time.
+    """Limit the time of the work inside, as `asyncio.timeout(delay_s)` does, in running time.
 
     Raises:
         TimeoutError: the work inside took longer, and was cancelled.

@@ -1,1 +1,1 @@
-"""The identity of a process: files that may change at any time, and channels that follow them."""
+"""The TLS identity of a process: files that may change at any time, and channels that use the current files."""

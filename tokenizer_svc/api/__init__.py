@@ -1,1 +1,1 @@
-"""The gRPC service of the tokenizer, and its wire."""
+"""The gRPC service of the tokenizer, and the conversion of its messages."""

@@ -1,1 +1,1 @@
-"""Conversations: chat templates, rendered in a process of their own."""
+"""Conversations: chat templates, rendered in their own processes."""

@@ -1,1 +1,1 @@
-"""Tokenizers from directories and from GGUF files."""
+"""Loads tokenizers from directories and from GGUF files."""

@@ -1,1 +1,1 @@
-"""The tokenizer: text to ids, ids to text, and its files."""
+"""The tokenizer: converts text to ids and ids to text, and packs its files."""

@@ -1,1 +1,1 @@
-"""Proposers of drafts that need token ids only, and the judgement of how many of their drafts are worth a step's time."""
+"""Proposers of drafts that need only token ids, and the judgement of how many of their drafts pay for their time in a step."""

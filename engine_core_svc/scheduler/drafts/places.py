@@ -22,7 +22,7 @@ class Places:
     def find(self, token_ids: Sequence[int]) -> Sequence[int]:
         """Return the places after the n-grams that equal the last one, in ascending order; `token_ids` only grows."""
         size, places, end = self._size, self._places, len(token_ids)
-        for place in range(self._num_seen, end):  # each has a token behind it
+        for place in range(self._num_seen, end):  # each has a token after it
             places.setdefault(tuple(token_ids[place - size : place]), []).append(place)
         self._num_seen = max(self._num_seen, end)
         return places.get(tuple(token_ids[end - size :]), ()) if end >= size else ()
