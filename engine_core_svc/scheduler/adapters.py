@@ -374,7 +374,7 @@ class Adapters:
     def _make_room(self, turn: tuple[float, float]) -> bool:
         """Evict adapters until the worker has room for one more; return whether it has room.
 
-        Adapters that have waited longer than `turn` are not evicted.
+        Adapters that stand before `turn` in line are not evicted.
         """
         while self._num_held >= self._limits.max_cpu_loras:
             idle = [each for each in self._all.values() if self._may_evict(each)]
