@@ -450,3 +450,21 @@ async def test_a_frontend_that_ends_lets_the_requests_of_a_model_that_is_being_u
 
         assert await streaming == (OTHER, [])
         assert (await unloading).status_code == 200
+
+
+async def test_a_call_that_waits_for_its_tokenizer_beyond_the_drain_time_ends_with_an_error(serve_frontend, second):
+    tokenizer, _ = second
+    async with serve_frontend(served_model_names=("one",), drain_timeout_s=0.1) as frontend:
+        await loaded(frontend, second)
+        tokenizer.hung.clear()
+        before = len(tokenizer.text_sizes)
+        asking = asyncio.create_task(frontend.http.post("/v1/completions", json={"model": "other", "prompt": "hi"}))
+        async with asyncio.timeout(60):
+            while len(tokenizer.text_sizes) == before:  # noqa: ASYNC110 - the fake has no event for it
+                await asyncio.sleep(0.005)
+
+        unloaded = await frontend.http.post(UNLOAD, json={"model": "other"})
+        answer = await asking
+
+    assert (unloaded.status_code, answer.status_code) == (200, 503)
+    assert "the model was unloaded" in answer.json()["error"]["message"]
