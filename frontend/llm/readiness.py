@@ -29,6 +29,11 @@ def starting_error() -> Unavailable:
     return Unavailable(_STARTING, reason="STARTING", retry_after_s=1.0)
 
 
+def unloaded_error(name: str) -> Unavailable:
+    """Return the error of requests that still run when a model has been unloaded and its drain time is over."""
+    return Unavailable(f"The model `{name}` has been unloaded.", reason="UNLOADED")
+
+
 @dataclass(frozen=True, slots=True)
 class Dependency:
     """One service behind the frontend; `problem` is empty if it is well."""
