@@ -227,9 +227,9 @@ types: setup
 
 PROTOC = $(BIN)/python -m grpc_tools.protoc --python_out=. --pyi_out=. --grpc_python_out=.
 
-protos: setup ## Write tetrad/v1, tetrad/vllm_api, the Python client's stubs and docs/api-reference.md anew from protos/
+protos: setup ## Write tetrad/v1, tetrad/vllm_api, tetrad/openengine_api, the Python client's stubs and docs/api-reference.md anew from protos/
 	$(PROTOC) -Iprotos protos/tetrad/v1/*.proto
-	$(PROTOC) -Iprotos/third_party protos/third_party/tetrad/vllm_api/*.proto
+	$(PROTOC) -Iprotos/third_party protos/third_party/tetrad/*/*.proto
 	$(BIN)/python tools/client_stubs.py
 	$(BIN)/python tools/api_reference.py > docs/api-reference.md
 

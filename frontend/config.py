@@ -18,7 +18,7 @@ from tetrad.frontend.further_models import (
 from tetrad.services.settings import Names, ServiceSettings
 from tetrad.services.tls.identity import TlsFiles
 
-GATEWAY_APIS = ("smg", "vllm")
+GATEWAY_APIS = ("smg", "vllm", "openengine")
 
 
 class FrontendSettings(ServiceSettings):
@@ -59,8 +59,8 @@ class FrontendSettings(ServiceSettings):
     gateway_apis: Names = Field(
         ("auto",),
         description="gRPC APIs for other projects' gateways, on the port of the public gRPC API, separated by commas: smg "
-        "(vllm.grpc.engine; needs the package smg-grpc-proto), vllm (vllm.Inference, vllm.Control). auto: all "
-        "whose packages are installed. Empty: none.",
+        "(vllm.grpc.engine; needs the package smg-grpc-proto), vllm (vllm.Inference, vllm.Control), openengine "
+        "(openengine.v1.Inference, openengine.v1.Control). auto: all whose packages are installed. Empty: none.",
     )
 
     tokenizer_targets: Names = Field(

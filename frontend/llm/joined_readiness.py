@@ -73,7 +73,7 @@ class JoinedReadiness:
         dependencies = [
             Dependency(f"{name}: {each.name}", each.problem) for name, report in reports.items() for each in report.dependencies
         ]
-        return Report(problem, self._draining, dependencies)
+        return Report(problem, self._draining, dependencies, self._started)
 
     async def wait_changed(self, num_changes: int) -> None:
         """Return when there have been more changes than `num_changes`."""
