@@ -211,10 +211,10 @@ sanitize: setup ## Test the native kernels under the address and undefined behav
 	  $(BIN)/python -m pytest $(NATIVE_TESTS) $(PYTEST_ARGS)
 
 fuzz-files: setup ## Load random model files for SECONDS (600) a kind of file: a model or one line, never a crash
-	TETRAD_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/fuzz/test_files.py $(PYTEST_ARGS)
+	TEST_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/fuzz/test_files.py $(PYTEST_ARGS)
 
 fuzz-services: setup ## Send random bytes and messages to every method of every service for SECONDS (600) each
-	TETRAD_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/fuzz/test_services.py $(PYTEST_ARGS)
+	TEST_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/fuzz/test_services.py $(PYTEST_ARGS)
 
 check: lint types check-protos check-breaking ## Everything but the tests
 
