@@ -211,10 +211,10 @@ sanitize: setup ## Test the native kernels under the address and undefined behav
 	  $(BIN)/python -m pytest $(NATIVE_TESTS) $(PYTEST_ARGS)
 
 fuzz-files: setup ## Load random model files for SECONDS (600) a kind of file: a model or one line, never a crash
-	TETRAD_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/fuzz/test_files.py $(PYTEST_ARGS)
+	TEST_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/fuzz/test_files.py $(PYTEST_ARGS)
 
 fuzz-services: setup ## Send random bytes and messages to every method of every service for SECONDS (600) each
-	TETRAD_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/fuzz/test_services.py $(PYTEST_ARGS)
+	TEST_FUZZ_SECONDS=$(SECONDS) $(BIN)/python -m pytest tests/fuzz/test_services.py $(PYTEST_ARGS)
 
 check: lint types check-protos check-breaking ## Everything but the tests
 
@@ -227,9 +227,9 @@ types: setup
 
 PROTOC = $(BIN)/python -m grpc_tools.protoc --python_out=. --pyi_out=. --grpc_python_out=.
 
-protos: setup ## Write tetrad/v1, tetrad/vllm_api, the Python client's stubs and docs/api-reference.md anew from protos/
+protos: setup ## Write tetrad/v1, tetrad/vllm_api, tetrad/openengine_api, the Python client's stubs and docs/api-reference.md anew from protos/
 	$(PROTOC) -Iprotos protos/tetrad/v1/*.proto
-	$(PROTOC) -Iprotos/third_party protos/third_party/tetrad/vllm_api/*.proto
+	$(PROTOC) -Iprotos/third_party protos/third_party/tetrad/*/*.proto
 	$(BIN)/python tools/client_stubs.py
 	$(BIN)/python tools/api_reference.py > docs/api-reference.md
 

@@ -85,10 +85,17 @@ def wait_until_healthy(url: str, process: subprocess.Popen[bytes], timeout_s: fl
 
 def free_port() -> int:
     """Return a free port below 32768, where ephemeral ports begin, so that no outgoing connection takes it."""
+    return free_ports(1)[0]
+
+
+def free_ports(number: int) -> list[int]:
+    """Return `number` different ports, see free_port."""
     while True:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", random.SystemRandom().randrange(12_000, 32_000)))
-            return int(probe.getsockname()[1])
+        ports = random.SystemRandom().sample(range(12_000, 32_000), number)
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            for port in ports:
+                probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return ports
 
 
 def _directory_of(pid: int) -> Path:

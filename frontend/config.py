@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from tetrad.frontend.further_models import (
+    FurtherModel,
     FurtherModels,
     checked_defaults,
     checked_reasoning_parser,
@@ -17,7 +18,7 @@ from tetrad.frontend.further_models import (
 from tetrad.services.settings import Names, ServiceSettings
 from tetrad.services.tls.identity import TlsFiles
 
-GATEWAY_APIS = ("smg", "vllm")
+GATEWAY_APIS = ("smg", "vllm", "openengine")
 
 
 class FrontendSettings(ServiceSettings):
@@ -58,8 +59,8 @@ class FrontendSettings(ServiceSettings):
     gateway_apis: Names = Field(
         ("auto",),
         description="gRPC APIs for other projects' gateways, on the port of the public gRPC API, separated by commas: smg "
-        "(vllm.grpc.engine; needs the package smg-grpc-proto), vllm (vllm.Inference, vllm.Control). auto: all "
-        "whose packages are installed. Empty: none.",
+        "(vllm.grpc.engine; needs the package smg-grpc-proto), vllm (vllm.Inference, vllm.Control), openengine "
+        "(openengine.v1.Inference, openengine.v1.Control). auto: all whose packages are installed. Empty: none.",
     )
 
     tokenizer_targets: Names = Field(
@@ -399,9 +400,12 @@ class FrontendSettings(ServiceSettings):
 
     def each_model(self) -> tuple[Self, ...]:
         """Return the settings of every model, as those of a frontend that serves it alone; the first one first."""
-        alone = self.model_copy(update={"further_models": ()})
-        fields = [{name: getattr(each, name) for name in type(each).model_fields} for each in self.further_models]
-        return (alone, *(alone.model_copy(update=changed) for changed in fields))
+        return (self.model_copy(update={"further_models": ()}), *map(self.of_further, self.further_models))
+
+    def of_further(self, model: FurtherModel) -> Self:
+        """Return the settings of a further model, as those of a frontend that serves it alone."""
+        fields = {name: getattr(model, name) for name in type(model).model_fields}
+        return self.model_copy(update={"further_models": (), **fields})
 
     @property
     def public_tls(self) -> TlsFiles | None:

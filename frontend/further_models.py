@@ -62,17 +62,21 @@ class FurtherModel(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
 
-    served_model_names: Names = Field(min_length=1)
-    tokenizer_targets: _Targets = Field(min_length=1)
-    engine_targets: _Targets = Field(min_length=1)
-    engine_admin_targets: _Targets = ()
-    model: str = ""
-    lora_modules: Names = ()
-    lora_resolver_dir: str = ""
-    tool_call_parser: Annotated[str, AfterValidator(checked_tool_parser)] = "auto"
-    reasoning_parser: Annotated[str, AfterValidator(checked_reasoning_parser)] = "auto"
-    use_generation_config: bool = True
-    override_generation_config: Annotated[str, AfterValidator(checked_defaults)] = ""
+    served_model_names: Names = Field(min_length=1, description="Names that clients may use for the model.")
+    tokenizer_targets: _Targets = Field(min_length=1, description="Addresses of its tokenizers.")
+    engine_targets: _Targets = Field(min_length=1, description="Addresses of its engine cores.")
+    engine_admin_targets: _Targets = Field((), description="Addresses of the engine cores' admin ports, in the same order.")
+    model: str = Field("", description="What the names stand for, in /v1/models. Empty: as the tokenizer reports it.")
+    lora_modules: Names = Field((), description="LoRA adapters, as NAME=PATH.")
+    lora_resolver_dir: str = Field("", description="Directory whose LoRA adapters are loaded on first use. Empty: none.")
+    tool_call_parser: Annotated[str, AfterValidator(checked_tool_parser)] = Field("auto", description="Format of tool calls.")
+    reasoning_parser: Annotated[str, AfterValidator(checked_reasoning_parser)] = Field(
+        "auto", description="Format of the reasoning."
+    )
+    use_generation_config: bool = Field(True, description="Use the sampling defaults of the model's authors.")
+    override_generation_config: Annotated[str, AfterValidator(checked_defaults)] = Field(
+        "", description="JSON object of sampling defaults that replace those. Empty: none."
+    )
 
 
 def _from_json(value: Any) -> Any:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import structlog
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
@@ -27,6 +28,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # httpx waits 5 s for an answer, which is too short on a loaded machine. Its functions share this object as their default.
 for _limit in ("connect", "read", "write", "pool"):
     setattr(DEFAULT_TIMEOUT_CONFIG, _limit, 60.0)
+
+# An example may take longer than Hypothesis's 200 ms there, and so may making examples.
+hypothesis.settings.register_profile("tests", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.hookimpl(wrapper=True)

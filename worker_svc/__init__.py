@@ -1,1 +1,1 @@
-"""The worker: runs each step's plan on one device. The only importer of torch."""
+"""The worker: runs each step's plan on one device. No other service imports torch."""

@@ -1,4 +1,4 @@
-"""Service: builds the worker and serves it until it is stopped. Tests start it on a socket of their own."""
+"""Service: builds the worker and serves it until it is stopped. Tests start it on a separate socket."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ log = get_logger()
 
 
 class WorkerServer:
-    """A worker behind the server of a carrier."""
+    """A worker that the server of a carrier serves."""
 
     def __init__(self, settings: WorkerSettings, worker: Worker, compute: ComputeThread, carrier: Carrier) -> None:
         self._compute, self._waiting = compute, ComputeThread("waiting")
@@ -86,8 +86,8 @@ class WorkerServer:
     async def start(cls, settings: WorkerSettings, carrier: Carrier = GRPC) -> "WorkerServer":
         """Open the device, load the model that the settings name, if any, and serve.
 
-        Raises NotFound or ModelError for a model that cannot be loaded, FailedPrecondition for an address that others reach
-        where functions of a program run.
+        Raises NotFound or ModelError for a model that cannot be loaded, FailedPrecondition if functions of a program may run
+        and the address is not a Unix socket.
         """
         if settings.allow_functions and not settings.listen.startswith("unix:"):
             raise FailedPrecondition(
@@ -95,7 +95,7 @@ class WorkerServer:
             )
         compute = ComputeThread()
         try:
-            # Devices are opened where they are used: torch's thread count belongs to a thread.
+            # The thread that uses the device opens it: torch's number of threads is a setting of the thread.
             worker = await compute.submit(lambda: Worker(open_device(settings), trusts_code=settings.trust_remote_code))
             if settings.model is not None:
                 await compute.submit(worker.load_model, settings.model, _report_nothing)
@@ -107,10 +107,10 @@ class WorkerServer:
         return served
 
     async def stop(self) -> bool:
-        """Drain and stop: steps under way are answered. Requests are the engine core's: it moves them to another worker.
+        """Drain and stop: running steps are answered. The engine core moves its requests to another worker.
 
         Returns:
-            Whether no thread is left in native code; else the interpreter cannot end in good order.
+            Whether no thread is left in native code; otherwise the interpreter cannot exit normally.
         """
         await self.server.drain(self._execute.drain)
         has_ended = await self._lifecycle.leave_group()
@@ -123,7 +123,7 @@ class WorkerServer:
 async def serve(settings: WorkerSettings, shutdown: asyncio.Event, *, carrier: Carrier = GRPC) -> None:
     """Serve the calls of a carrier until `shutdown` is set.
 
-    Raises InternalError if the device is lost: the process is of no more use.
+    Raises InternalError if the device is lost: this process can no longer use it.
     """
     served = await WorkerServer.start(settings, carrier)
     with shown(served.metrics.registry):
@@ -138,7 +138,7 @@ async def _serve(served: WorkerServer, shutdown: asyncio.Event) -> None:
         if lost.done():
             lost.result()
         if not await served.stop():
-            # A member waits for its leader in native code, which cannot be interrupted.
+            # The thread of a member waits for the leader in native code, which cannot be interrupted.
             log.info("worker.ended_while_following")
             sys.stderr.flush()
             os._exit(0)
@@ -155,7 +155,7 @@ def _profiler(settings: WorkerSettings) -> Profiler:
 
 
 def _report_nothing(done: int, total: int) -> None:
-    """Progress of a load without a caller."""
+    """Ignore the progress of a load that no client requested."""
 
 
 def _collective_methods(worker: Worker, settings: WorkerSettings) -> CollectiveMethods:

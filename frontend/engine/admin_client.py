@@ -166,14 +166,19 @@ class EngineAdminClient:
         """FailedPrecondition if the admin ports are unknown."""
         self._reachable()
 
-    def kv_events(self) -> list[AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse]]:
+    def kv_events(self, start_sequence_number: int = 0) -> list[AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse]]:
         """Return, for each engine, what its prefix cache holds and what changes in it; the streams never end by themselves.
+
+        A stream that is not iterated costs its engine core nothing.
+
+        Args:
+            start_sequence_number: first batch of each engine, where that is still kept; 0: a snapshot comes first.
 
         Raises:
             FailedPrecondition: no admin port is reachable.
         """
-        request = engine_core_pb2.SubscribeKvEventsRequest()
-        return [_mapped(stub.SubscribeKvEvents(request)) for stub in self._reachable()]
+        request = engine_core_pb2.SubscribeKvEventsRequest(start_sequence_number=start_sequence_number)
+        return [_mapped(stub, request) for stub in self._reachable()]
 
     async def start_profile(self, prefix: str = "") -> None:
         """Record the engine cores and their workers: all of them or, if one does not begin, none that began by this.
@@ -317,11 +322,11 @@ class EngineAdminClient:
 
 
 async def _mapped(
-    stream: AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse],
+    stub: engine_core_pb2_grpc.EngineCoreAdminServiceStub, request: engine_core_pb2.SubscribeKvEventsRequest
 ) -> AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse]:
-    """Yield the messages of a stream; its failure is raised as a TetradError."""
+    """Yield the events of an engine core; a failure is raised as a TetradError."""
     try:
-        async for message in stream:
+        async for message in stub.SubscribeKvEvents(request):
             yield message
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error) from error

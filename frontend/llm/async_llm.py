@@ -7,7 +7,7 @@ the tokenizer alone. One event loop: every method must be called on the loop tha
 import asyncio
 import functools
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
 from tetrad.frontend.config import FrontendSettings
@@ -16,6 +16,7 @@ from tetrad.frontend.engine.facts import EngineInfo, TokenizerInfo
 from tetrad.frontend.llm.adapter_names import AdapterNames
 from tetrad.frontend.llm.adapters import Adapters
 from tetrad.frontend.llm.backends import Backends
+from tetrad.frontend.llm.callers import Callers
 from tetrad.frontend.llm.input_processor import InputProcessor, RenderedPrompt
 from tetrad.frontend.llm.intake import Gate, RequestIntake
 from tetrad.frontend.llm.output_stream import OutputStream
@@ -23,7 +24,7 @@ from tetrad.frontend.llm.pooling_inputs import PoolingInputs
 from tetrad.frontend.llm.pooling_intake import PoolingIntake
 from tetrad.frontend.llm.pooling_job import PoolingJob
 from tetrad.frontend.llm.prompt_adapters import PromptAdapters
-from tetrad.frontend.llm.readiness import draining_error, starting_error
+from tetrad.frontend.llm.readiness import draining_error, starting_error, unloaded_error
 from tetrad.frontend.llm.served_model import ModelNames, ServedModel
 from tetrad.frontend.llm.shared_resources import SharedResources
 from tetrad.frontend.llm.tokenization import Texts
@@ -35,7 +36,7 @@ from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
 from tetrad.frontend.request.pooling import PoolingFacts, PoolingParams, PoolingRequestOutput, required_facts
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
-from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradError
+from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.rpc.carrier import GRPC, Carrier
 
@@ -72,6 +73,7 @@ class AsyncLLM:
         self._prompt_adapters = PromptAdapters()
         self.adapters = Adapters(self.engine_admin, self._prompt_adapters)
         self._requests = self.backends.requests
+        self.callers = Callers()
         self._gate = Gate()
         common = (self._gate, self.shared.tasks, self.admission, self.backends, self.tracer, settings.request_timeout_s)
         self._intake = RequestIntake(*common)
@@ -145,18 +147,38 @@ class AsyncLLM:
 
     def start_draining(self) -> None:
         """Refuse new requests from now on."""
-        self._gate.close()
-        self.readiness.note_draining()
+        self._close_gate(draining_error)
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests, let those that run finish within `timeout_s`, and fail the rest with Unavailable."""
         self.start_draining()
+        await self._finish(self._requests.wait_idle(), timeout_s, draining_error)
+
+    async def retire(self, timeout_s: float) -> None:
+        """Let the calls that have found this model end within `timeout_s`, and fail the rest with Unavailable.
+
+        Unlike `drain`, this lets such calls make requests until then. No new call may find the model any more.
+        """
+        make_error = functools.partial(unloaded_error, next(iter(self.served_names), ""))
+        await self._finish(self._wait_unused(), timeout_s, make_error)
+        self._close_gate(make_error)
+
+    async def _wait_unused(self) -> None:
+        await self.callers.wait_done()
+        await self._requests.wait_idle()
+
+    async def _finish(self, ending: Coroutine[Any, Any, None], timeout_s: float, make_error: Callable[[], Unavailable]) -> None:
         try:
             async with asyncio.timeout(timeout_s):
-                await self._requests.wait_idle()
+                await ending
         except TimeoutError:
             log.warning("frontend.drain_timed_out", num_failed=self.num_unfinished_requests, timeout_s=timeout_s)
-            self._requests.fail_all(draining_error())
+            self._close_gate(make_error)
+            self._requests.fail_all(make_error())
+
+    def _close_gate(self, make_error: Callable[[], Unavailable]) -> None:
+        self._gate.close(make_error)
+        self.readiness.note_draining()
 
     async def close(self) -> None:
         """Fail what runs and end all connections."""
@@ -360,6 +382,11 @@ class AsyncLLM:
     def model_names(self) -> ModelNames:
         """The names clients may ask for."""
         return self._require_model().names
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """The model's own names, as set or as its tokenizer reports it; empty as long as neither is known."""
+        return self.settings.names if self._model is None else self._model.names.names
 
     @property
     def all_names(self) -> list[str]:

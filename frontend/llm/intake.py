@@ -5,6 +5,7 @@ event loop.
 """
 
 import time
+from collections.abc import Callable
 from typing import TypeVar
 
 from tetrad.frontend.engine.client import EngineClient
@@ -33,16 +34,16 @@ class Gate:
     """Whether requests are taken: not before the model is known, nor once it is closed."""
 
     def __init__(self) -> None:
-        self._is_closed = False
+        self._make_error: Callable[[], Unavailable] | None = None
 
-    def close(self) -> None:
-        """Take none any more; those that are being prepared are refused."""
-        self._is_closed = True
+    def close(self, make_error: Callable[[], Unavailable] = draining_error) -> None:
+        """Take none any more; those that are being prepared are refused, too, with what the first `make_error` returns."""
+        self._make_error = self._make_error or make_error
 
     def check_open(self) -> None:
         """Raise Unavailable if no request is taken any more."""
-        if self._is_closed:
-            raise draining_error()
+        if self._make_error is not None:
+            raise self._make_error()
 
     def required(self, inputs: Inputs | None) -> Inputs:
         """Return `inputs`; Unavailable if it is None before the start, or if no requests are taken any more."""

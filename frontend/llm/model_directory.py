@@ -1,7 +1,8 @@
 """ModelDirectory: the models behind one address, found by the names that clients may use.
 
 Made once for a frontend, and passed to every API. Starts, drains and closes the models together; one that is not reachable does
-not keep the others from serving. Knows names; everything about a request is AsyncLLM's.
+not keep the others from serving. ModelLoader adds and removes models later. Knows names; everything about a request is
+AsyncLLM's.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from typing import Self
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.joined_readiness import JoinedReadiness
-from tetrad.frontend.llm.readiness import Readiness, starting_error
+from tetrad.frontend.llm.readiness import starting_error
 from tetrad.frontend.llm.shared_resources import SharedResources
 from tetrad.services.errors import NotFound
 from tetrad.services.log import get_logger
@@ -35,14 +36,13 @@ class ModelDirectory:
         self.first = self._llms[0]
         self.admission, self.tracer = shared.admission, shared.tracer
         self.recent = shared.recent
-        self._by_name = {"": self.first} | {name: llm for llm in self for name in llm.settings.names}
-        self.readiness: Readiness | JoinedReadiness = self.first.readiness
-        self.metrics = self.first.metrics.registry
-        if len(self._llms) > 1:
-            shared.tasks.open(self._llms)
-            self.readiness = JoinedReadiness({llm.settings.names[0]: llm.readiness for llm in self})
-            self.metrics = joined_registry([llm.metrics.registry for llm in self])
+        self._by_name: dict[str, AsyncLLM] = {}
+        self.readiness = JoinedReadiness()
+        self.metrics = joined_registry(lambda: [llm.metrics.registry for llm in self._open])
         self._starting: dict[asyncio.Task[None], AsyncLLM] = {}
+        self._retirements: dict[asyncio.Task[None], AsyncLLM] = {}
+        shared.tasks.open(self)
+        self._serve(self._llms)
 
     @classmethod
     def of(cls, settings: FrontendSettings, carrier: Carrier = GRPC) -> Self:
@@ -55,11 +55,23 @@ class ModelDirectory:
     @classmethod
     def alone(cls, llm: AsyncLLM) -> Self:
         """Return a directory of one model that runs already."""
-        return cls([llm], llm.shared)
+        directory = cls([llm], llm.shared)
+        directory.readiness.note_started()
+        return directory
 
     def __iter__(self) -> Iterator[AsyncLLM]:
-        """Iterate over the models."""
+        """Iterate over the models; those that come or go meanwhile change nothing."""
         return iter(self._llms)
+
+    @property
+    def retiring(self) -> tuple[AsyncLLM, ...]:
+        """The models that no call finds any more, and whose last calls run."""
+        return tuple(self._retirements.values())
+
+    @property
+    def _open(self) -> tuple[AsyncLLM, ...]:
+        """The models that have connections."""
+        return (*self._llms, *self.retiring)
 
     def started(self) -> list[AsyncLLM]:
         """Return the models that have been reached; Unavailable if there is none yet."""
@@ -71,25 +83,41 @@ class ModelDirectory:
     def find(self, name: str | None) -> AsyncLLM:
         """Return the model that has a name or an adapter of it; none means the first. NotFound: none of several has it.
 
-        A model that is alone checks the name by itself.
+        A model that is alone checks the name by itself. A model that is removed lets the task that called this come to its end.
         """
-        found = self._by_name.get(name or "")
-        return self._find_adapter(name or "") if found is None else found
-
-    def _find_adapter(self, name: str) -> AsyncLLM:
-        if len(self._llms) == 1:
-            return self.first
-        found = next((llm for llm in self if llm.started and llm.model_names.adapters.get(name) is not None), None)
-        if found is None:
-            known = ", ".join(name for llm in self for name in llm.settings.names)
-            text = f"The model `{name}` does not exist. Models of this server: {known}."
-            raise NotFound(text, field="model", reason="MODEL_NOT_FOUND")
+        found = self._by_name.get(name or "") or self._find_adapter(name or "")
+        found.callers.note()
         return found
+
+    def owner_of(self, name: str) -> AsyncLLM | None:
+        """Return the model that has a name or an adapter of it; None: the name is free. Models whose last calls run count."""
+        by_adapter = (llm for llm in self._open if llm.started and llm.model_names.adapters.get(name) is not None)
+        return next((llm for llm in self._open if name in llm.served_names), None) or next(by_adapter, None)
+
+    def unknown(self, name: str) -> NotFound:
+        """Return the error of a name that no model has."""
+        known = ", ".join(name for llm in self for name in llm.served_names)
+        text = f"The model `{name}` does not exist. Models of this server: {known}."
+        return NotFound(text, field="model", reason="MODEL_NOT_FOUND")
+
+    def add(self, llm: AsyncLLM) -> None:
+        """Serve a model, whose services are connected, from now on; it is drained and closed with the others."""
+        self._serve((*self._llms, llm))
+
+    async def remove(self, llm: AsyncLLM, timeout_s: float) -> None:
+        """Let no call find a model any more, let those that have found it end within `timeout_s`, and close its connections.
+
+        It goes on if the caller is cancelled.
+        """
+        retirement = asyncio.create_task(self._retire(llm, timeout_s), name=f"retirement of {llm.served_names[0]}")
+        self._retirements[retirement] = llm
+        self._serve([each for each in self if each is not llm])
+        await asyncio.shield(retirement)
 
     @property
     def num_unfinished_requests(self) -> int:
         """Requests of all frontends that share a port; of the others each of n outputs counts."""
-        return sum(llm.num_unfinished_requests for llm in self) + self.admission.num_requests_of_others
+        return sum(llm.num_unfinished_requests for llm in self._open) + self.admission.num_requests_of_others
 
     async def start(self) -> None:
         """Connect; once. Of several models, the first that is reached lets the others have recovery_timeout_s.
@@ -105,7 +133,7 @@ class ModelDirectory:
             await self.first.start()
         else:
             await self._start_several()
-            self.readiness.note_started()
+        self.readiness.note_started()
 
     async def _start_several(self) -> None:
         settings = self.first.settings
@@ -119,12 +147,12 @@ class ModelDirectory:
         for task in done:
             task.result()
         for task in missing:
-            log.warning("frontend.model_missing", model=self._starting[task].settings.names[0])
+            log.warning("frontend.model_missing", model=self._starting[task].served_names[0])
             task.add_done_callback(self._note_late_start)
 
     def _note_late_start(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("frontend.model_failed", model=self._starting[task].settings.names[0], error=str(error))
+            log.error("frontend.model_failed", model=self._starting[task].served_names[0], error=str(error))
 
     async def render_metrics(self) -> bytes:
         """Return the metrics of all frontends that share a port, in Prometheus' text format."""
@@ -138,20 +166,21 @@ class ModelDirectory:
 
     async def wait_idle(self) -> None:
         """Wait until no request runs."""
-        for llm in self:
+        for llm in self._open:
             await llm.wait_idle()
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests, let those that run finish within `timeout_s`, and fail the rest with Unavailable."""
         self.readiness.note_draining()
-        await asyncio.gather(*(llm.drain(timeout_s) for llm in self))
+        await asyncio.gather(*(llm.drain(timeout_s) for llm in self._open))
 
     async def close(self) -> None:
         """Fail what runs and end all connections."""
-        for task in self._starting:
+        tasks = [*self._starting, *self._retirements]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._starting, return_exceptions=True)
-        await asyncio.gather(*(llm.close() for llm in self))
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(llm.close() for llm in self._open))
         await self._shared.close()
 
     async def __aenter__(self) -> Self:
@@ -159,6 +188,30 @@ class ModelDirectory:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def _retire(self, llm: AsyncLLM, timeout_s: float) -> None:
+        try:
+            starting = [task for task, each in self._starting.items() if each is llm]
+            for task in starting:
+                task.cancel()
+            await asyncio.gather(*starting, return_exceptions=True)
+            await llm.retire(timeout_s)
+        finally:
+            await llm.close()
+            self._retirements = {task: each for task, each in self._retirements.items() if each is not llm}
+
+    def _serve(self, llms: Sequence[AsyncLLM]) -> None:
+        self._llms = tuple(llms)
+        self._by_name = {"": self.first} | {name: llm for llm in self for name in llm.served_names}
+        self.readiness.open({next(iter(llm.served_names), ""): llm.readiness for llm in self})
+
+    def _find_adapter(self, name: str) -> AsyncLLM:
+        if len(self._llms) == 1:
+            return self.first
+        found = next((llm for llm in self if llm.started and llm.model_names.adapters.get(name) is not None), None)
+        if found is None:
+            raise self.unknown(name)
+        return found
 
     def _render(self) -> bytes:
         return render(self.metrics)

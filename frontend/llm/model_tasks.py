@@ -1,6 +1,6 @@
 """ModelTasks: finds the models of a server that have a task, for the error of a request to one that does not have it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
 from tetrad.frontend.request.pooling import PoolingFacts
@@ -26,13 +26,13 @@ class TaskModel(Protocol):
 
 
 class ModelTasks:
-    """The models of one server. One model that is alone needs none of this: no other one has what it has not."""
+    """The models of one server."""
 
     def __init__(self) -> None:
-        self._models: Sequence[TaskModel] = ()
+        self._models: Iterable[TaskModel] = ()
 
-    def open(self, models: Sequence[TaskModel]) -> None:
-        """Find tasks among these models from now on."""
+    def open(self, models: Iterable[TaskModel]) -> None:
+        """Find tasks among these models from now on; they may change."""
         self._models = models
 
     def hint(self, *tasks: str) -> str:

@@ -29,6 +29,11 @@ def starting_error() -> Unavailable:
     return Unavailable(_STARTING, reason="STARTING", retry_after_s=1.0)
 
 
+def unloaded_error(name: str) -> Unavailable:
+    """Return the error of requests that still run when a model has been unloaded and its drain time is over."""
+    return Unavailable(f"The model `{name}` has been unloaded.", reason="UNLOADED")
+
+
 @dataclass(frozen=True, slots=True)
 class Dependency:
     """One service behind the frontend; `problem` is empty if it is well."""
@@ -39,11 +44,19 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The state of all services at one moment; `problem`: why requests cannot be served, empty if they can."""
+    """The state of all services at one moment.
+
+    Attributes:
+        problem: why requests cannot be served; empty if they can.
+        draining: the end has begun.
+        dependencies: the services.
+        started: all services have answered once.
+    """
 
     problem: str
     draining: bool
     dependencies: list[Dependency]
+    started: bool
 
     @property
     def ready(self) -> bool:
@@ -117,7 +130,7 @@ class Readiness:
             problem = _STARTING
         dependencies = [Dependency(f"tokenizer {place}", each) for place, each in enumerate(tokenizer_problems)]
         dependencies += [Dependency(f"engine core {place}", each) for place, each in enumerate(engine_problems)]
-        return Report(problem, self._draining, dependencies)
+        return Report(problem, self._draining, dependencies, self._started)
 
     async def wait_changed(self, num_changes: int) -> None:
         """Return when there have been more changes than `num_changes`."""

@@ -16,6 +16,7 @@ from tetrad.frontend.net.backoff import Backoff
 from tetrad.frontend.net.discovery import Discovery, Endpoint
 from tetrad.frontend.tokenizer.client_stream import BatchStream
 from tetrad.frontend.tokenizer.link import TokenizerLink
+from tetrad.services.errors import Unavailable
 from tetrad.services.log import get_logger
 
 log = get_logger()
@@ -83,6 +84,7 @@ class TokenizerReplicas:
         self.num_losses = 0
         self._on_change = on_change
         self._any_usable = asyncio.Event()
+        self._is_closed = False
         self._turn = 0
         self._tasks: dict[Replica, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -102,8 +104,10 @@ class TokenizerReplicas:
         self._discovery.start(self._take_round)
 
     async def wait_usable(self) -> None:
-        """Wait until a replica is."""
+        """Wait until a replica is; Unavailable when all connections are closed."""
         await self._any_usable.wait()
+        if self._is_closed:
+            raise Unavailable("The tokenizers are not connected any more: the model was unloaded, or this server shuts down.")
 
     def in_order(self) -> list[Replica]:
         """Return the usable replicas, the one to ask first in front: in turn, the suspects last."""
@@ -112,11 +116,15 @@ class TokenizerReplicas:
         return sorted((replica for replica in order if replica.usable), key=lambda replica: replica.suspect)
 
     async def close(self) -> None:
-        """End all connections."""
+        """End all connections; calls that are under way fail with Unavailable."""
         await self._discovery.close()
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), *self._closing, return_exceptions=True)
+        self._is_closed = True
+        for replica in self.replicas:
+            replica.usable = False
+        self._any_usable.set()
         for replica in self.replicas:
             await replica.close()
 

@@ -7,7 +7,7 @@ its own registry, so that several services can run in one process.
 import contextlib
 import platform
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -72,23 +72,26 @@ _SERVED.register(_Shown(PROCESS))
 class _Joined:
     """Combines registries with the same families: each family appears once, with the samples of all."""
 
-    def __init__(self, registries: Iterable[CollectorRegistry]) -> None:
-        self._registries = tuple(registries)
+    def __init__(self, registries: Callable[[], Iterable[CollectorRegistry]]) -> None:
+        self._registries = registries
 
     def describe(self) -> Iterable[Metric]:
         return ()
 
     def collect(self) -> Iterable[Metric]:
         families: dict[str, Metric] = {}
-        for family in (family for registry in self._registries for family in registry.collect()):
+        for family in (family for registry in self._registries() for family in registry.collect()):
             known = families.setdefault(family.name, family)
             if known is not family:
                 known.samples.extend(family.samples)
         return families.values()
 
 
-def joined_registry(registries: Iterable[CollectorRegistry]) -> CollectorRegistry:
-    """Return a registry that exports the metrics of others, whose series differ in their labels."""
+def joined_registry(registries: Callable[[], Iterable[CollectorRegistry]]) -> CollectorRegistry:
+    """Return a registry that exports the metrics of others, which `registries` returns at each scrape.
+
+    Their series must differ in their labels.
+    """
     joined = CollectorRegistry()
     joined.register(_Joined(registries))
     return joined

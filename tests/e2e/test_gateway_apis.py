@@ -13,6 +13,10 @@ import pytest
 from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2, vllm_engine_pb2_grpc
 from tokenizers import Tokenizer
 
+from tetrad.openengine_api import control_pb2 as openengine_control_pb2
+from tetrad.openengine_api import control_pb2_grpc as openengine_control_grpc
+from tetrad.openengine_api import inference_pb2 as openengine_pb2
+from tetrad.openengine_api import inference_pb2_grpc as openengine_pb2_grpc
 from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 from tetrad.vllm_api import control_pb2, control_pb2_grpc
 from tetrad.vllm_api import inference_pb2 as vllm_pb2
@@ -50,6 +54,11 @@ def test_all_apis_generate_the_same_ids(channel, engine):
         stopping=vllm_pb2.StoppingCriteria(max_new_tokens=12),
         response=vllm_pb2.ResponseOptions(output_token_ids=True),
     )
+    openengine = openengine_pb2.GenerateRequest(
+        token_ids=openengine_pb2.TokenIds(ids=IDS),
+        sampling=openengine_pb2.SamplingParams(temperature=0, seed=3),
+        stopping=openengine_pb2.StoppingOptions(max_tokens=12),
+    )
     expected = [i for each in inference_pb2_grpc.InferenceServiceStub(channel).Generate(native) for i in each.token_ids]
 
     streamed = [i for each in engine.Generate(engine_request()) for i in each.chunk.token_ids]
@@ -57,10 +66,13 @@ def test_all_apis_generate_the_same_ids(channel, engine):
     vllm = vllm_pb2_grpc.InferenceStub(channel)
     vllm_streamed = [i for each in vllm.GenerateStream(upstream) for i in each.outputs.token_ids]
     vllm_whole = vllm.Generate(upstream)
+    *events, last = openengine_pb2_grpc.InferenceStub(channel).Generate(openengine)
 
     assert len(expected) == 12
     assert streamed == list(whole.complete.output_ids) == expected
     assert vllm_streamed == list(vllm_whole.outputs.token_ids) == expected
+    assert [token.token_id for each in events for token in each.token.tokens] == expected
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (len(IDS), 12)
 
 
 def test_logprobs_are_those_of_http(sim_server, engine):
@@ -74,11 +86,19 @@ def test_logprobs_are_those_of_http(sim_server, engine):
     assert [len(top.values) for top in columns.top_logprobs] == [2, 2, 2]
 
 
-@pytest.mark.parametrize("api", ["smg", "vllm"])
+@pytest.mark.parametrize("api", ["smg", "vllm", "openengine"])
 def test_abort_frees_blocks_and_ends_the_open_stream(sim_server, channel, engine, api):
     if api == "smg":
         call = engine.Generate(engine_request(max_tokens=4000, ignore_eos=True))
         abort, message = engine.Abort, vllm_engine_pb2.AbortRequest(request_ids=["gateway-1"])
+    elif api == "openengine":
+        limits = openengine_pb2.StoppingOptions(max_tokens=4000, ignore_eos=True)
+        wanted = openengine_pb2.GenerateRequest(
+            request_id="gateway-1", token_ids=openengine_pb2.TokenIds(ids=IDS), stopping=limits
+        )
+        call = openengine_pb2_grpc.InferenceStub(channel).Generate(wanted)
+        abort = openengine_control_grpc.ControlStub(channel).Abort
+        message = openengine_control_pb2.AbortRequest(request_id="gateway-1")
     else:
         stopping = vllm_pb2.StoppingCriteria(max_new_tokens=4000, ignore_eos=True)
         request = vllm_pb2.GenerateRequest(request_id="gateway-1", token_ids=vllm_pb2.TokenIds(ids=IDS), stopping=stopping)
@@ -92,6 +112,8 @@ def test_abort_frees_blocks_and_ends_the_open_stream(sim_server, channel, engine
     *_, last = call
     if api == "smg":
         assert last.complete.finish_reason == "abort"
+    elif api == "openengine":
+        assert last.finished.reason == openengine_pb2.FINISH_REASON_CANCELLED
     else:
         assert last.outputs.finish_info.finish_reason == vllm_pb2.FinishInfo.ABORTED
     sim_server.wait_idle(10)

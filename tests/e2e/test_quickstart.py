@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks.stack import free_port
+from benchmarks.stack import free_ports
 from tests.documents import ROOT, Page
 from tests.e2e.conftest import READY_TIMEOUT_S
 
@@ -77,7 +77,7 @@ def test_the_library_prints_what_follows():
 
 def test_four_services_started_by_hand_are_a_server(tmp_path):
     commands = PAGE.block("tetrad worker")
-    worker, tokenizer, engine, admin, http = (free_port() for _ in range(5))
+    worker, tokenizer, engine, admin, http = free_ports(5)
     # The page's addresses are the defaults; these are the same in other places.
     env = {
         "TETRAD_WORKER_LISTEN": f"127.0.0.1:{worker}",
@@ -103,7 +103,7 @@ def test_four_services_started_by_hand_are_a_server(tmp_path):
             start_new_session=True,
         )
     try:
-        wait_healthy(f"http://127.0.0.1:{http}")
+        wait_healthy(f"http://127.0.0.1:{http}", log)
         ready = PAGE.block("tetrad.readiness").replace("127.0.0.1:50053", f"127.0.0.1:{worker}")
         said = run(ready, timeout_s=30)
         answer = httpx.post(f"http://127.0.0.1:{http}/v1/completions", json={"prompt": "x", "max_tokens": 3}, timeout=30)
@@ -115,11 +115,11 @@ def test_four_services_started_by_hand_are_a_server(tmp_path):
     assert said == "it takes work\n"
 
 
-def wait_healthy(url: str) -> None:
+def wait_healthy(url: str, log: Path) -> None:
     deadline = time.monotonic() + READY_TIMEOUT_S
     while time.monotonic() < deadline:
         with contextlib.suppress(httpx.TransportError):
             if httpx.get(f"{url}/health").status_code == 200:
                 return
         time.sleep(0.1)
-    raise AssertionError(f"not healthy after {READY_TIMEOUT_S} s")
+    raise AssertionError(f"not healthy after {READY_TIMEOUT_S} s:\n{log.read_text()}")

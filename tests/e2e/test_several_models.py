@@ -1,7 +1,10 @@
-"""Two models behind one address of `tetrad serve`: one generates, one embeds; the loss of one does not disturb the other."""
+"""Two models behind one address of `tetrad serve`: one generates, one embeds; the loss of one does not disturb the other, and
+one is unloaded and loaded while the other serves.
+"""
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -87,3 +90,31 @@ def test_the_death_of_one_models_engine_core_does_not_disturb_the_other(models):
     assert text == expected
     assert server.metric("num_preemptions_total") == 0
     assert http.post("/v1/embeddings", json=INPUT).json()["data"] == embedding
+
+
+def test_the_page_loads_and_unloads_a_model_whose_services_run(models):
+    server, http = models
+    [reader] = next(
+        json.loads(process.environ()["TETRAD_FRONTEND_FURTHER_MODELS"])
+        for process in server.processes()
+        if "tetrad.frontend" in process.cmdline()
+    )
+    command = PAGE.block("/v1/load_model").replace("http://127.0.0.1:8000", server.url)
+    for name, address in re.findall(r'"(\w+_targets)": "(dns:[^"]*)"', command):
+        command = command.replace(address, ",".join(reader[name]))
+    load, unload = re.split("(?<=\n)(?=curl .*unload_model)", command)
+    embedding = http.post("/v1/embeddings", json=INPUT).json()["data"]
+
+    def answer_to(curl):
+        return subprocess.run(["bash", "-c", curl], capture_output=True, text=True, timeout=120, check=True).stdout
+
+    with http.stream("POST", "/v1/completions", json=PROMPT | {"stream": True}) as stream:
+        unloaded = answer_to(unload)
+        refused = http.post("/v1/embeddings", json=INPUT)
+        loaded = answer_to(load)
+        again = http.post("/v1/embeddings", json=INPUT)
+        text = "".join(json.loads(line[6:])["choices"][0]["text"] for line in stream.iter_lines() if line.startswith("data: {"))
+
+    assert (unloaded, refused.status_code) == ("Success: model 'reader' unloaded successfully.", 404)
+    assert (loaded, again.json()["data"]) == ("Success: model 'reader' loaded successfully.", embedding)
+    assert text == http.post("/v1/completions", json=PROMPT).json()["choices"][0]["text"]

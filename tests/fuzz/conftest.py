@@ -1,6 +1,6 @@
 """The settings of all fuzzing here: a fixed number of the same examples in `make test`, else random ones for a given time.
 
-TETRAD_FUZZ_SECONDS is the time of one test; see `make fuzz-files` and `make fuzz-services`.
+TEST_FUZZ_SECONDS is the time of one test; see `make fuzz-files` and `make fuzz-services`.
 """
 
 import os
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-SECONDS = float(os.environ.get("TETRAD_FUZZ_SECONDS", "0"))
+SECONDS = float(os.environ.get("TEST_FUZZ_SECONDS", "0"))
 _EXAMPLES_A_ROUND = 500
 
 Fuzz = Callable[..., int]
@@ -22,7 +22,7 @@ Fuzz = Callable[..., int]
 
 @pytest.fixture
 def fuzz(capsys: pytest.CaptureFixture[str]) -> Fuzz:
-    """Calls a function with what strategies make, `examples` times or for TETRAD_FUZZ_SECONDS; gives the number of calls."""
+    """Calls a function with what strategies make, `examples` times or for TEST_FUZZ_SECONDS; gives the number of calls."""
 
     def run(check: Callable[..., None], *strategies: st.SearchStrategy[Any], examples: int) -> int:
         calls = 0

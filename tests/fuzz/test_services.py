@@ -28,6 +28,8 @@ from smg_grpc_proto.generated import vllm_engine_pb2
 
 from tests.e2e.conftest import Server
 from tests.fuzz.messages import messages
+from tetrad.openengine_api import control_pb2 as openengine_control_pb2
+from tetrad.openengine_api import inference_pb2 as openengine_inference_pb2
 from tetrad.services.rpc.columns import pack_u32
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, inference_pb2, tokenizer_pb2, worker_pb2, worker_pb2_grpc
@@ -210,6 +212,11 @@ def test_public_api(stack, unharmed, send):
 def test_gateway_apis(stack, unharmed, send):
     files = (vllm_engine_pb2.DESCRIPTOR, vllm_inference_pb2.DESCRIPTOR)
     send(stack.grpc_target, calls(*files), "VllmEngine and Inference")
+
+
+def test_openengine(stack, unharmed, send):
+    files = (openengine_inference_pb2.DESCRIPTOR, openengine_control_pb2.DESCRIPTOR)
+    send(stack.grpc_target, calls(*files), "OpenEngine's Inference and Control")
 
 
 @pytest.mark.parametrize("socket", ["frontend", "tokenizer", "engine-core", "worker"])

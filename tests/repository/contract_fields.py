@@ -83,7 +83,11 @@ def _typed_expressions() -> dict[nodes.Expression, Type]:
         text=True,
         check=True,
     )
-    code = [ROOT / name for name in listed.stdout.split() if not name.startswith(("tetrad/v1/", "tetrad/vllm_api/"))]
+    code = [
+        ROOT / name
+        for name in listed.stdout.split()
+        if not name.startswith(("tetrad/v1/", "tetrad/vllm_api/", "tetrad/openengine_api/"))
+    ]
     stubs = sorted((ROOT / "tetrad" / "v1").glob("*_pb2.pyi"))
     result = build.build([BuildSource(str(path), _module_of(path)) for path in [*code, *stubs]], choices)
     return result.types

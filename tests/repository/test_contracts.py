@@ -10,7 +10,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("root", "package"), [("protos", "tetrad/v1"), ("protos/third_party", "tetrad/vllm_api")])
+@pytest.mark.parametrize(
+    ("root", "package"),
+    [("protos", "tetrad/v1"), ("protos/third_party", "tetrad/vllm_api"), ("protos/third_party", "tetrad/openengine_api")],
+)
 def test_the_committed_stubs_are_what_the_generator_writes(tmp_path, root, package):
     sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / root / package).glob("*.proto"))
     outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]

@@ -13,8 +13,8 @@ from tools import import_graph
 ROOT = Path(__file__).parents[2]
 SERVICES = ("frontend", "tokenizer_svc", "engine_core_svc", "worker_svc")
 # Names of the root package that are none of its files.
-OWN = {"services", "v1", "vllm_api", *SERVICES}
-MESSAGES = ("tetrad.v1", "tetrad.vllm_api", "smg_grpc_proto")
+OWN = {"services", "v1", "vllm_api", "openengine_api", *SERVICES}
+MESSAGES = ("tetrad.v1", "tetrad.vllm_api", "tetrad.openengine_api", "smg_grpc_proto")
 
 KIT = {"grpc", "grpc_health", "grpc_reflection", "grpc_status", "google", "structlog", "pydantic", "pydantic_settings"}
 THIRD_PARTY = {
@@ -40,7 +40,7 @@ THIRD_PARTY = {
 OURS = {
     "services": {"v1", "services"},
     **{name: {"v1", "services", name} for name in SERVICES},
-    "frontend": {"v1", "vllm_api", "services", "frontend"},
+    "frontend": {"v1", "vllm_api", "openengine_api", "services", "frontend"},
     "tetrad": OWN | {"tetrad"},
 }
 

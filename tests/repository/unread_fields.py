@@ -57,7 +57,7 @@ UNREAD: dict[str, str] = {
         ChatResponse.kv_transfer_params_json ChatResponse.weight_version GenerateResponse.kv_transfer_params_json
         GenerateResponse.weight_version
         Encoding.mm_features RenderChatResponse.mm_features GetInfoResponse.modalities
-        KvBlocksRemoved.group_index KvBlocksStored.extra_keys KvBlocksStored.group_index
+        KvBlocksStored.extra_keys
         KvCacheGroup.attention_chunk_size KvCacheGroup.head_size_v
         KvCacheGroup.num_state_blocks
         KvCacheGroup.sharing_layers
@@ -68,7 +68,6 @@ UNREAD: dict[str, str] = {
     OTHERS_READ: """
         EngineInfo.data_parallel_size EngineInfo.schema_revision
         EngineLoad.num_sessions IsSleepingResponse.is_sleeping ResetPrefixCacheResponse.success
-        WatchLoadResponse.load KvBlocksRemoved.medium
         GetInfoResponse.pad_token_id GetInfoResponse.unk_token_id
         InitializeKvCacheResponse.size_bytes
         LoadModelResponse.loaded_bytes LoadModelResponse.total_bytes
@@ -82,7 +81,7 @@ UNREAD: dict[str, str] = {
     BY_NAME: """
         BatchedAnswer.render_chat ChatMessage.name ChatMessage.reasoning ChatMessage.tool_call_id
         ChatRequest.add_generation_prompt ChatRequest.chat_template ChatRequest.include_reasoning
-        ChatRequest.parallel_tool_calls EngineInfo.contract_revision EngineInfo.priority_scheduling EngineInfo.supports_lora
+        ChatRequest.parallel_tool_calls EngineInfo.contract_revision
         SamplingParams.logprobs SamplingParams.temperature
         TextOptions.detokenize TextOptions.skip_special_tokens TextOptions.spaces_between_special_tokens
         TextOptions.stream_interval

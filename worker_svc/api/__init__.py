@@ -1,1 +1,1 @@
-"""The gRPC servicers of the worker, and their wire."""
+"""The gRPC servicers of the worker, and their wire modules."""

@@ -1,4 +1,4 @@
-"""Wire of KV groups: messages <-> own values."""
+"""Wire of KV groups: converts messages to the worker's values and back."""
 
 from tetrad.v1 import types_pb2, worker_pb2
 from tetrad.worker_svc.core.device import KvGroup
@@ -19,7 +19,7 @@ def encode_group(group: KvGroup) -> worker_pb2.KvCacheGroup:
 
 
 def decode_group(message: worker_pb2.KvCacheGroup) -> KvGroup:
-    """Return the group that a message describes, as `encode_group` describes it."""
+    """Return the group that a message describes; the inverse of `encode_group`."""
     return KvGroup(
         layers=tuple(message.layers),
         block_size_bytes=message.block_size_bytes,

@@ -1,6 +1,6 @@
 """WorkerLifecycleService: loads a model, allocates its KV cache, warms up, sleeps and wakes up.
 
-Runs on the event loop; the work is the compute thread's.
+Runs on the event loop; the compute thread does the work.
 """
 
 # ruff: noqa: ARG002, N802 - gRPC's names and signatures
@@ -60,10 +60,10 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
 
     Args:
         worker, compute: the worker and the thread that owns it.
-        rank, instance_id, capabilities, max_message_bytes: for GetInfo.
-        profiler, methods: for StartProfile and CollectiveRpc.
+        rank, instance_id, capabilities, max_message_bytes: values of GetInfo's answer.
+        profiler, methods: used by StartProfile and CollectiveRpc.
         lost_device: watches functions whose callers have left.
-        health: reports ready once the worker is warm.
+        health: returns the health service, which reports ready after the worker is warm.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
     async def GetInfo(
         self, request: worker_pb2.WorkerLifecycleServiceGetInfoRequest, context: Any
     ) -> worker_pb2.WorkerLifecycleServiceGetInfoResponse:
-        """Answer at once, whatever the device is doing."""
+        """Return the worker's state at once, without waiting for the device."""
         seen = self._worker.snapshot()
         return worker_pb2.WorkerLifecycleServiceGetInfoResponse(
             state=_STATES[seen.state],
@@ -113,7 +113,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         )
 
     async def JoinGroup(self, request: worker_pb2.JoinGroupRequest, context: Any) -> worker_pb2.JoinGroupResponse:
-        """Meet the other ranks; a member follows its leader from then on."""
+        """Connect to the other ranks; a member runs its leader's orders from then on."""
         group = request.group
         sizes = (group.tensor_parallel_size, group.pipeline_parallel_size)
         size = sizes[0] * sizes[1]
@@ -133,7 +133,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         return worker_pb2.JoinGroupResponse()
 
     async def leave_group(self) -> bool:
-        """Leave the group at the end of the process; return whether no thread waits for the leader any more."""
+        """Leave the group at the end of the process; return whether no thread waits for the leader."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LEAVE_TIMEOUT_S):  # the device may be stuck in a step
                 await self._compute.submit(self._worker.leave_group)
@@ -142,7 +142,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
     async def LoadModel(
         self, request: worker_pb2.LoadModelRequest, context: Any
     ) -> AsyncIterator[worker_pb2.LoadModelResponse]:
-        """Load, with progress."""
+        """Load a model, and report progress."""
         UNREAD_OF_LOAD.refuse(request)
 
         def load(report: Progress) -> ModelInfo:
@@ -182,7 +182,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
     async def DetermineAvailableMemory(
         self, request: worker_pb2.DetermineAvailableMemoryRequest, context: Any
     ) -> worker_pb2.DetermineAvailableMemoryResponse:
-        """Measure."""
+        """Measure the memory that is available for KV blocks."""
         UNREAD_OF_MEMORY.refuse(request)
         _require(0 < request.gpu_memory_utilization <= 1, "gpu_memory_utilization", "must be in (0, 1]")
         size = await self._compute.submit(
@@ -193,7 +193,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
     async def InitializeKvCache(
         self, request: worker_pb2.InitializeKvCacheRequest, context: Any
     ) -> worker_pb2.InitializeKvCacheResponse:
-        """Allocate."""
+        """Allocate the KV cache."""
         UNREAD_OF_KV_CACHE.refuse(request)
         layout = KvLayout(
             num_blocks=request.num_blocks,
@@ -212,7 +212,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         return worker_pb2.InitializeKvCacheResponse(size_bytes=size, num_host_blocks=layout.num_host_blocks)
 
     async def WarmUp(self, request: worker_pb2.WarmUpRequest, context: Any) -> AsyncIterator[worker_pb2.WarmUpResponse]:
-        """Warm up, with progress; then the health service reports ready."""
+        """Warm up, and report progress; then make the health service report ready."""
         async for item in self._with_progress(self._worker.warm_up):
             if isinstance(item, tuple):
                 yield worker_pb2.WarmUpResponse(completed=item[0], total=item[1])
@@ -221,7 +221,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
     async def Sleep(
         self, request: worker_pb2.WorkerLifecycleServiceSleepRequest, context: Any
     ) -> worker_pb2.WorkerLifecycleServiceSleepResponse:
-        """Give device memory up, behind the steps that are queued."""
+        """Free device memory, after the queued steps."""
         await self._compute.submit(self._worker.sleep, request.level)
         await self._publish_readiness()
         return worker_pb2.WorkerLifecycleServiceSleepResponse()
@@ -229,19 +229,19 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
     async def WakeUp(
         self, request: worker_pb2.WorkerLifecycleServiceWakeUpRequest, context: Any
     ) -> worker_pb2.WorkerLifecycleServiceWakeUpResponse:
-        """Take it again."""
+        """Restore the parts that the tags name."""
         sleeping = await self._compute.submit(self._worker.wake_up, list(request.tags))
         return worker_pb2.WorkerLifecycleServiceWakeUpResponse(sleeping=sleeping)
 
     async def KeepPause(self, request: worker_pb2.KeepPauseRequest, context: Any) -> worker_pb2.KeepPauseResponse:
-        """Keep it for GetInfo."""
+        """Store an engine core's pause for GetInfo."""
         self._engine_pause = request.pause
         return worker_pb2.KeepPauseResponse()
 
     async def LoadLora(
         self, request: worker_pb2.WorkerLifecycleServiceLoadLoraRequest, context: Any
     ) -> worker_pb2.WorkerLifecycleServiceLoadLoraResponse:
-        """Read an adapter beside the steps, and install it between two of them."""
+        """Read an adapter while steps run, and install it between two steps."""
         _require(request.lora.id > 0, "lora.id", "must be at least 1")
         _require(bool(request.lora.path), "lora.path", "must not be empty")
         digest = await self._loras.install(request.lora.id, request.lora.path)
@@ -250,21 +250,21 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
     async def UnloadLora(
         self, request: worker_pb2.WorkerLifecycleServiceUnloadLoraRequest, context: Any
     ) -> worker_pb2.WorkerLifecycleServiceUnloadLoraResponse:
-        """Forget an adapter behind the steps that are queued."""
+        """Remove an adapter, after the queued steps."""
         await self._loras.unload(request.id)
         return worker_pb2.WorkerLifecycleServiceUnloadLoraResponse()
 
     async def StartProfile(
         self, request: worker_pb2.WorkerLifecycleServiceStartProfileRequest, context: Any
     ) -> worker_pb2.WorkerLifecycleServiceStartProfileResponse:
-        """Record the compute thread from here on."""
+        """Start to record the compute thread."""
         await self._compute.submit(self._profiler.start, request.prefix)
         return worker_pb2.WorkerLifecycleServiceStartProfileResponse()
 
     async def StopProfile(
         self, request: worker_pb2.WorkerLifecycleServiceStopProfileRequest, context: Any
     ) -> worker_pb2.WorkerLifecycleServiceStopProfileResponse:
-        """Write the trace and say where it is."""
+        """End the recording, write its trace and return the path."""
         path = await self._compute.submit(self._profiler.stop)
         return worker_pb2.WorkerLifecycleServiceStopProfileResponse(path=str(path))
 
@@ -285,7 +285,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         await self._health().set_ready(self._worker.snapshot().state is State.READY)
 
     async def _with_progress(self, work: Callable[[Progress], T]) -> AsyncIterator[tuple[int, int] | T]:
-        """Run `work` on the compute thread; yield its (done, total) reports as they come, then its result."""
+        """Run `work` on the compute thread; yield its (completed, total) reports as they arrive, then its result."""
         loop = asyncio.get_running_loop()
         reports: asyncio.Queue[tuple[int, int] | None] = asyncio.Queue()
 
@@ -314,7 +314,10 @@ def _require(holds: bool, field: str, rule: str) -> None:
 
 
 def _draft_method(speculative: worker_pb2.SpeculativeConfig) -> str:
-    """Return how the worker drafts; Unsupported for another method, InvalidRequest for one with a wrong model."""
+    """Return the draft method.
+
+    Raises Unsupported for an unknown method, InvalidRequest if a model is missing or superfluous.
+    """
     method, needs_model = speculative.method, speculative.method != "mtp"
     if method not in DRAFT_METHODS:
         raise Unsupported(f"speculative.method {method!r} is not supported; use one of {', '.join(DRAFT_METHODS)}.")
@@ -324,4 +327,4 @@ def _draft_method(speculative: worker_pb2.SpeculativeConfig) -> str:
 
 
 def _do_nothing() -> None:
-    """A call that is done when those before it are."""
+    """Do nothing: as a queued call, this ends after all earlier calls have ended."""

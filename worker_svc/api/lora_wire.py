@@ -6,7 +6,7 @@ from tetrad.worker_svc.core.lora import LoraLimits
 
 
 def decode_limits(message: types_pb2.LoraLimits) -> LoraLimits:
-    """Return the limits of adapters; InvalidRequest if one of them is 0."""
+    """Return the limits of adapters; raise InvalidRequest if one of them is below 1."""
     for name in ("max_loras", "max_lora_rank", "max_cpu_loras"):
         if getattr(message, name) < 1:
             raise InvalidRequest(f"lora_limits.{name} must be at least 1.", field=name)

@@ -1,7 +1,7 @@
-"""LoRA loading: reads adapters beside the compute thread and installs them between steps.
+"""LoRA loading: reads adapters while the compute thread runs steps, and installs them between steps.
 
-Called by the lifecycle service, on the event loop. Files are read and packed on a thread of their own, one adapter at a time,
-so that no step waits for a disk; the compute thread only puts a finished adapter in its place.
+Called by the lifecycle service, on the event loop. A separate thread reads and packs files, one adapter at a time, so that no
+step waits for a disk; the compute thread only installs the packed adapter.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ log = get_logger()
 
 
 class LoraLoading:
-    """The adapters of a worker, as its engine core loads and unloads them.
+    """Loads and unloads the adapters of a worker for its engine core.
 
     Args:
         worker, compute: the worker and the thread that owns it.
@@ -25,7 +25,7 @@ class LoraLoading:
         self._reading: ComputeThread | None = None  # started with the first adapter
 
     async def install(self, lora_id: int, path: str) -> bytes:
-        """Install an adapter and return the hash of its files; NotFound or ModelError if it cannot be used."""
+        """Install an adapter and return the hash of its files; raise NotFound or ModelError if it cannot be used."""
         loras = await self._compute.submit(self._worker.model_loras)
         self._reading = self._reading or ComputeThread("adapters")
         packed = await self._reading.submit(loras.read, Path(path))
@@ -34,7 +34,7 @@ class LoraLoading:
         return packed.digest
 
     async def unload(self, lora_id: int) -> None:
-        """Forget an adapter; one that is not loaded is no error."""
+        """Remove an adapter; do nothing if it is not loaded."""
         loras = await self._compute.submit(self._worker.model_loras)
         await self._compute.submit(loras.remove, lora_id)
         log.info("lora.unloaded", lora_id=lora_id)

@@ -1,4 +1,4 @@
-"""Pooling wire: pooling requests, answers and facts of the contract <-> own values. Called by wire.py and lifecycle.py only."""
+"""Pooling wire: converts messages of pooling requests, answers and facts. Called by wire.py and lifecycle.py only."""
 
 from tetrad.services.errors import InvalidRequest, TetradError
 from tetrad.services.rpc.unread_fields import UnreadFields
@@ -22,7 +22,7 @@ def decode_pooling(params: types_pb2.PoolingParams) -> PoolingSpec:
 
 
 def pooling_problem(params: types_pb2.PoolingParams) -> TetradError | None:
-    """Return why no worker can run a pooling request, or None."""
+    """Return the error of a pooling request that no worker can run; None if it can run."""
     if params.task not in TASKS:
         return InvalidRequest(f"Unsupported task: {params.task!r} Supported tasks: {list(TASKS)}.", field="task")
     return UNREAD_OF_POOLING.error_of(params)
@@ -38,7 +38,7 @@ def encode_pooled(pooled: Pooled) -> worker_pb2.PoolingOutput:
 
 
 def encode_pooling_facts(facts: PoolingFacts) -> types_pb2.PoolingInfo:
-    """Return the message that says what a model pools."""
+    """Return the message of a model's pooling facts."""
     return types_pb2.PoolingInfo(
         tasks=facts.tasks,
         embedding_size=facts.embedding_size,

@@ -1,4 +1,4 @@
-"""Wire of prompt embeddings: the positions of a prompt that are vectors, and these vectors."""
+"""Wire of prompt embeddings: decodes the vectors of a prompt, and their positions."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ _FLOAT32_BYTES = 4
 
 
 def decode_prompt_embeds(message: worker_pb2.NewRequestData) -> PromptEmbeds:
-    """Return a prompt's embeddings, [N, hidden] float32; InvalidRequest if fields disagree."""
+    """Return a prompt's embeddings, [N, hidden] float32; raise InvalidRequest if fields contradict each other."""
     tensor = message.prompt_embeds
     if tensor.dtype != types_pb2.DATA_TYPE_FLOAT32 or len(tensor.shape) != 2 or tensor.WhichOneof("payload") != "inline":
         raise InvalidRequest("prompt_embeds must be a float32 tensor [positions, hidden_size], sent inline.")

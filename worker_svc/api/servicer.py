@@ -1,8 +1,8 @@
 """WorkerService: the Execute stream. Receives plans and sends results; the compute thread runs the steps.
 
-Runs on the event loop, which a step never blocks: plans are queued as they arrive, so the device begins the next one while the
-last result is still being written. One stream at a time uses the worker; a superseded stream, or one that a draining worker
-ends, gets a status that says so. Lifecycle RPCs are in lifecycle.py.
+Runs on the event loop, which a step never blocks: plans are queued as they arrive, so the device begins the next step while the
+last result is still being written. One stream at a time uses the worker; a stream that is superseded, or ended by a draining
+worker, gets a status with that reason. Lifecycle RPCs are in lifecycle.py.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from tetrad.worker_svc.worker.worker import Worker, finish, stale_epoch, step_fa
 
 _HELLO_TIMEOUT_S = 10.0
 _QUIET_S = 0.05
-"""An engine core that has sent nothing for so long waits for results: its pipeline is full."""
+"""Time without a plan, in seconds, after which the engine core is assumed to wait for results."""
 _SETTLE_TIMEOUT_S = 1.0
 
 log = get_logger()
@@ -38,14 +38,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Executes plans in the order of the stream.
 
     Args:
-        worker: owned by `compute`.
+        worker: the worker, owned by `compute`.
         compute: the compute thread.
         waiting: a thread that waits for the device.
-        rank, instance_id, capabilities: for ExecuteReady.
-        max_queued_steps: plans read ahead of the device.
-        lost_device: watches every stream's end and checks the device behind failed steps.
-        metrics: of the worker.
-        tracer: makes the spans of requests.
+        rank, instance_id, capabilities: values of ExecuteReady.
+        max_queued_steps: largest number of plans that are read ahead of the device.
+        lost_device: watches the end of every stream, and checks the device after failed steps.
+        metrics: the metrics of the worker.
+        tracer: creates the spans of requests.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         traces = RequestTraces(self._tracer)
 
         def execute(plan: SchedulerOutput) -> ExecutedStep:
-            return self._worker.execute(stream_id, plan)  # looked up at each step: a profile may stand in between by then
+            return self._worker.execute(stream_id, plan)  # looked up at each step: a profiler may have replaced the method
 
         stream = _Stream(execute, self._compute, self._waiting, self._metrics, traces, self._max_queued_steps)
         self._streams.add(stream)
@@ -100,7 +100,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             async for output in stream.run(request_iterator):
                 yield worker_pb2.ExecuteResponse(output=output)
         except InternalError:
-            # Its caller learns of the failed step behind the check, so that no step of others fails on a lost device.
+            # The engine core gets the error after the check, so that no further step is sent to a lost device.
             await self._lost_device.check(self._compute.submit(self._worker.check_device))
             raise
         finally:
@@ -108,14 +108,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             self._streams.discard(stream)
             if not self._streams:
                 self._none_open.set()
-            # Not awaited: this may run in a cancelled call, and the thread's order is all that matters.
+            # Not awaited: this may run in a cancelled call, and only the order of the thread's calls matters.
             if not self._compute.is_closed:
                 self._lost_device.watch(self._compute.submit(self._worker.end_stream, stream_id))
                 self._lost_device.watch(self._waiting.submit(_do_nothing))
             log.info("stream.ended", epoch=hello.epoch)
 
     async def drain(self) -> None:
-        """Take no more plans, answer those that are here, and end the streams in good order."""
+        """Accept no more plans, answer the received ones, and end the streams without an error."""
         self._draining = True
         for stream in self._streams:
             stream.stop(None)
@@ -127,11 +127,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
 
 _Launched = tuple[int, asyncio.Future[ExecutedStep]]
-"""Id of a step, and what the compute thread made of it."""
+"""Id of a step, and the future of its launch on the compute thread."""
 
 
 class _Stream:
-    """The plans of one Execute stream, between the loop and the compute thread."""
+    """The plans of one Execute stream, between the event loop and the compute thread."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class _Stream:
         self._error: TetradError | None = None
 
     async def run(self, requests: _Requests) -> AsyncIterator[worker_pb2.ModelRunnerOutput]:
-        """Yield the plans' results in order; raise what ended the stream unless that was in good order."""
+        """Yield the plans' results in order; raise the error that ended the stream, if any."""
         self._reader = asyncio.create_task(self._queue_plans(requests))
         self._reader.add_done_callback(_mark_seen)
         try:
@@ -172,19 +172,19 @@ class _Stream:
             self._reader.cancel()
 
     def stop(self, error: TetradError | None) -> None:
-        """Take no more plans; the stream ends behind those that are here, with this error or in good order."""
+        """Accept no more plans; the stream ends after the received ones, with this error, or without one if it is None."""
         self._is_stopped, self._error = True, self._error or error
         self._results.put_nowait(None)
 
     async def _queue_plans(self, requests: _Requests) -> None:
-        """Hand each plan to the compute thread as it arrives; None ends the queue, whether the stream ended or broke."""
+        """Queue each plan on the compute thread as it arrives; put None at the end, after a normal end or an error."""
         try:
             async for request in requests:
                 self._arrived.set()
                 if not self._is_stopped:
                     await self._room.acquire()
                 if self._is_stopped:
-                    continue  # it was sent before the stream's end is seen, and is made again elsewhere
+                    continue  # sent before the engine core saw the end of the stream; it repeats the plan on another worker
                 queued_at = time.perf_counter()
                 plan = _read(request)
                 self._traces.note_plan(plan)
@@ -195,7 +195,7 @@ class _Stream:
             self._results.put_nowait(None)
 
     async def _result(self, step_id: int, launch: asyncio.Future[ExecutedStep]) -> ModelRunnerOutput:
-        """Return a step's output; the compute thread starts the next step while the device works on this one."""
+        """Return a step's output; the compute thread starts the next step while the device runs this one."""
         done = await launch
         if isinstance(done, ModelRunnerOutput):
             return done
@@ -214,7 +214,7 @@ class _Stream:
             raise step_failed(step_id, error) from error
 
     async def _settle(self) -> None:
-        """Wait until nothing more comes: a stream that ends while the engine core writes to it looks broken there."""
+        """Wait until no more plans arrive: a stream that ends while the engine core writes to it looks broken there."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SETTLE_TIMEOUT_S):
                 while True:
@@ -265,4 +265,4 @@ def _mark_seen(future: asyncio.Future[Any]) -> None:
 
 
 def _do_nothing() -> None:
-    """Done when everything before it is."""
+    """Do nothing: as a queued call, this ends after all earlier calls have ended."""

@@ -1,4 +1,4 @@
-"""Trace points: the calls of a worker that are spans of its trace (services/observability/trace.py)."""
+"""Trace points: the calls of a worker that become spans of its trace (services/observability/trace.py)."""
 
 from tetrad.services.observability.trace import Point, Points
 from tetrad.worker_svc.api import servicer
@@ -7,7 +7,7 @@ from tetrad.worker_svc.worker.worker import Worker
 
 
 def trace_points(device: str) -> Points:
-    """Return the parts of a step on a device."""
+    """Return the trace points of a step on a device."""
     of_any = (
         Point(servicer, "_read", "decode plan"),
         Point(worker, "check_plan", "check plan"),

@@ -1,7 +1,8 @@
 """Wire: decodes protobuf messages to the worker's values (plan.py) and encodes them back.
 
-Called by servicer.py only. Columns are viewed, not copied, so a 32,000-token prompt costs microseconds. An unsupported field
-of a request (multimodal items, ...) becomes that request's refusal; a malformed message raises InvalidRequest.
+Called by servicer.py only. Columns are views, not copies, so decoding a prompt of 32,000 tokens takes microseconds. An
+unsupported field of a request (multimodal items, ...) becomes the refusal of that request; a malformed message raises
+InvalidRequest.
 """
 
 import zlib
@@ -57,7 +58,7 @@ UNREAD_OF_PARAMS = UnreadFields(types_pb2.SamplingParams, ("extra_args", "struct
 def capabilities_of(
     *, verifies_drafts: bool, joins_groups: bool = False, takes_embeddings: bool = False
 ) -> Sequence[types_pb2.Capability]:
-    """Return a worker's capabilities beyond the revision that both sides have."""
+    """Return a worker's capabilities in addition to the protocol revision that both sides have."""
     has = {
         types_pb2.CAPABILITY_SHARED_SAMPLING_PARAMS: True,
         types_pb2.CAPABILITY_DRAFT_TOKENS: verifies_drafts,
@@ -68,11 +69,11 @@ def capabilities_of(
 
 
 _Params = tuple[types_pb2.SamplingParams, SamplingSpec]
-"""Sampling parameters as they came, and as own value."""
+"""Sampling parameters as the message, and as the worker's value."""
 
 
 def decode_plan(message: worker_pb2.SchedulerOutput) -> SchedulerOutput:
-    """Return the plan that a SchedulerOutput stands for; InvalidRequest if its columns disagree."""
+    """Return the plan of a SchedulerOutput message; raise InvalidRequest if its columns contradict each other."""
     UNREAD_OF_PLAN.refuse(message)
     shared = [_decode_params(params) for params in message.shared_sampling_params]
     return SchedulerOutput(
@@ -96,7 +97,7 @@ def _decode_copies(message: worker_pb2.SchedulerOutput, name: str) -> tuple[Ints
 
 
 def encode_result(result: ModelRunnerOutput) -> worker_pb2.ModelRunnerOutput:
-    """Return the message that a result stands for."""
+    """Return the message of a result."""
     handles, num_tokens, token_ids = _columns_of_tokens(result)
     message = worker_pb2.ModelRunnerOutput(
         step_id=result.step_id,
@@ -121,7 +122,7 @@ def encode_result(result: ModelRunnerOutput) -> worker_pb2.ModelRunnerOutput:
 
 
 def _columns_of_tokens(result: ModelRunnerOutput) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return each handle once, numbers of tokens, and the tokens."""
+    """Return the handles, each once, the number of tokens of each, and the tokens."""
     if not result.has_drafts:
         return result.handles, np.ones(len(result.handles), np.uint32), result.token_ids
     handles, counts = np.unique(result.handles, return_counts=True)
@@ -129,7 +130,7 @@ def _columns_of_tokens(result: ModelRunnerOutput) -> tuple[npt.NDArray[Any], npt
 
 
 def ints(column: bytes) -> Ints:
-    """Return a u32 column as int64; InvalidRequest if its length is not a multiple of four."""
+    """Return a u32 column as int64; raise InvalidRequest if its length is not a multiple of four."""
     return _words(column).astype(np.int64)
 
 
@@ -167,7 +168,7 @@ def _decode_new(message: worker_pb2.NewRequestData, shared: Sequence[_Params]) -
 
 
 def _decode_request_params(message: worker_pb2.NewRequestData, shared: Sequence[_Params]) -> _Params:
-    """Return a request's parameters: its own, or those that it shares with others."""
+    """Return a request's sampling parameters: its own, or those that it shares with other requests."""
     if not message.HasField("sampling_params_index"):
         return _decode_params(message.sampling_params)
     if message.sampling_params_index >= len(shared):
@@ -177,7 +178,7 @@ def _decode_request_params(message: worker_pb2.NewRequestData, shared: Sequence[
 
 
 def _decode_seed(message: worker_pb2.NewRequestData, params: types_pb2.SamplingParams) -> int:
-    """Return a request's seed: its own, its parameters', or one from its id, so that it keeps its noise after a preemption."""
+    """Return a request's seed: its own, its parameters', or a hash of its id, so that noise is the same after a preemption."""
     if message.HasField("seed"):
         return message.seed
     return params.seed if params.HasField("seed") else zlib.crc32(message.request_id.encode())
@@ -188,7 +189,7 @@ def _decode_params(params: types_pb2.SamplingParams) -> _Params:
 
 
 def decode_sampling(params: types_pb2.SamplingParams) -> SamplingSpec:
-    """Return the sampling parameters with vLLM's defaults for what is absent."""
+    """Return the sampling parameters, with vLLM's defaults for absent fields."""
 
     def given(name: str, default: Any) -> Any:
         return getattr(params, name) if params.HasField(name) else default
@@ -246,7 +247,7 @@ def _decode_cached(message: worker_pb2.CachedRequestData) -> CachedRequests:
 
 
 def _decode_num_new_blocks(message: worker_pb2.CachedRequestData, num_requests: int) -> Ints:
-    """Return how many blocks each request gets in every group; InvalidRequest if that differs between groups."""
+    """Return the number of new blocks of each request in every group; raise InvalidRequest if it differs between groups."""
     columns = {blocks.num_blocks for blocks in message.new_blocks} or {b""}
     if len(columns) > 1:
         raise InvalidRequest("Columns of cached_requests disagree: the block tables of a request grow by different numbers.")
@@ -254,7 +255,7 @@ def _decode_num_new_blocks(message: worker_pb2.CachedRequestData, num_requests: 
 
 
 def _decode_tables(columns: Sequence[bytes]) -> Ints:
-    """Return the block tables of all groups as [G, N], G at least 1; InvalidRequest if they have different lengths."""
+    """Return the block tables of all groups as [G, N], G at least 1; raise InvalidRequest if their lengths differ."""
     lengths = {len(column) for column in columns}
     if len(lengths) > 1:
         raise InvalidRequest(f"The block tables of KV groups have different lengths: {sorted(lengths)} bytes.")

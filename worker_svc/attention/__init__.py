@@ -1,1 +1,1 @@
-"""Attention over KV pages: one interface (interface.py), one implementation per device."""
+"""Attention over KV pages: one interface (interface.py), and one implementation per device."""

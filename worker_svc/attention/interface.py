@@ -1,8 +1,9 @@
 """Attention interface: the attention that a model's layers call on every device, and the metadata that a runner prepares.
 
-A device's backend makes the attention of each layer when a model is loaded. Each step, metadata is built once for all layers.
-Contract: a layer's keys and values of the whole step are written before any of them is read, because two requests of one step
-may share prefix blocks that this very step fills.
+A device's backend creates the attention of each layer when a model is loaded. In each step, metadata is built once for all
+layers.
+Contract: a layer writes the keys and values of the whole step before it reads any of them, because two requests of one step
+may share prefix blocks that the same step fills.
 """
 
 from dataclasses import dataclass
@@ -22,11 +23,11 @@ class ByGroup(Protocol[M_co]):
     """The metadata of each KV group of layers with attention, by the group's number."""
 
     def __getitem__(self, group: int, /) -> M_co:
-        """Return a group's."""
+        """Return the metadata of a group."""
 
 
 class HeadSizes(NamedTuple):
-    """The heads of a layer."""
+    """The number and size of a layer's heads."""
 
     num_heads: int
     num_kv_heads: int
@@ -38,13 +39,13 @@ class AttentionShape:
     """The attention of one layer: softmax of softcap(q k^T * scale) over the keys in the window, and the sink.
 
     Attributes:
-        scale: of the products.
-        window: keys that a query sees, itself included; None: all.
-        chunk: positions are cut into chunks, and a query sees the keys of its own chunk; None: they are not.
-        softcap: scores become softcap * tanh(score / softcap); 0: they stay.
-        sinks: [num_heads] float32, a score of each head that has no value; None: there is none.
-        key_scale, value_scale: of a cache in fp8: what a stored value is multiplied by.
-        heads: of this layer; None: those of the backend.
+        scale: factor of the products of queries and keys.
+        window: number of keys that a query attends to, itself included; None: all.
+        chunk: size of a chunk of positions; a query attends only to keys of its own chunk; None: no chunks.
+        softcap: scores become softcap * tanh(score / softcap); 0: scores are not capped.
+        sinks: [num_heads] float32, an extra score of each head, without a value; None: no sinks.
+        key_scale, value_scale: factors of stored keys and values in an fp8 cache.
+        heads: the heads of this layer; None: those of the backend.
     """
 
     scale: float
@@ -58,44 +59,44 @@ class AttentionShape:
 
 
 class LayerAttention(Protocol[M_contra]):
-    """Paged attention of one layer; `M` is its device's metadata."""
+    """Paged attention of one layer; `M` is the type of the device's metadata."""
 
     def attend(self, query: torch.Tensor, key_value: torch.Tensor, cache: torch.Tensor, metadata: M_contra) -> torch.Tensor:
-        """Write the step's keys and values into the layer's cache, then attend.
+        """Write the step's keys and values into the layer's cache, then compute attention.
 
         Args:
             query: [T, num_heads * head_dim].
             key_value: [T, 2 * num_kv_heads * head_dim], keys before values.
-            cache: the layer's [num_blocks, block_size, 2, num_kv_heads, head_dim]; of a layer with smaller heads than the
-                backend's, whose keys and values take the beginning of each slot, as the backend has it.
-            metadata: of this step and the layer's KV group.
+            cache: the layer's cache [num_blocks, block_size, 2, num_kv_heads, head_dim], with the backend's heads. If the
+                layer's heads are smaller, keys and values take the beginning of each slot.
+            metadata: the metadata of this step and of the layer's KV group.
 
         Returns:
-            [T, num_heads * head_dim]; valid until the next call.
+            The attention [T, num_heads * head_dim]; valid until the next call.
         """
 
 
 class AttentionBackend(Protocol[M_contra]):
-    """Paged attention of one device."""
+    """Creates the paged attention of layers on one device."""
 
     def layer(self, shape: AttentionShape) -> LayerAttention[M_contra]:
         """Return the attention of a layer; called while a model is loaded."""
 
 
 class Tables(Protocol):
-    """Block tables of a step's requests, as an input batch has them."""
+    """The block tables of a step's requests, as in an input batch."""
 
     @property
     def block_tables(self) -> npt.NDArray[Any]:
-        """[G, slots, blocks]."""
+        """The block tables [G, slots, blocks] of G KV groups."""
 
     @property
     def block_size(self) -> int:
-        """Tokens of a block."""
+        """The number of tokens per block."""
 
 
 class MetadataBuilder(Protocol[M_co]):
-    """Prepares a step for all layers."""
+    """Prepares the attention metadata of a step."""
 
     def build_metadata(self, inputs: StepInputs, batch: Tables) -> M_co:
         """Return the metadata that the layers of this step share, for each KV group."""

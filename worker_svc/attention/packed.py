@@ -1,4 +1,4 @@
-"""Packed attention in torch: computes bidirectional attention over whole prompts, packed one after another. No cache.
+"""Packed attention in torch: computes bidirectional attention over whole prompts, packed one after another, without a cache.
 
 Dims: K kv heads, G query heads per kv head, L tokens of a prompt, D head size.
 """
@@ -12,21 +12,21 @@ from tetrad.worker_svc.attention.interface import AttentionShape
 from tetrad.worker_svc.attention.scores import Scores, scores_of
 
 Bounds = Sequence[tuple[int, int]]
-"""First token of each prompt, and the one behind its last."""
+"""Range of each prompt's tokens: (first, end), end not included."""
 
 
 class PackedAttention:
-    """AttentionBackend over whole prompts.
+    """The AttentionBackend of whole prompts.
 
     Args:
-        num_heads, num_kv_heads, head_dim: of the model.
+        num_heads, num_kv_heads, head_dim: the heads of the model.
     """
 
     def __init__(self, *, num_heads: int, num_kv_heads: int, head_dim: int) -> None:
         self._kv_heads, self._groups, self._head_dim = num_kv_heads, num_heads // num_kv_heads, head_dim
 
     def layer(self, shape: AttentionShape) -> "PackedLayerAttention":
-        """See AttentionBackend; ModelError for a layer whose prompts are cut into chunks."""
+        """See AttentionBackend; raise ModelError for a layer with chunked attention."""
         if shape.chunk is not None:
             raise ModelError("A model whose attention is cut into chunks cannot see in both directions.")
         return PackedLayerAttention(
@@ -40,7 +40,7 @@ class PackedLayerAttention:
     Args:
         scores: compute outputs from queries, keys and values.
         sizes: K, G, D.
-        window: a token sees window // 2 others to both sides; None: all.
+        window: a token attends to window // 2 tokens on each side; None: to all.
     """
 
     def __init__(self, scores: Scores, sizes: tuple[int, int, int], window: int | None) -> None:
@@ -53,7 +53,7 @@ class PackedLayerAttention:
         cache: torch.Tensor,  # noqa: ARG002 - of the protocol
         metadata: Bounds,
     ) -> torch.Tensor:
-        """Return [T, K * G * D] for queries of that shape and key_value [T, 2 * K * D]."""
+        """Return the attention [T, K * G * D] for queries of that shape and key_value [T, 2 * K * D]."""
         kv_heads, groups, dim = self._sizes
         output = torch.empty_like(query, memory_format=torch.contiguous_format)
         for start, end in metadata:

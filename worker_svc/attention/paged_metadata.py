@@ -1,7 +1,7 @@
-"""Metadata of paged attention on the CPU: which pages a step gathers for a KV group, and which keys each query sees.
+"""Metadata of paged attention on the CPU: the pages that a step gathers for a KV group, and the masks of queries and keys.
 
-Built once per step and group by torch_paged.py. Pages that a window has passed are never gathered: they may be another
-request's by then. Dims: T tokens, B decode rows, P pages, L = P * block_size keys.
+Built once per step and group by torch_paged.py. Pages before a window are never gathered, because they may belong to another
+request by then. Dims: T tokens, B decode rows, P pages, L = P * block_size keys.
 """
 
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.core.step_inputs import StepInputs
 
 _GROUP_COST_PAGES = 24
-"""A further group of rows costs about as much as gathering this many padded pages."""
+"""Cost of a further group of rows, as the number of padded pages that take the same time to gather."""
 
 _TILE = 256
-"""Queries per tile of a chunk: half of a tile's square is computed in vain."""
+"""Number of queries in a tile of a chunk. A tile computes a square of scores, of which causal attention uses half."""
 
 
 class Sight(NamedTuple):
-    """The keys up to itself that a query sees: in a window, in its own chunk of positions; None: all."""
+    """The limits of the earlier keys that a query attends to: a window, and its own chunk of positions; None: no limit."""
 
     window: int | None
     chunk: int | None = None
@@ -31,10 +31,10 @@ class Sight(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The pages of one or several sequences, equally many of each."""
+    """The pages of one or several sequences, with the same number of pages each."""
 
     ids: torch.Tensor  # [B * P] int64
-    first: int | None  # set: the ids are first, first + 1, ..., so a view does instead of a gather
+    first: int | None  # if set, the ids are first, first + 1, ..., so a view replaces the gather
 
     @classmethod
     def of(cls, table: np.ndarray) -> "Pages":
@@ -56,7 +56,7 @@ class DecodeGroup:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Queries start..stop of a chunk and the keys, counted from the chunk's first page, that any of them sees."""
+    """Queries start..stop of a chunk, and the keys that any of them attends to, numbered from the chunk's first page."""
 
     start: int
     stop: int
@@ -79,10 +79,10 @@ class PagedMetadata:
     """The metadata that all layers of a KV group share in a step."""
 
     slot_mapping: torch.Tensor  # [T] int64
-    begun_pages: torch.Tensor  # [N] int64: this step writes their first slot, and not their last
+    begun_pages: torch.Tensor  # [N] int64, pages whose first slot this step writes, but not their last
     groups: tuple[DecodeGroup, ...]
     chunks: tuple[Chunk, ...]
-    in_chunks: "PagedMetadata | None" = None  # the same for layers whose queries see the keys of their own chunk
+    in_chunks: "PagedMetadata | None" = None  # the same for layers with chunked attention
 
 
 def build_paged_metadata(
@@ -91,11 +91,11 @@ def build_paged_metadata(
     """Return a step's gather lists and masks.
 
     Args:
-        inputs: of the step.
-        batch: has the block tables.
+        inputs: the step's inputs.
+        batch: contains the block tables.
         group: number of the KV group.
-        window: keys that a query sees, itself included; None: all.
-        chunk: positions to a chunk; None: no layer has chunks.
+        window: number of keys that a query attends to, itself included; None: all.
+        chunk: number of positions in a chunk; None: no layer has chunks.
     """
     metadata = _build(inputs, batch, group, Sight(window))
     return metadata if chunk is None else replace(metadata, in_chunks=_build(inputs, batch, group, Sight(window, chunk)))
@@ -146,7 +146,7 @@ def _chunk(inputs: StepInputs, row: int, table: np.ndarray, first_key: int, sigh
 
 
 def _similar_rows(num_pages: Ints) -> Iterator[slice]:
-    """Cut rows sorted by falling length into groups, so that padding costs less than a further group would."""
+    """Divide rows, sorted by descending length, into groups, so that padding costs less than a further group."""
     start, wasted = 0, 0
     for row, pages in enumerate(num_pages.tolist()):
         wasted += int(num_pages[start]) - pages
@@ -158,7 +158,7 @@ def _similar_rows(num_pages: Ints) -> Iterator[slice]:
 
 
 def _first_keys(positions: Ints | int, sight: Sight) -> Ints:
-    """Return the first key that queries at these positions see."""
+    """Return the first key that queries at these positions attend to."""
     first = np.zeros_like(positions)
     if sight.window is not None:
         first = np.maximum(first, np.asarray(positions) - (sight.window - 1))
@@ -168,6 +168,6 @@ def _first_keys(positions: Ints | int, sight: Sight) -> Ints:
 
 
 def _mask(positions: np.ndarray, keys: np.ndarray, sight: Sight) -> torch.Tensor:
-    """Return [N, L]: 0 where a query at positions [N, 1] sees a key at [L] or [N, L], else -inf."""
+    """Return the mask [N, L]: 0 if the query at positions [N, 1] attends to the key at keys [L] or [N, L], otherwise -inf."""
     hidden = (keys > positions) | (keys < _first_keys(positions, sight))
     return torch.from_numpy(np.where(hidden, np.float32("-inf"), np.float32(0)))

@@ -1,5 +1,5 @@
-"""Scores: attention over contiguous queries, keys and values: torch's fused kernel, or the plain formula for layers with capped
-scores or sinks.
+"""Scores: computes attention over contiguous queries, keys and values, with torch's fused kernel, or with the plain formula for
+layers with capped scores or sinks.
 
 Dims: B decode rows, K kv heads, G query heads per kv head, T queries, L keys, D head size.
 """
@@ -13,13 +13,13 @@ from tetrad.worker_svc.attention.interface import AttentionShape
 
 
 class Scores(Protocol):
-    """Softmax of scores, times values."""
+    """The computation of attention: softmax of scores, times values."""
 
     def decodes(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return [B, K, G, D] for queries [B, K, G, D], keys and values [B, K, L, D], and what is added: [B, K, G, L]."""
+        """Return [B, K, G, D] for queries [B, K, G, D], keys and values [B, K, L, D]; the mask [B, K, G, L] is added."""
 
     def chunk(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return [K, G, T, D] for queries [K, G, T, D], keys and values [K, G, L, D], and what is added: [T, L]."""
+        """Return [K, G, T, D] for queries [K, G, T, D], keys and values [K, G, L, D]; the mask [T, L] is added to scores."""
 
 
 def scores_of(shape: AttentionShape, num_kv_heads: int) -> Scores:
@@ -28,10 +28,10 @@ def scores_of(shape: AttentionShape, num_kv_heads: int) -> Scores:
 
 
 class Fused:
-    """torch's kernel.
+    """Scores with torch's fused kernel.
 
     Args:
-        scale: of the products of queries and keys.
+        scale: factor of the products of queries and keys.
     """
 
     def __init__(self, scale: float) -> None:
@@ -47,10 +47,10 @@ class Fused:
 
 
 class WrittenOut:
-    """The formula.
+    """Scores with the plain formula.
 
     Args:
-        shape: of the layer's attention.
+        shape: the parameters of the layer's attention.
         num_kv_heads: K.
     """
 

@@ -1,9 +1,9 @@
-"""Paged attention in torch: pages are gathered, then torch's fused attention runs over them.
+"""Paged attention in torch: gathers pages, then runs torch's fused attention over them.
 
 Dims: T tokens, B decode rows, P pages, L = P * block_size keys, K kv heads, G query heads per kv head, D head size. Grouped-
 query attention never repeats keys: decodes fold G into the query length ([B, K, G, D] against [B, K, L, D]), chunks give G a
-stride of zero. Decodes of similar length share one gather; pages padded to the group's longest row are masked. A chunk
-attends in tiles of queries, each to no more keys than its queries may see.
+stride of zero. Decodes of similar length share one gather; pages padded to the group's longest row are masked. A chunk is
+computed in tiles of queries; a tile reads only the keys that its queries attend to.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,12 @@ from tetrad.worker_svc.core.step_inputs import StepInputs
 
 
 class TorchPagedAttention:
-    """AttentionBackend over torch operations; owned by the compute thread, keeps its workspace between calls.
+    """An AttentionBackend with torch operations; owned by the compute thread. It keeps its workspace between calls.
 
     Args:
-        num_heads, num_kv_heads, head_dim: of the model.
-        windows: of the KV groups with attention, by their numbers: keys that a query sees, itself included; None: all.
+        num_heads, num_kv_heads, head_dim: the heads of the model.
+        windows: the windows of the KV groups with attention, by group number: number of keys that a query attends to,
+            itself included; None: all.
     """
 
     def __init__(self, *, num_heads: int, num_kv_heads: int, head_dim: int, windows: Mapping[int, int | None]) -> None:
@@ -55,7 +56,7 @@ class TorchPagedAttention:
         metadata: PagedMetadata,
         layer: "TorchLayerAttention",
     ) -> torch.Tensor:
-        """Write all keys and values of the step, then attend; see LayerAttention."""
+        """Write all keys and values of the step, then compute attention; see LayerAttention."""
         self._write(key_value, cache, metadata)
         output = self._output_like(query)
         for group in metadata.groups:
@@ -66,7 +67,7 @@ class TorchPagedAttention:
 
     def _write(self, key_value: torch.Tensor, cache: torch.Tensor, metadata: PagedMetadata) -> None:
         if len(metadata.begun_pages):
-            # The last slots are masked, but -inf and weights of 0 do not undo a NaN that an earlier request has left there.
+            # The last slots are masked, but -inf and weights of 0 do not remove a NaN that an earlier request has left there.
             cache.index_fill_(0, metadata.begun_pages, 0)
         slots = cache.flatten(0, 1).flatten(1)[:, : key_value.shape[1]]
         slots.index_copy_(0, metadata.slot_mapping, key_value)
@@ -97,7 +98,7 @@ class TorchPagedAttention:
             results[:, :, rows].copy_(layer.scores.chunk(queries[:, :, rows], key[:, :, keys], value[:, :, keys], tile.mask))
 
     def _gather(self, cache: torch.Tensor, pages: Pages, num_rows: int, heads: HeadSizes) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return keys and values [B, K, L, D] of the pages: views of the cache if they lie in a row, else of the workspace."""
+        """Return keys and values [B, K, L, D] of the pages: views of the cache if contiguous, else of the workspace."""
         num_pages = len(pages.ids)
         if pages.first is not None:
             found = cache[pages.first : pages.first + num_pages]
@@ -121,9 +122,9 @@ class TorchLayerAttention:
     """One layer's attention; see LayerAttention.
 
     Args:
-        pages: of all layers.
-        heads: of this one.
-        scores: what it makes of queries, keys and values.
+        pages: the backend of all layers.
+        heads: the heads of this layer.
+        scores: computes attention from queries, keys and values.
     """
 
     def __init__(self, pages: TorchPagedAttention, heads: HeadSizes, scores: Scores) -> None:
@@ -137,10 +138,10 @@ class TorchLayerAttention:
 
 
 class ChunkedLayerAttention:
-    """One layer's attention, whose queries see the keys of their own chunk; see LayerAttention.
+    """One layer's attention in which queries attend to the keys of their own chunk; see LayerAttention.
 
     Args:
-        attention: over the keys that it is given.
+        attention: computes attention over the keys of the metadata.
     """
 
     def __init__(self, attention: TorchLayerAttention) -> None:

@@ -1,1 +1,1 @@
-"""Weights: files in, float32 tensors under Hugging Face's names out."""
+"""Checkpoints: reads the files of a model and returns tensors under Hugging Face's names."""

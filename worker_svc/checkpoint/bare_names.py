@@ -1,4 +1,4 @@
-"""Bare names: a decoder's files without "model." before the names, as transformers writes a model that has no output layer."""
+"""Bare names: reads files whose names lack "model.", as transformers writes a decoder without an output layer."""
 
 import torch
 
@@ -9,7 +9,7 @@ _PREFIX = "model."
 
 
 class BareNames(WrappedSource):
-    """A WeightSource that has the tensors of another one under names with "model.".
+    """A WeightSource with the tensors of another source, under names with "model.".
 
     Args:
         source: the files.
@@ -33,5 +33,5 @@ class BareNames(WrappedSource):
 
 
 def with_prefix(source: WeightSource) -> WeightSource:
-    """Return a source of a decoder whose names have "model.", whether or not the files' names have it."""
+    """Return a source whose names have "model.", whether or not the names in the files have it."""
     return BareNames(source) if source.has("embed_tokens.weight") else source

@@ -21,7 +21,7 @@ _EXPERT = re.compile(r"(?<=\.experts\.)\d+(?=\.)")
 
 
 class _Place(NamedTuple):
-    """The name of a tensor of the files, what is done to it, and which expert's part is meant."""
+    """A tensor of the files: its name, its conversion to the canonical form, and the number of the expert."""
 
     name: str
     stored: Stored | None
@@ -30,11 +30,11 @@ class _Place(NamedTuple):
 
 
 class CanonicalSource(WrappedSource):
-    """A WeightSource over another one.
+    """A WeightSource with the tensors of another source under canonical names.
 
     Args:
         source: the files.
-        names: those of the model's family.
+        names: the tensor names of the model's family.
     """
 
     def __init__(self, source: WeightSource, names: TensorNames) -> None:
@@ -45,11 +45,11 @@ class CanonicalSource(WrappedSource):
         self._prefix = (found or names.prefixes)[0]
 
     def has(self, name: str) -> bool:
-        """Return whether the files have this tensor, or one that it is a part of."""
+        """Return whether the files have this tensor, or a tensor that contains it."""
         return self._source.has(self._place(name).name)
 
     def unread(self) -> list[str]:
-        """Return the tensors of the files of which no part has been loaded, by their names there."""
+        """Return the names, in the files, of tensors of which no part has been loaded."""
         names = self._names
         return [
             name for name in self._source.unread() if not (name.endswith(names.ignored) or name.startswith(names.unused_layers))
@@ -69,7 +69,7 @@ class CanonicalSource(WrappedSource):
         return part.to(torch.float32, copy=True), part.nbytes
 
     def load_stored(self, name: str) -> torch.Tensor:
-        """Return the canonical tensor in the type it is stored in; those that a number changes come in float32."""
+        """Return the canonical tensor in its stored type; tensors that are scaled or shifted are in float32."""
         place = self._place(name)
         found = self._load_packed(place)
         if found is not None:
@@ -78,12 +78,12 @@ class CanonicalSource(WrappedSource):
         return stored if place.stored is None else _part(stored, place)
 
     def load_quantized(self, name: str) -> tuple[StoredMatrix, int] | None:
-        """Return a packed matrix, or its rows that are the canonical tensor's, and its bytes; None if it is in floats."""
+        """Return a packed matrix, reduced to the canonical tensor's rows, and its size in bytes; None if it is in floats."""
         place = self._place(name)
         return self._source.load_quantized(place.name) if place.stored is None else self._load_part(place, place.stored)
 
     def _load_packed(self, place: _Place) -> tuple[StoredMatrix, int] | None:
-        """Return one expert of a quantized stack, or a packed matrix that has another form in floats; None: it is neither."""
+        """Return one expert of a quantized stack, or a packed matrix that would have another form in floats; None: neither."""
         if place.stored is None or not (place.stored.is_stacked or place.stored.is_transposed) or not place.is_weight:
             return None
         return self._load_part(place, place.stored)
@@ -95,7 +95,7 @@ class CanonicalSource(WrappedSource):
         if found is None:
             return None
         whole, stored_bytes = found
-        # Packed matrices have a row for each output, whatever the model's floats have.
+        # Packed matrices have one row per output, even if the model's float matrices are transposed.
         place = place._replace(stored=replace(stored, is_transposed=False))
         choose = partial(_part, place=place)
         part = choose(whole) if isinstance(whole, torch.Tensor) else whole.of_rows(choose)
@@ -134,7 +134,7 @@ class CanonicalSource(WrappedSource):
 
 
 def stored_names(names: TensorNames, name: str) -> Iterator[tuple[Stored | None, str]]:
-    """Yield the names that a canonical module may have in the files, and what is done to its rows; None: nothing."""
+    """Yield the possible names of a canonical module in the files, with the conversion of its rows; None: no conversion."""
     found = _IN_LAYER.fullmatch(name)
     if found is None:
         stored, own = names.in_model.get(name), name
@@ -153,7 +153,7 @@ def stored_names(names: TensorNames, name: str) -> Iterator[tuple[Stored | None,
 
 
 def canonical_rows(tensor: torch.Tensor, name: str, stored: Stored) -> torch.Tensor:
-    """Return the canonical module's rows of a matrix that has the rows of the stored one."""
+    """Return the rows of the canonical module from a matrix with the rows of the stored module."""
     return _part(tensor, _Place(name, stored, is_weight=False))
 
 
@@ -196,7 +196,7 @@ def _rows(tensor: torch.Tensor, name: str, rows: Rows) -> torch.Tensor:
 
 
 def _halves(name: str, num_rows: int, head_dim: int, turned: int) -> torch.Tensor:
-    """Return the order of rows that takes the pairs of each head apart: the inverse of layers.rotary.interleave_heads."""
+    """Return the order of rows that separates the pairs of each head: the inverse of layers.rotary.interleave_heads."""
     if num_rows % head_dim:
         raise ModelError(f"Tensor {name} has {num_rows} rows, which heads of {head_dim} do not divide.")
     heads = torch.arange(num_rows).view(-1, head_dim)

@@ -1,6 +1,6 @@
-"""Model directory: config.json and files of weights, safetensors or PyTorch's own, as a WeightSource.
+"""Model directory: reads config.json and files of weights, in safetensors or PyTorch's format, as a WeightSource.
 
-Files are mapped, not read whole.
+Files are mapped into memory, not read completely.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,23 +20,23 @@ _LAYOUTS: tuple[tuple[str, str, OpenFile], ...] = (
     ("model.safetensors.index.json", "*.safetensors", SafetensorsFile),
     ("pytorch_model.bin.index.json", "pytorch_model*.bin", TorchFile),
 )
-"""Names of the index and of the files; the first kind that there is counts."""
+"""Names of the index and of the files, by format; the first format with existing files is used."""
 
 
 class TensorFile(Protocol):
-    """One opened file."""
+    """One open file of weights."""
 
     def names(self) -> Iterable[str]:
-        """Return the names of its tensors."""
+        """Return the names of the file's tensors."""
 
     def get(self, name: str) -> torch.Tensor:
-        """Return a tensor, perhaps the mapped file itself; ModelError if it cannot be read."""
+        """Return a tensor, possibly in the mapped file's memory; raise ModelError if it cannot be read."""
 
 
 class DirectorySource:
-    """A WeightSource over a Hugging Face model directory.
+    """The WeightSource of a Hugging Face model directory.
 
-    Raises ModelError when a file is missing, truncated or not what it says.
+    Raises ModelError if a file is missing, truncated or of another format.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -49,7 +49,7 @@ class DirectorySource:
 
     @property
     def stored_type(self) -> str:
-        """The quantization's name, or what config.json says of floats."""
+        """The name of the quantization method, or the float type in config.json."""
         quantization = self.config.get("quantization_config")
         if isinstance(quantization, Mapping):
             return str(quantization.get("quant_method", ""))
@@ -60,27 +60,27 @@ class DirectorySource:
         return name in self._file_of
 
     def unread(self) -> list[str]:
-        """Return the tensors that have not been loaded."""
+        """Return the names of the tensors that have not been loaded."""
         return sorted(self._unread)
 
     def load(self, name: str) -> tuple[torch.Tensor, int]:
         """Return the tensor in float32 and its bytes as stored."""
         stored = self.load_stored(name)
-        # The floats of one byte mean nothing without their scales.
+        # Floats of one byte have no meaning without their scales.
         if not stored.is_floating_point() or stored.itemsize == 1:
             found = str(stored.dtype).removeprefix("torch.")
             raise ModelError(f"Tensor {name} is of type {found}; the config names no quantization that explains it.")
-        # A tensor of the mapped file keeps the file's pages in use: always a copy of our own.
+        # Always a copy: a tensor of the mapped file would keep the file's pages in memory.
         return stored.to(torch.float32, copy=True), stored.numel() * stored.itemsize
 
     def load_stored(self, name: str) -> torch.Tensor:
-        """Return the tensor of the mapped file."""
+        """Return the tensor in the memory of the mapped file."""
         stored = self._file_of[name].get(name)
         self._unread.discard(name)
         return stored
 
     def load_quantized(self, name: str) -> None:
-        """Return None: what is quantized is unpacked from several tensors (unpacked.py)."""
+        """Return None: quantized matrices consist of several tensors here, see unpacked.py."""
 
 
 def _find_files(directory: Path) -> tuple[list[Path], OpenFile]:

@@ -1,8 +1,8 @@
-"""GGUF architectures: how GGUF files name the values and tensors of each family, as llama.cpp's converter writes them.
+"""GGUF architectures: the names of each family's values and tensors in GGUF files, as llama.cpp's converter writes them.
 
-A family is described from config.json's form (families/registry.py), so the metadata is brought into that form
-(gguf_configs.py); the names of tensors are those of the file. The converter adds the 1 of norms that multiply by 1 + w, takes
--exp of the decays of states, and for some architectures puts the two rows of a rotated pair side by side.
+Families read their description from config.json's form (families/registry.py), so the metadata is converted to that form
+(gguf_configs.py); the names of tensors are those of the file. The converter adds 1 to norms that multiply by 1 + w, stores -exp
+of the decays of states, and for some architectures places the two rows of a rotated pair side by side.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,7 @@ _EXPERTS = {
     "mlp.router_correction": Stored("exp_probs_b.bias"),
     "mlp.shared_expert_gate": Stored("ffn_gate_inp_shexp", is_row=True),
     **{f"mlp.shared_expert.{part}_proj": Stored(f"ffn_{part}_shexp") for part in _PARTS},
-    # Older files have a tensor for each expert.
+    # Older files have separate tensors for each expert.
     **{
         f"mlp.experts.{{expert}}.{part}_proj": Stored(
             f"ffn_{part}_exps", is_stacked=True, otherwise=Stored(f"ffn_{part}.{{expert}}")
@@ -63,18 +63,18 @@ _IN_MODEL = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "l
 
 @dataclass(frozen=True, slots=True)
 class GgufArchitecture:
-    """An architecture by GGUF's name.
+    """The properties of one of GGUF's architectures.
 
     Attributes:
-        names: the architectures of Hugging Face that a file may be: the second one if all layers have a sliding window.
-        mixture: the architecture of a file that has experts, where files without experts have the same name of GGUF's.
-        knows_window: whether the family itself knows which layers have a window.
-        config: values of config.json beyond those that all architectures have.
-        in_layer: canonical names -> the file's, within a layer.
-        in_model: the same, of the whole model.
-        fused: matrices that files have as one, or apart: the file's name -> function(config, that name).
-        others: names within a layer that depend on the model's sizes.
-        is_paired: whether rows of queries and keys that are rotated together lie side by side.
+        names: the possible architectures of Hugging Face; the second one applies if all layers have a sliding window.
+        mixture: the architecture of Hugging Face for files with experts, if GGUF has the same name for files without experts.
+        knows_window: whether the family determines the layers with a window.
+        config: returns values of config.json in addition to those of all architectures.
+        in_layer: canonical names -> names in the file, within a layer.
+        in_model: canonical names -> names in the file, for the whole model.
+        fused: matrices that are fused in some files and separate in others: name in the file -> function(config, that name).
+        others: returns names within a layer that depend on the model's sizes.
+        is_paired: whether rows of queries and keys that are rotated together are side by side.
     """
 
     names: Sequence[str]
@@ -89,7 +89,7 @@ class GgufArchitecture:
 
 
 def _head_norms_of_all(config: ModelConfig) -> dict[str, Stored]:
-    """Return the norms of heads whose weights are a row for each head, in pairs as the heads are."""
+    """Return the norms of heads with one row of weights for each head, whose rotated pairs are side by side."""
     pairs = (config.head_dim, config.head_dim)
     return {name: Stored(stored, is_flat=True, paired=pairs) for name, stored in _HEAD_NORMS.items()}
 
@@ -129,7 +129,7 @@ def _falcon_h1(config: ModelConfig) -> dict[str, Stored]:
 
 
 def _gated_delta(config: ModelConfig) -> dict[str, Stored]:
-    """Return the names of gated delta nets, and of attention whose matrix of queries has a gate's rows behind each head's."""
+    """Return the names of gated delta nets, and of attention whose query matrix has the gate's rows after each head's rows."""
     state, heads, dim = _state_of(config), config.num_heads, config.head_dim
     assert isinstance(state, GatedDeltaRule)
     mixed = {name: state.parts[name] for name in ("in_query_proj", "in_key_proj", "in_value_proj")}
@@ -220,11 +220,11 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = {
     "smollm3": GgufArchitecture(("SmolLM3ForCausalLM",), is_paired=True),
     "starcoder2": GgufArchitecture(("Starcoder2ForCausalLM",), True, configs.layer_norm),
 }
-"""GGUF's name -> the architecture."""
+"""GGUF's name of an architecture -> its properties."""
 
 
 def architecture_of(name: object) -> GgufArchitecture:
-    """Return the architecture of a file's `general.architecture`; ModelError if it is not known."""
+    """Return the architecture for a file's `general.architecture`; raise ModelError if it is unknown."""
     if not isinstance(name, str) or name not in ARCHITECTURES:
         supported = ", ".join(sorted(ARCHITECTURES))
         raise ModelError(f"GGUF architecture {str(name)[:80]!r} is not supported; supported: {supported}.")
@@ -232,7 +232,7 @@ def architecture_of(name: object) -> GgufArchitecture:
 
 
 def tensor_names(architecture: str, config: ModelConfig, has: Callable[[str], bool]) -> TensorNames:
-    """Return where a file of an architecture has the canonical tensors of a model; `has` tells whether it has a tensor."""
+    """Return the names of a model's canonical tensors in a file; `has` returns whether the file has a tensor."""
     known = architecture_of(architecture)
     in_layer = {name: Stored(stored) for name, stored in known.in_layer.items()}
     if any(layer.experts for layer in config.layers):
@@ -246,5 +246,5 @@ def tensor_names(architecture: str, config: ModelConfig, has: Callable[[str], bo
         if has(f"blk.0.{name}.weight"):
             in_layer |= find(config, name)
     in_model = {name: Stored(stored) for name, stored in {**_IN_MODEL, **known.in_model}.items()}
-    # Layers behind the last predict several tokens.
+    # Layers after the last one are MTP layers, which predict several tokens.
     return TensorNames(layers="blk", in_layer=in_layer, in_model=in_model, unused_layers=(f"blk.{config.num_layers}.",))

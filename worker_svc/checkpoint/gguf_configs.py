@@ -1,7 +1,7 @@
 """GGUF configs: converts each architecture's own metadata of a GGUF file to values of config.json.
 
-Used by the table in gguf_architectures.py, which has the values common to all. Values that a file omits, because its converter
-assumes them, are here too.
+Used by the table in gguf_architectures.py; gguf_metadata.py converts the values that all architectures have. Values that a file
+omits because its converter assumes them are added here too.
 """
 
 from collections.abc import Callable
@@ -10,33 +10,33 @@ from typing import Any
 from tetrad.services.errors import ModelError
 
 _SIGMOID = 2
-"""GGUF's number of routers whose scores are sigmoids."""
+"""GGUF's number for routers with sigmoid scores."""
 _YARN_UNIT = 0.1
-"""Files of DeepSeek have yarn_log_multiplier times this."""
+"""Factor by which yarn_log_multiplier is scaled in DeepSeek's files."""
 _LLAMA4_PATTERN, _LLAMA4_EXPERTS_WITHOUT_NORMS = 4, 128
 _GEMMA2_LAYERS_27B, _GEMMA3_LAYERS_27B = 46, 62
-"""Numbers of layers of the models whose attention is not scaled by the size of a head."""
+"""Numbers of layers by which the 27B models are recognised; their attention is not scaled by the size of a head."""
 
 
 class Facts:
-    """The metadata of a file's architecture, and which tensors the file has.
+    """The metadata of a file's architecture, and the presence of tensors in the file.
 
     Args:
-        name: of the architecture.
-        field: value of a metadata key, or None.
-        has: whether the file has a tensor.
+        name: name of the architecture.
+        field: returns the value of a metadata key, or None.
+        has: returns whether the file has a tensor.
     """
 
     def __init__(self, name: str, field: Callable[[str], Any], has: Callable[[str], bool]) -> None:
         self._name, self._field, self.has = name, field, has
 
     def __call__(self, key: str) -> Any:
-        """Return the value of a key of the architecture, or None."""
+        """Return the value of one of the architecture's keys, or None."""
         return self._field(f"{self._name}.{key}")
 
     @property
     def num_layers(self) -> int:
-        """Return the number of layers, without those that predict several tokens."""
+        """The number of layers, without MTP layers, which predict several tokens."""
         return int(self("block_count") or 0) - int(self("nextn_predict_layers") or 0)
 
     def has_in_layers(self, name: str) -> bool:
@@ -49,17 +49,17 @@ class Facts:
 
 
 def nothing(facts: Facts) -> dict[str, Any]:  # noqa: ARG001 - one signature
-    """Return nothing."""
+    """Return no values."""
     return {}
 
 
 def gemma(facts: Facts) -> dict[str, Any]:  # noqa: ARG001 - one signature
-    """Gemma 1."""
+    """Return the values of Gemma 1."""
     return {"hidden_activation": "gelu_pytorch_tanh"}
 
 
 def gemma2(facts: Facts) -> dict[str, Any]:
-    """Gemma 2."""
+    """Return the values of Gemma 2."""
     return {
         "attn_logit_softcapping": facts("attn_logit_softcapping"),
         "final_logit_softcapping": facts("final_logit_softcapping"),
@@ -68,7 +68,7 @@ def gemma2(facts: Facts) -> dict[str, Any]:
 
 
 def gemma3(facts: Facts) -> dict[str, Any]:
-    """Gemma 3."""
+    """Return the values of Gemma 3."""
     return {
         "final_logit_softcapping": facts("final_logit_softcapping"),
         "query_pre_attn_scalar": _query_scalar(facts, _GEMMA3_LAYERS_27B),
@@ -83,7 +83,7 @@ def _query_scalar(facts: Facts, layers_27b: int) -> Any:
 
 
 def granite(facts: Facts) -> dict[str, Any]:
-    """Granite 3."""
+    """Return the values of Granite 3."""
     return {
         "attention_multiplier": facts("attention.scale"),
         "embedding_multiplier": facts("embedding_scale"),
@@ -93,7 +93,7 @@ def granite(facts: Facts) -> dict[str, Any]:
 
 
 def experts(facts: Facts) -> dict[str, Any]:
-    """Return the values of experts; older files have their size as that of all MLPs."""
+    """Return the values of experts; older files give their size as the size of all MLPs."""
     return {
         "num_local_experts": facts("expert_count"),
         "num_experts": facts("expert_count"),
@@ -104,12 +104,12 @@ def experts(facts: Facts) -> dict[str, Any]:
 
 
 def llama(facts: Facts) -> dict[str, Any]:
-    """Llama, Mistral, Mixtral."""
+    """Return the values of Llama, Mistral and Mixtral."""
     return experts(facts) if facts("expert_count") else {}
 
 
 def mistral3(facts: Facts) -> dict[str, Any]:
-    """Mistral Small 3.1; and Ministral 3, whose queries grow with their position. Rotation by YaRN has mscale 1."""
+    """Return the values of Mistral Small 3.1, and of Ministral 3, which scales queries by position. YaRN has mscale 1."""
     if facts("expert_count"):
         raise facts.refuse("with experts")
     beta, gain = facts("attention.temperature_scale"), facts("rope.scaling.yarn_log_multiplier")
@@ -122,7 +122,7 @@ def mistral3(facts: Facts) -> dict[str, Any]:
 
 
 def scaling_of(facts: Facts) -> dict[str, Any]:
-    """Return the scaling of rotary embeddings as config.json has it."""
+    """Return the scaling of rotary embeddings in config.json's form."""
     scaling = {
         "rope_type": facts("rope.scaling.type"),
         "factor": facts("rope.scaling.factor"),
@@ -135,19 +135,19 @@ def scaling_of(facts: Facts) -> dict[str, Any]:
 
 
 def qwen3_moe(facts: Facts) -> dict[str, Any]:
-    """Qwen3 MoE."""
+    """Return the values of Qwen3 MoE."""
     return {**experts(facts), "norm_topk_prob": True}
 
 
 def granite_moe(facts: Facts) -> dict[str, Any]:
-    """Granite 3 MoE."""
+    """Return the values of Granite 3 MoE."""
     if facts("expert_shared_feed_forward_length"):
         raise facts.refuse("with a shared expert")
     return granite(facts) | experts(facts)
 
 
 def gpt_oss(facts: Facts) -> dict[str, Any]:
-    """gpt-oss."""
+    """Return the values of gpt-oss."""
     scaling = {
         "rope_type": "yarn",
         "factor": facts("rope.scaling.factor"),
@@ -162,37 +162,37 @@ def gpt_oss(facts: Facts) -> dict[str, Any]:
 
 
 def layer_norm(facts: Facts) -> dict[str, Any]:
-    """Families with LayerNorm."""
+    """Return the values of families with LayerNorm."""
     return {"layer_norm_eps": facts("attention.layer_norm_epsilon")} | partial_rotation(facts)
 
 
 def exaone(facts: Facts) -> dict[str, Any]:
-    """EXAONE 3; some files have the number of its norms under the name of LayerNorm's."""
+    """Return the values of EXAONE 3; some files store the epsilon of its RMS norms under LayerNorm's key."""
     return {"layer_norm_epsilon": facts("attention.layer_norm_epsilon")}
 
 
 def gpt_neox(facts: Facts) -> dict[str, Any]:
-    """GPT-NeoX, Pythia."""
+    """Return the values of GPT-NeoX and Pythia."""
     return layer_norm(facts) | {"use_parallel_residual": facts("use_parallel_residual")}
 
 
 def partial_rotation(facts: Facts) -> dict[str, Any]:
-    """Return the share of a head that turns."""
+    """Return the share of a head with rotary embeddings."""
     turned = facts("rope.dimension_count")
     head_dim = facts("attention.key_length") or facts("embedding_length") // facts("attention.head_count")
-    # The family rounds the product of share and size down: half a dimension more gives this number again.
+    # The family rounds the product of share and size down; with half a dimension more, it gives the same number again.
     return {"partial_rotary_factor": min((turned + 0.5) / head_dim, 1.0)} if turned else {}
 
 
 def glm4(facts: Facts) -> dict[str, Any]:
-    """GLM-4-0414. The files of models that read images have rows in another order."""
+    """Return the values of GLM-4-0414. Files of models that read images have rows in another order and are refused."""
     if facts("rope.dimension_sections"):
         raise facts.refuse("with sections of the rotary embedding")
     return partial_rotation(facts)
 
 
 def glm4_moe(facts: Facts) -> dict[str, Any]:
-    """GLM-4.5 and 4.6; all published models have one group of experts."""
+    """Return the values of GLM-4.5 and 4.6; all published models have one group of experts."""
     return {
         **partial_rotation(facts),
         "use_qk_norm": facts.has("blk.0.attn_q_norm.weight"),
@@ -207,10 +207,10 @@ def glm4_moe(facts: Facts) -> dict[str, Any]:
 
 
 def deepseek2(facts: Facts) -> dict[str, Any]:
-    """DeepSeek V2, V3 and models in their shape: V3's routers are sigmoids, with a correction.
+    """Return the values of DeepSeek V2, V3 and models of the same structure; V3's routers are sigmoids with a correction.
 
-    Newer files have the size of a head under "mla", as their other sizes are those of the cache. Older files do not say the
-    groups of experts; as in llama.cpp they have none.
+    Newer files give the size of a head in keys with "mla", because their other sizes are those of the cache. Older files do not
+    give the groups of experts; as in llama.cpp, there are no groups then.
     """
     if not facts("expert_count"):
         raise facts.refuse("without experts")
@@ -241,7 +241,7 @@ def deepseek2(facts: Facts) -> dict[str, Any]:
 
 
 def _deepseek_scaling(facts: Facts) -> dict[str, Any] | None:
-    """Return the scaling; both gains of YaRN are equal in all published models, so queries and keys do not grow by turning."""
+    """Return the scaling; YaRN's two gains are equal in all published models, so rotation does not scale queries and keys."""
     kind, gain = facts("rope.scaling.type"), facts("rope.scaling.yarn_log_multiplier")
     if kind in (None, "none"):
         return None
@@ -251,7 +251,7 @@ def _deepseek_scaling(facts: Facts) -> dict[str, Any] | None:
 
 
 def llama4(facts: Facts) -> dict[str, Any]:
-    """Llama 4. The length of chunks and the growth of queries are those of all published models."""
+    """Return the values of Llama 4. The size of chunks and the scaling of queries are those of all published models."""
     if not facts("expert_count"):
         raise facts.refuse("without experts")
     if facts("attention.sliding_window") == 0 or facts("attention.sliding_window_pattern") not in (None, _LLAMA4_PATTERN):
@@ -267,17 +267,17 @@ def llama4(facts: Facts) -> dict[str, Any]:
 
 
 def cohere(facts: Facts) -> dict[str, Any]:
-    """Command-R and R+, which norms each head."""
+    """Return the values of Command-R and R+; R+ has a norm for each head."""
     return layer_norm(facts) | {"logit_scale": facts("logit_scale"), "use_qk_norm": facts.has("blk.0.attn_q_norm.weight")}
 
 
 def cohere2(facts: Facts) -> dict[str, Any]:
-    """Command-A and R7B."""
+    """Return the values of Command-A and R7B."""
     return layer_norm(facts) | {"logit_scale": facts("logit_scale")}
 
 
 def windows(facts: Facts) -> dict[str, Any]:
-    """Return which layers have a window, where the file says so; else the family knows."""
+    """Return the layers with a window if the file lists them; otherwise the family determines them."""
     pattern = facts("attention.sliding_window_pattern")
     if not facts("attention.sliding_window") or not isinstance(pattern, list):
         return {}
@@ -285,12 +285,12 @@ def windows(facts: Facts) -> dict[str, Any]:
 
 
 def olmo2(facts: Facts) -> dict[str, Any]:
-    """OLMo 2; and OLMo 3, which has windows."""
+    """Return the values of OLMo 2, and of OLMo 3, which has windows."""
     return windows(facts) | ({"architectures": ["Olmo3ForCausalLM"]} if facts("attention.sliding_window") else {})
 
 
 def lfm2(facts: Facts) -> dict[str, Any]:
-    """LFM2; layers without heads of keys are convolutions."""
+    """Return the values of LFM2; layers without KV heads are convolutions."""
     return {
         "conv_L_cache": facts("shortconv.l_cache"),
         "conv_bias": facts.has_in_layers("shortconv.conv.bias"),
@@ -300,7 +300,7 @@ def lfm2(facts: Facts) -> dict[str, Any]:
 
 
 def lfm2_moe(facts: Facts) -> dict[str, Any]:
-    """LFM2 MoE."""
+    """Return the values of LFM2 MoE."""
     return {
         **lfm2(facts),
         **experts(facts),
@@ -310,7 +310,7 @@ def lfm2_moe(facts: Facts) -> dict[str, Any]:
 
 
 def mamba2(facts: Facts) -> dict[str, Any]:
-    """Mamba2."""
+    """Return the values of Mamba2."""
     heads = facts("ssm.time_step_rank")
     return {
         "num_heads": heads,
@@ -339,7 +339,7 @@ def _mamba_beside_attention(facts: Facts) -> dict[str, Any]:
 
 
 def granite_hybrid(facts: Facts) -> dict[str, Any]:
-    """Granite 4; layers without heads of keys are Mamba2. Bamba, whose heads turn, has the same name of GGUF's."""
+    """Return the values of Granite 4; layers without KV heads are Mamba2. Bamba, with rotation, has the same GGUF name."""
     if facts("rope.scaling.finetuned"):
         raise facts.refuse("with a rotary embedding")
     shared = facts("expert_shared_feed_forward_length") or facts("feed_forward_length")
@@ -355,7 +355,7 @@ def granite_hybrid(facts: Facts) -> dict[str, Any]:
 
 
 def falcon_h1(facts: Facts) -> dict[str, Any]:
-    """Falcon-H1. The converter multiplies weights by the model's multipliers."""
+    """Return the values of Falcon-H1. The converter has multiplied the weights by the model's multipliers."""
     if facts.has_in_layers("ssm_norm.weight"):
         raise facts.refuse("with a norm in its Mamba2 layers, whose place the file does not say,")
     return {**_mamba_beside_attention(facts), "projectors_bias": facts.has_in_layers("ssm_out.bias")}
@@ -378,17 +378,17 @@ def _gated_delta(facts: Facts) -> dict[str, Any]:
 
 
 def qwen3_next(facts: Facts) -> dict[str, Any]:
-    """Qwen3-Next."""
+    """Return the values of Qwen3-Next."""
     return _gated_delta(facts) | qwen3_moe(facts)
 
 
 def qwen3_5(facts: Facts) -> dict[str, Any]:
-    """Qwen3.5. The heads of values that share a key are not neighbours, as they are in config.json's models."""
+    """Return the values of Qwen3.5. Value heads that share a key head are not neighbours, unlike in config.json's models."""
     return _gated_delta(facts) | {"linear_keys_in_turns": True}
 
 
 def qwen3_5_moe(facts: Facts) -> dict[str, Any]:
-    """Qwen3.5 MoE."""
+    """Return the values of Qwen3.5 MoE."""
     return qwen3_next(facts) | {"linear_keys_in_turns": True}
 
 

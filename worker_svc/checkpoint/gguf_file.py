@@ -1,6 +1,6 @@
-"""GGUF weights: llama.cpp's file format, tensor by tensor from the mapped file: dequantized to float32, or as stored.
+"""GGUF weights: reads tensors from a mapped file in llama.cpp's format, dequantized to float32 or as stored.
 
-Tensors have the file's own names; CanonicalSource gives them canonical ones (gguf_architectures.py).
+Tensors have the names of the file; CanonicalSource maps them to canonical names (gguf_architectures.py).
 """
 
 import math
@@ -15,11 +15,11 @@ from tetrad.worker_svc.checkpoint.source import QuantizedTensor
 
 _MATRIX = 2
 _KEPT_STACKS = 2
-"""Gate and up are asked for by turns."""
+"""Number of stacks of experts that are kept: the loading of experts alternates between gate and up."""
 
 
 class GgufSource:
-    """A WeightSource over one .gguf file, by GGUF's names."""
+    """The WeightSource of one .gguf file, under GGUF's names."""
 
     def __init__(self, path: Path) -> None:
         self._file = GgufFile(path)
@@ -34,19 +34,19 @@ class GgufSource:
         return self._file.has(name)
 
     def unread(self) -> list[str]:
-        """Return the tensors that have not been loaded."""
+        """Return the names of the tensors that have not been loaded."""
         return self._file.unread()
 
     def load(self, name: str) -> tuple[torch.Tensor, int]:
         """Return the tensor in float32 and its bytes as stored."""
         values, stored_bytes = self._file.dequantize(name)
-        # The file is mapped read-only, and a float32 tensor comes back as that very map: always a copy of our own.
+        # Always a copy: the file is mapped read-only, and a float32 tensor would be a view of the mapped file.
         return torch.tensor(values, dtype=torch.float32), stored_bytes
 
     def load_stored(self, name: str) -> torch.Tensor:
-        """Return the tensor in its own type of 16 bits, or in float32; not to be written.
+        """Return the tensor in its type of 16 bits, or in float32; the caller must not change it.
 
-        The last stacks of experts are kept, as they are asked for once for each expert.
+        The last stacks of experts are kept, because they are loaded once for each expert.
         """
         stack = self._stacks.pop(name, None)
         stack = self._load_stored(name) if stack is None else stack
@@ -64,7 +64,7 @@ class GgufSource:
         return torch.tensor(values.view(np.int16)).view(getattr(torch, kind))
 
     def load_quantized(self, name: str) -> tuple[QuantizedTensor, int] | None:
-        """Return the matrix as stored and its bytes; None if it is stored in floats."""
+        """Return the matrix as stored and its size in bytes; None if it is stored in floats."""
         found = self._file.stored(name)
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""GGUF metadata: converts metadata to config.json's form."""
+"""GGUF metadata: converts the metadata of a GGUF file to config.json's form."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,13 +11,13 @@ from tetrad.worker_svc.checkpoint.gguf_configs import Facts, scaling_of
 def config_from_metadata(
     field: Callable[[str], Any], has: Callable[[str], bool], *, vocab_size: int, is_tied: bool
 ) -> dict[str, Any]:
-    """Return the dict that config.json would hold.
+    """Return the dict that config.json would contain.
 
     Args:
-        field: value of a metadata key, or None.
-        has: whether the file has a tensor.
-        vocab_size: rows of the embedding; the metadata may lack it.
-        is_tied: whether the file has no output matrix of its own.
+        field: returns the value of a metadata key, or None.
+        has: returns whether the file has a tensor.
+        vocab_size: number of rows of the embedding; the metadata may lack it.
+        is_tied: whether the file has no separate output matrix.
     """
     name = field("general.architecture")
     architecture = architecture_of(name)
@@ -54,5 +54,5 @@ def _own_values(name: str, config: Callable[[Facts], dict[str, Any]], facts: Fac
 
 
 def _largest(count: Any) -> Any:
-    """Return a number of heads; of a list of each layer's, the largest."""
+    """Return a number of heads: the number itself, or the largest number in a list with one entry per layer."""
     return max(count, default=None) if isinstance(count, list) else count

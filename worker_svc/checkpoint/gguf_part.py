@@ -1,6 +1,7 @@
-"""GGUF part: one mapped .gguf file, whose tensors are checked against its length before anything is read from it.
+"""GGUF part: one mapped .gguf file; the sizes of its tensors are checked against its length before any tensor is read.
 
-A truncated file fails at once, in one line, and no tensor is made larger than its own bytes allow. Never imports torch.
+A truncated file fails at once with an error of one line, and no tensor is larger than its bytes in the file. Never imports
+torch.
 """
 
 import math
@@ -17,11 +18,11 @@ from tetrad.services.models.gguf_container import GgufTensor, read_gguf_header
 
 
 class GgufPart:
-    """A whole model, or one file of a split one.
+    """One file: a whole model, or a part of a split model.
 
     Attributes:
-        metadata: by key.
-        tensors: by GGUF name.
+        metadata: the metadata, by key.
+        tensors: the tensors, by GGUF name.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,15 +32,15 @@ class GgufPart:
         self.tensors = {tensor.name: tensor for tensor in header.tensors}
         self._sizes = {tensor.name: self._size_bytes(tensor) for tensor in header.tensors}
         self._check_length()
-        # Of the plain class: each of the thousands of slices that are taken below costs a microsecond more of the other.
+        # A plain array: thousands of slices are taken from it, and slicing a memmap costs a microsecond more each.
         self._data: npt.NDArray[np.uint8] = np.asarray(np.memmap(path, mode="r"))
 
     def size_bytes(self, name: str) -> int:
-        """Return the bytes of a tensor as stored."""
+        """Return the stored size of a tensor in bytes."""
         return self._sizes[name]
 
     def stored(self, name: str) -> npt.NDArray[np.uint8]:
-        """Return the bytes of a tensor in the mapped file."""
+        """Return the bytes of a tensor, as a view of the mapped file."""
         offset = self.tensors[name].offset
         return self._data[offset : offset + self._sizes[name]]
 
@@ -52,7 +53,7 @@ class GgufPart:
             per_block, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.kind)]
         except (KeyError, ValueError):
             raise self.unreadable(tensor, f"is of a type that is not known: {tensor.kind}") from None
-        # Python's numbers do not overflow: a product of four lengths near 2^64 is as large as it says.
+        # Python's integers do not overflow: a product of four lengths near 2^64 is exact.
         return int(math.prod(tensor.shape) // per_block * block_bytes)
 
     def _check_length(self) -> None:

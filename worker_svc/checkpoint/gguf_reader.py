@@ -1,4 +1,4 @@
-"""GGUF reader: a model of one .gguf file or several parts, its metadata in config.json's form. Never imports torch."""
+"""GGUF reader: reads a model of one .gguf file or several parts; metadata is in config.json's form. Never imports torch."""
 
 import math
 from collections import Counter
@@ -27,13 +27,13 @@ _PLAIN_TYPES: dict[Any, type[np.generic]] = {
 
 
 class GgufFile:
-    """The mapped files of a model; every part counts as one file with it.
+    """The mapped files of a model; all parts together are treated as one file.
 
     Args:
-        path: of the file, or of the first part.
+        path: path of the file, or of the first part.
 
     Raises:
-        ModelError: a file is missing, truncated, corrupt, of another model, or of an architecture that is not known.
+        ModelError: a file is missing, truncated, corrupt, of another model, or of an unknown architecture.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,7 +49,7 @@ class GgufFile:
 
     @property
     def stored_type(self) -> str:
-        """The type that most of the bytes are stored in, as GGUF calls it."""
+        """GGUF's name of the type in which most bytes are stored."""
         sizes: Counter[int] = Counter()
         for name, part in self._part_of.items():
             sizes[part.tensors[name].kind] += part.size_bytes(name)
@@ -60,15 +60,15 @@ class GgufFile:
         return self._metadata.get(key)
 
     def has(self, name: str) -> bool:
-        """Return whether there is a tensor of this GGUF name."""
+        """Return whether there is a tensor with this GGUF name."""
         return name in self._part_of
 
     def unread(self) -> list[str]:
-        """Return the names of the tensors that have not been handed out."""
+        """Return the names of the tensors that have not been read."""
         return sorted(self._unread)
 
     def dequantize(self, name: str) -> tuple[npt.NDArray[np.float32], int]:
-        """Return a tensor in float32 and its bytes as stored; KeyError if there is none."""
+        """Return a tensor in float32 and its stored size in bytes; raise KeyError if there is none."""
         part = self._part_of[name]
         tensor, stored = part.tensors[name], part.stored(name)
         size = stored.nbytes
@@ -85,7 +85,7 @@ class GgufFile:
         return values, size
 
     def halves(self, name: str) -> tuple[str, npt.NDArray[np.uint16]] | None:
-        """Return the type ("float16" or "bfloat16") and the bits of a tensor of 16-bit floats; None if it is none of those."""
+        """Return the type ("float16" or "bfloat16") and the bits of a tensor of 16-bit floats; None for other types."""
         part = self._part_of[name]
         tensor = part.tensors[name]
         kind = _HALVES.get(tensor.kind)
@@ -95,10 +95,10 @@ class GgufFile:
         return kind, np.ascontiguousarray(part.stored(name)).view(np.uint16).reshape(tensor.shape[::-1])
 
     def stored(self, name: str) -> tuple[int, npt.NDArray[np.uint8]] | None:
-        """Return the number of a matrix's type and its rows [rows, bytes of a row] in the mapped file.
+        """Return the number of a matrix's type and its rows [rows, bytes of a row], as a view of the mapped file.
 
-        The matrices of all experts are [experts, rows, bytes of a row]. None if it is no matrix or not quantized; KeyError if
-        there is none.
+        The matrices of all experts are [experts, rows, bytes of a row]. Returns None if the tensor is not a matrix or not
+        quantized; raises KeyError if there is no such tensor.
         """
         part = self._part_of[name]
         tensor = part.tensors[name]
@@ -135,7 +135,7 @@ class GgufFile:
         return self._part_of[name].tensors[name] if name in self._part_of else None
 
     def _check_parts(self) -> None:
-        """Raise ModelError unless the parts are those of one model: its first file says how many there are."""
+        """Raise ModelError unless all parts belong to one model and their number is that in the first part."""
         count = self.field("split.count") or len(self._parts)
         if count != len(self._parts):
             raise ModelError(

@@ -1,4 +1,4 @@
-"""Weight loader: gives a model its tensors while it is built. Checks shapes, counts bytes, reports progress."""
+"""Weight loader: loads a model's tensors while the model is built; checks shapes, counts bytes and reports progress."""
 
 import math
 from collections.abc import Collection, Container
@@ -17,29 +17,29 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 _MAX_NAMED = 3
 _WITHOUT_EFFECT = (
-    "rotary_emb.inv_freq",  # follows from the config
+    "rotary_emb.inv_freq",  # computed from the config
     "rope_freqs.weight",  # read with the config
-    "lm_head.weight",  # of tied embeddings; every other model asks for it
-    ".input_scale",  # calibrated for activations; theirs are measured here as they come
+    "lm_head.weight",  # unread only with tied embeddings; every other model reads it
+    ".input_scale",  # calibrated for activations, whose scales are measured in each step here
     ".input_zero_point",
-    ".weight_format",  # of bitsandbytes
-    ".k_scale",  # of keys and values in fp8, which the kernels' program alone reads
+    ".weight_format",  # written by bitsandbytes
+    ".k_scale",  # scales of an fp8 KV cache, which only the CUDA kernel decoder reads
     ".v_scale",
 )
-"""Ends of the names of tensors that results do not depend on."""
+"""Ends of the names of tensors that do not change results."""
 _OUTPUT_LAYERS = ("output.weight", "embed_out.weight")
-"""Names of the output layer in GGUF files and of GPT-NeoX: of a model that pools, or of tied embeddings."""
+"""Names of the output layer in GGUF files and in GPT-NeoX; it is unread if the model pools or embeddings are tied."""
 
 
 class WeightLoader:
     """Reads tensors from a source, each once.
 
     Attributes:
-        device: of the tensors; the host.
+        device: device of the tensors: the host.
 
     Args:
-        source: opened files.
-        report: told after each tensor how many of all bytes are loaded.
+        source: the open files.
+        report: called after each tensor with the bytes loaded and the total bytes.
     """
 
     def __init__(self, source: WeightSource, report: Progress) -> None:
@@ -49,11 +49,11 @@ class WeightLoader:
         self.num_parameters = 0
 
     def has(self, name: str) -> bool:
-        """Return whether the model has a tensor of this name."""
+        """Return whether the model has a tensor with this name."""
         return self._source.has(name)
 
     def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return a tensor in float32; ModelError if it is missing, broken or of another shape."""
+        """Return a tensor in float32; raise ModelError if it is missing, broken or of another shape."""
         self._check_known(name)
         tensor, stored_bytes = self._source.load(name)
         self._check_shape(name, tuple(tensor.shape), shape)
@@ -63,16 +63,16 @@ class WeightLoader:
     def get_stored(
         self, name: str, *shapes: tuple[int, ...], dtypes: Collection[torch.dtype] = FLOATS, num_parameters: int | None = None
     ) -> torch.Tensor:
-        """Return a tensor in the type it is stored in; ModelError if it is missing, broken, of another shape or another type.
+        """Return a tensor in its stored type; raise ModelError if it is missing, broken, or of another shape or type.
 
         Args:
-            name: of the tensor.
-            shapes: those it may have.
-            dtypes: those it may have.
-            num_parameters: that it stands for, if not one a value.
+            name: name of the tensor.
+            shapes: the allowed shapes.
+            dtypes: the allowed types.
+            num_parameters: number of parameters in the tensor; None: one per value.
 
         Returns:
-            Perhaps the mapped file itself: to be copied, and not to be written.
+            The tensor, possibly in the mapped file's memory: the caller must copy it and not change it.
         """
         self._check_known(name)
         tensor = self._source.load_stored(name)
@@ -85,25 +85,25 @@ class WeightLoader:
 
     @property
     def loaded_bytes(self) -> int:
-        """Bytes of what has been read, as stored."""
+        """The stored size of all loaded tensors in bytes."""
         return self._loaded_bytes
 
     @property
     def are_packed(self) -> bool:
-        """Whether the checkpoint has a quantization of its own."""
+        """Whether the checkpoint is quantized."""
         return self._source.config.get("quantization_config") is not None
 
     def get_scalar(self, name: str) -> float:
-        """Return a tensor of one value; ModelError if it has more, or if that is not above 0."""
+        """Return a tensor of one value; raise ModelError if it has more values, or the value is not above 0."""
         value = self.get_stored(name, (), (1,)).float().item()
         if not 0 < value < math.inf:
             raise ModelError(f"Tensor {name} is {value}, but it must be above 0.")
         return value
 
     def get_quantized(self, name: str, shape: tuple[int, int], kinds: Container[int]) -> QuantizedMatrix | None:
-        """Return a matrix as it is stored; None if it is in floats, or in a GGUF type that is not among these.
+        """Return a matrix as stored; None if it is in floats, or in a GGUF type that is not in `kinds`.
 
-        A matrix of fp8, or one without contiguous groups, is rounded to 8 bits.
+        A matrix in fp8, or without contiguous groups, is rounded to 8 bits.
         """
         self._check_known(name)
         found = self._source.load_quantized(name)
@@ -120,9 +120,9 @@ class WeightLoader:
         return quantized
 
     def check_complete(self, config: ModelConfig) -> None:
-        """Raise ModelError if the files lack a bias, or hold a tensor that the model has not asked for.
+        """Raise ModelError if the files lack a bias, or contain a tensor that the model has not read.
 
-        Such are adapters that were not merged, attention sinks, or the experts of another architecture.
+        Examples are adapters that were not merged, attention sinks, or the experts of another architecture.
         """
         for name in tensor_shapes(config):
             if name.endswith(".bias"):
@@ -130,9 +130,9 @@ class WeightLoader:
         self.check_all_read(config.architecture)
 
     def check_all_read(self, architecture: str, *, without_effect: Collection[str] = ()) -> None:
-        """Raise ModelError if the files hold a tensor that the model has not asked for, and that would change its results.
+        """Raise ModelError if the files contain a tensor that the model has not read and that would change its results.
 
-        Tensors with a part of `without_effect` in their names may stay unread.
+        Tensors whose names contain one of `without_effect` may stay unread.
         """
         unread = [
             name

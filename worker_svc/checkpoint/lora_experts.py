@@ -1,8 +1,8 @@
-"""LoRA of stacked experts: cuts the change of one expert's linear layer from an adapter's tensors of all experts.
+"""LoRA of stacked experts: extracts the change of one expert's linear layer from an adapter's tensors of all experts.
 
-PEFT writes these tensors where the weights of all experts are one parameter (target_parameters): A [experts * rank, inputs] and
-B [outputs, rank * experts] of gate and up together, and of down. It wraps a module once for each of its parameters, in an order
-that depends on PEFT's release, so the shapes of the tensors tell which parameter they change.
+PEFT writes these tensors if the weights of all experts are one parameter (target_parameters): A [experts * rank, inputs] and
+B [outputs, rank * experts], for gate and up together, and for down. PEFT wraps a module once for each of its parameters, in an
+order that depends on PEFT's release, so this module finds the changed parameter by the shapes of the tensors.
 """
 
 import re
@@ -25,10 +25,10 @@ class ExpertStack(NamedTuple):
     """The tensors of all experts, and the place of one expert's module in them.
 
     Attributes:
-        module: the wrapped module's name in the files.
-        parameter: what it changes, as PEFT's patterns name it.
-        expert, num_experts: which of how many.
-        rows: the module's among B's; None: all.
+        module: name of the wrapped module in the files.
+        parameter: name of the changed parameter, for PEFT's patterns.
+        expert, num_experts: number of the expert, and number of experts.
+        rows: the module's rows of B; None: all.
     """
 
     module: str
@@ -39,7 +39,7 @@ class ExpertStack(NamedTuple):
 
     @property
     def tensors(self) -> tuple[str, str]:
-        """Names of A and B."""
+        """The names of A and B."""
         return f"{self.module}.lora_A.weight", f"{self.module}.lora_B.weight"
 
     def pair_of(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -57,12 +57,12 @@ class ExpertStack(NamedTuple):
 
 
 class ExpertStacks:
-    """Finds the tensors of experts that share them.
+    """Finds the tensors that several experts share.
 
     Args:
-        sites: the modules that may be changed, by canonical name.
-        names: of the model's family.
-        shape_of: returns the shape of one of the adapter's tensors, by its name without PEFT's prefix; None: there is none.
+        sites: the modules that adapters may change, by canonical name.
+        names: the tensor names of the model's family.
+        shape_of: returns the shape of one of the adapter's tensors, by its name without PEFT's prefix; None: no such tensor.
     """
 
     def __init__(self, sites: Mapping[str, LoraSite], names: TensorNames, shape_of: ShapeOf) -> None:
@@ -72,7 +72,7 @@ class ExpertStacks:
             self._counts[match[1]] = max(self._counts.get(match[1], 0), int(match[2]) + 1)
 
     def of(self, name: str) -> ExpertStack | None:
-        """Return where the change of a canonical module is; None: no tensors of several experts change it."""
+        """Return the tensors with the change of a canonical module; None if no tensors of all experts change it."""
         match = _MODULE.fullmatch(name)
         if match is None:
             return None
@@ -100,7 +100,7 @@ class ExpertStacks:
         return Rows(1, 2 * site.outputs, first, first + site.outputs)
 
     def _homes(self, layer: str, name: str) -> Iterator[str]:
-        """Yield names that the wrapped module may have: the experts', or that of the tensor of all."""
+        """Yield possible names of the wrapped module: the module of experts, or the tensor of all experts."""
         homes = [layer]
         for stored, module in stored_names(self._names, name):
             if stored is not None and stored.is_stacked:

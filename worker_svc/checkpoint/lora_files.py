@@ -1,8 +1,8 @@
 """LoRA files: reads an adapter's directory as PEFT writes it.
 
 adapter_config.json gives the scale of each module; the names of the tensors in adapter_model.safetensors give the changed
-modules; target_modules and target_parameters are not used. Modules have canonical names (model_facts/tensor_names.py): a fused
-module of the checkpoint shares its A with the canonical ones that it consists of, and each of them gets its rows of B.
+modules; target_modules and target_parameters are not used. Modules have canonical names (model_facts/tensor_names.py): the
+canonical modules in a fused module of the checkpoint share its A, and each of them gets its rows of B.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ _REFUSED: Mapping[str, str] = {
     "trainable_token_indices": "trained tokens (trainable_token_indices)",
     "arrow_config": "Arrow routing (arrow_config)",
 }
-"""Options of PEFT that change results and that no program computes; an empty value means that they are off."""
+"""Options of PEFT that change results and are not supported -> their names in errors; an option with an empty value is off."""
 _CHANGES_BASE = ("pissa", "olora", "corda", "loftq")
 """Initialisations that change the weights of the base model."""
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -49,7 +49,7 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class _Scales:
-    """The scale of each module: alpha / r, or alpha / sqrt(r) for rslora; patterns name modules with others."""
+    """The scale of each module: alpha / r, or alpha / sqrt(r) for rslora; patterns give some modules other ranks and alphas."""
 
     rank: int
     alpha: float
@@ -58,7 +58,7 @@ class _Scales:
     alphas: Mapping[str, float]
 
     def of(self, module: str, rank: int) -> float:
-        """Return the scale of a module; ModelError if its tensors have another rank than the config says."""
+        """Return the scale of a module; raise ModelError if the rank of its tensors is not that of the config."""
         expected = _matched(self.ranks, module, self.rank)
         if expected != rank:
             raise ModelError(f"Module {module} has rank {rank}, but {CONFIG_NAME} says {expected}.")
@@ -69,14 +69,14 @@ def read_lora(directory: Path, sites: Mapping[str, LoraSite], names: TensorNames
     """Return an adapter's changes, in the type of its files.
 
     Args:
-        directory: as PEFT's save_pretrained writes it.
-        sites: the modules that may be changed, by canonical name.
-        names: of the model's family.
-        max_rank: largest rank.
+        directory: a directory written by PEFT's save_pretrained.
+        sites: the modules that adapters may change, by canonical name.
+        names: the tensor names of the model's family.
+        max_rank: largest allowed rank.
 
     Raises:
-        NotFound: there is no adapter.
-        ModelError: it cannot be used; the message names the first reason.
+        NotFound: the directory contains no adapter.
+        ModelError: the adapter cannot be used; the message gives the first reason.
     """
     directory = directory.expanduser()
     config = _read_config(directory)
@@ -107,8 +107,8 @@ class _Tensors:
     """The tensors of an adapter's file.
 
     Attributes:
-        names: without PEFT's prefix -> in the file.
-        used: those that have been read.
+        names: names without PEFT's prefix -> names in the file.
+        used: the names of tensors that have been read.
     """
 
     def __init__(self, file: SafetensorsFile) -> None:
@@ -117,11 +117,11 @@ class _Tensors:
         self.used: set[str] = set()
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """Return the shape of a tensor; None: there is none."""
+        """Return the shape of a tensor; None if there is no such tensor."""
         return tuple(self._file.get(self.names[name]).shape) if name in self.names else None
 
     def get(self, name: str) -> torch.Tensor:
-        """Return a matrix of floats, in the file's memory."""
+        """Return a matrix of floats in the mapped file's memory; raise ModelError if the tensor is not such a matrix."""
         tensor = self._file.get(self.names[name])
         if tensor.dtype not in _FLOATS or tensor.dim() != 2:
             raise ModelError(
@@ -132,16 +132,16 @@ class _Tensors:
 
 
 _Change = tuple[str, torch.Tensor, torch.Tensor]
-"""The name of a module, its A and its B."""
+"""The change of a module: its name, A and B."""
 
 
 def _own(tensors: _Tensors, names: TensorNames, name: str, site: LoraSite) -> Iterator[_Change]:
-    """Yield the change of a canonical module whose tensors are its own, or those of a fused module."""
+    """Yield the change of a canonical module from separate tensors, or from those of a fused module."""
     for stored, module in stored_names(names, name):
         if stored is not None and stored.is_stacked:
             continue
         a_name, b_name = _tensor_names(module, site)
-        if a_name not in tensors.names:  # of a model that transformers loads without an output layer
+        if a_name not in tensors.names:  # the adapter was trained on a model that transformers loads without an output layer
             a_name, b_name = _tensor_names(module.removeprefix(_MODEL), site)
         if a_name in tensors.names and b_name in tensors.names:
             a, b = tensors.get(a_name), tensors.get(b_name)
@@ -149,7 +149,7 @@ def _own(tensors: _Tensors, names: TensorNames, name: str, site: LoraSite) -> It
 
 
 def _shared(tensors: _Tensors, stack: ExpertStack | None) -> Iterator[_Change]:
-    """Yield the change of an expert's module whose tensors are those of all experts."""
+    """Yield the change of an expert's module from the tensors of all experts."""
     if stack is not None:
         a, b = map(tensors.get, stack.tensors)
         yield stack.parameter, *stack.pair_of(a, b)
@@ -199,7 +199,7 @@ def _scales_of(config: Mapping[str, Any]) -> _Scales:
 
 
 def _matched(patterns: Mapping[str, Any], module: str, default: Any) -> Any:
-    """Return the value of the first pattern that is the module's name, or its end behind a dot."""
+    """Return the value of the first pattern that matches the module's name, or its end after a dot."""
     found = (value for pattern, value in patterns.items() if re.fullmatch(rf"(?:.*\.)?(?:{pattern})", module))
     return next(found, default)
 

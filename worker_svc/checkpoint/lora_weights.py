@@ -11,9 +11,9 @@ class LoraPair:
     """The change of one module: y += scale * b (a x).
 
     Attributes:
-        a: [rank, inputs], in the type of the files, as b.
-        b: [outputs, rank].
-        scale: of the module.
+        a: [rank, inputs], in the type of the files.
+        b: [outputs, rank], in the same type.
+        scale: the scale of the module.
     """
 
     a: torch.Tensor
@@ -23,7 +23,7 @@ class LoraPair:
 
 @dataclass(frozen=True, slots=True)
 class LoraWeights:
-    """An adapter as read: sha256 of its files, and the change of each module, by canonical name."""
+    """An adapter as read: the SHA-256 digest of its files, and the change of each module, by canonical name."""
 
     digest: bytes
     pairs: Mapping[str, LoraPair] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Model config files: a model's facts without its weights, from config.json or GGUF metadata. Never imports torch."""
+"""Model config files: reads a model's config without its weights, from config.json or GGUF metadata. Never imports torch."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from tetrad.services.models.model_directory import parse_json_object, read_model
 
 
 def read_model_config(path: Path) -> dict[str, Any]:
-    """Return the dict of config.json for a directory or a .gguf file; ModelError if it cannot be read."""
+    """Return the dict of config.json for a directory or a .gguf file; raise ModelError if it cannot be read."""
     if path.suffix == ".gguf":
         from tetrad.worker_svc.checkpoint.gguf_reader import GgufFile
 
@@ -18,7 +18,7 @@ def read_model_config(path: Path) -> dict[str, Any]:
 
 
 def read_config_file(directory: Path) -> dict[str, Any]:
-    """Return the dict in a directory's config.json; ModelError if there is none or it is no JSON object."""
+    """Return the dict in a directory's config.json; raise ModelError if it is missing or not a JSON object."""
     config = read_model_json(directory, "config.json")
     if config is None:
         raise ModelError(f"{directory} has no config.json.")
@@ -26,6 +26,6 @@ def read_config_file(directory: Path) -> dict[str, Any]:
 
 
 def apply_overrides(config: Mapping[str, Any], overrides_json: str) -> dict[str, Any]:
-    """Return the config with the values of a JSON object in place of its own; empty: unchanged."""
+    """Return the config with the values of a JSON object, which replace its own; an empty text changes nothing."""
     overrides = parse_json_object(overrides_json, "hf_overrides") if overrides_json else {}
     return {**config, **overrides}

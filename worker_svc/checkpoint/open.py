@@ -1,4 +1,4 @@
-"""Opens weights: the files of a model, or random weights of its shape."""
+"""Opens a WeightSource: the files of a model, or random weights of its shapes."""
 
 from pathlib import Path
 
@@ -23,12 +23,12 @@ _HOST = torch.device("cpu")
 
 
 def open_weights(request: LoadRequest, device: torch.device = _HOST, *, unpacks: bool = False) -> WeightSource:
-    """Return the source; ModelError if it cannot be read, or if made-up weights would not fit the host's memory.
+    """Return the source; raise ModelError if it cannot be read, or if random weights would not fit into host memory.
 
     Args:
-        request: which model.
-        device: where made-up weights are drawn.
-        unpacks: whether the matrices of quantized checkpoints are to be had by the names of floats.
+        request: the model and its options.
+        device: device on which random weights are drawn.
+        unpacks: whether matrices of quantized checkpoints are available under the names of float matrices.
     """
     if not request.random_weights:
         source = open_source(request.path)
@@ -49,9 +49,9 @@ def open_weights(request: LoadRequest, device: torch.device = _HOST, *, unpacks:
 
 def open_source(path: Path) -> WeightSource:
     """Return the source for a directory with config.json and weights, under its files' names, or for a .gguf file, under
-    canonical names; ModelError if it is neither.
+    canonical names; raises ModelError if it is neither.
     """
-    # Either library takes a good part of a second to import: only the one that is needed.
+    # Each of the two libraries takes a large part of a second to import, so only the needed one is imported.
     if path.suffix == ".gguf":
         from tetrad.worker_svc.checkpoint.gguf_file import GgufSource
 

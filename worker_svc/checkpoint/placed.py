@@ -1,4 +1,4 @@
-"""Placed weights: the floats of a weight loader on the device and in the type that a program computes with."""
+"""Placed weights: loads float tensors to the device and in the type that a program computes with."""
 
 from typing import Protocol
 
@@ -8,29 +8,29 @@ from tetrad.worker_svc.checkpoint.loader import WeightLoader
 
 
 class FloatWeights(Protocol):
-    """Tensors of a model's files, in floats."""
+    """The tensors of a model's files, in floats."""
 
     @property
     def device(self) -> torch.device:
-        """Of what `get` returns."""
+        """The device of tensors that `get` returns."""
 
     def has(self, name: str) -> bool:
         """See WeightLoader."""
 
     def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return a tensor on the device; ModelError if it is missing, broken or of another shape."""
+        """Return a tensor on the device; raise ModelError if it is missing, broken or of another shape."""
 
     def get_stored(self, name: str, *shapes: tuple[int, ...], num_parameters: int | None = None) -> torch.Tensor:
         """Return a tensor in host memory, in its stored type; see WeightLoader."""
 
 
 class PlacedWeights:
-    """See FloatWeights.
+    """The FloatWeights of a weight loader; see FloatWeights.
 
     Args:
-        weights: of the files.
-        device: where tensors go.
-        dtype: that they have there.
+        weights: the weight loader.
+        device: target device of tensors.
+        dtype: type of tensors on the device.
     """
 
     def __init__(self, weights: WeightLoader, device: torch.device, dtype: torch.dtype = torch.float32) -> None:

@@ -1,4 +1,4 @@
-"""Pooler config: how a model's hidden states become the answer of a pooling request.
+"""Pooler config: the parameters by which a model's hidden states become the answer to a pooling request.
 
 Read from config.json and, for models of the sentence-transformers library, from modules.json and the folders that it names.
 Called when a model is loaded.
@@ -26,7 +26,7 @@ _MAX_DIMENSIONS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DenseModule:
-    """A linear layer behind the pooling: a folder with model.safetensors ("linear.weight", "linear.bias")."""
+    """A linear layer after the pooling: a folder with model.safetensors ("linear.weight", "linear.bias")."""
 
     folder: Path
     in_features: int
@@ -37,21 +37,21 @@ class DenseModule:
 
 @dataclass(frozen=True, slots=True)
 class PoolerConfig:
-    """How a prompt is pooled.
+    """The parameters by which a model pools prompts; a request may override some of them.
 
     Attributes:
-        pooling: which rows become the embedding: the first, the last, or the mean of all.
-        dense: layers behind that, in order.
-        normalizes: whether the embedding is scaled to length 1, unless a request says otherwise.
-        max_tokens: of a prompt, if the library's files limit it.
-        matryoshka: lengths to which embeddings may be shortened; empty: every one. None: they may not.
-        task: the default one; None: the first that the model has.
-        use_activation: whether embeddings are normalised and logits made into probabilities, unless a request says otherwise;
-            None: as the model's files say.
-        dimensions: of embeddings, unless a request says otherwise; None: all.
-        logit_mean, logit_sigma: subtracted from logits, and what they are divided by then.
-        has_steps: tasks of tokens answer with marked tokens only: those of step_tag_id.
-        step_tag_id, returned_token_ids: see PoolingSpec; None and empty: of all tokens, all columns.
+        pooling: the rows that become the embedding: the first, the last, or the mean of all.
+        dense: layers after the pooling, in order.
+        normalizes: whether the embedding is scaled to length 1, by default.
+        max_tokens: largest number of tokens in a prompt; None: the library's files give no limit.
+        matryoshka: lengths to which embeddings may be shortened; empty: every length; None: no shortening.
+        task: the default task; None: the model's first task.
+        use_activation: whether embeddings are normalised and logits turned into probabilities, by default; None: as the
+            model's files say.
+        dimensions: default length of embeddings; None: the full length.
+        logit_mean, logit_sigma: a logit becomes (logit - logit_mean) / logit_sigma.
+        has_steps: answers per token contain only the tokens with step_tag_id.
+        step_tag_id, returned_token_ids: defaults of PoolingSpec; None and empty: all tokens, all columns.
         chunked_processing, max_embed_len: see PoolingFacts.
     """
 
@@ -73,17 +73,17 @@ class PoolerConfig:
 
     @property
     def embeds_normalized(self) -> bool:
-        """Whether embeddings are scaled to length 1, unless a request says otherwise."""
+        """Whether embeddings are scaled to length 1, by default."""
         return self.normalizes if self.use_activation is None else self.use_activation
 
 
 def read_pooler_config(path: Path, config: Mapping[str, Any], default: PoolingType) -> PoolerConfig:
-    """Return how a model pools; ModelError where its files contradict themselves.
+    """Return the pooler config of a model's files; raise ModelError if the files contradict each other.
 
     Args:
-        path: the model's directory; a file has no modules.
-        config: of config.json.
-        default: pooling of the model's family.
+        path: the model's directory, or a file, which has no modules.
+        config: the values of config.json.
+        default: the pooling of the model's family.
     """
     matryoshka = _matryoshka(config)
     if not path.is_dir() or find_model_file(path, "modules.json") is None:
@@ -103,7 +103,7 @@ def read_pooler_config(path: Path, config: Mapping[str, Any], default: PoolingTy
 
 
 def has_pooling_modules(path: Path) -> bool:
-    """Return whether the files have a modules.json with a pooling: the model is one of the sentence-transformers library."""
+    """Return whether the files have a modules.json with a Pooling module, as models of sentence-transformers have."""
     if not path.is_dir() or find_model_file(path, "modules.json") is None:
         return False
     return any(str(_get(module, "type")).rpartition(".")[2] == "Pooling" for module in _modules(path))
@@ -126,7 +126,7 @@ def classifier_activation(config: Mapping[str, Any], num_labels: int) -> Activat
 
 
 def _modules(path: Path) -> list[Any]:
-    # A list, where all other files hold objects.
+    # modules.json contains a list; all other files contain objects.
     modules = parse_json_object(f'{{"modules": {read_model_text(path, "modules.json")}}}', f"{path}: modules.json")["modules"]
     if not isinstance(modules, list) or len(modules) > _MAX_MODULES:
         raise ModelError(f"{path}: modules.json must be a list of at most {_MAX_MODULES} modules.")
@@ -176,7 +176,7 @@ def _max_tokens(path: Path) -> int | None:
 
 
 def _matryoshka(config: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """Return the lengths of config.json's Matryoshka embeddings (Kusupati et al. 2022)."""
+    """Return the lengths of Matryoshka embeddings (Kusupati et al. 2022) in config.json; see PoolerConfig.matryoshka."""
     lengths = config.get("matryoshka_dimensions")
     if isinstance(lengths, list) and lengths and all(isinstance(each, int) and each > 0 for each in lengths):
         return tuple(lengths)

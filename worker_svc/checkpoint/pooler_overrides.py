@@ -1,4 +1,4 @@
-"""Pooler overrides: the fields of vLLM's PoolerConfig that a user sets; they replace the values in a model's files."""
+"""Pooler overrides: replaces values of a model's files by the fields of vLLM's PoolerConfig that a user sets."""
 
 import math
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ _TOKENS = ("ALL", "STEP")
 _COUNTS_FROM_ONE = ("dimensions", "max_embed_len")
 _REMOVED = ("normalize", "softmax", "activation")
 _NOT_HERE = {"enable_flash_late_interaction": True}
-"""Fields that are not supported -> the value that asks for nothing."""
+"""Unsupported fields -> their value without effect."""
 
 
 def override_pooler(config: PoolerConfig, overrides_json: str) -> PoolerConfig:
-    """Return the config with a user's fields; ModelError, naming the field, for one that is wrong or not supported.
+    """Return the config with a user's fields; raise ModelError, with the field's name, for a wrong or unsupported field.
 
     Args:
-        config: of the model.
-        overrides_json: a JSON object; empty: none.
+        config: the config of the model's files.
+        overrides_json: a JSON object; empty: no overrides.
     """
     fields = parse_json_object(overrides_json, "pooler_config") if overrides_json else {}
     fields = {name: value for name, value in fields.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Pooling use of a model's files: by their architecture, their modules.json and the options of the request that loads them."""
+"""Pooling use of a model's files: determined by architecture, modules.json and the options of the load request."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from tetrad.worker_svc.families.values import architecture_of
 
 
 def find_use(request: LoadRequest, config: Mapping[str, Any]) -> PoolingUse | None:
-    """Return the pooling use of a decoder, None if it only generates; ModelError for options that contradict each other."""
+    """Return the pooling use of a decoder, None if it only generates; raise ModelError for contradicting options."""
     has_modules = has_pooling_modules(request.path)
     use = pooling_use(config, FAMILIES, runner=request.runner, convert=request.convert, has_modules=has_modules)
     if is_bidirectional(config) and (use is None or use.generates):
@@ -23,7 +23,7 @@ def find_use(request: LoadRequest, config: Mapping[str, Any]) -> PoolingUse | No
 
 
 def check_generates(request: LoadRequest, config: Mapping[str, Any], device: str) -> None:
-    """Raise ModelError for a decoder that pools, on a device whose runner does not."""
+    """Raise ModelError for a decoder that pools, on a device whose runner does not support pooling."""
     if find_use(request, config) is not None:
         raise ModelError(
             f"Architecture {architecture_of(config)[:80]} pools, which the {device} device does not; use --device cpu or cuda, "

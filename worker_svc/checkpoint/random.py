@@ -1,5 +1,6 @@
-"""Random weights (load_format "dummy"): weights of a model's shapes without its files; the same for the same seed and kind of
-device.
+"""Random weights (load_format "dummy"): weights of a model's shapes without its files.
+
+The same seed and kind of device give the same weights.
 """
 
 import zlib
@@ -15,13 +16,13 @@ _HOST = torch.device("cpu")
 
 
 class RandomSource:
-    """A WeightSource that makes tensors up: norms are ones, everything else is drawn from N(0, 0.02).
+    """A WeightSource of random tensors: norms are ones, all other tensors are drawn from N(0, 0.02).
 
     Args:
-        config: of the model, in the form of config.json.
-        facts: the same, read.
-        seed: of every tensor, together with its name.
-        device: where tensors are drawn and stay; a GPU draws a billion numbers while a host draws a million.
+        config: the model's values in the form of config.json.
+        facts: the description read from these values.
+        seed: together with a tensor's name, the seed of the tensor.
+        device: device that draws and holds the tensors; a GPU draws a billion numbers while a host draws a million.
     """
 
     _STD = 0.02
@@ -34,27 +35,27 @@ class RandomSource:
         self.total_bytes = sum(4 * torch.Size(shape).numel() for shape in self._shapes.values())
 
     def has(self, name: str) -> bool:
-        """Return whether such a model has this tensor."""
+        """Return whether a model of this description has the tensor."""
         return name in self._shapes
 
     def unread(self) -> list[str]:
-        """Return nothing: tensors are made when they are asked for."""
+        """Return no names: tensors are created when they are loaded."""
         return []
 
     def load(self, name: str) -> tuple[torch.Tensor, int]:
-        """Return the tensor and its bytes."""
+        """Return the tensor and its size in bytes."""
         shape = self._shapes[name]
         if len(shape) == 1 and name.endswith(".weight"):
             tensor = torch.ones(shape, device=self._device)
         else:
-            # torch's generator takes 32 bits of a seed to heart: both parts must be in them.
+            # torch's generator uses 32 bits of a seed, so these bits are a hash of seed and name.
             generator = torch.Generator(self._device).manual_seed(zlib.crc32(f"{self._seed}:{name}".encode()))
             tensor = torch.randn(shape, generator=generator, device=self._device).mul_(self._STD)
         return tensor, 4 * tensor.numel()
 
     def load_stored(self, name: str) -> torch.Tensor:
-        """Return the tensor: what is made up is made up in float32."""
+        """Return the tensor in float32, the type of all random tensors."""
         return self.load(name)[0]
 
     def load_quantized(self, name: str) -> None:
-        """Return None: nothing is made up in a GGUF type."""
+        """Return None: random tensors are never quantized."""

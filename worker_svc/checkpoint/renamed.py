@@ -1,4 +1,4 @@
-"""Renamed source: a WeightSource whose names begin differently in the files."""
+"""Renamed source: replaces the beginnings of tensor names by those in the files."""
 
 import torch
 
@@ -7,11 +7,11 @@ from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 
 
 class RenamedSource(WrappedSource):
-    """A WeightSource over another one.
+    """A WeightSource with the tensors of another source, under other names.
 
     Args:
         source: the files.
-        beginnings: of names -> of those in the files; the first that fits counts.
+        beginnings: pairs (beginning of a name, beginning of the name in the files); the first match applies.
     """
 
     def __init__(self, source: WeightSource, beginnings: tuple[tuple[str, str], ...]) -> None:

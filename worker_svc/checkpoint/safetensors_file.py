@@ -1,4 +1,4 @@
-"""Safetensors file, mapped."""
+"""Safetensors file: reads tensors from a mapped file."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +11,7 @@ from tetrad.services.errors import ModelError, one_line
 
 
 class SafetensorsFile:
-    """A TensorFile; ModelError if the file is not whole."""
+    """A TensorFile in safetensors' format; raises ModelError if the file is not complete."""
 
     def __init__(self, path: Path) -> None:
         self._name = path.name

@@ -1,7 +1,7 @@
-"""Sharded source: one rank's part of every tensor, under the tensor's canonical name.
+"""Sharded source: returns one rank's part of every tensor, under the tensor's canonical name.
 
-Of a mapped file only the part's pages are read. Products over inputs that are split (o_proj, down_proj) are sums over ranks, so
-the first rank alone has their biases, and the others zeros.
+Only the part's pages of a mapped file are read. Products whose inputs are split (o_proj, down_proj) are summed over ranks, so
+only the first rank has their biases, and the others have zeros.
 """
 
 import re
@@ -24,16 +24,16 @@ _BY_COLUMNS = frozenset({"o_proj", "down_proj"})
 _KIND = re.compile(r"\.(weight|bias)$")
 _EXPERTS = ".experts."
 _EXPERT = re.compile(r"(?<=\.experts\.)\d+(?=\.)")
-"""The number of an expert in the name of a file's tensor."""
+"""Pattern of an expert's number in the name of a file's tensor."""
 
 
 class ShardCuts:
-    """How the modules of a model are cut into one rank's part.
+    """Determines one rank's part of each module of a model.
 
     Args:
-        config: of the whole model.
-        shard: the rank's.
-        expert_parallel: whether experts are divided whole.
+        config: the description of the whole model.
+        shard: the rank's shard.
+        expert_parallel: whether each rank has whole experts.
     """
 
     def __init__(self, config: ModelConfig, shard: Shard, *, expert_parallel: bool = False) -> None:
@@ -43,7 +43,7 @@ class ShardCuts:
             self._shards |= {"q_norm": shard, "k_norm": key_shard(config, shard)}
 
     def of(self, name: str) -> tuple[Shard | None, Shard | None]:
-        """Return which rows and which columns of a module, by its canonical name, the rank has; None: all."""
+        """Return the rank's part of the rows and of the columns of a module, by its canonical name; None: all."""
         if self._expert_parallel and _EXPERTS in name:
             return None, None
         module = name.rpartition(".")[2]
@@ -51,13 +51,13 @@ class ShardCuts:
 
 
 class ShardedSource(WrappedSource):
-    """A WeightSource over another one with canonical names.
+    """A WeightSource of one rank's part of another source with canonical names.
 
     Args:
-        source: of the whole model.
-        config: of the whole model.
-        shard: this rank's.
-        expert_parallel: whether experts are divided whole.
+        source: the tensors of the whole model.
+        config: the description of the whole model.
+        shard: this rank's shard.
+        expert_parallel: whether each rank has whole experts.
     """
 
     def __init__(self, source: WeightSource, config: ModelConfig, shard: Shard, *, expert_parallel: bool = False) -> None:
@@ -68,11 +68,11 @@ class ShardedSource(WrappedSource):
 
     @property
     def total_bytes(self) -> int:
-        """About the bytes that this rank reads."""
+        """The approximate number of bytes that this rank reads."""
         return self._source.total_bytes // self._shard.size
 
     def unread(self) -> list[str]:
-        """Return the tensors of which no part has been loaded, but for those of other ranks' experts."""
+        """Return the names of tensors of which no part has been loaded, except those of other ranks' experts."""
         return [name for name in self._source.unread() if not self._is_elsewhere(name)]
 
     def load(self, name: str) -> tuple[torch.Tensor, int]:
@@ -81,19 +81,19 @@ class ShardedSource(WrappedSource):
         return stored.to(torch.float32, copy=True), stored.nbytes
 
     def load_stored(self, name: str) -> torch.Tensor:
-        """Return this rank's part in the type it is stored in."""
+        """Return this rank's part in its stored type."""
         return self._part(name, self._source.load_stored(name))
 
     def load_quantized(self, name: str) -> tuple[QuantizedMatrix, int] | None:
-        """Return this rank's part of a packed matrix and its bytes; None if it is stored in floats, or in a stack of experts.
+        """Return this rank's part of a packed matrix and its size in bytes; None for floats, and for a stack of experts.
 
-        ModelError, with the sizes, if its blocks would have to be cut.
+        Raises ModelError, with the sizes, if the part would not consist of whole blocks.
         """
         found = self._source.load_quantized(name)
         if found is None:
             return None
         stored, stored_bytes = found
-        # Rounded before it is cut: the parts of all ranks are then those of one rank.
+        # Rounded before it is cut, so that all parts together are the same as the matrix of a single rank.
         whole = rounded(stored) if isinstance(stored, torch.Tensor) else stored
         if not isinstance(whole, QuantizedTensor | GroupedMatrix):
             return None

@@ -1,4 +1,4 @@
-"""Shards: the files of weights in a model's directory, one or several under an index."""
+"""Shards: finds the files of weights in a model's directory: one file, or several files that an index lists."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ _MAX_NAMED = 10
 
 
 def find_shards(directory: Path, index_name: str, pattern: str) -> list[Path]:
-    """Return the files that an index names, or without one those that match a pattern; none if there are none.
+    """Return the files that an index lists, or without an index the files that match a pattern, if any.
 
     Raises:
-        ModelError: the index is broken, or names files that are not there.
+        ModelError: the index is broken, or lists files that do not exist.
     """
     index = read_model_json(directory, index_name)
     if index is None:

@@ -1,6 +1,6 @@
 """WeightSource: reads a model's tensors by name, from files of any supported format (open.py opens one).
 
-Names are Hugging Face's; tensors are on the host, in float32 unless the caller chooses otherwise.
+Names are those of Hugging Face; tensors are on the host, in float32 unless the caller chooses another form.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,20 +15,20 @@ from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
 from tetrad.worker_svc.packed_weights.stacks import MatrixStack
 
 DOWNLOAD_AGAIN = "The files are incomplete, or belong to another config: download the model again."
-"""What to do if tensors and config do not fit each other; ends an error."""
+"""Advice at the end of errors about tensors that do not fit the config."""
 
 Progress = Callable[[int, int], None]
-"""(bytes loaded, bytes in all), called from the compute thread."""
+"""Callback (bytes loaded, total bytes), called on the compute thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedTensor:
-    """A matrix [rows, columns] as a GGUF file has it, or several below each other, those of all experts.
+    """A matrix [rows, columns] as stored in a GGUF file, or the matrices of all experts, one below another.
 
     Attributes:
-        kind: GGUF's number of its type.
-        shape: rows of all matrices, and columns.
-        rows: [rows, bytes of a row] uint8, of experts [experts, rows, bytes of a row]; may be the mapped file itself.
+        kind: GGUF's number of the type.
+        shape: number of rows of all matrices together, and number of columns.
+        rows: [rows, bytes of a row] uint8, or [experts, rows, bytes of a row]; possibly in the mapped file's memory.
     """
 
     kind: int
@@ -37,25 +37,25 @@ class QuantizedTensor:
 
     @property
     def form(self) -> object:
-        """What matrices have in common that can be put below each other."""
+        """The properties that matrices must share so that their rows can be concatenated."""
         return self.kind, self.rows.shape[1]
 
     def of_rows(self, choose: Callable[[torch.Tensor], torch.Tensor]) -> "QuantizedTensor":
-        """Return the matrix of some rows, as `choose` takes them out of a tensor [rows] or [experts, rows]."""
+        """Return a matrix of some rows; `choose` selects them from a tensor [rows] or [experts, rows]."""
         chosen = choose(torch.arange(self.shape[0]).view(self.rows.shape[:-1])).numpy()
         rows = self.rows.reshape(self.shape[0], -1)[chosen]
         return QuantizedTensor(self.kind, (len(rows), self.shape[1]), rows)
 
     @property
     def block(self) -> int:
-        """Columns that are stored together."""
+        """The number of columns in a block, which is stored as a unit."""
         import gguf
 
         columns: int = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(self.kind)][0]
         return columns
 
     def of_columns(self, first: int, end: int) -> "QuantizedTensor":
-        """Return the matrix of some columns, of whole blocks."""
+        """Return a matrix of the columns from `first` up to `end`, in whole blocks."""
         import gguf
 
         block, size_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(self.kind)]
@@ -72,9 +72,9 @@ class QuantizedTensor:
 
 
 QuantizedMatrix = QuantizedTensor | GroupedMatrix
-"""A matrix as a GGUF file or another checkpoint has it."""
+"""A quantized matrix as stored in a GGUF file or another checkpoint."""
 StoredMatrix = QuantizedMatrix | MatrixStack | torch.Tensor
-"""The same, the matrices of all experts, or a matrix in float32 whose values or columns do not lie in groups."""
+"""A quantized matrix, the matrices of all experts, or a float32 matrix from a format without groups of columns."""
 
 
 def values_of(matrix: StoredMatrix) -> torch.Tensor:
@@ -83,31 +83,31 @@ def values_of(matrix: StoredMatrix) -> torch.Tensor:
 
 
 class WeightSource(Protocol):
-    """A model's files, opened."""
+    """The open files of a model."""
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """In the form of config.json."""
+        """The model's values in the form of config.json."""
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all tensors as stored."""
+        """The stored size of all tensors in bytes."""
 
     @property
     def stored_type(self) -> str:
-        """Type that most of the bytes are stored in: "bfloat16", "Q4_1", or a quantization's name."""
+        """The type in which most bytes are stored: "bfloat16", "Q4_1", or the name of a quantization method."""
 
     def has(self, name: str) -> bool:
-        """Return whether there is a tensor of this name."""
+        """Return whether there is a tensor with this name."""
 
     def unread(self) -> list[str]:
-        """Return the tensors that have not been loaded, named as in the files."""
+        """Return the names, in the files, of tensors that have not been loaded."""
 
     def load(self, name: str) -> tuple[torch.Tensor, int]:
-        """Return the tensor in float32 and its bytes as stored; KeyError if there is none."""
+        """Return the tensor in float32 and its stored size in bytes; raise KeyError if there is none."""
 
     def load_stored(self, name: str) -> torch.Tensor:
-        """Return the tensor in the type it is stored in, perhaps the mapped file itself; GGUF's quantized types in float32."""
+        """Return the tensor in its stored type, possibly in the mapped file's memory; GGUF's quantized types in float32."""
 
     def load_quantized(self, name: str) -> tuple[StoredMatrix, int] | None:
-        """Return the matrix as it is stored and its bytes; None if it is stored in floats; KeyError if there is none."""
+        """Return the matrix as stored and its size in bytes; None if it is in floats; raise KeyError if there is none."""

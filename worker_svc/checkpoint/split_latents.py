@@ -1,7 +1,7 @@
-"""Split latents: GGUF's matrix that expands the latents of DeepSeek's attention, made from the two that newer files have.
+"""Split latents: joins the two matrices of newer GGUF files that expand the latents of DeepSeek's attention.
 
-`attn_k_b` [H, rank, plain_dim] expands a latent to the keys of each head, transposed, and `attn_v_b` [H, value_dim, rank] to
-its values; `attn_kv_b` [H * (plain_dim + value_dim), rank] has both, head by head, as checkpoints have them.
+`attn_k_b` [H, rank, plain_dim] expands a latent to the keys of each head, transposed, and `attn_v_b` [H, value_dim, rank]
+expands it to the values; `attn_kv_b` [H * (plain_dim + value_dim), rank] contains both, head by head, as in checkpoints.
 """
 
 import torch
@@ -15,11 +15,11 @@ _PARTS = (".attn_k_b.weight", ".attn_v_b.weight")
 
 
 class SplitLatentSource(WrappedSource):
-    """A WeightSource over a GGUF file, by GGUF's names. A file that has the whole matrix too has its parts for nothing.
+    """A WeightSource of a GGUF file, under GGUF's names. If the file also has the whole matrix, the parts are not read.
 
     Args:
         source: the file.
-        num_heads: of a layer.
+        num_heads: number of heads of a layer.
     """
 
     def __init__(self, source: WeightSource, num_heads: int) -> None:
@@ -27,11 +27,11 @@ class SplitLatentSource(WrappedSource):
         self._num_heads = num_heads
 
     def has(self, name: str) -> bool:
-        """Return whether the file has this tensor, or its parts."""
+        """Return whether the file has this tensor or its two parts."""
         return self._source.has(name) or self._is_split(name)
 
     def unread(self) -> list[str]:
-        """Return the tensors that have not been loaded, but for parts of a matrix that the file has whole."""
+        """Return the names of tensors that have not been loaded, except parts of a matrix that the file also has whole."""
         return [name for name in self._source.unread() if not (name.endswith(_PARTS) and self._source.has(_whole_of(name)))]
 
     def load(self, name: str) -> tuple[torch.Tensor, int]:
@@ -39,7 +39,7 @@ class SplitLatentSource(WrappedSource):
         return self._joined(name) if self._is_split(name) else self._source.load(name)
 
     def load_stored(self, name: str) -> torch.Tensor:
-        """Return the tensor in the type it is stored in; a joined one in float32."""
+        """Return the tensor in its stored type; a joined tensor is in float32."""
         return self._joined(name)[0] if self._is_split(name) else self._source.load_stored(name)
 
     def load_quantized(self, name: str) -> tuple[StoredMatrix, int] | None:

@@ -1,4 +1,4 @@
-"""Text part: the tensors of a text model inside a larger one, by the names that the text model alone would give them."""
+"""Text part: reads the tensors of a text model inside a larger model, under the names of a separate text model."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,11 @@ _MODEL, _HEAD = "model.", "lm_head."
 
 
 class TextPartSource(WrappedSource):
-    """A WeightSource over another one.
+    """A WeightSource of the text model's tensors of another source.
 
     Args:
         source: the files.
-        parts: where the text model may be; the first one counts whose embeddings are there.
+        parts: possible prefixes of the text model; the first one whose embeddings exist is used.
     """
 
     def __init__(self, source: WeightSource, parts: Sequence[TextPart]) -> None:
@@ -29,11 +29,11 @@ class TextPartSource(WrappedSource):
         return self._source.has(self._inside(name))
 
     def unread(self) -> list[str]:
-        """Return the tensors of the text model that have not been loaded."""
+        """Return the names, in the files, of the text model's tensors that have not been loaded."""
         return [name for name in self._source.unread() if name.startswith(tuple(self._part)) and self._is_text(name)]
 
     def names(self) -> list[str]:
-        """Return the tensors of the text model that have not been loaded, by the names that it would give them alone."""
+        """Return the tensors of the text model that have not been loaded, under the names of a separate text model."""
         model, head = self._part
         return [
             _MODEL + name.removeprefix(model) if name.startswith(model) else _HEAD + name.removeprefix(head)
@@ -45,11 +45,11 @@ class TextPartSource(WrappedSource):
         return self._source.load(self._inside(name))
 
     def load_stored(self, name: str) -> torch.Tensor:
-        """Return the tensor in the type it is stored in."""
+        """Return the tensor in its stored type."""
         return self._source.load_stored(self._inside(name))
 
     def load_quantized(self, name: str) -> tuple[StoredMatrix, int] | None:
-        """Return the matrix as it is stored and its bytes."""
+        """Return the matrix as stored and its size in bytes; None if it is in floats."""
         return self._source.load_quantized(self._inside(name))
 
     def _inside(self, name: str) -> str:
@@ -58,5 +58,5 @@ class TextPartSource(WrappedSource):
         return self._part.head + name.removeprefix(_HEAD) if name.startswith(_HEAD) else name
 
     def _is_text(self, name: str) -> bool:
-        # A text model at the top of the files lies beside the other parts.
+        # If the text model's prefix is "model.", other parts of the model have the same prefix.
         return self._part.model != _MODEL or not name.startswith(("model.visual.", "model.vision_"))

@@ -1,8 +1,8 @@
-"""PyTorch file (pytorch_model.bin): a pickle of tensors, read by torch's restricted unpickler, which runs no code.
+"""PyTorch file (pytorch_model.bin): reads a pickle of tensors with torch's restricted unpickler, which runs no code.
 
-The file is a stranger's. Archives are mapped; their members must be stored as they are, so that none is larger in memory than
-in the file, and no tensor may claim more values than its bytes hold. Files of PyTorch before 1.6, which are no archives, are
-read whole.
+The file is not trusted. Archives are mapped; their members must not be compressed, so that none is larger in memory than in the
+file, and no tensor may claim more values than its bytes contain. Files of PyTorch before 1.6, which are not archives, are read
+completely.
 """
 
 import pickle
@@ -21,7 +21,7 @@ _MAX_REASON = 200
 
 
 class TorchFile:
-    """A TensorFile; ModelError if the file is not whole or holds anything but tensors by name."""
+    """A TensorFile in PyTorch's format; raises ModelError if the file is incomplete or has content other than named tensors."""
 
     def __init__(self, path: Path) -> None:
         self._tensors = _tensors(path, _read(path))
@@ -40,13 +40,13 @@ def _read(path: Path) -> object:
     try:
         if is_archive:
             _check_members(path)
-        with warnings.catch_warnings(action="ignore"):  # of pickles in unusual protocols
+        with warnings.catch_warnings(action="ignore"):  # warnings about unusual pickle protocols
             return torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
     except pickle.UnpicklingError as error:
         raise ModelError(f"{path} holds more than tensors, which could run code: {_reason(error)}. Refused.") from error
     except ModelError:
         raise
-    except Exception as error:  # the unpickler raises whatever its bytes lead it to
+    except Exception as error:  # broken bytes can make the unpickler raise any error
         raise ModelError(f"{path} is not a whole PyTorch file: {_reason(error)}.") from error
 
 
@@ -70,12 +70,12 @@ def _tensors(path: Path, content: object) -> dict[str, torch.Tensor]:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is of host memory, dense, and no larger than what it is stored in."""
+    """Return whether a tensor is in host memory, dense, and not larger than its storage."""
     is_dense = tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_quantized
     return is_dense and tensor.nbytes <= tensor.untyped_storage().nbytes()
 
 
 def _reason(error: Exception) -> str:
-    """Return the sentence that says what is wrong: torch puts advice around it, over several lines."""
+    """Return the sentence with the cause; torch adds several lines of advice around it."""
     lines = [found.group() for found in map(_WRONG.search, str(error).splitlines()) if found]
     return (lines[0] if lines else one_line(error).partition(". ")[0])[:_MAX_REASON].rstrip(".")

@@ -1,4 +1,4 @@
-"""Unpacked source: the matrices of a quantized checkpoint under the names that they would have in floats."""
+"""Unpacked source: returns the matrices of a quantized checkpoint under the names of float matrices."""
 
 import torch
 
@@ -11,11 +11,11 @@ _WEIGHT = ".weight"
 
 
 class UnpackedSource(WrappedSource):
-    """A WeightSource over another one. Matrices that the checkpoint left in floats pass through.
+    """A WeightSource that unpacks matrices of another source; float matrices are passed through unchanged.
 
     Args:
         source: the files.
-        reader: of the checkpoint's format.
+        reader: the reader of the checkpoint's format.
     """
 
     def __init__(self, source: WeightSource, reader: Reader) -> None:
@@ -23,7 +23,7 @@ class UnpackedSource(WrappedSource):
         self._reader = reader
 
     def has(self, name: str) -> bool:
-        """Return whether the files have this tensor, or keep it packed."""
+        """Return whether the files have this tensor, in floats or packed."""
         return self._source.has(name) or self._is_packed(name)
 
     def load(self, name: str) -> tuple[torch.Tensor, int]:
@@ -34,7 +34,7 @@ class UnpackedSource(WrappedSource):
         return values_of(packed), stored_bytes
 
     def load_stored(self, name: str) -> torch.Tensor:
-        """Return the tensor in the type it is stored in; a packed matrix in float32."""
+        """Return the tensor in its stored type; a packed matrix is in float32."""
         return self.load(name)[0] if self._is_packed(name) else self._source.load_stored(name)
 
     def load_quantized(self, name: str) -> tuple[StoredMatrix, int] | None:
@@ -50,7 +50,7 @@ class UnpackedSource(WrappedSource):
 
 
 class _Counted:
-    """StoredTensors that adds up the bytes of what is loaded."""
+    """StoredTensors that count the bytes of loaded tensors."""
 
     def __init__(self, files: StoredTensors) -> None:
         self._files = files

@@ -9,7 +9,7 @@ from tetrad.worker_svc.checkpoint.source import StoredMatrix, WeightSource
 
 
 class WrappedSource:
-    """A WeightSource with the tensors of another one. Derived classes change names, shapes or forms.
+    """A WeightSource with the tensors of another source. Derived classes change names, shapes or forms.
 
     Args:
         source: the files.
@@ -20,17 +20,17 @@ class WrappedSource:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """In the form of config.json."""
+        """See WeightSource."""
         return self._source.config
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all tensors as stored."""
+        """See WeightSource."""
         return self._source.total_bytes
 
     @property
     def stored_type(self) -> str:
-        """As the files have them."""
+        """See WeightSource."""
         return self._source.stored_type
 
     def has(self, name: str) -> bool:

@@ -1,1 +1,1 @@
-"""Values that every room of the worker knows: plans, results, device interfaces, rows of the batch."""
+"""Values that all packages of the worker share: plans, results, device interfaces, rows of the batch."""

@@ -1,4 +1,4 @@
-"""Device interface: loads a model, reports the memory for KV blocks, makes the runner of its steps.
+"""Device interface: a device loads a model, reports the memory for KV blocks and creates the runner of the model's steps.
 
 Called by worker.py, always on the compute thread. Knows nothing of gRPC.
 """
@@ -15,35 +15,35 @@ from tetrad.worker_svc.core.pooling import PoolingFacts
 from tetrad.worker_svc.core.ranks import GroupPlace, Orders
 
 DRAFT_METHODS = ("draft_model", "eagle3", "mtp")
-"""How something on a worker may propose tokens; see LoadRequest."""
+"""Values of `LoadRequest.draft_method`: the methods by which a worker can propose draft tokens."""
 
 Progress = Callable[[int, int], None]
-"""(done, in all)."""
+"""Callback `(completed, total)` of a long operation, such as loading weights in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """Which model, and how. Equal requests mean the same model."""
+    """The model to load and its load options. Equal requests mean the same model."""
 
-    model: str  # as asked for
-    path: Path  # where it is: a directory or a .gguf file
+    model: str  # the name given by the caller
+    path: Path  # the model's directory or .gguf file
     dtype: str = "auto"
     quantization: str = ""
     hf_overrides_json: str = ""
     random_weights: bool = False
     seed: int = 0
-    loras: LoraLimits | None = None  # None: adapters are not wanted
+    loras: LoraLimits | None = None  # None: LoRA adapters are disabled
     runner: str = "auto"  # "generate" or "pooling"
     convert: str = "auto"  # "none", "embed" or "classify"
     pooler_config_json: str = ""
-    draft_method: str = ""  # "draft_model", "eagle3" or "mtp"; empty: nothing proposes tokens
-    expert_parallel: bool = False  # shards have whole experts
-    draft_path: Path | None = None  # of what proposes tokens; None: nothing, or a part of the model itself
+    draft_method: str = ""  # "draft_model", "eagle3" or "mtp"; empty: no drafts
+    expert_parallel: bool = False  # each shard holds whole experts, instead of a part of every expert
+    draft_path: Path | None = None  # path of the draft model or draft head; None: no drafts, or a head inside the model's files
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A loaded model."""
+    """Facts about a loaded model."""
 
     model: str
     architecture: str
@@ -55,15 +55,20 @@ class ModelInfo:
     num_layers: int
     hidden_size: int
     weights_dtype: str = ""
-    pooling: PoolingFacts | None = None  # None: it generates
+    pooling: PoolingFacts | None = None  # None: the model only generates
 
 
 @dataclass(frozen=True, slots=True)
 class KvGroup:
     """Layers that share one block table.
 
-    `sliding_window`: keys that a query sees, itself included, None: all; `is_state`: a block has the state behind its last
-    computed token; `block_size`: tokens per block, 0: as the engine core has asked.
+    Attributes:
+        layers: indices of the layers.
+        block_size_bytes: bytes of one block, over all layers of the group.
+        num_kv_heads, head_size, dtype: shape and type of the keys and values.
+        sliding_window: number of keys that a query attends to, itself included; None: all.
+        is_state: a block holds the layer's state after the block's last computed token, instead of keys and values.
+        block_size: tokens per block; 0: the block size that the engine core requested.
     """
 
     layers: tuple[int, ...]
@@ -78,7 +83,7 @@ class KvGroup:
 
 @dataclass(frozen=True, slots=True)
 class KvLayout:
-    """The engine core's layout: blocks (the null block included), limits of its plans, blocks of the second tier."""
+    """The engine core's KV layout: number of blocks (null block included), limits of its plans, blocks of the second tier."""
 
     num_blocks: int
     block_size: int
@@ -93,33 +98,36 @@ class LoadedModel(Protocol):
 
     @property
     def info(self) -> ModelInfo:
-        """Facts for GetInfo."""
+        """The model's facts, which GetInfo returns."""
 
     @property
     def loras(self) -> ModelLoras | None:
-        """Its adapters; None: it takes none."""
+        """The model's LoRA adapters; None: the model does not support adapters."""
 
     def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
-        """Return the shape of the KV cache; a block has the same bytes in every group."""
+        """Return the groups of the KV cache; a block has the same size in bytes in every group."""
 
     def make_runner(self, layout: KvLayout) -> Runner:
-        """Allocate the KV cache and return what runs steps over it."""
+        """Allocate the KV cache and return a runner that executes steps with it."""
 
     def sleep(self) -> None:
-        """Move the weights to host memory; there is no runner, and there will be none before `wake_up`."""
+        """Move the weights to host memory. The caller has dropped the runner, and makes none before `wake_up`."""
 
     def wake_up(self) -> None:
-        """Move them back; FailedPrecondition, and nothing is changed, if the device has no room for them."""
+        """Move the weights back to the device.
+
+        Raises FailedPrecondition, without any change, if the device has too little free memory.
+        """
 
 
 def refuse_loras(request: LoadRequest, device: str) -> None:
-    """ModelError if adapters are wanted of a device, or of a kind of model, that takes none."""
+    """Raise ModelError if the request enables adapters; `device` names a device or kind of model without support for them."""
     if request.loras is not None:
         raise ModelError(f"enable_lora is not supported for {device}; adapters run on decoders on the cpu and cuda devices.")
 
 
 def refuse_drafter(request: LoadRequest, device: str) -> None:
-    """ModelError if a drafter is wanted of a device, or of a kind of model, that has none."""
+    """Raise ModelError if the request names a draft method; `device` names a device or kind of model without support for it."""
     if request.draft_method:
         what = (
             "A draft model" if request.draft_method == "draft_model" else f"speculative_config.method {request.draft_method!r}"
@@ -129,11 +137,11 @@ def refuse_drafter(request: LoadRequest, device: str) -> None:
 
 @runtime_checkable
 class CountsExperts(Protocol):
-    """A LoadedModel that counts what its experts compute."""
+    """A LoadedModel that counts the tokens which each expert computes."""
 
     @property
     def expert_tokens(self) -> Sequence[Ints]:
-        """Of each layer with experts, the tokens that each one has computed [experts]; may be read from any thread."""
+        """For each layer with experts, the number of tokens that each expert has computed [experts]; safe on any thread."""
 
 
 @runtime_checkable
@@ -141,13 +149,13 @@ class GroupDevice(Protocol):
     """A device that computes one model together with those of other workers."""
 
     def join_group(self, place: GroupPlace) -> Orders | None:
-        """Meet the other ranks before a model is loaded, and again whenever one of them is replaced.
+        """Connect to the other ranks before a model is loaded, and again whenever one of them is replaced.
 
         Returns:
             On a member, the leader's orders; on the leader None.
 
         Raises:
-            DeadlineExceeded: a rank did not come.
+            DeadlineExceeded: a rank did not join in time.
             Unavailable: the ranks cannot reach each other.
         """
 
@@ -172,13 +180,13 @@ class Device(Protocol):
         """Prepare the calling thread, the compute thread."""
 
     def load_model(self, request: LoadRequest, report: Progress) -> LoadedModel:
-        """Load weights; `report(bytes loaded, bytes in all)`. ModelError when the files cannot be served."""
+        """Load the weights, and call `report(bytes loaded, total bytes)`; raise ModelError if the files cannot be served."""
 
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
-        """Return the bytes that KV blocks may take."""
+        """Return the number of bytes available for KV blocks."""
 
     def give_back_memory(self) -> None:
-        """Return to the system what was freed, so that other processes can have it."""
+        """Return freed memory to the operating system, so that other processes can use it."""
 
     def check(self) -> None:
-        """Raise an error if the device fails every later call, too, as CUDA does after an illegal memory access."""
+        """Raise an error if the device is lost: every later call fails too, as in CUDA after an illegal memory access."""

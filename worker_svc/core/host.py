@@ -1,4 +1,7 @@
-"""Host: the cores and the memory that this process may use, container limits included. Linux; elsewhere Python's values."""
+"""Host: the CPU cores and the memory available to this process, container limits included.
+
+Reads Linux's files; other systems get Python's values.
+"""
 
 import ctypes
 import os
@@ -12,7 +15,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def usable_cores() -> int:
-    """Return the cores of this process's affinity mask, fewer if a container's CPU quota says so."""
+    """Return the number of cores in this process's affinity mask, or fewer if the container has a lower CPU quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _read(_CGROUP / "cpu.max").split()
     if len(quota) == 2 and quota[0].isdigit():
@@ -22,14 +25,14 @@ def usable_cores() -> int:
 
 @dataclass(frozen=True, order=True, slots=True)
 class AvailableMemory:
-    """Memory that a process can still take, and what limits it, in words."""
+    """The number of bytes that a process can still allocate, and the name of the limit that applies."""
 
     size_bytes: int
     limited_by: str
 
 
 def available_memory() -> AvailableMemory:
-    """Return the memory that can be taken without swapping or hitting a limit of the container or of the process."""
+    """Return the memory that can be allocated without swapping and within the limits of the container and the process."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for line in _read(Path("/proc/meminfo")).splitlines():
         if line.startswith("MemAvailable:"):
@@ -37,7 +40,7 @@ def available_memory() -> AvailableMemory:
     found = [AvailableMemory(free, "the machine's free memory")]
     limit, used = _read(_CGROUP / "memory.max").strip(), _read(_CGROUP / "memory.current").strip()
     if limit.isdigit() and used.isdigit():
-        # Pages of files, as of weights that were read, are given up for memory that is wanted.
+        # The kernel can free cached pages of files, such as weight files that were read.
         taken = int(used) - _stat(_read(_CGROUP / "memory.stat"), "inactive_file")
         found.append(AvailableMemory(max(0, int(limit) - taken), "the container's memory limit"))
     space, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -49,17 +52,17 @@ def available_memory() -> AvailableMemory:
 
 
 def available_memory_bytes() -> int:
-    """Return the bytes of `available_memory`."""
+    """Return the size of `available_memory` in bytes."""
     return available_memory().size_bytes
 
 
 def size_text(size_bytes: int) -> str:
-    """Return a size for people: "1.50 GiB", "12 MiB"."""
+    """Return a size as text with a unit: "1.50 GiB", "12 MiB"."""
     return f"{size_bytes / (1 << 30):.2f} GiB" if size_bytes >= 1 << 30 else f"{size_bytes / (1 << 20):.0f} MiB"
 
 
 def size_on_disk(path: Path) -> int:
-    """Return the bytes of a model's weights: a .gguf file or its parts, or the files of a directory."""
+    """Return the size in bytes of a model's weight files: a .gguf file or its parts, or the files of a directory."""
     if not path.is_dir():
         files = gguf_part_paths(path)
     else:
@@ -68,7 +71,7 @@ def size_on_disk(path: Path) -> int:
 
 
 def give_back_memory() -> None:
-    """Return to the system what the allocator keeps of freed objects; does nothing where the C library has no such call."""
+    """Return memory of freed objects from the C allocator to the system; does nothing if the C library has no `malloc_trim`."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""Input batch: the requests of the worker between steps, in rows ("slots") of preallocated arrays.
+"""Input batch: stores the worker's requests between steps, in rows ("slots") of preallocated arrays.
 
 Called by the model runner, on the compute thread. Knows token ids, block tables and counts; knows nothing of sampling,
 tensors or devices. Invariant: a handle has exactly one slot, and a slot at most one handle.
@@ -15,10 +15,10 @@ class InputBatch:
     """Persistent state of up to `max_num_seqs` requests.
 
     Args:
-        max_num_seqs: slots.
-        max_model_len: longest sequence, in tokens.
+        max_num_seqs: number of slots.
+        max_model_len: length of the longest sequence, in tokens.
         block_size: tokens per KV block.
-        num_groups: KV groups, each with a block table per request.
+        num_groups: number of KV groups; each has one block table per request.
     """
 
     def __init__(self, *, max_num_seqs: int, max_model_len: int, block_size: int, num_groups: int = 1) -> None:
@@ -26,13 +26,13 @@ class InputBatch:
         self.max_num_seqs = max_num_seqs
         self.max_model_len = max_model_len
         max_blocks = -(-max_model_len // block_size) + 1
-        # One token more than a sequence may have, so that the last sampled token can be stored like any other.
+        # One column more than the longest sequence, so that the last sampled token is stored like any other.
         self.token_ids: npt.NDArray[np.int32] = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
-        # Before a sliding window, a table keeps ids of freed blocks; nothing reads these entries.
+        # Entries before a sliding window still hold ids of freed blocks; nothing reads them.
         self.block_tables: npt.NDArray[np.int32] = np.zeros((num_groups, max_num_seqs, max_blocks), np.int32)
         self.num_blocks: Ints = np.zeros(max_num_seqs, np.int64)
         self.num_tokens: Ints = np.zeros(max_num_seqs, np.int64)
-        # Of the present step; drafts are stored after the known tokens.
+        # Number of drafts in the current step; drafts are stored after the known tokens.
         self.num_drafts: Ints = np.zeros(max_num_seqs, np.int64)
         self.num_prompt_tokens: Ints = np.zeros(max_num_seqs, np.int64)
         self.handles: Ints = np.zeros(max_num_seqs, np.int64)
@@ -43,22 +43,22 @@ class InputBatch:
         return len(self._slot_of)
 
     def slot_of(self, handle: int) -> int | None:
-        """Return the slot of a request, or None if it is not known."""
+        """Return the slot of a request, or None if the request is unknown."""
         return self._slot_of.get(handle)
 
     def knows_all(self, handles: list[int]) -> bool:
-        """Return whether all these requests are known."""
+        """Return whether all requests with these handles are known."""
         return all(map(self._slot_of.__contains__, handles))
 
     def slots_of(self, handles: list[int]) -> list[int]:
-        """Return the slots of known requests; KeyError if one is unknown."""
+        """Return the slots of requests; raise KeyError if one is unknown."""
         slot_of = self._slot_of
         return [slot_of[handle] for handle in handles]
 
     def add(self, request: NewRequest) -> int:
         """Store a request and return its slot.
 
-        Raises InvalidRequest when it does not fit: the engine core broke its own limits.
+        Raises InvalidRequest if the request does not fit: the engine core exceeded its own limits.
         """
         if request.handle in self._slot_of:
             raise InvalidRequest(f"Handle {request.handle} is in use.")
@@ -78,14 +78,17 @@ class InputBatch:
         return slot
 
     def remove(self, handle: int) -> int | None:
-        """Forget a request; return the slot it had, None if it was not known."""
+        """Remove a request and return its slot; return None if the request is unknown."""
         slot = self._slot_of.pop(handle, None)
         if slot is not None:
             self._free.append(slot)
         return slot
 
     def append_blocks(self, slots: Ints, counts: Ints, block_ids: Ints) -> None:
-        """Append `counts[i]` blocks to each table of `slots[i]`; `block_ids` [G, N] holds them request after request."""
+        """Append `counts[i]` blocks to each table of `slots[i]`.
+
+        `block_ids` [G, N] holds the new blocks of one request after another. Raises InvalidRequest if a table gets too long.
+        """
         if not block_ids.size:
             return
         if int((self.num_blocks[slots] + counts).max()) > self.block_tables.shape[2]:
@@ -98,7 +101,7 @@ class InputBatch:
     def set_drafts(self, slots: Ints, counts: Ints, token_ids: Ints) -> None:
         """Store `counts[i]` drafts after the known tokens of `slots[i]`; remove all other drafts.
 
-        InvalidRequest if a sequence with its drafts is longer than max_model_len.
+        Raises InvalidRequest if a sequence with its drafts is longer than max_model_len.
         """
         self.num_drafts[:] = 0
         if not len(slots):
@@ -111,7 +114,7 @@ class InputBatch:
         self.num_drafts[slots] = counts
 
     def append_sampled(self, slots: Ints, token_ids: Ints) -> None:
-        """Append one sampled token to each request. Tokens beyond max_model_len are not stored: no step needs them."""
+        """Append one sampled token to each request. No step needs tokens beyond max_model_len, so they are not kept."""
         ends = np.minimum(self.num_tokens[slots], self.max_model_len)
         self.token_ids[slots, ends] = token_ids
         self.num_tokens[slots] = ends + 1

@@ -1,7 +1,7 @@
-"""Layout check: refuses a KV layout that does not fit, before anything is allocated.
+"""Layout check: refuses a KV layout that does not fit into memory, before anything is allocated.
 
-Called by the worker, and by devices whose blocks are host memory. Without it an absurd number would be a MemoryError deep in a
-library, or pages that the system promises and later kills the process for. Knows sizes; no tensors.
+Called by the worker, and by devices whose blocks are in host memory. Without this check, a huge number would cause a
+MemoryError deep in a library, or the system would grant the pages and kill the process later. Knows sizes; knows no tensors.
 """
 
 from tetrad.services.errors import FailedPrecondition
@@ -11,14 +11,14 @@ from tetrad.worker_svc.core.memory_shortage import not_available
 
 MAX_NUM_SEQS = 1 << 16
 MAX_CACHE_BYTES = 1 << 48
-"""256 TiB: no device has more, and sums stay far within 64 bits."""
+"""Limit of a KV cache in bytes, 256 TiB: no device has more memory, and sums of sizes stay far below 64 bits."""
 _ID_BYTES = 4
 LOWER_STEP = "Lower --max-num-batched-tokens, --max-num-seqs or --kv-cache-memory-gib."
 LOWER_KV_CACHE = "Lower --kv-cache-memory-gib, --num-gpu-blocks-override, --max-num-seqs or --max-model-len."
 
 
 def check_layout(layout: KvLayout, block_size_bytes: int) -> None:
-    """FailedPrecondition, naming value and limit, for limits whose tables or blocks no machine could hold."""
+    """Raise FailedPrecondition, with value and limit, if the layout's tables or blocks are too large for any machine."""
     if layout.max_num_seqs > MAX_NUM_SEQS:
         raise FailedPrecondition(f"max_num_seqs must be at most {MAX_NUM_SEQS}, got {layout.max_num_seqs}.")
     for name in ("num_blocks", "num_host_blocks"):
@@ -34,7 +34,7 @@ def check_layout(layout: KvLayout, block_size_bytes: int) -> None:
 
 
 def check_host_cache(layout: KvLayout, block_size_bytes: int) -> None:
-    """FailedPrecondition if the blocks do not fit the memory that this process can still take."""
+    """Raise FailedPrecondition if the KV blocks do not fit into the memory that is available to this process."""
     _check_host(
         layout.num_blocks * block_size_bytes,
         f"The KV cache of num_blocks {layout.num_blocks} of block_size {layout.block_size}",
@@ -43,7 +43,7 @@ def check_host_cache(layout: KvLayout, block_size_bytes: int) -> None:
 
 
 def check_host_blocks(num_host_blocks: int, block_size_bytes: int) -> None:
-    """FailedPrecondition if the second tier does not fit the memory that this process can still take."""
+    """Raise FailedPrecondition if the second tier does not fit into the memory that is available to this process."""
     what = f"The second tier (swap_space) of num_host_blocks {num_host_blocks}"
     _check_host(num_host_blocks * block_size_bytes, what, "Lower --swap-space.")
 

@@ -1,7 +1,7 @@
 """LoRA values: low-rank changes of a model's linear layers, and the interface of a model that applies them.
 
-An adapter is read and packed beside the compute thread (`read`), then installed by it between two steps. Rows of a step name
-adapters by id; 0 is the base model. Knows nothing of files or of how a model computes products.
+Another thread reads and packs an adapter (`read`); the compute thread then installs it between two steps. Rows of a step refer
+to adapters by id; 0 is the base model. Knows nothing of files or of how a model computes products.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from tetrad.worker_svc.core.plan import Ints
 
 @dataclass(frozen=True, slots=True)
 class LoraLimits:
-    """How many adapters there may be, and how large.
+    """Limits of the number and the size of adapters.
 
     Attributes:
-        max_loras: different ones in a step.
-        max_lora_rank: of each.
-        max_cpu_loras: in host memory.
+        max_loras: largest number of different adapters in a step.
+        max_lora_rank: largest rank of an adapter.
+        max_cpu_loras: largest number of adapters in host memory.
     """
 
     max_loras: int
@@ -40,26 +40,29 @@ class PackedLora(Protocol):
 
     @property
     def digest(self) -> bytes:
-        """sha256 of its files."""
+        """The SHA-256 digest of the adapter's files."""
 
 
 class ModelLoras(Protocol):
     """The adapters of one loaded model. All methods but `read` belong to the compute thread."""
 
     def read(self, path: Path) -> PackedLora:
-        """Read and pack an adapter's directory, on any thread; ModelError or NotFound, naming it, if it cannot be used."""
+        """Read and pack an adapter's directory; safe on any thread.
+
+        Raises ModelError or NotFound, with the directory's name, if the adapter cannot be used.
+        """
 
     def install(self, lora_id: int, packed: PackedLora) -> None:
-        """Let requests use an adapter under this id."""
+        """Install an adapter under this id, so that requests can use it."""
 
     def remove(self, lora_id: int) -> None:
-        """Forget an adapter; one that is not installed is no error."""
+        """Remove an adapter; do nothing if it is not installed."""
 
     def clear(self) -> None:
-        """Forget all adapters."""
+        """Remove all adapters."""
 
     def has(self, lora_id: int) -> bool:
         """Return whether an adapter is installed."""
 
     def select(self, lora_ids: Ints) -> None:
-        """Set the adapter of each row [N] of what the model computes next; 0: none."""
+        """Set the adapter id of each row [N] of the model's next computation; 0: no adapter."""

@@ -1,7 +1,7 @@
-"""Memory shortage: turns a refused allocation into one error with the size, the available memory and the option to lower.
+"""Memory shortage: turns a failed allocation into one error with the size, the available memory and the option to lower.
 
-Used by the worker around loading, allocating and warming up on a host. Knows how libraries report a refused allocation; knows
-no tensors.
+The worker uses it while it loads a model, allocates memory and warms up on a host. Knows how libraries report a failed
+allocation; knows no tensors.
 """
 
 import contextlib
@@ -12,17 +12,17 @@ from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.core.host import available_memory, size_text
 
 _TEXTS = ("can't allocate memory", "Cannot allocate memory", "bad_alloc", "can't start new thread")
-"""Error texts of torch, the system, C++ and Python."""
+"""Texts by which torch, the system, C++ and Python report a failed allocation."""
 
 
 @contextlib.contextmanager
 def memory_for(what: str, size_bytes: int | None, advice: str) -> Iterator[None]:
-    """Let the work inside end with FailedPrecondition if the system refuses memory; other errors pass.
+    """Raise FailedPrecondition if an allocation fails inside the block; other errors pass unchanged.
 
     Args:
-        what: needs memory ("The KV cache").
-        size_bytes: how much; None: not known.
-        advice: which option lowers that.
+        what: the part that needs memory ("The KV cache"), for the message.
+        size_bytes: the memory needed, in bytes; None: unknown.
+        advice: a sentence that names the option which lowers the size.
     """
     try:
         yield
@@ -33,7 +33,7 @@ def memory_for(what: str, size_bytes: int | None, advice: str) -> Iterator[None]
 
 
 def not_available(what: str, size_bytes: int | None, advice: str) -> FailedPrecondition:
-    """Return the error of something that does not fit into memory."""
+    """Return the error for a part that does not fit into memory; see `memory_for` for the arguments."""
     available = available_memory()
     needs = "more memory" if size_bytes is None else f"{size_bytes} bytes"
     sizes = f"{'' if size_bytes is None else f'{size_text(size_bytes)} of '}{size_text(available.size_bytes)}"
@@ -44,7 +44,7 @@ def not_available(what: str, size_bytes: int | None, advice: str) -> FailedPreco
 
 
 def _is_shortage(error: BaseException | None) -> bool:
-    """Return whether an error, or what caused it, is a refusal of memory."""
+    """Return whether an error, or one of its causes, reports a failed allocation."""
     while error is not None:
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
             return True

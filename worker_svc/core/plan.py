@@ -1,7 +1,7 @@
 """Plan and result of one step, as plain values.
 
-Made by wire.py, consumed and answered by a runner. Knows nothing of protobuf or of a device. Columns are numpy arrays whose
-rows belong together; token ids and block ids fit 32 bits.
+wire.py creates plans, and a runner executes them and returns results. Knows nothing of protobuf or of a device. Columns are
+numpy arrays whose rows belong together; token ids and block ids fit into 32 bits.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,12 +20,12 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 GREEDY_BELOW = 1e-5
-"""Temperatures below this mean greedy."""
+"""A request with a temperature below this value samples greedily."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingSpec:
-    """The sampling parameters of a request; protos/tetrad/v1/types.proto gives the ranges. Defaults change nothing."""
+    """The sampling parameters of a request; protos/tetrad/v1/types.proto gives the ranges. The defaults have no effect."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -42,20 +42,20 @@ class SamplingSpec:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     allowed_token_ids: tuple[int, ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
-    logprob_token_ids: tuple[int, ...] = ()  # instead of the most likely ones
+    logprob_token_ids: tuple[int, ...] = ()  # tokens whose log-probabilities are returned, instead of the most likely ones
     thinking_token_budget: int | None = None
     thinking_start_ids: tuple[int, ...] = ()  # empty: the reasoning is open from the start
     thinking_end_ids: tuple[int, ...] = ()
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the most likely token is taken, without noise."""
+        """Whether the request takes the most likely token, without random noise."""
         return self.temperature < GREEDY_BELOW
 
 
 @dataclass(frozen=True, slots=True)
 class PromptEmbeds:
-    """Positions of a prompt that are given as embeddings: values [N, hidden] float32 at positions [N]."""
+    """The part of a prompt that is given as embeddings: values [N, hidden] float32 at positions [N]."""
 
     positions: Ints
     values: Floats
@@ -63,7 +63,7 @@ class PromptEmbeds:
 
 @dataclass(frozen=True, slots=True)
 class GivenRows:
-    """Rows [N] of a step's tokens, and the embeddings [N, hidden] float32 that stand in place of those of their ids."""
+    """Rows [N] of a step's tokens, and the embeddings [N, hidden] float32 that replace the embeddings of their token ids."""
 
     rows: Ints
     values: Floats
@@ -71,7 +71,7 @@ class GivenRows:
 
 @dataclass(frozen=True, slots=True)
 class NewRequest:
-    """A request that the worker does not know, with all its tokens: a first run, a resumed one or a recovery alike."""
+    """A request that the worker does not know yet, with all its tokens: new, resumed after a preemption, or recovered."""
 
     handle: int
     request_id: str
@@ -84,17 +84,17 @@ class NewRequest:
     eos_token_id: int | None = None
     context: RequestContext = NO_CONTEXT
     pooling: PoolingSpec | None = None
-    """What to make of the prompt's hidden states; None: the request generates."""
+    """How to pool the prompt's hidden states; None: the request generates."""
     lora_id: int = 0
-    """The adapter that it runs with; 0: the base model."""
+    """Id of the request's adapter; 0: the base model."""
     prompt_embeds: PromptEmbeds | None = None
     refusal: TetradError | None = None
-    """Why this worker cannot run it; it is then answered with this and nothing else."""
+    """The error of a request that this worker cannot run; the runner returns it as the request's only answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedRequests:
-    """Columns over requests that the worker knows and that run again."""
+    """Columns over the requests that the worker knows already and that run in this step."""
 
     handles: Ints
     num_scheduled_tokens: Ints
@@ -105,16 +105,16 @@ class CachedRequests:
 
 @dataclass(frozen=True, slots=True)
 class GrammarRows:
-    """Allowed tokens of constrained requests: bit i of word w allows token 32 w + i.
+    """Masks of allowed tokens of constrained requests: bit i of word w allows token 32 w + i.
 
-    A request with k drafts has k + 1 rows, one after another: of each draft and of the token behind them.
+    A request with k drafts has k + 1 consecutive rows: one for each draft and one for the token after the drafts.
     """
 
     handles: Ints
     bitmask: npt.NDArray[np.uint32]  # [rows, words]
 
     def indices(self, handles: Ints, places: Ints) -> Ints:
-        """Return which row each request [N] has for what it samples in a place [N]; -1: none."""
+        """Return the index of the mask row for each request [N] and its place among the drafts [N]; -1: no mask."""
         begins, lengths = self._requests()
         owners = self.handles[begins].tolist()
         rows = dict(zip(owners, zip(begins.tolist(), lengths.tolist(), strict=True), strict=True))
@@ -122,20 +122,20 @@ class GrammarRows:
         return np.where(places < found[:, 1], found[:, 0] + places, -1)
 
     def of_place(self, place: int) -> "GrammarRows":
-        """Return each request's row for what it samples in this place: of a draft, or behind the last one."""
+        """Return each request's row for this place: the place of a draft (0 is the first), or the one after the last draft."""
         begins, lengths = self._requests()
         rows = begins[lengths > place] + place
         return GrammarRows(self.handles[rows], self.bitmask[rows])
 
     def _requests(self) -> tuple[Ints, Ints]:
-        """Return where each request's rows begin, and how many there are."""
+        """Return the index of each request's first row, and its number of rows."""
         begins = np.flatnonzero(np.diff(self.handles, prepend=-1))
         return begins, np.diff(begins, append=len(self.handles))
 
 
 @dataclass(frozen=True, slots=True)
 class DraftTokens:
-    """Tokens to verify, handle after handle: the last of their requests' scheduled tokens, behind those that are known."""
+    """Draft tokens to verify, one request after another: the last scheduled tokens of each request, after its known tokens."""
 
     handles: Ints
     num_tokens: Ints
@@ -144,7 +144,7 @@ class DraftTokens:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOutput:
-    """One step, as a delta to what the worker knows."""
+    """The plan of one step, as a difference to the worker's known state."""
 
     step_id: int
     new_requests: Sequence[NewRequest]
@@ -153,26 +153,26 @@ class SchedulerOutput:
     grammar: GrammarRows | None = None
     drafts: DraftTokens | None = None
     num_spec_tokens: int = 0
-    """Most tokens that the worker's draft model is to propose for each request behind this step."""
+    """Largest number of tokens that the worker's draft model proposes for each request after this step."""
     swap_out: tuple[Ints, Ints] | None = None  # blocks, host blocks
     swap_in: tuple[Ints, Ints] | None = None  # host blocks, blocks
 
 
 @dataclass(frozen=True, slots=True)
 class LogprobRows:
-    """Log-probabilities of P positions, W candidates each; column 0 is the sampled or actual token."""
+    """Log-probabilities of P positions with W candidates each; column 0 is the sampled token, or the prompt's own token."""
 
     token_ids: npt.NDArray[np.uint32]  # [P, W]
     logprobs: Floats  # [P, W]
     ranks: npt.NDArray[np.uint32]  # [P], 1 = most likely
 
     def select(self, positions: npt.NDArray[np.bool_]) -> "LogprobRows":
-        """Return the rows of the positions [P] that are true."""
+        """Return the rows where `positions` [P] is true."""
         return LogprobRows(self.token_ids[positions], self.logprobs[positions], self.ranks[positions])
 
 
 def join_rows(parts: Sequence[LogprobRows]) -> LogprobRows:
-    """Return the positions of all parts (of one width), one after another."""
+    """Concatenate the positions of all parts, which have the same width."""
     return LogprobRows(
         token_ids=np.concatenate([part.token_ids for part in parts]),
         logprobs=np.concatenate([part.logprobs for part in parts]),
@@ -182,13 +182,13 @@ def join_rows(parts: Sequence[LogprobRows]) -> LogprobRows:
 
 @dataclass(frozen=True, slots=True)
 class SampledLogprobs:
-    """Log-probabilities of the tokens sampled for `handles`, row by row, all of one width."""
+    """Log-probabilities of the tokens sampled for `handles`: one row per handle, all of the same width."""
 
     handles: npt.NDArray[np.uint32]
     rows: LogprobRows
 
     def without(self, handles: Collection[int]) -> "SampledLogprobs":
-        """Return the same without the rows of these requests."""
+        """Return a copy without the rows of these requests."""
         stays = ~np.isin(self.handles, list(handles))
         return SampledLogprobs(self.handles[stays], self.rows.select(stays))
 
@@ -204,7 +204,7 @@ class PromptLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """The answer of a pooling request: [width], or [tokens, width] for tasks of tokens."""
+    """The answer to a pooling request: [width], or [tokens, width] for the tasks with one answer per token."""
 
     handle: int
     values: Floats
@@ -212,9 +212,9 @@ class Pooled:
 
 @dataclass(frozen=True, slots=True)
 class ModelRunnerOutput:
-    """The result of a step: one token for each of `handles`, and the answers of pooling requests.
+    """The result of a step: one token for each of `handles`, and the answers to pooling requests.
 
-    With drafts, a request may be there several times, in order.
+    With drafts, the handle of a request can appear several times; its tokens are in order.
     """
 
     step_id: int
@@ -228,14 +228,14 @@ class ModelRunnerOutput:
     input_seconds: float = 0.0
     has_drafts: bool = False
     proposals: DraftTokens | None = None
-    """Tokens that may follow those of this step; of a worker with a draft model."""
+    """Draft tokens for the next step, proposed by a worker with a draft model."""
 
 
 class PendingStep(Protocol):
-    """A step that the device has been given, and that the next one need not wait for."""
+    """A step that is queued on the device; the next step can be queued before this one ends."""
 
     def wait(self) -> ModelRunnerOutput:
-        """Return the step's output; on any thread but the runner's. Raises the errors of Runner.execute."""
+        """Wait for the step and return its output; never called on the runner's thread. Raises the errors of Runner.execute."""
 
 
 @runtime_checkable
@@ -243,23 +243,23 @@ class StagedStep(Protocol):
     """A step that passes through the stages of a pipeline.
 
     Attributes:
-        result: what it brought, or the error that Runner.execute would have raised. Steps behind it may complete it.
+        result: the step's output, or the error that Runner.execute would have raised. A later step may set it.
     """
 
     result: Future[ModelRunnerOutput]
 
     def arrive(self) -> None:
-        """Wait until it has passed the last stage; on any thread but the runner's."""
+        """Wait until the step has passed the last stage; never called on the runner's thread."""
 
     def complete(self) -> None:
-        """Set its result, and those of the steps before it; on the runner's thread. Waits as `arrive` does."""
+        """Set the result of this step and of the steps before it; on the runner's thread. Waits as `arrive` does."""
 
 
 ExecutedStep = ModelRunnerOutput | PendingStep | StagedStep
 
 
 def finished(step: ExecutedStep) -> ModelRunnerOutput:
-    """Return a step's output, after waiting for it if necessary; for callers on the runner's thread that have no other work."""
+    """Wait for a step and return its output; for callers on the runner's thread that have no other work meanwhile."""
     if isinstance(step, StagedStep):
         step.complete()
         return step.result.result()
@@ -273,11 +273,11 @@ class Runner(Protocol):
         """Run one step, or queue it on the device; any exception means that the device can no longer be used."""
 
     def forget_all(self) -> None:
-        """Drop the state of every request; their handles may be used again."""
+        """Delete the state of every request; the handles can then be used again."""
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:
-        """Run what makes the first real step fast; `report(completed, total)` after each part."""
+        """Run dummy work that makes the first real step fast; call `report(completed, total)` after each part."""
 
     @property
     def num_requests(self) -> int:
-        """Requests that state is held for; may be read from any thread."""
+        """The number of requests whose state the runner keeps; safe to read on any thread."""

@@ -1,7 +1,7 @@
-"""Plan check: checks that a plan stays within the layout, before it reaches a device.
+"""Plan check: checks that a plan stays within the layout, before the plan reaches a device.
 
-Called by the worker for every plan. On a device an index out of range would read or write another request's memory. The
-request table checks a plan's requests against its own.
+Called by the worker for every plan. On a device, an index out of range would read or write another request's memory. The
+request table compares a plan's requests with the known ones.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from tetrad.worker_svc.core.plan import Ints, SchedulerOutput
 
 
 def check_plan(plan: SchedulerOutput, layout: KvLayout, vocab_size: int, num_groups: int) -> None:
-    """InvalidRequest, naming value and limit, for blocks or groups that do not exist, too many tokens, masks of wrong size."""
+    """Raise InvalidRequest, with value and limit, for unknown blocks or groups, too many tokens, or masks of a wrong size."""
     for block_ids in (*(new.block_ids for new in plan.new_requests), plan.cached.new_block_ids):
         if block_ids.size and len(block_ids) != num_groups:
             raise InvalidRequest(

@@ -11,15 +11,15 @@ TASKS: tuple[Task, ...] = ("embed", "classify", "token_embed", "token_classify")
 
 @dataclass(frozen=True, slots=True)
 class PoolingSpec:
-    """What to make of a prompt's hidden states.
+    """The parameters by which a prompt's hidden states are pooled.
 
     Attributes:
         task: the kind of answer.
-        use_activation: normalise the embedding, or make probabilities of logits. None: as the model's files say.
-        dimensions: length of the embedding; None: the model's.
-        token_type_boundary: first token of type 1, for pairs of texts; None: all are of type 0.
-        step_tag_id: only rows whose prompt token is this one are answered; None: the model's.
-        returned_token_ids: columns of the logits that are answered, by index; empty: the model's.
+        use_activation: normalise the embedding, or turn logits into probabilities. None: the default in the model's files.
+        dimensions: length of the embedding; None: the model's default.
+        token_type_boundary: index of the first token of type 1, for pairs of texts; None: all tokens are of type 0.
+        step_tag_id: the answer has only the rows whose prompt token is this one; None: the model's default.
+        returned_token_ids: indices of the logits' columns in the answer; empty: the model's default.
     """
 
     task: Task
@@ -30,7 +30,7 @@ class PoolingSpec:
     returned_token_ids: tuple[int, ...] = ()
 
     def with_defaults(self, defaults: "PoolingSpec") -> "PoolingSpec":
-        """Return the same with the values of another one where this has none."""
+        """Return a copy where the unset values are those of `defaults`."""
         embeds = self.task in ("embed", "token_embed")
         return replace(
             self,
@@ -42,19 +42,19 @@ class PoolingSpec:
 
 @dataclass(frozen=True, slots=True)
 class PoolingFacts:
-    """What a loaded model pools.
+    """The pooling tasks of a loaded model, and their properties.
 
     Attributes:
-        tasks: that it has, the default first.
-        embedding_size: length of an embedding; 0: it makes none.
-        matryoshka: lengths that embeddings may be shortened to; empty: every one; None: they may not.
-        labels: names of its classes; empty: it does not classify.
-        is_causal: a token sees those before it only.
-        needs_all_tokens: answers are made of all tokens' hidden states, so no cached prefix may be left out.
+        tasks: the supported tasks, the default first.
+        embedding_size: length of an embedding; 0: the model makes no embeddings.
+        matryoshka: lengths that embeddings may be shortened to; empty: every length; None: no shortening.
+        labels: names of the classes; empty: the model does not classify.
+        is_causal: a token attends only to the tokens before it.
+        needs_all_tokens: an answer needs the hidden states of all tokens, so a cached prefix has to be computed again.
         generates: the model generates as well.
-        has_steps: answers of tokens are limited to marked ones (vLLM's STEP pooling).
-        chunked_processing: the frontend cuts prompts of the task "embed" that are longer than the model, see PoolingInfo.
-        max_embed_len: most tokens of a prompt of the task "embed"; 0: see PoolingInfo.
+        has_steps: answers per token contain only marked tokens (vLLM's STEP pooling).
+        chunked_processing: the frontend cuts prompts of the task "embed" that are too long for the model; see PoolingInfo.
+        max_embed_len: largest number of tokens in a prompt of the task "embed"; 0: see PoolingInfo.
     """
 
     tasks: tuple[Task, ...]
@@ -69,7 +69,7 @@ class PoolingFacts:
     max_embed_len: int = 0
 
     def check(self, spec: PoolingSpec) -> None:
-        """Unsupported or InvalidRequest, with vLLM's texts, for what the model does not have."""
+        """Raise Unsupported or InvalidRequest, with vLLM's texts, for a task or parameter that the model does not support."""
         if spec.task not in self.tasks:
             raise Unsupported(f"Unsupported task: {spec.task!r} Supported tasks: {list(self.tasks)}.", field="task")
         if not self.has_steps:

@@ -1,8 +1,8 @@
-"""Ranks: a worker's place in a group that computes one model together, and the messages from the leader to its members.
+"""Ranks: a worker's place in a group of workers that compute one model, and the leader's messages to the members.
 
-A pipeline has stages, each with some of the layers; a stage has shards, each with a part of its layers. Rank 0, shard 0 of the
-first stage, is the leader: it gets plans, samples and answers. The others, the members, run the leader's orders. Knows no
-tensors.
+A pipeline has stages, each with some of the layers; a stage has shards, each with a part of every layer of the stage. Rank 0,
+shard 0 of the first stage, is the leader: it receives plans, samples tokens and returns results. The other ranks, the members,
+execute the leader's orders. Knows no tensors.
 """
 
 from collections.abc import Sequence
@@ -14,44 +14,44 @@ DEFAULT_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Which part of each of its layers a rank has: part `index` of `size`."""
+    """The part of each layer that a rank holds: part `index` of `size`."""
 
     index: int
     size: int
 
     def bounds(self, total: int) -> tuple[int, int]:
-        """Return where this rank's part of `total` rows begins and ends; parts differ by at most one row."""
+        """Return the begin and the end of this rank's part of `total` rows; parts differ by at most one row."""
         return self.index * total // self.size, (self.index + 1) * total // self.size
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Which layers a rank has: those of stage `index` of `size`."""
+    """The layers that a rank holds: those of stage `index` of `size`."""
 
     index: int = 0
     size: int = 1
 
     @property
     def is_first(self) -> bool:
-        """Whether it has the vocabulary, for what comes in and for what goes out."""
+        """Whether this is the first stage, which holds the input embeddings and the output head."""
         return self.index == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether its hidden states go back to the leader."""
+        """Whether this is the last stage, which sends its hidden states back to the leader."""
         return self.index == self.size - 1
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPlace:
-    """A rank's place in a group; the shards of a stage are ranks one after another.
+    """A rank's place in a group; the shards of a stage have consecutive ranks.
 
     Attributes:
-        shard: this rank's.
-        epoch: of the group; changes whenever a member is replaced.
-        addresses: by rank; the first one's decides where the ranks meet.
-        timeout_s: longest wait for the other ranks to come.
-        stage: this rank's.
+        shard: the shard of this rank.
+        epoch: number of the group's version; it changes whenever a member is replaced.
+        addresses: the ranks' addresses, by rank; the ranks connect to each other through the first one.
+        timeout_s: longest wait for the other ranks to join, in seconds.
+        stage: the stage of this rank.
     """
 
     shard: Shard
@@ -62,24 +62,24 @@ class GroupPlace:
 
     @property
     def rank(self) -> int:
-        """Number of this rank."""
+        """The number of this rank; 0 is the leader."""
         return self.stage.index * self.shard.size + self.shard.index
 
     @property
     def size(self) -> int:
-        """Number of ranks."""
+        """The number of ranks in the group."""
         return self.stage.size * self.shard.size
 
     @property
     def option(self) -> str:
-        """The option that asks for several ranks, with its value."""
+        """The name and value of the option that requires several ranks, for messages."""
         if self.stage.size > 1:
             return f"pipeline_parallel_size {self.stage.size}"
         return f"tensor_parallel_size {self.shard.size}"
 
 
 Order = Any
-"""One order of the leader; the device's own."""
+"""One order of the leader, of a type that the device defines."""
 
 
 class Orders(Protocol):
@@ -87,13 +87,13 @@ class Orders(Protocol):
 
     @property
     def are_current(self) -> bool:
-        """Whether the worker has joined no group since; on the compute thread."""
+        """Whether the worker has joined no other group since; called on the compute thread."""
 
     def receive(self) -> Order:
-        """Wait for the next order, on a thread that may wait; ConnectionError if the group is over."""
+        """Wait for the next order; called on a thread that may block. Raises ConnectionError if the group has ended."""
 
     def end(self) -> None:
-        """Leave the group, so that no rank waits for this one."""
+        """Leave the group, so that no other rank waits for this one."""
 
 
 @runtime_checkable
@@ -101,4 +101,4 @@ class ObedientRunner(Protocol):
     """The runner of a member."""
 
     def obey(self, order: Order) -> None:
-        """Compute this rank's part of what the leader computes; on the compute thread."""
+        """Execute an order: compute this rank's part of the leader's step; called on the compute thread."""

@@ -1,8 +1,8 @@
-"""Request table: applies a plan's changes to the known requests, and returns the rows that run.
+"""Request table: applies a plan's changes to the known requests, and returns the rows to run.
 
-Called by the runners (model and simulated), on the compute thread. A request that cannot run is answered with its error and
-set aside; plans in flight may still name it, until the engine core removes it. A plan that contradicts the table is refused as
-a whole: both sides start over, and nothing is lost. Knows nothing of devices.
+Called by the runners (model and simulated), on the compute thread. A request that cannot run is answered with its error and set
+aside; plans in flight may still contain it, until the engine core removes it. A plan that contradicts the table is refused as
+a whole: both sides then start again from the engine core's state, and no request is lost. Knows nothing of devices.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,18 +20,18 @@ _NONE: Ints = np.empty(0, np.int64)
 
 
 class SlotListener(Protocol):
-    """Keeps state of its own by slot."""
+    """A component that keeps its own state for each slot."""
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """A request moved in."""
+        """Store the state of a request that was added in this slot."""
 
     def remove(self, slot: int) -> None:
-        """The slot is free."""
+        """Delete the state of a slot whose request was removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledRows:
-    """Rows that run in a step, and the requests that cannot."""
+    """The rows that run in a step, and the requests that cannot run with their errors."""
 
     slots: Ints
     num_computed: Ints
@@ -40,20 +40,21 @@ class ScheduledRows:
 
 
 def refuse_pooling(new: NewRequest) -> None:
-    """Raise Unsupported for a pooling request: the check of models that generate only."""
+    """Raise Unsupported for a pooling request; the check of models that only generate."""
     if new.pooling is not None:
         raise Unsupported("The model generates and does not pool.")
 
 
 class RequestTable:
-    """Requests of an input batch and of all who keep state beside it.
+    """Keeps an input batch, and the listeners with further state by slot, up to date with the plans.
 
     Args:
-        batch: the requests' tokens and blocks.
-        vocab_size: ids at or above it cannot be run.
-        listeners: told of every request that comes or goes.
-        checks: raise the error of a request that cannot run.
-        takes_drafts: whether plans may have any: a state cannot go back behind a rejected one.
+        batch: holds the requests' tokens and blocks.
+        vocab_size: a request with token ids at or above this number is refused.
+        listeners: called for every added and every removed request.
+        checks: functions that raise the error of a request that cannot run.
+        takes_drafts: whether plans may contain drafts. False for models with states: the state after a rejected draft cannot be
+            undone.
     """
 
     def __init__(
@@ -70,9 +71,9 @@ class RequestTable:
         self._set_aside: set[int] = set()
 
     def apply(self, plan: SchedulerOutput) -> ScheduledRows:
-        """Forget, add and extend requests as the plan says, and return its rows.
+        """Remove, add and extend requests as the plan says, and return its rows.
 
-        InvalidRequest if it names unknown requests, or tokens or blocks that they do not have.
+        Raises InvalidRequest if the plan names unknown requests, or tokens or blocks that a request does not have.
         """
         failures: list[tuple[int, TetradError]] = []
         for handle in plan.removed_handles:
@@ -91,7 +92,7 @@ class RequestTable:
         return rows
 
     def forget_all(self) -> None:
-        """Forget every request."""
+        """Remove every request."""
         for handle in self._batch.known_handles():
             self._remove(handle)
         self._set_aside.clear()
@@ -104,7 +105,7 @@ class RequestTable:
                 listener.remove(slot)
 
     def set_aside(self, handle: int) -> None:
-        """Forget a request that has failed; plans may go on naming it."""
+        """Remove a request that has failed; later plans may still contain it, and its rows are skipped."""
         self._remove(handle)
         self._set_aside.add(handle)
 
@@ -131,7 +132,7 @@ class RequestTable:
             check(new)
 
     def _known(self, cached: CachedRequests) -> CachedRequests:
-        """Return the rows whose request is known, which are all but those that have failed before."""
+        """Return the rows whose requests are known: all rows except those of requests that were set aside."""
         handles = cached.handles.tolist()
         if self._batch.knows_all(handles):
             return cached
@@ -150,7 +151,7 @@ class RequestTable:
         )
 
     def _set_drafts(self, drafts: DraftTokens | None) -> None:
-        """Put drafts behind the known tokens of the requests that have not failed before."""
+        """Store drafts after the known tokens of their requests; drafts of requests that were set aside are skipped."""
         if drafts is None:
             self._batch.set_drafts(_NONE, _NONE, _NONE)
             return
@@ -164,7 +165,7 @@ class RequestTable:
         self._batch.set_drafts(slots, drafts.num_tokens[is_known], token_ids)
 
     def _check_rows(self, rows: ScheduledRows) -> None:
-        """InvalidRequest unless each request has one row, within the tokens and blocks that the worker knows of."""
+        """Raise InvalidRequest unless each request has one row, within its known tokens and blocks."""
         batch, ends = self._batch, rows.num_computed + rows.num_scheduled
         num_tokens = batch.num_tokens[rows.slots] + batch.num_drafts[rows.slots]
         num_blocks = batch.num_blocks[rows.slots]

@@ -1,8 +1,8 @@
 """Step inputs: builds the arrays of one forward pass from the rows of a plan.
 
 Called by the model runner once per step, on the compute thread. Knows the input batch; knows nothing of tensors or models.
-Rows are ordered decodes first (longest first), then prefill chunks: attention then works on contiguous slices, and results are
-matched by handle.
+Decodes are the first rows (longest first), then prefill chunks, so that attention works on contiguous slices. Results are
+matched to requests by handle.
 """
 
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ from tetrad.worker_svc.core.plan import Ints
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """R requests with T tokens in all. `first_token[r]` is where request r's tokens begin in columns over T."""
+    """The rows of a step: R requests with T tokens in total. The tokens of request r begin at index `first_token[r]` of T."""
 
     slots: Ints  # [R]
-    num_computed: Ints  # [R], tokens whose KV exists before this step
+    num_computed: Ints  # [R], tokens whose keys and values exist before this step
     num_scheduled: Ints  # [R]
     first_token: Ints  # [R]
-    num_decodes: int  # the first rows, with one token each
+    num_decodes: int  # number of rows with one token; they are the first rows
     num_tokens: int  # T
-    sampling_rows: Ints  # rows whose last token is the last one known, or the last draft behind it
+    sampling_rows: Ints  # rows whose last token is the request's last known token, or the last draft after it
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs(StepRows):
-    """The same with what is computed for each of the T tokens."""
+    """The rows of a step, with the inputs of each of the T tokens."""
 
     token_ids: Ints  # [T]
     positions: Ints  # [T]
@@ -36,7 +36,7 @@ class StepInputs(StepRows):
 
 
 def order_rows(batch: InputBatch, slots: Ints, num_computed: Ints, num_scheduled: Ints) -> StepRows:
-    """Order the rows."""
+    """Return the rows of a step in order: decodes first (longest first), then prefill chunks."""
     order = np.lexsort((-num_computed, num_scheduled > 1))
     slots, num_computed, num_scheduled = slots[order], num_computed[order], num_scheduled[order]
     ends = np.cumsum(num_scheduled)
@@ -52,12 +52,12 @@ def order_rows(batch: InputBatch, slots: Ints, num_computed: Ints, num_scheduled
 
 
 def build_step_inputs(batch: InputBatch, slots: Ints, num_computed: Ints, num_scheduled: Ints) -> StepInputs:
-    """Order the rows and gather their tokens, positions and KV slots."""
+    """Order the rows, and gather their tokens, positions and KV slots."""
     return step_inputs_of(batch, order_rows(batch, slots, num_computed, num_scheduled))
 
 
 def step_inputs_of(batch: InputBatch, rows: StepRows) -> StepInputs:
-    """Gather the tokens, positions and KV slots of rows; a token that only a device knows is 0."""
+    """Gather the tokens, positions and KV slots of rows; a token that exists only on a device is 0 here."""
     if rows.num_decodes == len(rows.slots):
         owners, positions = rows.slots, rows.num_computed
     else:

@@ -1,5 +1,6 @@
-"""The step of the CUDA device: state that stays on the card, inputs built there, tokens that never leave it between steps.
+"""CUDA steps: state, step inputs and sampled tokens stay on the device between steps.
 
-runner.py is the table of contents. Nothing in a step waits for the device; results are copied out behind it and read by whoever
-waits for them. Without a GPU the same code runs on host memory, its kernels under Triton's interpreter (accelerator.py).
+runner.py is the table of contents. No part of a step waits for the device; results are copied to the host after the step, and
+another thread waits for them. Without a GPU, the same code runs on host memory, with kernels under Triton's interpreter
+(accelerator.py).
 """

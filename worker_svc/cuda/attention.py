@@ -1,7 +1,7 @@
-"""Paged attention by kernels: splits the requests of a step by path (one query, many queries), and prepares their metadata.
+"""Paged attention by kernels: splits the requests of a step by kernel (one query, many queries), and prepares their metadata.
 
-Rows with one token each come first (step_inputs.py); they read their keys in parts, side by side. The others go by tiles of
-queries. Dims: T tokens, B requests with one token, R requests in all, P blocks of the longest request.
+Rows with one token are the first rows (step_inputs.py); their kernel reads parts of the keys in parallel. The other rows are
+computed in tiles of queries. Dims: T tokens, B requests with one token, R requests in total, P blocks of the longest request.
 """
 
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from tetrad.worker_svc.model_facts.config import ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class DecodePart:
-    """Requests with one query each."""
+    """The metadata of requests with one query each."""
 
     tables: torch.Tensor  # [B, P] int32
     num_keys: torch.Tensor  # [B] int32
@@ -32,7 +32,7 @@ class DecodePart:
 
 @dataclass(frozen=True, slots=True)
 class PrefillPart:
-    """Requests with several queries."""
+    """The metadata of requests with several queries."""
 
     tables: torch.Tensor  # [R - B, P] int32
     first_query: torch.Tensor  # [R - B + 1] int32
@@ -42,14 +42,14 @@ class PrefillPart:
 
 @dataclass(frozen=True, slots=True)
 class AttentionParts:
-    """The metadata that all layers of a KV group share in a step: the first `num_decodes` tokens are those of `decode`."""
+    """The metadata that all layers of a KV group share in a step; the first `num_decodes` tokens belong to `decode`."""
 
     num_decodes: int
     decode: DecodePart | None
     prefill: PrefillPart | None
 
     def over(self, tables: torch.Tensor) -> "AttentionParts":
-        """Return the same over other block tables [R, P], those of another KV group."""
+        """Return a copy with other block tables [R, P], those of another KV group."""
         split = self.num_decodes
         decode = replace(self.decode, tables=tables[:split]) if self.decode else None
         return AttentionParts(split, decode, replace(self.prefill, tables=tables[split:]) if self.prefill else None)
@@ -59,11 +59,11 @@ class PagedAttention:
     """Attention over one layer's pages, by kernels.
 
     Args:
-        config: of the model.
-        dtype: of activations.
-        cache_dtype: of keys and values.
+        config: the model's description.
+        dtype: type of activations.
+        cache_dtype: type of keys and values.
         accelerator: the device.
-        max_model_len: the longest context.
+        max_model_len: length of the longest context, in tokens.
     """
 
     def __init__(
@@ -78,17 +78,17 @@ class PagedAttention:
         self._tile_rows = prefill_block_rows(config.head_dim, dtype, cache_dtype, accelerator.device)
 
     def decode_part(self, tables: torch.Tensor, num_keys: torch.Tensor) -> DecodePart:
-        """Return the part of requests with one query each. It depends on their number alone, as it has to in a graph."""
+        """Return the metadata of requests with one query each. Its shape depends only on their number, as graphs require."""
         num_splits = num_splits_for(
             len(num_keys), self._config.num_kv_heads, self._accelerator.num_processors, self._max_model_len
         )
         return DecodePart(tables, num_keys, num_splits)
 
     def parts(self, rows: StepRows, tables: torch.Tensor) -> AttentionParts:
-        """Return the attention inputs that a step's layers share.
+        """Return the attention metadata that a step's layers share.
 
         Args:
-            rows: of the step.
+            rows: the rows of the step.
             tables: [R, P] int32, the rows' block tables.
         """
         num_keys, split = rows.num_computed + rows.num_scheduled, rows.num_decodes
@@ -100,7 +100,7 @@ class PagedAttention:
         return AttentionParts(split, decode, prefill)
 
     def attend(self, query: torch.Tensor, cache: torch.Tensor, parts: AttentionParts, shape: AttentionShape) -> torch.Tensor:
-        """Return [T, H * D] for queries [T, H, D] of a layer; the step's keys and values are in its cache."""
+        """Return the attention [T, H * D] of queries [T, H, D]; the layer's cache contains the step's keys and values."""
         split, found = parts.num_decodes, []
         if parts.decode is not None:
             decode = parts.decode
@@ -150,14 +150,14 @@ class PagedAttention:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DeviceStep:
-    """What all layers of a KV group share in a step.
+    """The metadata that all layers of a KV group share in a step.
 
     Attributes:
         kv_slots: [T] int64, block id * block_size + offset; negative: the token is padding, and is not written.
-        parts: of the step; None: no layer's attention is a kernel's.
-        attention: over the pages of each layer; None likewise.
-        pages: which pages layers gather that no kernel computes; None: there are no such layers.
-        states: of a group of layers with states; None: it has keys and values.
+        parts: the metadata of attention kernels; None: no layer uses attention kernels.
+        attention: computes attention over a layer's pages; None: no layer uses attention kernels.
+        pages: the pages that layers without attention kernels gather; None: there are no such layers.
+        states: the rows of states, for a group of layers with states; None: the group has keys and values.
     """
 
     kv_slots: torch.Tensor
@@ -167,6 +167,6 @@ class DeviceStep:
     states: StateRows | None = None
 
     def attend(self, query: torch.Tensor, cache: torch.Tensor, shape: AttentionShape) -> torch.Tensor:
-        """Return [T, H * D] for queries [T, H, D] of a layer, by kernels; the step's keys and values are in its cache."""
+        """Return the attention [T, H * D] of queries [T, H, D], by kernels; the cache contains the step's keys and values."""
         assert self.attention is not None and self.parts is not None
         return self.attention.attend(query, cache, self.parts, shape)

@@ -1,20 +1,20 @@
-"""Scales of a KV cache in fp8, as checkpoints have them beside the matrices that make keys and values."""
+"""Scales of an fp8 KV cache: read from checkpoints, which store them with the key and value projections."""
 
 import torch
 
 from tetrad.worker_svc.layers.parameters import Parameters
 
 _PLACES = ("{kind}_scale", "attn.{kind}_scale", "{kind}_proj.{kind}_scale")
-"""Where different tools have written them."""
+"""Names of the scales, as written by different tools."""
 
 
 def cache_scales(parameters: Parameters, prefix: str, dtype: torch.dtype) -> tuple[float, float]:
-    """Return the scales of a layer's stored keys and values; 1 where the checkpoint has none, or the cache needs none.
+    """Return the scales of a layer's stored keys and values; 1 if the checkpoint has none, or the cache needs none.
 
     Args:
-        parameters: of the model.
-        prefix: of the layer's attention.
-        dtype: of the cache.
+        parameters: the model's weights.
+        prefix: prefix of the names of the layer's attention.
+        dtype: type of the cache.
     """
     return (_scale(parameters, prefix, "k"), _scale(parameters, prefix, "v")) if dtype.itemsize == 1 else (1.0, 1.0)
 

@@ -1,6 +1,7 @@
-"""The decoder on the device's kernels: the computation of models/decoder.py, each layer in eight launches.
+"""Kernel decoder: runs the computation of models/decoder.py with the device's kernels, each layer in eight launches.
 
-`x` is the normed input of the next product; `residual` is the residual stream. The norm behind a layer adds the layer's output.
+`x` is the normed input of the next product; `residual` is the residual stream. The norm after a layer adds the layer's output
+to the residual stream.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ class _Layer:
     shape: AttentionShape
     input_norm: torch.Tensor
     qkv: Linear
-    head_norms: tuple[torch.Tensor, torch.Tensor] | None  # of queries and keys
+    head_norms: tuple[torch.Tensor, torch.Tensor] | None  # weights for queries and keys
     output: Linear
     mlp_norm: torch.Tensor
     gate_up: Linear
@@ -41,13 +42,13 @@ class _Layer:
 
 
 class KernelDecoder:
-    """A decoder with no other traits than TRAITS; stateless between steps. See DeviceModel.
+    """A decoder that has no traits except TRAITS; it keeps no state between steps. See DeviceModel.
 
     Args:
-        config: of the model.
-        linears: brings them to the device.
-        kv_cache_dtype: of keys and values.
-        offload: has the layers that are not on the device.
+        config: the model's description.
+        linears: loads the weights to the device.
+        kv_cache_dtype: type of keys and values.
+        offload: holds the layers whose matrices are in host memory.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class KernelDecoder:
         *,
         given: GivenEmbeddings | None = None,
     ) -> torch.Tensor:
-        """Return the normed hidden states [T, hidden] behind the last layer; writes the caches."""
+        """Return the normed hidden states [T, hidden] after the last layer; write keys and values to the caches."""
         config = self.config
         cos_sin = self._rotary.cos_sin(positions)
         residual = self._lookup(token_ids)
@@ -116,11 +117,11 @@ class KernelDecoder:
         return x
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the hidden states themselves: `forward` has normed them."""
+        """Return the hidden states unchanged: `forward` has normed them."""
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return [N, vocab_size] float32 for hidden states [N, hidden]."""
+        """Return the logits [N, vocab_size] float32 of hidden states [N, hidden]."""
         return self._head(hidden)
 
 

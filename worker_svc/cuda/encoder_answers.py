@@ -1,4 +1,4 @@
-"""Encoder answers on a device: launched behind a step's hidden states, read on the thread that waits for the step."""
+"""Encoder answers on a device: launched after a step's hidden states, read on the thread that waits for the step."""
 
 import numpy as np
 
@@ -14,14 +14,14 @@ class DeviceAnswers:
     """Launches the answers of each step of one runner; see EncoderRunner.
 
     Args:
-        accelerator: that has the hidden states.
+        accelerator: the device with the hidden states.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator, self._log = accelerator, LaunchLog()
 
     def __call__(self, pooler: Pooler, step: ComputedPrompts) -> "LaunchedEncoderStep":
-        """Launch the answers of a step."""
+        """Launch the answers of a step, and return the launched step."""
         answers = pooler.launch(step.prompts)
         return LaunchedEncoderStep(step, answers, self._accelerator.download(answers.tensors), self._log)
 
@@ -30,17 +30,17 @@ class LaunchedEncoderStep:
     """A step on the device; see PendingStep.
 
     Args:
-        step: whose hidden states are queued.
-        answers: what was launched.
-        download: of their tensors.
-        log: of the runner's steps.
+        step: the step, whose hidden states are queued.
+        answers: the launched answers.
+        download: the copy of the answers' tensors to the host.
+        log: the log of the runner's steps.
     """
 
     def __init__(self, step: ComputedPrompts, answers: LaunchedAnswers, download: Download, log: LaunchLog) -> None:
         self._step, self._answers, self._download, self._log = step, answers, download, log
 
     def wait(self) -> ModelRunnerOutput:
-        """Return what the step brought."""
+        """Wait for the answers and return the step's result."""
         step, values = self._step, self._answers.read(self._download.wait())
         whole = [prompt.finish(np.array(its)) for prompt, its in zip(step.prompts, values, strict=True)]
         pooled, failures = checked_answers(zip(step.handles, whole, strict=True))

@@ -1,8 +1,8 @@
-"""Mixtures of experts on a device: the products of all chosen experts in two launches, where the experts' weights are floats.
+"""Mixtures of experts on a device: computes the products of all chosen experts in two launches, if their weights are floats.
 
-Called by the torch decoder for each layer that it makes. The weights of a layer's experts lie in one tensor, of which those of
-each expert become views, so that they are held once. Quantized experts compute all tokens (layers/experts.py).
-Dims: T tokens, C chosen experts of each.
+Called by the torch decoder when it builds a layer. The weights of a layer's experts are stacked in one tensor; each expert's
+weights become views of it, so that they are stored once. Quantized experts compute all tokens (layers/experts.py).
+Dims: T tokens, C chosen experts per token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from tetrad.worker_svc.layers.linear import Linear, PlainLinear
 from tetrad.worker_svc.layers.mlp import Expert
 
 _PAIRS_AT_ONCE = 8192
-"""The outputs of a pair of a token and an expert take 4 bytes for each number of a hidden state."""
+"""Number of pairs (token, expert) that are computed at once; a pair's output takes 4 bytes per element of a hidden state."""
 
 
 def mix_of(experts: Mapping[int, Expert], num_experts: int) -> Mix:  # noqa: ARG001 - of the signature; a device has all experts
@@ -27,11 +27,11 @@ def mix_of(experts: Mapping[int, Expert], num_experts: int) -> Mix:  # noqa: ARG
 
 
 class GroupedExperts:
-    """A Mix in which each expert computes the tokens that chose it, all of them in one launch for each product.
+    """A Mix in which each expert computes the tokens that chose it; each product is one launch for all experts.
 
     Args:
-        expert: any of them.
-        into, down: the products of all.
+        expert: any of the experts; they have the same activation.
+        into, down: the first and the last products of all experts.
     """
 
     def __init__(self, expert: Expert, into: Sequence[PlainLinear], down: Sequence[PlainLinear]) -> None:
@@ -54,14 +54,14 @@ class GroupedExperts:
 
 
 class _Stack:
-    """One product of all experts.
+    """The stacked weights of one product of all experts.
 
     Attributes:
         weight: [experts, outputs, inputs].
         bias: [experts, outputs] or None.
 
     Args:
-        linears: of the experts; their tensors become views of these.
+        linears: the layers of the experts; their tensors become views of the stack.
     """
 
     def __init__(self, linears: Sequence[PlainLinear]) -> None:
@@ -71,7 +71,7 @@ class _Stack:
 
 
 def _stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return tensors of one shape as one; they become views of it, and their memory is free."""
+    """Stack tensors of one shape; the tensors become views of the stack, and their own memory is freed."""
     stack = torch.stack(list(tensors))
     for tensor, row in zip(tensors, stack, strict=True):
         tensor.set_(row)
@@ -79,7 +79,7 @@ def _stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _plain(linears: Sequence[Linear]) -> list[PlainLinear] | None:
-    """Return linears whose weights are floats of one shape; None if any are not, or some have a bias and some have none."""
+    """Return the layers if all weights are floats of one shape, and all or none have a bias; otherwise None."""
     plain = [each for each in linears if isinstance(each, PlainLinear)]
     if len(plain) < len(linears):
         return None

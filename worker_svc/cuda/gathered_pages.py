@@ -1,8 +1,9 @@
-"""Attention over gathered pages on a device, for layers that no kernel computes: heads that are too large, and chunks.
+"""Attention over gathered pages on a device, for layers without an attention kernel: too large heads, and chunked attention.
 
-Called by the torch decoder's layers. Pages are gathered and attended to in float32 by the operations of the CPU device
-(attention/torch_paged.py), over gather lists and masks that the host makes for each step. Slower than a kernel, with the same
-results. Dims: B decode rows, P pages of each, L keys.
+Called by the torch decoder's layers. The operations of the CPU device (attention/torch_paged.py) gather pages and compute
+attention in float32, with gather lists and masks that the host builds for each step. Slower than a kernel, with the same
+results.
+Dims: B decode rows, P pages of each, L keys.
 """
 
 import torch
@@ -12,11 +13,11 @@ from tetrad.worker_svc.attention.paged_metadata import DecodeGroup, PagedMetadat
 from tetrad.worker_svc.attention.torch_paged import TorchLayerAttention, TorchPagedAttention
 
 _GATHERED_NUMBERS = 1 << 26
-"""Numbers that are gathered at once for the decode rows of a group: 256 MiB."""
+"""Largest number of values that are gathered at once for the decode rows of a group: 256 MiB of float32."""
 
 
 class GatheredPages(TorchPagedAttention):
-    """TorchPagedAttention over caches of any type on any device."""
+    """TorchPagedAttention with caches of any type on any device."""
 
     def attend(
         self,
@@ -30,7 +31,7 @@ class GatheredPages(TorchPagedAttention):
         return super().attend(query.float(), key_value, cache, metadata, layer).to(query.dtype)
 
     def _write(self, key_value: torch.Tensor, cache: torch.Tensor, metadata: PagedMetadata) -> None:
-        # As bytes: few operations know every type that a cache may have.
+        # As bytes, because few operations support every type of cache.
         pages = cache.view(torch.uint8)
         pages.index_fill_(0, metadata.begun_pages, 0)
         rows = key_value.to(cache.dtype).contiguous().view(torch.uint8)

@@ -1,8 +1,8 @@
-"""Host metadata: gather lists, masks and rows of states that the host makes for a step and copies to the device.
+"""Host metadata: gather lists, masks and rows of states that the host builds for a step and copies to the device.
 
 Called by the runner once per step, for models with layers that no kernel computes. The host knows all block tables and lengths;
-it does not need the tokens, so it does not wait for the device. What is made here has another shape in every step: no graph can
-record it.
+it does not need the tokens, so it does not wait for the device. The shapes of this metadata differ between steps, so no graph
+can record such steps.
 """
 
 from collections.abc import Callable
@@ -23,10 +23,10 @@ _Upload = Callable[[torch.Tensor], torch.Tensor]
 
 
 class HostMetadata:
-    """Makes what the host prepares for each step, on the device.
+    """Builds each step's host metadata and copies it to the device.
 
     Args:
-        steps: of the model; None: its layers read nothing that the host prepares.
+        steps: builds the metadata of the model's layers; None: the layers need none.
         batch: the requests.
         accelerator: the device.
     """

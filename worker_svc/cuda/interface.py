@@ -1,4 +1,4 @@
-"""Model interface on a device: the methods that the CUDA runner calls, whichever program runs the model."""
+"""Model interface on a device: the methods that the CUDA runner calls on a model of any implementation."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -18,11 +18,11 @@ class DeviceParameters(Parameters, Protocol):
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """All that was loaded, as it is held on the device."""
+        """All loaded tensors, as stored on the device."""
 
 
 class DeviceModel(Protocol):
-    """A loaded decoder; stateless between steps. It only queues work for the device."""
+    """A loaded decoder. It keeps no state between steps, and only queues work for the device."""
 
     @property
     def config(self) -> ModelConfig:
@@ -30,19 +30,19 @@ class DeviceModel(Protocol):
 
     @property
     def kv_cache_spec(self) -> KvCacheSpec:
-        """The shape of its KV cache."""
+        """The shape of the model's KV cache."""
 
     @property
     def has_kernel_attention(self) -> bool:
-        """Whether the attention of any layer is a kernel's."""
+        """Whether any layer uses an attention kernel."""
 
     @property
     def host_steps(self) -> HostSteps | None:
-        """What the host prepares for each step, of which no graph can be recorded; None: nothing."""
+        """The builder of host metadata, which each step needs and no graph can record; None: no metadata is needed."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of hidden states."""
+        """The type of hidden states."""
 
     def forward(
         self,
@@ -53,18 +53,18 @@ class DeviceModel(Protocol):
         *,
         given: GivenEmbeddings | None = None,
     ) -> torch.Tensor:
-        """Return the last layer's hidden states [T, hidden] of tokens [T] int32; writes the caches.
+        """Return the last layer's hidden states [T, hidden]; write keys, values and states to the caches.
 
         Args:
             token_ids: [T] int32.
             positions: [T] int32.
-            caches: a layer's [num_blocks, block_size, 2, num_kv_heads, head_dim] each; of a state [num_blocks, numbers].
-            metadata: of the step, for each KV group.
-            given: embeddings in place of ids.
+            caches: for each layer [num_blocks, block_size, 2, num_kv_heads, head_dim], or [num_blocks, numbers] for a state.
+            metadata: the step's metadata for each KV group.
+            given: embeddings that replace those of token ids.
         """
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return rows [N, hidden] of what `forward` returned behind the last norm."""
+        """Return the normed hidden states [N, hidden] of rows that `forward` returned."""
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return [N, vocab_size] float32 for hidden states [N, hidden]."""
+        """Return the logits [N, vocab_size] float32 of hidden states [N, hidden]."""

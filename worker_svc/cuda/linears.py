@@ -1,7 +1,7 @@
-"""Linears: a model's matrices on the device, in floats or quantized, and the loader that makes them.
+"""Linears: loads a model's matrices to the device, in floats or quantized.
 
-Products of one input are fused where their parts have one form. The form of each matrix is read from the files, so layers that
-a checkpoint left in floats stay so. GGUF files are dequantized to the type of the activations.
+Products that read the same input are fused if their parts have the same form. The form of each matrix is read from the files,
+so layers that a checkpoint keeps in floats stay in floats. GGUF files are dequantized to the type of the activations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,14 +24,14 @@ class DeviceLinears:
     """Loads matrices and vectors, each once; the files may be closed afterwards. See Parameters.
 
     Args:
-        config_quantization: what config.json has as `quantization_config`; None: nothing.
-        requested: quantize weights that are stored in floats: int8, int4 or fp8; "" leaves them as they are.
-        weights: of the model.
-        device: where they go.
-        dtype: of activations, and of everything that is not quantized.
+        config_quantization: the value of `quantization_config` in config.json; None: absent.
+        requested: quantization of weights that are stored in floats: int8, int4 or fp8; "": no quantization.
+        weights: loads the model's tensors.
+        device: the target device.
+        dtype: type of activations and of all weights that are not quantized.
 
     Raises:
-        ModelError: a quantization that is not supported, or files that do not have what they should.
+        ModelError: the quantization is not supported, or the files lack a tensor of it.
     """
 
     def __init__(
@@ -46,15 +46,15 @@ class DeviceLinears:
         self._plain = PlainScheme(product_context(device, dtype))
         self._scheme = open_scheme(config_quantization, requested, self._plain)
         self.tensors: list[torch.Tensor] = []
-        """All that was loaded, as it is held on the device."""
+        """All loaded tensors, as stored on the device."""
 
     @property
     def weights_size_bytes(self) -> int:
-        """Memory of all that was loaded."""
+        """The size of all loaded tensors in bytes."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def has(self, name: str) -> bool:
-        """Return whether the model has a tensor of this whole name."""
+        """Return whether the model has a tensor with this full name."""
         return self._weights.has(name)
 
     def linear(
@@ -66,16 +66,16 @@ class DeviceLinears:
         head_dim: int = 0,
         rotary_dim: int | None = None,
     ) -> Linear:
-        """Return the product of several weights over one input, their outputs side by side.
+        """Return the product of several weights that read the same input; their outputs are concatenated.
 
-        The layer launches kernels and nothing else: [T, in_features] -> [T, outputs], in the input's type.
+        The layer only launches kernels: [T, in_features] -> [T, outputs], in the input's type.
 
         Args:
-            names: prefixes (without ".weight") and numbers of outputs; biases are used where there are any.
-            in_features: columns of each.
-            rotated: which parts are queries or keys, whose rows are to be interleaved (layers/rotary.py); None: none.
-            head_dim: of those.
-            rotary_dim: how many of a head's rows are pairs; None: all.
+            names: prefixes (without ".weight") and numbers of outputs; biases are used if they exist.
+            in_features: number of columns of each weight.
+            rotated: whether each part is queries or keys, whose rows are interleaved (layers/rotary.py); None: no part is.
+            head_dim: size of a head of queries and keys.
+            rotary_dim: number of rows of a head that are interleaved; None: all.
         """
         parts = [self._scheme.read(self._weights, name, rows, in_features) for name, rows in names]
         biases = [self._bias(name, rows) for name, rows in names]
@@ -90,15 +90,15 @@ class DeviceLinears:
         return SideBySide([self._product(fused([part]), bias) for part, bias in zip(parts, biases, strict=True)])
 
     def scalar(self, name: str) -> float:
-        """Return a tensor of one value above 0, under its whole name; ModelError if it is none."""
+        """Return a tensor of one value above 0, by its full name; raise ModelError for another shape or value."""
         return self._weights.get_scalar(name)
 
     def vector(self, name: str, size: int) -> torch.Tensor:
-        """Return a tensor [size], as of a norm, under its whole name."""
+        """Return a tensor [size], such as the weight of a norm, by its full name."""
         return self._own(self._vector(name, size))
 
     def embedding(self, name: str, rows: int, columns: int) -> torch.Tensor:
-        """Return a table [rows, columns], never quantized, under its whole name."""
+        """Return a table [rows, columns], never quantized, by its full name."""
         [table] = fused([self._plain.read(self._weights, name.removesuffix(".weight"), rows, columns)]).tensors
         return self._own(table)
 
@@ -107,7 +107,7 @@ class DeviceLinears:
         return lambda token_ids: table.index_select(0, token_ids)
 
     def output(self, name: str, table: torch.Tensor | None, rows: int, columns: int) -> Linear:
-        """Return the product with a matrix whose outputs are float32: `table`, or the one of a prefix."""
+        """Return the product with float32 outputs with `table`, or, if it is None, with the matrix of the prefix `name`."""
         if table is None:
             return output_layer(self.linear([(name, rows)], columns))
         return output_layer(PlainLinear(table, self._bias(name, rows)))
@@ -132,20 +132,20 @@ class GatheredColumns:
     """A Linear whose weight has its columns in another order than the input.
 
     Args:
-        linear: over the columns in their order.
-        columns: [in] int64, which of the input's columns each is.
+        linear: multiplies inputs in the weight's order of columns.
+        columns: [in] int64, the input's column for each of the weight's columns.
     """
 
     def __init__(self, linear: Linear, columns: torch.Tensor) -> None:
         self._linear, self._columns = linear, columns
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [T, outputs]."""
+        """Return the product [T, outputs] of x [T, in]."""
         return self._linear(x.index_select(1, self._columns))
 
 
 def _joined(biases: Sequence[torch.Tensor | None], sizes: Sequence[int]) -> torch.Tensor | None:
-    """Return the biases one after the other, zeros where there is none; None if there is none at all."""
+    """Return the concatenated biases, with zeros for missing ones; None if all are missing."""
     known = [bias for bias in biases if bias is not None]
     if not known:
         return None

@@ -1,6 +1,6 @@
 """LoRA layers on the device: linear layers and lookups that add the changes of their rows' adapters with the grouped kernels.
 
-Adapters lie side by side in one buffer, a slot each; a product reads its two matrices of all slots as strided views of it.
+All adapters are in one buffer, with one slot for each; a product reads its two matrices of all slots as strided views of it.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,20 +13,20 @@ from tetrad.worker_svc.layers.linear import Linear
 from tetrad.worker_svc.layers.parameters import Lookup
 
 CurrentRows = Callable[[], AdaptedRows | None]
-"""Returns the rows that are computed next; None: none of them has an adapter."""
+"""Function that returns the adapters of the next computed rows; None: no row has an adapter."""
 
 
 class AdaptedProduct:
-    """The changes of one linear layer of P modules, or of a table of embeddings.
+    """The adapters' changes of one linear layer with P modules, or of a table of embeddings.
 
     Attributes:
         parts: canonical names of the modules, and their numbers of outputs.
-        inputs: K; of a table, its rows.
-        size: values of a slot: of A [P, R, K], or [K, R] of a table, then of B [N, R].
+        inputs: K, the number of inputs; for a table, its number of rows.
+        size: number of values in a slot: A [P, R, K], or [K, R] for a table, then B [N, R].
 
     Args:
         rank: R.
-        rows: of the present step.
+        rows: returns the adapters of the current step's rows.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class AdaptedProduct:
         self._a = self._b = self._tiles = torch.empty(0)
 
     def place(self, slots: torch.Tensor, first: int) -> None:
-        """Let the matrices be those from column `first` of the buffer [S, values] on."""
+        """Set the matrices to views of the buffer [S, values], from column `first` on."""
         a = slots[:, first : first + self._a_size]
         shape = (self.inputs, self._rank) if self.is_table else (len(self.parts) * self._rank, self.inputs)
         self._a = a.view(len(slots), *shape)
@@ -49,7 +49,7 @@ class AdaptedProduct:
         self._tiles = torch.tensor(tiles, dtype=torch.int32, device=slots.device)
 
     def pack(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor] | None]) -> torch.Tensor:
-        """Return the values of a slot [size] float32 for A [rank, K] and B [outputs, rank] of each module that has any."""
+        """Return the values of a slot [size] float32 from A [rank, K] and B [outputs, rank] of each module; None: no change."""
         packed = torch.zeros(self.size)
         b_rows, first = packed[self._a_size :].view(self._num_outputs, self._rank), 0
         for index, (pair, (_, size)) in enumerate(zip(pairs, self.parts, strict=True)):
@@ -64,7 +64,7 @@ class AdaptedProduct:
         return packed
 
     def add_to(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Add the changes of rows [T, K], or of ids [T] of a table, to y [T, N] in place, and return it."""
+        """Add the changes of rows x [T, K], or of a table's ids x [T], to y [T, N] in place; return y."""
         rows = self._rows()
         if rows is None:
             return y
@@ -72,16 +72,16 @@ class AdaptedProduct:
         return expand(shrunk, self._b, self._tiles, rows.groups, y)
 
     def _a_rows(self, rows: AdaptedRows, token_ids: torch.Tensor) -> torch.Tensor:
-        """Return the rows of A [1, T, R] of ids [T]; rows without an adapter get the first one's, and nothing adds those."""
+        """Return the rows of A [1, T, R] for ids [T]; the values of rows without an adapter are not used."""
         return self._a[rows.slots.clamp(min=0), token_ids].float()[None]
 
 
 class AdaptedLayer:
-    """A linear layer or a lookup, and the changes of its rows' adapters: rows [T, K], or ids [T] -> [T, N]."""
+    """A linear layer or a lookup with the changes of its rows' adapters: rows [T, K], or ids [T] -> [T, N]."""
 
     def __init__(self, base: Linear | Lookup, product: AdaptedProduct) -> None:
         self._base, self._product = base, product
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [T, N]."""
+        """Return the layer's output [T, N] with the adapters' changes."""
         return self._product.add_to(self._base(x), x)

@@ -1,7 +1,7 @@
 """Rows by adapter: groups the rows of a step for the LoRA kernels, on the host and in device memory.
 
-Called by DeviceLoras for each step. Sizes depend on the number of rows alone, never on their adapters, so that a recorded graph
-reads its groups from one fixed place.
+Called by DeviceLoras for each step. Sizes depend only on the number of rows, not on their adapters, so that a recorded graph
+reads its groups from a fixed buffer.
 """
 
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.kernels.lora import FEW_ROWS, RowGroups, rows_of_tiles
 
-_COLUMNS = 3  # of a tile
+_COLUMNS = 3  # columns of a tile's entry
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptedRows:
-    """Rows of a step [T] and their adapters.
+    """The adapters of a step's rows [T].
 
     Attributes:
-        slots: [T] int32 on the device: where the adapter of each row is; below 0: it has none.
-        groups: the same, as the kernels read it.
+        slots: [T] int32 on the device, the slot of each row's adapter; below 0: no adapter.
+        groups: the same rows, grouped for the kernels.
     """
 
     slots: torch.Tensor
@@ -31,11 +31,11 @@ class AdaptedRows:
 
 
 class GraphRows:
-    """Rows of decode graphs, in fixed memory.
+    """The adapters of the rows of decode graphs, in fixed memory.
 
     Args:
-        accelerator: where they are.
-        most: rows of the largest graph.
+        accelerator: the device with the memory.
+        most: number of rows in the largest graph.
         num_adapters: S.
     """
 
@@ -45,14 +45,14 @@ class GraphRows:
         self._values = torch.zeros(size, dtype=torch.int32, device=accelerator.device)
 
     def write(self, slots: Ints) -> None:
-        """Let the rows that the next replay computes have these adapters; rows of padding have none."""
+        """Set the adapters of the rows of the next replay; rows of padding have none."""
         padded = np.full(self._most, -1, np.int64)
         padded[: len(slots)] = slots
         order, tiles, _ = group_rows(padded, self._num_adapters, FEW_ROWS)
         self._accelerator.upload_into(self._values, np.concatenate([padded.astype(np.int32), order, tiles.ravel()]))
 
     def of(self, num_rows: int) -> AdaptedRows:
-        """Return the rows of a graph of so many."""
+        """Return the adapters of the rows of a graph with `num_rows`."""
         num_tiles = _num_tiles(num_rows, self._num_adapters, FEW_ROWS)
         order, tiles = self._values[self._most : 2 * self._most], self._values[2 * self._most :]
         groups = RowGroups(order, tiles[: num_tiles * _COLUMNS].view(num_tiles, _COLUMNS), FEW_ROWS)
@@ -60,7 +60,7 @@ class GraphRows:
 
 
 def upload_rows(accelerator: Accelerator, slots: Ints, num_adapters: int) -> AdaptedRows:
-    """Return the rows of a step without a graph, whose adapters are in these slots [T]."""
+    """Copy the adapters' slots [T] of a step's rows to the device, for a step without a graph."""
     order, tiles, rows_of_tile = group_rows(slots, num_adapters)
     values = accelerator.upload(np.concatenate([slots.astype(np.int32), order, tiles.ravel()]))
     num_rows = len(slots)
@@ -71,12 +71,12 @@ def upload_rows(accelerator: Accelerator, slots: Ints, num_adapters: int) -> Ada
 def group_rows(
     slots: Ints, num_adapters: int, rows_of_tile: int = 0
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], int]:
-    """Return `order` and `tiles` as RowGroups has them, and the rows of a tile.
+    """Return `order` and `tiles` as in RowGroups, and the number of rows in a tile.
 
     Args:
-        slots: [T], below 0: no adapter.
+        slots: [T], the slot of each row's adapter; below 0: no adapter.
         num_adapters: S.
-        rows_of_tile: of each; 0: as suits T.
+        rows_of_tile: number of rows in a tile; 0: chosen for T.
     """
     rows_of_tile = rows_of_tile or rows_of_tiles(len(slots))
     order = np.argsort(slots, kind="stable").astype(np.int32)
@@ -92,5 +92,5 @@ def group_rows(
 
 
 def _num_tiles(num_rows: int, num_adapters: int, rows_of_tile: int) -> int:
-    """Return the most tiles that rows can fill: one each, or one more per adapter than rows of one adapter fill."""
+    """Return the largest possible number of tiles: one per row, or full tiles and one partial tile per adapter."""
     return min(num_rows, -(-num_rows // rows_of_tile) + num_adapters)

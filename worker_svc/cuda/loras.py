@@ -1,6 +1,6 @@
-"""LoRA adapters on the device: max_loras slots in its memory, and pinned host memory for the installed ones.
+"""LoRA adapters on the device: max_loras slots in device memory, and pinned host memory for all installed adapters.
 
-If a step needs an adapter without a slot, the adapter gets the slot of the least recently used one. The copy is queued before
+If a step needs an adapter without a slot, it gets the slot of the least recently used adapter. The copy is queued before
 the step's kernels, so the host does not wait for it. Another thread reads and packs files (`read`); all other methods belong to
 the compute thread.
 """
@@ -30,11 +30,11 @@ from tetrad.worker_svc.layers.parameters import Lookup
 
 @dataclass(frozen=True, slots=True)
 class DeviceLora:
-    """An adapter in pinned host memory, packed as in a slot; see PackedLora.
+    """An adapter in pinned host memory, in the layout of a slot; see PackedLora.
 
     Attributes:
-        digest: sha256 of its files.
-        values: of the products that it changes, one after the other.
+        digest: SHA-256 digest of its files.
+        values: the values of the products that it changes, one after another.
         runs: (offset in a slot, offset in `values`, size) of each contiguous part, in bytes.
     """
 
@@ -47,10 +47,10 @@ class DeviceLoras:
     """The adapters of a model on a device; see ModelLoras and AdaptedLayers.
 
     Args:
-        read: reads a directory, given the modules that may be changed.
-        limits: number of slots, and their rank.
-        accelerator: holds the slots.
-        dtype: of activations.
+        read: reads an adapter's directory; takes the modules that adapters may change.
+        limits: the number of slots, and their rank.
+        accelerator: the device with the slots.
+        dtype: type of activations.
     """
 
     def __init__(self, read: LoraReader, limits: LoraLimits, accelerator: Accelerator, dtype: torch.dtype) -> None:
@@ -79,7 +79,7 @@ class DeviceLoras:
         return AdaptedLayer(base, self._products[-1])
 
     def allocate(self) -> None:
-        """Allocate the slots, once all layers of the model are known."""
+        """Allocate the slots, after all layers of the model have been created."""
         size = sum(product.size for product in self._products)
         self._slots = torch.zeros(self._num_slots, size, dtype=self._dtype, device=self._accelerator.device)
         first = 0
@@ -107,7 +107,7 @@ class DeviceLoras:
         return DeviceLora(weights.digest, HostCopy(self._accelerator, torch.cat(packed).view(torch.uint8)), runs)
 
     def install(self, lora_id: int, packed: PackedLora) -> None:
-        """See ModelLoras; a free slot gets the adapter at once."""
+        """See ModelLoras; if a slot is free, the adapter is copied to it at once."""
         assert isinstance(packed, DeviceLora)
         self._slot_of.pop(lora_id, None)
         self._installed[lora_id] = packed
@@ -131,12 +131,12 @@ class DeviceLoras:
         return lora_id in self._installed
 
     def select(self, lora_ids: Ints) -> None:
-        """See ModelLoras; InvalidRequest for more adapters than there are slots."""
+        """See ModelLoras; raise InvalidRequest for more adapters than slots."""
         slots = self._place(lora_ids)
         self._rows = None if slots is None else upload_rows(self._accelerator, slots, self._num_slots)
 
     def select_for_graph(self, lora_ids: Ints) -> bool:
-        """As `select`, for the rows of the graph that is replayed next; return whether any of them has an adapter."""
+        """Set the adapters of the rows of the next replayed graph; return whether any row has an adapter."""
         slots = self._place(lora_ids)
         if slots is None:
             return False
@@ -148,12 +148,12 @@ class DeviceLoras:
         self._graph_rows.write(np.empty(0, np.int64))
 
     def use_graph_rows(self, num_rows: int, *, are_adapted: bool) -> None:
-        """Take the adapters of the next step's rows from `select_for_graph`, or none."""
+        """Use the adapters of `select_for_graph` for the next step's rows, or no adapters."""
         self._rows = self._graph_rows.of(num_rows) if are_adapted else None
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
-        """Treat every row as one with an adapter meanwhile, so that a step takes the memory of a step with adapters."""
+        """Treat every row as a row with an adapter inside the context, so that steps take the memory of steps with adapters."""
         self._rehearses = True
         try:
             yield
@@ -164,7 +164,7 @@ class DeviceLoras:
         return self._rows
 
     def _place(self, lora_ids: Ints) -> Ints | None:
-        """Return the slot of each row's adapter [N], -1: it has none, and fill slots as needed; None: no row has one."""
+        """Return the slot of each row's adapter [N] (-1: no adapter), and fill slots as needed; None if no row has one."""
         if self._rehearses:
             return np.zeros(len(lora_ids), np.int64)
         ids, inverse = np.unique(lora_ids, return_inverse=True)
@@ -175,7 +175,7 @@ class DeviceLoras:
             raise InvalidRequest(f"The plan's rows have {len(needed)} adapters; max_loras is {self._num_slots}.")
         for lora_id in needed:
             if lora_id in self._slot_of:
-                self._slot_of[lora_id] = self._slot_of.pop(lora_id)  # to the end
+                self._slot_of[lora_id] = self._slot_of.pop(lora_id)  # move to the end: most recently used
         for lora_id in needed:
             if lora_id not in self._slot_of:
                 self._fill(lora_id, self._free_slot() if len(self._slot_of) < self._num_slots else self._evicted(needed))
@@ -185,7 +185,7 @@ class DeviceLoras:
         return min(set(range(self._num_slots)) - set(self._slot_of.values()))
 
     def _evicted(self, needed: Sequence[int]) -> int:
-        """Return the slot of the least recently used adapter that the step does not need."""
+        """Remove the least recently used adapter that the step does not need, and return its slot."""
         return self._slot_of.pop(next(each for each in self._slot_of if each not in needed))
 
     @torch.inference_mode()
@@ -199,11 +199,11 @@ class DeviceLoras:
 
 
 class AdaptedLinears(AdaptedParameters):
-    """Weights on the device whose layers take adapters; see DeviceParameters.
+    """Weights on the device whose layers support adapters; see DeviceParameters.
 
     Args:
         inner: the weights.
-        loras: gets each module that may be changed.
+        loras: the adapters, which register each module that they may change.
     """
 
     def __init__(self, inner: DeviceParameters, loras: DeviceLoras) -> None:

@@ -1,8 +1,8 @@
-"""Memory profile: runs the largest step to measure its memory beyond weights and KV cache.
+"""Memory profile: runs the largest step to measure its memory in addition to weights and KV cache.
 
-Largest in tokens, and in its requests' parameters: all of them have penalties, which take a line of the vocabulary each,
-truncated sampling, and log-probabilities, and adapters where the model takes any. Before it, blocks are swapped out. A model
-that pools runs a step of pooling requests, whose tokens are all answered if it has such a task.
+The step has the largest number of tokens, and requests with the most expensive parameters: penalties, which take a line of the
+vocabulary for each request, truncated sampling, log-probabilities, and adapters if the model supports them. Before it, blocks
+are swapped out. A model that pools also runs a step of pooling requests, with an answer for every token if it has such a task.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from tetrad.worker_svc.kv_cache.swap_pool import blocks_at_once
 from tetrad.worker_svc.runner.warm_up import dummy_plan
 
 _MOST_SAMPLING_ROWS = 256
-"""Assumed rows of logits of a step; the number of requests is not known yet."""
+"""Assumed number of rows of logits in a step; the number of requests is not known yet."""
 _BLOCK_SIZE = 16
 _EVERYTHING = SamplingSpec(top_k=2, top_p=0.9, min_p=0.01, repetition_penalty=1.1, num_logprobs=20)
 
@@ -40,15 +40,15 @@ def worst_case_bytes(
     """Return the bytes of a step of `max_num_batched_tokens` tokens, divided among as many requests as may sample at once.
 
     Args:
-        model, accelerator, loras, pooling: as the runner takes them.
-        max_num_batched_tokens: of the largest step.
-        asked: what the requests of each step that is run ask for, see `largest_asked`.
+        model, accelerator, loras, pooling: see CudaModelRunner.
+        max_num_batched_tokens: number of tokens in the largest step.
+        asked: the pooling parameters of the requests of each measured step, see `largest_asked`.
     """
     num_requests = min(_MOST_SAMPLING_ROWS, max_num_batched_tokens)
     num_tokens = min(-(-max_num_batched_tokens // num_requests), model.config.max_position_embeddings)
     block_size = model.kv_cache_spec.block_size_for(_BLOCK_SIZE)
     layout = KvLayout(
-        num_blocks=1,  # the null block: what is written there is never read
+        num_blocks=1,  # only the null block, whose content is never read
         block_size=block_size,
         max_model_len=num_tokens,
         max_num_seqs=num_requests,
@@ -69,7 +69,7 @@ def worst_case_bytes(
 
 
 def largest_asked(facts: PoolingFacts | None) -> list[PoolingSpec | None]:
-    """Return what the requests of the largest steps of a model ask for; None stands for generation."""
+    """Return the pooling parameters of the requests of a model's largest steps; None means generation."""
     if facts is None:
         return [None]
     task = next((task for task in facts.tasks if task in ("token_embed", "token_classify")), facts.tasks[0])

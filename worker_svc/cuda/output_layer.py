@@ -1,7 +1,7 @@
 """Output layer: computes float32 logits from hidden states of any dtype.
 
-Between 16 and 32 two neighbours of bfloat16 are 0.125 apart: a logit rounded to bfloat16 has a larger error than the rest of
-the model. The product sums in float32 anyway; only the written result is twice as wide.
+Between 16 and 32, neighbouring bfloat16 numbers differ by 0.125: rounding logits to bfloat16 would cause a larger error than
+the rest of the model. The product sums in float32 in any case; only the stored result is twice as wide.
 """
 
 import torch
@@ -11,7 +11,7 @@ from tetrad.worker_svc.layers.linear import Linear, PlainLinear
 
 
 def output_layer(linear: Linear) -> Linear:
-    """Return the layer with logits [N, V] float32; those of one with quantized weights are as exact as its own type."""
+    """Return the layer with logits [N, V] float32; with quantized weights, they are only as exact as the layer's own type."""
     return FloatLogits(linear.weight, linear.bias) if isinstance(linear, PlainLinear) else _Widened(linear)
 
 
@@ -20,19 +20,19 @@ class FloatLogits:
 
     Args:
         weight: [V, hidden].
-        bias: [V]; None: there is none.
+        bias: [V]; None: no bias.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._weight, self._bias = weight, bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [N, V]."""
+        """Return the logits [N, V] float32 of hidden states x [N, hidden]."""
         if x.is_cuda and x.dtype != torch.float32:
             logits = torch.mm(x, self._weight.t(), out_dtype=torch.float32)
             return logits if self._bias is None else logits.add_(self._bias)
         bias = None if self._bias is None else self._bias.float()
-        return F.linear(x.float(), self._weight.float(), bias)  # on the host, where there is no such product
+        return F.linear(x.float(), self._weight.float(), bias)  # on the host, which has no product with `out_dtype`
 
 
 class _Widened:

@@ -1,7 +1,8 @@
-"""Launched steps: the arrays of a step that is still on the device, and its result once the device is done.
+"""Launched steps: the arrays of a step that runs on the device, and its result after the device has finished.
 
-Two threads meet here: the compute thread launches steps and forgets requests, another one waits and reads. LaunchLog holds the
-data they share: only the reading thread finds a request with non-finite logits, and steps launched meanwhile still name it.
+Two threads use this module: the compute thread launches steps and removes requests, and another thread waits and reads results.
+LaunchLog holds their shared data: only the reading thread finds requests with non-finite logits, and steps that were launched
+meanwhile still contain them.
 """
 
 import threading
@@ -26,23 +27,23 @@ from tetrad.worker_svc.sampler.sampler import Sampled
 
 
 class LaunchLog:
-    """Which steps are on the device, and which of their requests have failed there."""
+    """Numbers the launched steps, and records the requests that have failed on the device."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._launched = 0
         self._last_done = 0.0
         self._failed_until: dict[int, float] = {}
-        """Handle -> the launch from which on it means another request."""
+        """Handle of a failed request -> the first launch in which the handle belongs to another request."""
 
     def note_launch(self) -> int:
-        """Return the number of a launch; steps are numbered as they are launched."""
+        """Count a launch and return its number."""
         with self._lock:
             self._launched += 1
             return self._launched
 
     def set_aside(self, requests: RequestTable) -> None:
-        """Forget the requests that have failed; on the compute thread, before a step is launched."""
+        """Set the failed requests aside; called on the compute thread, before a step is launched."""
         with self._lock:
             for handle, until in self._failed_until.items():
                 if until == float("inf"):
@@ -50,18 +51,18 @@ class LaunchLog:
                     self._failed_until[handle] = self._launched + 1
 
     def are_over(self, handles: npt.NDArray[np.uint32], launch: int) -> npt.NDArray[np.bool_]:
-        """Return which of a launch's requests had failed in one before."""
+        """Return for each of a launch's requests whether it had failed in an earlier launch."""
         with self._lock:
             self._failed_until = {handle: until for handle, until in self._failed_until.items() if until > launch}
             return np.array([handle in self._failed_until for handle in handles.tolist()], np.bool_)
 
     def note_failed(self, handles: Sequence[int]) -> None:
-        """Note requests that have just failed."""
+        """Record requests that have failed in the step that was just read."""
         with self._lock:
             self._failed_until.update(dict.fromkeys(handles, float("inf")))
 
     def note_done(self, started: float) -> float:
-        """Return the seconds that a step which has just ended had the device for; it began at `started`, or behind another."""
+        """Return the seconds since the later of `started` and the last step's end: the step's time on the device."""
         with self._lock:
             now = time.perf_counter()
             seconds = now - max(started, self._last_done)
@@ -70,29 +71,29 @@ class LaunchLog:
 
 
 class LaunchedSamples(Protocol):
-    """What a step samples."""
+    """The samples of a launched step."""
 
     @property
     def tensors(self) -> Sequence[torch.Tensor]:
-        """To be copied out for `read`."""
+        """The tensors that have to be copied to the host for `read`."""
 
     def read(self, arrays: list[np.ndarray]) -> tuple[npt.NDArray[np.uint32], Sampled]:
-        """Return handles and samples, row by row, from the copies of `tensors`; any thread may do this."""
+        """Return handles and samples, row by row, from the copies of `tensors`; safe on any thread."""
 
 
 class PlainSamples:
-    """One token for each request; see LaunchedSamples.
+    """Samples of one token for each request; see LaunchedSamples.
 
     Args:
-        handles: [R].
-        sampled: of their rows.
+        handles: [R], the handles of the requests.
+        sampled: the samples of their rows.
     """
 
     def __init__(self, handles: npt.NDArray[np.uint32], sampled: DeviceSampled) -> None:
         self._handles, self._sampled, self.tensors = handles, sampled, sampled.tensors
 
     def read(self, arrays: list[np.ndarray]) -> tuple[npt.NDArray[np.uint32], Sampled]:
-        """Return all rows."""
+        """Return the handles and samples of all rows."""
         return self._handles, self._sampled.read(arrays)
 
 
@@ -100,14 +101,14 @@ class LaunchedStep:
     """A step on the device; see PendingStep.
 
     Args:
-        step_id: of the plan.
-        launch: its number, see LaunchLog.
-        samples, prompts, pooling: what was launched; their tensors, in this order, are what `download` brings.
+        step_id: the plan's step id.
+        launch: the number of the launch, see LaunchLog.
+        samples, prompts, pooling: the launched outputs; `download` copies their tensors, in this order.
         has_drafts: whether a request may have several tokens.
-        failures: of requests that could not be run at all.
-        log: shared by the steps of a runner.
-        started: when the compute thread began with it, by perf_counter.
-        input_seconds: part of that until its inputs were ready.
+        failures: the requests that could not run, with their errors.
+        log: the log that the steps of a runner share.
+        started: time when the compute thread began the step, in seconds, from `time.perf_counter`.
+        input_seconds: duration of building the step's inputs.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class LaunchedStep:
         self._started, self._input_seconds = started, input_seconds
 
     def wait(self) -> ModelRunnerOutput:
-        """Return the step's output."""
+        """Wait for the step and return its output."""
         arrays = self._download.wait()
         num_sampled, num_pooled = len(self._samples.tensors), len(self._pooling.tensors)
         handles, sampled = self._samples.read(arrays[:num_sampled])

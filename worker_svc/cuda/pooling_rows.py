@@ -1,7 +1,7 @@
-"""Pooling rows on a device: launches the answers of pooling requests behind a step, read once they have arrived.
+"""Pooling rows on a device: launches the answers of pooling requests after a step, which are read after their copy to the host.
 
-What an answer is made of stays on the device until the prompt ends: a row, or the sum of all. Answers of tokens are copied out
-chunk by chunk, and the reading thread joins them.
+The input of an answer stays on the device until the prompt ends: one row, or the sum of all rows. Answers per token are copied
+to the host chunk by chunk, and the reading thread joins them.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,11 +25,11 @@ _NO_ANSWERS = LaunchedAnswers((), (), ())
 
 @dataclass(frozen=True, slots=True)
 class LaunchedPooling:
-    """What a step answers of its pooling requests.
+    """The launched answers of a step's pooling requests.
 
     Attributes:
-        chunks: whose answers, or whose tokens' answers, the step has launched.
-        answers: of the chunks.
+        chunks: the chunks of prompts whose answers, or answers per token, were launched.
+        answers: the answers of the chunks.
     """
 
     chunks: Sequence[GatheredChunk] = ()
@@ -37,11 +37,11 @@ class LaunchedPooling:
 
     @property
     def tensors(self) -> Sequence[torch.Tensor]:
-        """To be copied out for `read`."""
+        """The tensors that have to be copied to the host for `read`."""
         return self.answers.tensors
 
     def read(self, arrays: Sequence[np.ndarray]) -> tuple[list[Pooled], list[tuple[int, TetradError]]]:
-        """Return the answers of prompts that end in this step, and the failures of those that are not finite."""
+        """Return the answers of prompts that end in this step, and failures for answers that are not finite."""
         ended: list[tuple[int, Floats]] = []
         for chunk, values in zip(self.chunks, self.answers.read(arrays), strict=True):
             prompt = chunk.prompt
@@ -56,7 +56,7 @@ class DevicePoolingRows(SlotListener, Protocol):
     """The part of a device's runner that pools.
 
     Attributes:
-        rehearsed: what requests of warm-up steps ask for; None: they generate.
+        rehearsed: the pooling parameters of requests in warm-up steps; None: they generate.
     """
 
     rehearsed: PoolingSpec | None
@@ -71,11 +71,11 @@ class DevicePoolingRows(SlotListener, Protocol):
         """Return whether a request in one of these slots pools."""
 
     def generating(self, slots: Ints) -> Ints:
-        """Return which of these slots' requests generate, as indices."""
+        """Return the indices in `slots` of the requests that generate."""
 
 
 class NoDevicePooling:
-    """The model generates only; see DevicePoolingRows."""
+    """The DevicePoolingRows of a model that only generates."""
 
     rehearsed: PoolingSpec | None = None
     check = staticmethod(refuse_pooling)
@@ -87,20 +87,20 @@ class NoDevicePooling:
         """Do nothing."""
 
     def launch(self, rows: StepRows, hidden: torch.Tensor) -> LaunchedPooling:  # noqa: ARG002 - of the protocol
-        """Return nothing."""
+        """Return no answers."""
         return LaunchedPooling()
 
     def pools(self, slots: Ints) -> bool:  # noqa: ARG002 - of the protocol
-        """Return False."""
+        """Return False: no request pools."""
         return False
 
     def generating(self, slots: Ints) -> Ints:
-        """Return all."""
+        """Return all indices: every request generates."""
         return np.arange(len(slots))
 
 
 class DevicePooling(PooledSlots):
-    """The model pools; see DevicePoolingRows.
+    """The DevicePoolingRows of a model that pools.
 
     Args:
         pooler, facts, normed, upload, batch: see PooledSlots.
@@ -118,10 +118,10 @@ class DevicePooling(PooledSlots):
         self.rehearsed = None if facts.generates else PoolingSpec(facts.tasks[0])
 
     def pools(self, slots: Ints) -> bool:
-        """Return whether any pools."""
+        """Return whether a request in one of these slots pools."""
         return bool(self._prompts) and not self._prompts.keys().isdisjoint(slots.tolist())
 
     def launch(self, rows: StepRows, hidden: torch.Tensor) -> LaunchedPooling:
-        """Launch the answers of prompts that end here, and of the tokens of those whose tokens are answered."""
+        """Launch the answers of prompts that end in this step, and the answers of tokens for tasks with answers per token."""
         due = [each for each in self.gather(rows, hidden) if each.is_end or each.prompt.is_of_tokens]
         return LaunchedPooling(due, self._pooler.launch([each.prompt for each in due]))

@@ -1,8 +1,8 @@
 """CUDA model runner: runs one step on the device, from a plan to tokens that stay there.
 
-Owned by the compute thread. A step is queued, never waited for: the host knows all lengths, only the device knows the tokens
-it sampled, and the next step reads them there. A step's results are copied out after it and read on another thread
-(`PendingStep.wait`), while the compute thread queues the next one.
+Owned by the compute thread, which queues steps and never waits for them: the host knows all lengths; only the device knows the
+sampled tokens, and the next step reads them there. A step's results are copied to the host after it, and another thread reads
+them (`PendingStep.wait`) while the compute thread queues the next step.
 """
 
 import time
@@ -44,11 +44,11 @@ from tetrad.worker_svc.runner.prompt_logprobs import AskedPrompts
 from tetrad.worker_svc.runner.warm_up import dummy_plans
 
 LogitsOfTokens = Callable[[Ints], torch.Tensor]
-"""Some of a step's tokens [N], ascending -> logits [N, V] behind them, which may be written."""
+"""Function (indices [N] of tokens in the step, ascending) -> logits [N, V] after these tokens; the caller may change them."""
 
 
 class Outputs(NamedTuple):
-    """What a step's hidden states are for."""
+    """The outputs of a step's forward pass."""
 
     logits_of: LogitsOfTokens
     prompts: LaunchedPrompts = LaunchedPrompts()
@@ -56,15 +56,15 @@ class Outputs(NamedTuple):
 
 
 class CudaModelRunner:
-    """Runs plans over a loaded model; see Runner.
+    """Executes plans with a loaded model; see Runner.
 
     Args:
-        model: on the device.
+        model: the model on the device.
         layout: KV blocks and limits; FailedPrecondition if the model has fewer positions than max_model_len.
         accelerator: the device.
-        use_graphs: whether steps of decodes are recorded at warm-up and replayed.
-        loras: adapters of the model; None: it takes none.
-        pooling: makes what pools, for a batch; None: the model generates only.
+        use_graphs: whether decode steps are recorded at warm-up and replayed.
+        loras: the model's adapters; None: the model does not support adapters.
+        pooling: creates the pooling part for an input batch; None: the model only generates.
     """
 
     def __init__(
@@ -120,12 +120,12 @@ class CudaModelRunner:
 
     @property
     def num_requests(self) -> int:
-        """Requests known."""
+        """The number of known requests."""
         return len(self._batch)
 
     @torch.inference_mode()
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput | LaunchedStep:
-        """Queue one step."""
+        """Queue one step on the device."""
         started = time.perf_counter()
         self._verifier.settle()
         self._log.set_aside(self._requests)
@@ -159,7 +159,7 @@ class CudaModelRunner:
         )
 
     def forget_all(self) -> None:
-        """Forget every request; blocks keep their content until they are written again."""
+        """Remove every request; KV blocks keep their content until they are written again."""
         self._verifier.forget()
         self._requests.forget_all()
 
@@ -196,7 +196,7 @@ class CudaModelRunner:
             ) from error
 
     def _ordered(self, scheduled: ScheduledRows) -> StepRows:
-        """Return a step's rows; those that sample are of requests that generate."""
+        """Return a step's rows in order; only requests that generate have sampling rows."""
         rows = order_rows(self._batch, scheduled.slots, scheduled.num_computed, scheduled.num_scheduled)
         generating = self._pooling.generating(rows.slots[rows.sampling_rows])
         if len(generating) == len(rows.sampling_rows):
@@ -204,7 +204,7 @@ class CudaModelRunner:
         return replace(rows, sampling_rows=rows.sampling_rows[generating])
 
     def _sample(self, rows: StepRows, logits_of: LogitsOfTokens, plan: SchedulerOutput) -> PlainSamples:
-        """Launch what samples one token for each row whose last known token is computed, and keep the tokens."""
+        """Launch the sampling of one token for each row whose last known token is computed, and append the tokens."""
         slots = rows.slots[rows.sampling_rows]
         last = (rows.first_token + rows.num_scheduled - 1)[rows.sampling_rows]
         sampled = self._sampler.sample(logits_of(last), slots, plan.grammar)
@@ -212,7 +212,7 @@ class CudaModelRunner:
         return PlainSamples(self._batch.handles[slots].astype(np.uint32), sampled)
 
     def _verify(self, rows: StepRows, logits_of: LogitsOfTokens, plan: SchedulerOutput) -> VerifiedSamples:
-        """Launch what samples in the places of drafts, and behind the last ones."""
+        """Launch the sampling at the places of drafts and after the last drafts."""
         return self._verifier.sample(places_of(rows, self._batch), logits_of, plan.grammar)
 
     def _forward(self, rows: StepRows) -> Outputs:
@@ -236,7 +236,7 @@ class CudaModelRunner:
         return Outputs(logits_of, launched, pooling)
 
     def _recorded(self, rows: StepRows) -> StepRows | None:
-        """Return a step's rows as a graph takes them; None if there is no graph for it."""
+        """Return a step's rows in the form of a graph's rows; None if no graph can run the step."""
         if self._graphs.fits(rows):
             return rows
         verifies_only = (rows.num_scheduled == 1 + self._batch.num_drafts[rows.slots]).all()
@@ -245,12 +245,12 @@ class CudaModelRunner:
         return None
 
     def _prompt_logits(self, hidden: torch.Tensor, slot: int) -> torch.Tensor:
-        """Return the logits of rows [N, hidden] of one slot's prompt."""
+        """Return the logits [N, V] of hidden states [N, hidden] of one slot's prompt."""
         self._loras.select_rows(np.full(len(hidden), slot))
         return self._model.logits(hidden)
 
     def _hidden(self, rows: StepRows, table: torch.Tensor, given: GivenRows | None) -> torch.Tensor:
-        """Return the hidden states [T, hidden] of a step of any shape, some of whose tokens are given as embeddings."""
+        """Return the hidden states [T, hidden] of a step of any shape; some tokens may be given as embeddings."""
         tables = self._state.block_tables.index_select(1, table[:, SLOT])
         parts = self._attention.parts(rows, tables[0]) if self._attention else None
         most_scheduled, upload = int(rows.num_scheduled.max()), self._accelerator.upload
@@ -258,7 +258,7 @@ class CudaModelRunner:
         return self._run(table, tables, parts, rows.num_tokens, most_scheduled, self._host_metadata.of(rows), its)
 
     def _decode_logits(self, table: torch.Tensor, are_adapted: bool) -> torch.Tensor:
-        """Return the logits [B, V] of rows [B, 5] of one token each, of which some may be padding."""
+        """Return the logits [B, V] of rows [B, 5] of one token each; some rows may be padding."""
         self._loras.use_graph_rows(len(table), are_adapted=are_adapted)
         tables = self._state.block_tables.index_select(1, table[:, SLOT].clamp(min=0))
         assert self._attention is not None, "a model whose steps are recorded has kernels"
@@ -275,7 +275,7 @@ class CudaModelRunner:
         host: HostStep,
         given: GivenEmbeddings | None = None,
     ) -> torch.Tensor:
-        """Return the hidden states [T, hidden] of rows [R, 5], whose block tables are [G, R, P]."""
+        """Return the hidden states [T, hidden] of rows [R, 5] with block tables [G, R, P]."""
         gathered = [self._gather(table, its_tables, num_tokens, most_scheduled) for its_tables in self._state.block_tables]
         steps = [
             DeviceStep(
@@ -301,12 +301,12 @@ class CudaModelRunner:
         )
 
     def _select(self, values: torch.Tensor, rows: Ints) -> torch.Tensor:
-        """Return some rows of values, which are values themselves if those are all; rows ascend."""
+        """Return the rows of `values` with these ascending indices; if all are selected, return `values` itself."""
         return values if len(rows) == len(values) else values[self._accelerator.upload(rows)]
 
 
 def table_of(rows: StepRows) -> npt.NDArray[np.int32]:
-    """Return a step's rows [R, 5], as gather_inputs has them."""
+    """Return a step's rows as a table [R, 5] in the layout of gather_inputs."""
     columns = rows.slots, rows.num_computed, rows.num_scheduled, rows.first_token, rows.num_computed + rows.num_scheduled
     return np.stack(columns, 1).astype(np.int32)
 

@@ -13,7 +13,7 @@ from tetrad.worker_svc.runner.warm_up import dummy_plan
 SAMPLINGS = (
     SamplingSpec(top_k=2, top_p=0.9, min_p=0.01, num_logprobs=1, num_prompt_logprobs=1),
     SamplingSpec(num_logprobs=-1),
-    # The forced id of the budget remains when other processors have masked all ids.
+    # The id that the budget forces remains, although other processors mask all ids.
     SamplingSpec(
         temperature=0.0,
         allowed_token_ids=(0, 1),
@@ -30,7 +30,7 @@ SAMPLINGS = (
 
 
 def sampling_plans(layout: KvLayout) -> list[SchedulerOutput]:
-    """Return the steps, each of one short prompt; run each, then forget all requests."""
+    """Return the plans of steps with one short prompt each; the caller runs each and then removes all requests."""
     num_tokens = min(2, layout.max_model_len, layout.max_num_batched_tokens)
     plans = [dummy_plan(1, num_tokens, layout, sampling) for sampling in SAMPLINGS]
     anything = GrammarRows(np.array([0]), np.full((1, 1), 0xFFFFFFFF, np.uint32))

@@ -1,6 +1,6 @@
-"""Adapters of the CUDA runner: runner/loras.py with graphs, which are recorded without adapters and with them.
+"""Adapters of the CUDA runner: extends runner/loras.py by graphs, which are recorded without and with adapters.
 
-A step whose rows have no adapter replays the first kind, which launches nothing for them.
+A step whose rows have no adapters replays a graph without adapters, which launches no LoRA kernels.
 """
 
 from contextlib import AbstractContextManager
@@ -11,10 +11,10 @@ from tetrad.worker_svc.runner.loras import NoLoras, SlotLoras
 
 
 class NoGraphLoras(NoLoras):
-    """A model without adapters.
+    """The adapters of a model without support for them.
 
     Attributes:
-        kinds: of graphs: whether their rows have adapters.
+        kinds: for each kind of graph, whether its rows have adapters.
     """
 
     kinds = (False,)
@@ -30,7 +30,7 @@ class NoGraphLoras(NoLoras):
         """Do nothing."""
 
     def rehearsal(self) -> AbstractContextManager[None] | None:
-        """Return None: there is nothing to rehearse."""
+        """Return None: there are no adapters to rehearse."""
         return None
 
 
@@ -38,8 +38,8 @@ class SlotGraphLoras(SlotLoras):
     """The adapter of each slot of a batch, for steps with and without a graph.
 
     Args:
-        loras: of the model.
-        max_num_seqs: slots.
+        loras: the model's adapters.
+        max_num_seqs: number of slots.
     """
 
     kinds = (False, True)
@@ -49,17 +49,17 @@ class SlotGraphLoras(SlotLoras):
         self._device_loras = loras
 
     def select_decodes(self, slots: Ints) -> bool:
-        """Set the adapters of the rows of the graph that is replayed next; return which kind of graph that is."""
+        """Set the adapters of the rows of the next replayed graph; return the kind of graph: whether any row has an adapter."""
         return self._device_loras.select_for_graph(self._ids[slots])
 
     def forget_graph_rows(self) -> None:
-        """Let no row of a graph have an adapter, before graphs are recorded: what is left there may be of a larger batch."""
+        """Remove the adapters of all graph rows before graphs are recorded: the buffer may contain rows of a larger batch."""
         self._device_loras.forget_graph_rows()
 
     def use_graph_rows(self, num_rows: int, *, are_adapted: bool) -> None:
-        """Let what is recorded next be of one kind."""
+        """Choose the kind of the graph that is recorded next."""
         self._device_loras.use_graph_rows(num_rows, are_adapted=are_adapted)
 
     def rehearsal(self) -> AbstractContextManager[None] | None:
-        """Return a context in which every row counts as one with an adapter."""
+        """Return a context in which every row is treated as a row with an adapter."""
         return self._device_loras.rehearsal()

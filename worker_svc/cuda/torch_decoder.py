@@ -1,7 +1,7 @@
-"""The torch decoder on a device, for models that the kernels' program does not support: slower, with the same tokens.
+"""Torch decoder on a device, for models that the kernel decoder does not support: slower, with the same tokens.
 
-Attention is a kernel's where there is one; other layers gather their pages (gathered_pages.py). A step of a model with such
-layers, or with states, is never a graph.
+Layers use an attention kernel if one supports them; other layers gather their pages (gathered_pages.py). Steps of a model with
+such layers, or with states, never run as a graph.
 """
 
 from collections.abc import Sequence
@@ -21,17 +21,17 @@ from tetrad.worker_svc.models.decoder import Decoder, GivenEmbeddings
 from tetrad.worker_svc.models.host import HostSteps
 
 MAX_HEAD_DIM = 256
-"""Of the attention kernels, as attention_launch.json has them."""
+"""Largest size of a head that the attention kernels support; the same as in attention_launch.json."""
 
 
 class TorchDecoder:
-    """A decoder of any traits; see DeviceModel.
+    """A decoder with any traits; see DeviceModel.
 
     Args:
-        config: its description.
-        parameters: its weights.
-        kv_cache_dtype: of keys and values.
-        device: of all tensors.
+        config: the model's description.
+        parameters: the model's weights.
+        kv_cache_dtype: type of keys and values.
+        device: device of all tensors.
     """
 
     def __init__(self, config: ModelConfig, parameters: Parameters, kv_cache_dtype: torch.dtype, device: torch.device) -> None:
@@ -39,7 +39,7 @@ class TorchDecoder:
         self._decoder = Decoder(config, parameters, attention, mix_of, device)
         self.config, self.dtype = config, self._decoder.dtype
         groups = groups_of(config)
-        # States are float32, and so is a cache of states alone.
+        # States are float32, so a cache that only has states is float32 too.
         dtype = torch.float32 if groups and all(group.is_state for group in groups) else kv_cache_dtype
         self.kv_cache_spec = KvCacheSpec(groups, config.num_kv_heads, config.head_dim, dtype, state_size=config.state_size)
         self.has_kernel_attention, self.host_steps = attention.has_kernels, attention.host_steps()
@@ -67,13 +67,13 @@ class TorchDecoder:
 
 
 class _Attention:
-    """The AttentionBackend.
+    """The AttentionBackend of the torch decoder on a device.
 
     Attributes:
-        has_kernels: whether a layer has been made whose attention is a kernel's.
+        has_kernels: whether a created layer uses an attention kernel.
 
     Args:
-        config: of the model.
+        config: the model's description.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -95,7 +95,7 @@ class _Attention:
         return GatheredLayer(self._pages.layer(shape))
 
     def host_steps(self) -> HostSteps | None:
-        """Return the preparation of steps for the layers made so far."""
+        """Return the builder of host metadata for the layers created so far; None if they need none."""
         states = tuple(number for number, group in self._groups if group.is_state)
         pages = self._pages if self._has_gathers else None
         return HostSteps(pages, states) if pages or states else None
@@ -105,7 +105,7 @@ class GatheredLayer:
     """One layer's attention over gathered pages; see LayerAttention.
 
     Args:
-        attention: of the layer.
+        attention: the attention over the layer's gathered pages.
     """
 
     def __init__(self, attention: LayerAttention[PagedMetadata]) -> None:
@@ -121,7 +121,7 @@ class LayerKernels:
     """One layer's attention by the device's kernels; see LayerAttention.
 
     Args:
-        shape: what it computes.
+        shape: the parameters of the attention.
     """
 
     def __init__(self, shape: AttentionShape) -> None:
@@ -129,9 +129,9 @@ class LayerKernels:
 
     def attend(self, query: torch.Tensor, key_value: torch.Tensor, cache: torch.Tensor, metadata: DeviceStep) -> torch.Tensor:
         """See LayerAttention."""
-        # Keys and values of padding go to the null block, which is never read.
+        # Keys and values of padding are written to the null block, which is never read.
         slots = metadata.kv_slots.clamp(min=0)
-        # As bytes: few operations know every type that a cache may have.
+        # As bytes, because few operations support every type of cache.
         rows = key_value.to(cache.dtype).contiguous().view(torch.uint8)
         cache.view(-1, key_value.shape[1]).view(torch.uint8).index_copy_(0, slots, rows)
         heads = query.view(len(query), -1, cache.shape[-1])

@@ -1,10 +1,10 @@
-"""Verification of drafts on the device: samples in all places of all drafts at once, and keeps the tokens behind right drafts.
+"""Verification of drafts on the device: samples at the places of all drafts at once, and keeps the tokens after right drafts.
 
-Called by the CUDA runner, on the compute thread. A place behind a draft is sampled as if the draft were right: the device has
-the drafts behind the known tokens, and noise, penalties and masks follow from the position. Tokens sampled behind a wrong draft
-are dropped when the result is read. So tokens are those of a run without drafts, and the host waits for nothing meanwhile. Only
-the result says how many tokens a step has brought, and the next step needs to know it: `settle` waits for it. The engine core
-sends no plan before it has read that result, so the wait is over by then.
+Called by the CUDA runner, on the compute thread. A place after a draft is sampled as if the draft were right: the device has
+the drafts after the known tokens, and noise, penalties and masks follow from the position. Tokens sampled after a wrong draft
+are dropped when the result is read. So the tokens are those of a run without drafts, and the host does not wait meanwhile. Only
+the result tells the number of new tokens, which the next step needs: `settle` waits for it. The engine core sends no plan
+before it has read that result, so in practice `settle` does not wait.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,19 +23,19 @@ from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.sampler.sampler import Sampled, join_sampled
 
 _ROWS_AT_ONCE = 128
-"""Places that are sampled at once: half of the rows that the memory profile has, since penalties copy their lines."""
+"""Number of places that are sampled at once: half of the memory profile's rows, because penalties copy their lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """N places of R requests, request after request. A request with k drafts has k + 1 places.
+    """N places of R requests, one request after another. A request with k drafts has k + 1 places.
 
     Attributes:
-        slots: [N], of the requests.
-        places: [N], from 0.
-        tokens: [N], which of the step's tokens stands before the place.
-        drafts: [N], the draft in the place; -1 behind the last one.
-        first: [R], the first place of each request.
+        slots: [N], slots of the requests.
+        places: [N], numbers of the places within a request, from 0.
+        tokens: [N], index of the step's token before the place.
+        drafts: [N], the draft at the place; -1 after the last draft.
+        first: [R], index of the first place of each request.
     """
 
     slots: Ints
@@ -45,7 +45,7 @@ class Places:
     first: Ints
 
     def pieces(self) -> Iterator[slice]:
-        """Yield all places in parts of about _ROWS_AT_ONCE, whole requests each."""
+        """Yield all places in slices of about _ROWS_AT_ONCE; a slice contains whole requests."""
         begin, ends = 0, [*self.first[1:].tolist(), len(self.slots)]
         for end, following in zip(ends, [*ends[1:], None], strict=True):
             if following is None or following - begin > _ROWS_AT_ONCE:
@@ -53,9 +53,9 @@ class Places:
                 begin = end
 
     def are_kept(self, token_ids: Ints, has_failed: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return the places [N] that follow right drafts only; behind the first one, a failed place is not kept."""
+        """Return whether each place [N] follows only right drafts; a failed place is kept only if it is its request's first."""
         is_wrong = (token_ids != self.drafts) | has_failed
-        num_wrong = np.cumsum(is_wrong) - is_wrong  # before each place
+        num_wrong = np.cumsum(is_wrong) - is_wrong  # number of wrong places before each place
         owners = np.repeat(np.arange(len(self.first)), np.diff(self.first, append=len(self.slots)))
         kept: npt.NDArray[np.bool_] = (num_wrong == num_wrong[self.first][owners]) & ~(has_failed & (self.places > 0))
         return kept
@@ -82,9 +82,9 @@ def places_of(rows: StepRows, batch: InputBatch) -> Places:
 
 
 def spread(rows: StepRows) -> StepRows:
-    """Return a row of one token for each token of a step: graphs of decodes run them.
+    """Return rows of one token, one for each token of a step, so that a decode graph can run them.
 
-    A token sees those before it: in each layer, all keys of a step are written before any is read.
+    A token attends to those before it, because each layer writes all keys of a step before it reads any.
     """
     counts = rows.num_scheduled
     offsets = np.arange(rows.num_tokens) - np.repeat(rows.first_token, counts)
@@ -100,12 +100,12 @@ def spread(rows: StepRows) -> StepRows:
 
 
 class VerifiedSamples:
-    """See LaunchedSamples: what was sampled in all places of a step.
+    """The samples at all places of a step; see LaunchedSamples.
 
     Args:
-        places: of the step.
-        pieces: their samples.
-        handles: [N], of the requests.
+        places: the places of the step.
+        pieces: the samples of the places, slice by slice.
+        handles: [N], handles of the requests.
     """
 
     def __init__(self, places: Places, pieces: list[DeviceSampled], handles: npt.NDArray[np.uint32]) -> None:
@@ -113,12 +113,12 @@ class VerifiedSamples:
         self.tensors = [tensor for piece in pieces for tensor in piece.tensors]
 
     def read(self, arrays: list[np.ndarray]) -> tuple[npt.NDArray[np.uint32], Sampled]:
-        """Return the requests and the samples of the places that are kept."""
+        """Return handles and samples of the places that are kept."""
         sampled, kept = self._sampled(arrays)
         return self._handles[kept], sampled.select(kept)
 
     def counts(self, arrays: list[np.ndarray]) -> Ints:
-        """Return how many tokens each request [R] has more."""
+        """Return the number of new tokens of each request [R]."""
         _, kept = self._sampled(arrays)
         found: Ints = np.add.reduceat(kept.astype(np.int64), self.places.first)
         return found
@@ -137,7 +137,7 @@ class Verifier:
 
     Args:
         batch: the requests.
-        state: the same on the device.
+        state: the requests' tokens on the device.
         sampler: chooses tokens.
     """
 
@@ -146,7 +146,7 @@ class Verifier:
         self._pending: tuple[VerifiedSamples, Download] | None = None
 
     def sample(self, places: Places, logits_of: Callable[[Ints], torch.Tensor], grammar: GrammarRows | None) -> VerifiedSamples:
-        """Launch what samples in all places; `logits_of(tokens [N])` gives [N, V], which may be written."""
+        """Launch the sampling at all places; `logits_of(tokens [N])` returns logits [N, V], which are overwritten."""
         pieces = []
         for piece in places.pieces():
             logits = logits_of(places.tokens[piece])
@@ -156,11 +156,11 @@ class Verifier:
         return VerifiedSamples(places, pieces, self._batch.handles[places.slots].astype(np.uint32))
 
     def note_launched(self, samples: VerifiedSamples, download: Download) -> None:
-        """Remember the step whose tokens are not counted yet."""
+        """Store the step whose new tokens are not counted yet."""
         self._pending = (samples, download)
 
     def settle(self) -> None:
-        """Count the tokens of the last step with drafts, which has to have ended."""
+        """Wait for the last step with drafts, and count its new tokens."""
         if self._pending is None:
             return
         (samples, download), self._pending = self._pending, None
@@ -168,5 +168,5 @@ class Verifier:
         self._state.take_in(places.slots[places.first], samples.counts(download.wait()))
 
     def forget(self) -> None:
-        """Forget that step: all of its requests are gone."""
+        """Forget the pending step: all of its requests were removed."""
         self._pending = None

@@ -1,4 +1,4 @@
-"""Devices of the worker. `open_device` is the one place that chooses."""
+"""Devices of the worker: cpu, cuda and sim. Only `open_device` chooses between them."""
 
 import os
 from typing import TYPE_CHECKING
@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING
 from tetrad.worker_svc.core.device import Device
 
 if TYPE_CHECKING:
-    # Settings need pydantic; what runs a model by itself (benchmarks/gpu.py) needs none of them.
+    # Settings need pydantic; a program that runs a model without the service (benchmarks/gpu.py) needs no settings.
     from tetrad.worker_svc.config import WorkerSettings
 
 
 def open_device(settings: "WorkerSettings") -> Device:
-    """Return the device that the settings ask for."""
-    # The simulated device starts in a moment because it never imports torch.
+    """Return the device that the settings name."""
+    # The simulated device starts fast because it never imports torch.
     if settings.device == "sim":
         from tetrad.worker_svc.devices.sim import SimDevice
 
         return SimDevice(settings)
-    # OpenMP's threads spin at the end of every parallel region by default. When another process wants a core, the spinning
-    # thread keeps the one that the thread it waits for needs: measured, steps take 20 times as long. The library reads this
+    # By default, OpenMP's threads spin at the end of every parallel region. If another process uses a core, a spinning thread
+    # occupies the core that the awaited thread needs: measured, steps take 20 times as long. The library reads this variable
     # when torch is first imported, which is the next line.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # torch.distributed prints 40 lines for a rank that does not come; our error has its text.
+    # torch.distributed prints 40 lines if a rank does not connect; our error contains its text.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     import torch
 

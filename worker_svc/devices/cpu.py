@@ -1,6 +1,6 @@
-"""CPU device: activations in float32, weights packed once at load, as the files have them.
+"""CPU device: computes activations in float32; weights keep the types of their files and are packed once, at load.
 
-Float32 because most CPUs multiply it fastest; where a bf16 unit exists, float32 is still what parity is promised for.
+Activations are float32 because most CPUs multiply it fastest; on CPUs with a bf16 unit, parity is still promised for float32.
 """
 
 from collections.abc import Callable, Mapping
@@ -61,7 +61,7 @@ log = get_logger()
 
 
 class CpuDevice:
-    """See Device."""
+    """The Device of the host's processor; see Device."""
 
     name = "cpu"
     verifies_drafts = True
@@ -77,7 +77,7 @@ class CpuDevice:
         self._ranks: RankChannels | None = None
 
     def set_up(self) -> None:
-        """Give the calling thread its team of OpenMP threads, for what torch does."""
+        """Set the number of OpenMP threads that torch uses on the calling thread."""
         torch.set_num_threads(self._num_threads)
         log.info("device.ready", device=self.name, threads=self._num_threads, native=self._models.are_native)
 
@@ -117,7 +117,7 @@ class CpuDevice:
         return self._load_decoder(request, report)
 
     def _load_decoder(self, request: LoadRequest, report: Progress, layers: Tapped | None = None) -> LoadedModel:
-        """Load a decoder that a family describes; `layers`: chooses those that hand out hidden states."""
+        """Load a decoder of a described family; `layers` chooses the layers whose hidden states a draft head reads."""
         source = open_weights(request, unpacks=True)
         overridden, config = self._read_config(request, source)
         use, pooling, is_causal = find_use(request, overridden), None, not is_bidirectional(overridden)
@@ -173,19 +173,20 @@ class CpuDevice:
         return overridden, check_config(overridden, self.name)
 
     def _load_foreign(self, request: LoadRequest, config: Mapping[str, Any], report: Progress) -> LoadedModel:
-        """Load a model that no family describes, with transformers' code."""
+        """Load a model of no described family, with transformers' code."""
         _check_quantization(request, config)
         foreign = foreign_model(config, self.name, trusts_code=self._trusts_code)
         self._models.check_torch(request, "A model of transformers")
         return CpuModel(*load_foreign(request, foreign, config, report))
 
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
-        """Return the configured limit, or the smaller of the default one and the share of free memory that activations leave.
+        """Return the configured KV cache size, or by default the smaller of the default size and the free share of memory.
 
-        FailedPrecondition, with the numbers, if the configured limit is more than that share.
+        The free share is `utilization` of the available memory, minus the activations of a step. Raises FailedPrecondition,
+        with the numbers, if the configured size exceeds it.
         """
-        # Per token: residual, fused gate and up, silu and qkv are alive at once; logits are made for few rows, and the sampler
-        # keeps their log-probabilities and, of penalised rows, where each id was seen.
+        # Per token, the residual, the fused gate and up, silu and qkv exist at the same time. Logits are computed for few rows;
+        # the sampler keeps their log-probabilities and, for rows with penalties, the positions of seen token ids.
         activations = max_num_batched_tokens * 16 * model.info.hidden_size * _FLOAT32_BYTES
         logits = 4 * 256 * model.info.vocab_size * _FLOAT32_BYTES
         available = available_memory_bytes()
@@ -197,11 +198,11 @@ class CpuDevice:
         )
 
     def give_back_memory(self) -> None:
-        """Return to the system what the allocator keeps."""
+        """Return the allocator's unused memory to the system."""
         give_back_memory()
 
     def check(self) -> None:
-        """Do nothing: a failed step leaves no mark on a processor."""
+        """Do nothing: a failed step does not affect later steps on a processor."""
 
 
 def _info(request: LoadRequest, config: ModelConfig, weights: WeightLoader, size_bytes: int, stored_type: str) -> ModelInfo:
@@ -244,7 +245,7 @@ def _check_request(request: LoadRequest) -> None:
 
 
 def _check_quantization(request: LoadRequest, config: Mapping[str, Any]) -> None:
-    """Raise ModelError if another quantization is requested than the files have, or than floats can have."""
+    """Raise ModelError unless the requested quantization is that of the files, or int8 for weights that are floats."""
     own = "gguf" if request.path.suffix == ".gguf" else method_of(config.get("quantization_config"))
     if request.quantization not in ("", own or "int8"):
         raise ModelError(

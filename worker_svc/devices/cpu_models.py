@@ -1,7 +1,7 @@
 """CPU models: chooses the program that runs a model on the host, native or torch, and the form of its weights.
 
-The native program runs models whose traits it supports and whose heads fill whole vectors. Torch runs the rest, and all models
-without native kernels and compiler; the kernels are tested against it.
+The native program runs models whose traits it supports and whose heads fill whole vectors. Torch runs all other models, and
+every model if there are no native kernels and no compiler; the kernels are tested against torch.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,22 +57,22 @@ log = get_logger()
 
 
 class HostModel(NamedTuple):
-    """A loaded model, whichever program runs it."""
+    """A loaded model on the host, run by the native program or by torch."""
 
     kv_cache_spec: KvCacheSpec
     weights_size_bytes: int
     make_runner: Callable[[KvLayout], Runner]
     loras: ModelLoras | None = None
     expert_tokens: Sequence[Ints] = ()
-    decoder: Model[Any] | None = None  # as a draft model; None: it cannot be one
+    decoder: Model[Any] | None = None  # used if the model is a draft model; None: it cannot be one
 
 
 class CpuModels:
-    """Builds models on one team of threads.
+    """Builds models that share one team of threads.
 
     Args:
-        settings: which kernels, and the type of keys and values.
-        num_threads: of the native kernels.
+        settings: choose the kernels, and the type of keys and values.
+        num_threads: number of threads of the native kernels.
     """
 
     def __init__(self, settings: WorkerSettings, num_threads: int) -> None:
@@ -86,7 +86,7 @@ class CpuModels:
 
     @property
     def are_native(self) -> bool:
-        """Whether there are native kernels."""
+        """Whether native kernels are available and enabled."""
         return self.team is not None
 
     def build(
@@ -97,14 +97,14 @@ class CpuModels:
         pooling: Pooling | None = None,
         taps: Taps | None = None,
     ) -> HostModel:
-        """Return the model; ModelError if the settings cannot be met.
+        """Return the model; raise ModelError if it cannot run with the settings.
 
         Args:
-            request: which model.
-            config: its description.
-            weights: its tensors.
-            pooling: what pools its hidden states; None: it generates only.
-            taps: see hidden states between its layers; None: nothing does.
+            request: the model and its options.
+            config: the model's description.
+            weights: the model's tensors.
+            pooling: pools the hidden states; None: the model only generates.
+            taps: read hidden states between layers; None: no taps.
         """
         team, reason = self.team, _why_not_native(config, self.team)
         if taps is not None:
@@ -139,7 +139,7 @@ class CpuModels:
         return HostModel(model.kv_cache_spec, size_bytes, runner_of(model, pooling, rows), rows, model.expert_tokens, model)
 
     def build_bidirectional(self, request: LoadRequest, config: ModelConfig, weights: WeightLoader) -> BidirectionalDecoder:
-        """Return a decoder whose tokens see each other; torch runs it. ModelError if the settings cannot be met."""
+        """Return a decoder with bidirectional attention, run by torch; raise ModelError if it cannot run with the settings."""
         refuse_loras(request, "bidirectional decoders")
         self.check_torch(request, "A bidirectional decoder")
         return BidirectionalDecoder(config, _parameters(weights))
@@ -152,15 +152,15 @@ class CpuModels:
         ranks: RankChannels,
         read_lora: LoraReader | None = None,
     ) -> HostModel:
-        """Return one rank's part of a model; ModelError if the settings cannot be met.
+        """Return one rank's part of a model; raise ModelError if it cannot run with the settings.
 
-        The native program computes what it would on one rank, but for what _why_not_in_parts names.
+        The native program runs the same models as on one rank, except for the cases of `_why_not_in_parts`.
 
         Args:
-            request, config: of the whole model.
-            weights: of this rank's part.
-            ranks: that compute the model together.
-            read_lora: reads this rank's part of adapters; None: they are not wanted.
+            request, config: the request and description of the whole model.
+            weights: the tensors of this rank's part.
+            ranks: the connections to the other ranks.
+            read_lora: reads this rank's part of adapters; None: adapters are disabled.
         """
         team = self.team
         reason = _why_not_native(config, team) or _why_not_in_parts(request, config, ranks.shard)
@@ -211,7 +211,7 @@ class CpuModels:
         return HostModel(model.kv_cache_spec, native.weights_size_bytes, make_runner, loras)
 
     def check_torch(self, request: LoadRequest, reason: str) -> None:
-        """Raise ModelError if a model that torch runs, for this reason, is to have what the native kernels alone can do."""
+        """Raise ModelError if the settings need native kernels, for a model that torch has to run for this reason."""
         if self._is_required:
             raise ModelError(f"{reason} is not for the native kernels; run with cpu_kernels auto or torch.")
         if request.quantization == "int8":
@@ -224,11 +224,12 @@ class CpuModels:
             )
 
     def _kv_dtype(self, request: LoadRequest, weights: WeightLoader) -> torch.dtype:
-        """Return the type of keys and values: the configured one, or for "auto" the smallest with a negligible error.
+        """Return the type of keys and values: the configured type, or for "auto" the smallest type with a negligible error.
 
-        Under quantized weights, int8 adds less error than the weights did, unless the keys of some dimensions are far larger
-        than those of their neighbours, with which they share a scale. Biases and norms of keys make such dimensions: a bias of
-        Qwen2.5-0.5B is 480 times the median one, and int8 changes its answers. Those models keep float16.
+        With quantized weights, int8 keys and values add less error than the weights' quantization did. The exception is a key
+        with some dimensions far larger than their neighbours, which share a scale with them. Biases and norms of keys cause
+        such
+        dimensions: a bias of Qwen2.5-0.5B is 480 times the median one, and int8 changes its answers. Those models use float16.
         """
         if self._kv_cache_dtype != "auto":
             return _KV_DTYPES[self._kv_cache_dtype]
@@ -257,7 +258,7 @@ def _native_loras(read: LoraReader | None, request: LoadRequest, team: Team) -> 
 
 
 def runner_of(model: Model[M], pooling: Pooling | None, loras: ModelLoras | None = None) -> Callable[[KvLayout], Runner]:
-    """Return a function that makes a model's runner; `pooling` pools its hidden states, None: it generates only."""
+    """Return a function that creates a model's runner; `pooling` pools the hidden states, None: the model only generates."""
     if pooling is None:
         return partial(ModelRunner, model, loras=loras)
     rows = partial(DecoderPooling, pooling.pooler, pooling.facts, model.normed)
@@ -283,7 +284,7 @@ def _make_linear() -> LinearFactory:
 
 
 def _why_not_native(config: ModelConfig, team: Team | None) -> str:
-    """Return the reason why a model cannot run in the native program; empty: it can."""
+    """Return the reason why a model cannot run in the native program; an empty text if it can."""
     if team is None:
         return "A host without native kernels"
     if config.head_dim % team.library.tetrad_lanes() or config.head_dim > MAX_HEAD_DIM:
@@ -293,7 +294,7 @@ def _why_not_native(config: ModelConfig, team: Team | None) -> str:
 
 
 def _why_not_in_parts(request: LoadRequest, config: ModelConfig, shard: Shard) -> str:
-    """Return what keeps one of several parts of each layer from the native program; empty: nothing."""
+    """Return the reason why a shard of the model cannot run in the native program; an empty text if it can."""
     if shard.size == 1:
         return ""
     if request.expert_parallel:

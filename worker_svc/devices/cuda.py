@@ -1,6 +1,6 @@
-"""CUDA device: one NVIDIA GPU, activations in bfloat16 by default, every step queued and none waited for.
+"""CUDA device: one NVIDIA GPU, with activations in bfloat16 by default; steps are queued without waiting for the GPU.
 
-Unsupported cases are refused before anything is loaded: no GPU, one that is too old, a model that does not fit.
+Unsupported cases are refused before anything is loaded: no GPU, a GPU that is too old, a model that does not fit.
 """
 
 import gc
@@ -57,7 +57,7 @@ from tetrad.worker_svc.model_facts.traits import traits_of
 from tetrad.worker_svc.models.bidirectional import BidirectionalDecoder
 
 LEAST_CAPABILITY = (8, 0)
-"""Ampere: the first with bfloat16."""
+"""Smallest supported compute capability: Ampere, the first with bfloat16."""
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _DEFAULT_DTYPE = "bfloat16"
@@ -81,22 +81,22 @@ class CudaModel:
         pooling: Pooling | None = None,
     ) -> None:
         self._model, self._accelerator, self._offload, self._pooling = model, accelerator, offload, pooling
-        # A graph gives logits, which a model that only pools has no use for.
+        # A graph computes logits, which a model that only pools does not use.
         self._use_graphs = use_graphs and (pooling is None or pooling.facts.generates)
         self._weights = Offload(accelerator, tensors_in((model, loras, pooling)))
         self.info, self.loras = info, loras
 
     @property
     def weights_on_device_bytes(self) -> int:
-        """Memory of the weights that are not offloaded, and of the buffers for those that are."""
+        """The bytes of device memory for weights: those that are not offloaded, and the buffers for those that are."""
         return self.info.weights_size_bytes - self._offload.freed_bytes
 
     def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
-        """Return the shape of the KV cache."""
+        """Return the groups of the KV cache."""
         return self._model.kv_cache_spec.kv_groups(block_size)
 
     def make_runner(self, layout: KvLayout) -> CudaModelRunner:
-        """Allocate the KV cache and return the runner; FailedPrecondition if there is no memory for it."""
+        """Allocate the KV cache and return the runner; raise FailedPrecondition if memory is too small for the cache."""
         needed = layout.num_blocks * self._model.kv_cache_spec.block_size_bytes(layout.block_size)
         free, total = self._accelerator.memory()
         if needed > free:
@@ -118,16 +118,16 @@ class CudaModel:
         self._weights.sleep()
 
     def wake_up(self) -> None:
-        """Move them back; FailedPrecondition, with the numbers, if the device has no room."""
+        """Move the weights back to the device; raise FailedPrecondition, with the numbers, if it has too little free memory."""
         wake_weights(self._weights, self._accelerator)
 
     def worst_case_bytes(self, max_num_batched_tokens: int) -> int:
-        """Return the memory that the largest step takes beyond weights and KV cache."""
+        """Return the bytes that the largest step needs in addition to weights and KV cache."""
         asked = largest_asked(self.info.pooling)
         return worst_case_bytes(self._model, self._accelerator, max_num_batched_tokens, self.loras, self._pooling_rows(), asked)
 
     def _pooling_rows(self) -> Callable[[InputBatch], DevicePoolingRows] | None:
-        """Return what makes the part of a runner that pools; None: the model generates only."""
+        """Return a function that creates the runner's pooling part; None if the model only generates."""
         if self._pooling is None:
             return None
         pooler, facts = self._pooling.pooler, self._pooling.facts
@@ -135,11 +135,11 @@ class CudaModel:
 
 
 class CudaDevice:
-    """See Device.
+    """The Device of one GPU; see Device.
 
     Args:
-        settings: of the worker.
-        open_accelerator: opens the GPU; tests give one on host memory.
+        settings: the worker's settings.
+        open_accelerator: opens the GPU; tests pass a function that opens an accelerator in host memory.
     """
 
     name = "cuda"
@@ -158,7 +158,7 @@ class CudaDevice:
         self._accelerator: Accelerator | None = None
 
     def set_up(self) -> None:
-        """Make the GPU the calling thread's."""
+        """Open the GPU for the calling thread."""
         self._accelerator = self._open()
         free, total = self._accelerator.memory()
         log.info("device.ready", device=self.name, free_gib=round(free / _GIB, 1), total_gib=round(total / _GIB, 1))
@@ -240,9 +240,10 @@ class CudaDevice:
         return CudaEncoder(*parts, accelerator)
 
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
-        """Return the memory that `utilization` of the card leaves beside weights, the largest step and other processes.
+        """Return the bytes for KV blocks: kv_cache_memory_gib if it is set, otherwise all that is free.
 
-        FailedPrecondition, with the numbers, if that is nothing, or less than kv_cache_memory_gib; else that if it is set.
+        Free are `utilization` of the device's memory, minus weights, the largest step and other processes. Raises
+        FailedPrecondition, with the numbers, if nothing is free, or less than kv_cache_memory_gib.
         """
         assert isinstance(model, CudaModel | CudaEncoder)
         accelerator = self._ready()
@@ -259,15 +260,15 @@ class CudaDevice:
         return kv_cache_bytes(self._kv_cache_gib, available, default_bytes=available, why=why)
 
     def give_back_memory(self) -> None:
-        """Return to the device what torch keeps of it."""
+        """Return torch's unused device memory to the device."""
         self._ready().give_back_memory()
 
     def check(self) -> None:
-        """Wait for the GPU; it answers every call with the same error once a kernel has failed."""
+        """Wait for the GPU; raises the GPU's error if a kernel has failed, since every later call then fails too."""
         self._ready().check()
 
     def _build(self, config: ModelConfig, linears: DeviceParameters, dtype: torch.dtype, offload: WeightOffload) -> DeviceModel:
-        """Return the kernels' program if it computes the model, else torch's."""
+        """Return the decoder with this project's kernels if it supports the model, otherwise the one that torch runs."""
         large_heads = [f"heads of {config.head_dim}"] if config.head_dim > MAX_HEAD_DIM else []
         beyond = ", ".join([*sorted(traits_of(config) - TRAITS), *large_heads])
         if not beyond:
@@ -281,9 +282,9 @@ class CudaDevice:
             raise ModelError(f"cpu_offload_gb is not supported for {model}; it takes 0.")
 
     def _cache_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """Return the type of keys and values under activations of a type."""
+        """Return the type of keys and values for activations of type `dtype`."""
         if self._kv_cache_dtype == "fp8":
-            # Triton has the more exact of the two from Ada on.
+            # Triton supports e4m3, the more exact of the two types, from Ada on.
             return torch.float8_e4m3fn if self._ready().has_fp8 else torch.float8_e5m2
         return _DTYPES.get(self._kv_cache_dtype, dtype)
 
@@ -294,7 +295,7 @@ class CudaDevice:
 
 @contextmanager
 def _whole_model(request: LoadRequest, accelerator: Accelerator, total_bytes: int) -> Iterator[None]:
-    """Raise ModelError, with the numbers, if the device has no room for a model whose files have so many bytes."""
+    """Raise ModelError, with the numbers, if the device has too little memory for a model with `total_bytes` of files."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -313,7 +314,7 @@ def _loras_of(request: LoadRequest, config: ModelConfig, accelerator: Accelerato
 
 
 def check_gpu() -> None:
-    """ModelError, in one line, if there is no GPU that can be used."""
+    """Raise ModelError, with a message of one line, if there is no usable GPU."""
     if torch.version.hip is not None:
         raise ModelError(
             f"The cuda device does not run on AMD GPUs: this torch, {torch.__version__}, is built for ROCm. Install one built "

@@ -1,4 +1,4 @@
-"""CUDA encoder: an encoder, or a decoder that sees in both directions, in device memory. A LoadedModel without a KV cache."""
+"""CUDA encoder: the LoadedModel of an encoder, or of a decoder with bidirectional attention, in device memory; no KV cache."""
 
 import numpy as np
 import torch
@@ -16,12 +16,12 @@ from tetrad.worker_svc.runner.encoder_runner import EncoderRunner
 
 
 class CudaEncoder:
-    """See LoadedModel.
+    """The LoadedModel of an encoder on the device; see LoadedModel.
 
     Args:
-        encoder: on the device.
-        pooling: on the device.
-        info: of the model.
+        encoder: the encoder, in device memory.
+        pooling: the pooler, in device memory.
+        info: facts about the model.
         accelerator: the device.
     """
 
@@ -32,15 +32,15 @@ class CudaEncoder:
 
     @property
     def weights_on_device_bytes(self) -> int:
-        """Memory of the weights."""
+        """The bytes of device memory for weights."""
         return self.info.weights_size_bytes
 
     def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:  # noqa: ARG002 - as LoadedModel
-        """Return no group: nothing is cached."""
+        """Return no groups: an encoder has no KV cache."""
         return ()
 
     def make_runner(self, layout: KvLayout) -> EncoderRunner:
-        """Return what runs steps; nothing is allocated."""
+        """Return a runner; nothing is allocated."""
         answers = DeviceAnswers(self._accelerator)
         return EncoderRunner(self._encoder, self._pooling.pooler, self._pooling.facts, layout, answers)
 
@@ -49,12 +49,12 @@ class CudaEncoder:
         self._weights.sleep()
 
     def wake_up(self) -> None:
-        """Move them back; FailedPrecondition, with the numbers, if the device has no room."""
+        """Move the weights back to the device; raise FailedPrecondition, with the numbers, if it has too little free memory."""
         wake_weights(self._weights, self._accelerator)
 
     @torch.inference_mode()
     def worst_case_bytes(self, max_num_batched_tokens: int) -> int:
-        """Return the memory that the largest step takes beyond the weights: of the longest prompts, as many as fit."""
+        """Return the bytes that the largest step needs in addition to the weights: as many of the longest prompts as fit."""
         longest = min(self.info.max_position_embeddings, max_num_batched_tokens)
         prompts = [np.zeros(longest, np.int64)] * (max_num_batched_tokens // longest)
         packed = PackedPrompts.of(prompts, [None] * len(prompts))
@@ -62,10 +62,10 @@ class CudaEncoder:
 
 
 def device_encoder(accelerator: Accelerator) -> BuildEncoder:
-    """Return what builds an encoder on a device."""
+    """Return a function that builds an encoder on a device."""
     groups_of = PackedPrompts.groups_of_similar_length
     return lambda facts, tensors, _: Encoder(facts, tensors, PlainLinear, accelerator.upload, groups_of)
 
 
 def _forget(hidden: torch.Tensor) -> None:
-    """Drop a step's hidden states."""
+    """Discard a step's hidden states."""

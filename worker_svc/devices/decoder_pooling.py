@@ -21,9 +21,9 @@ from tetrad.worker_svc.layers.pooling_heads import Layer
 from tetrad.worker_svc.model_facts.config import ModelConfig
 
 _PROCESS_TAG = 151651
-"""Token behind each step that Qwen's process reward models judge (vLLM's default)."""
+"""Id of the token after each step that Qwen's process reward models rate (vLLM's default)."""
 _NAMED_POOLING: Mapping[str, PoolingType] = {"last": "LAST", "avg": "MEAN", "mean": "MEAN", "cls": "CLS"}
-"""Pooling of configs of bidirectional decoders."""
+"""Pooling types by the value of "pooling" in configs of bidirectional decoders."""
 _FROM_TWO = "from_2_way_softmax"
 TASKS_OF_CLASSIFIERS: Mapping[str, tuple[Task, ...]] = {
     "classify": ("classify", "token_classify"),
@@ -34,7 +34,7 @@ TASKS_OF_CLASSIFIERS: Mapping[str, tuple[Task, ...]] = {
 
 
 def pooler_config_of(request: LoadRequest, config: Mapping[str, Any], use: PoolingUse) -> PoolerConfig:
-    """Return how a decoder pools: as its files say, and over them the request."""
+    """Return a decoder's pooler configuration: that of its files, with the overrides of the request."""
     named = str(config.get("pooling", "last"))
     if named not in _NAMED_POOLING:
         raise ModelError(f"config.json: pooling {named[:80]!r} is not supported; supported: {', '.join(_NAMED_POOLING)}.")
@@ -59,12 +59,12 @@ def decoder_pooling(
     """Return a decoder's pooler.
 
     Args:
-        request: which model.
-        config: of config.json.
-        facts: of the decoder.
-        use: what it pools.
-        pools: how.
-        weights: of its files, on the device of its hidden states.
+        request: the model and its options.
+        config: the values of config.json.
+        facts: the decoder's description.
+        use: the purpose of the pooling.
+        pools: the pooler configuration.
+        weights: the tensors of the files, on the device of the hidden states.
         is_causal: see PoolingFacts.
     """
     if use.kind == "embed":
@@ -91,7 +91,7 @@ def _linear(weights: FloatWeights, name: str, num_outputs: int, num_inputs: int)
 def _from_tokens(
     path: Path, config: Mapping[str, Any], facts: ModelConfig, weights: FloatWeights
 ) -> tuple[list[Layer], tuple[str, ...]]:
-    """Return a classifier made of the output layer's rows of some tokens, as vLLM's classifier_from_token."""
+    """Return a classifier made of some tokens' rows of the output layer, like vLLM's classifier_from_token."""
     tokens = config["classifier_from_token"]
     if not isinstance(tokens, list) or not tokens or not all(isinstance(each, str) for each in tokens):
         raise ModelError(f"config.json: classifier_from_token must be a list of tokens, got {str(tokens)[:80]!r}.")
@@ -100,7 +100,7 @@ def _from_tokens(
         raise ModelError(f"config.json: classifier_from_token of {len(tokens)} tokens with method {method[:80]!r} is unknown.")
     ids = _token_ids(path, tokens)
     name = "lm_head.weight" if weights.has("lm_head.weight") else "model.embed_tokens.weight"
-    # The decoder has counted them, if they are its embedding.
+    # If these rows are also the decoder's embedding, its loading has counted their parameters.
     matrix = weights.get_stored(name, (facts.vocab_size, facts.hidden_size), num_parameters=0)
     rows = matrix[ids].float().to(weights.device)
     if method == _FROM_TWO:
@@ -113,7 +113,7 @@ def _token_ids(path: Path, tokens: list[str]) -> list[int]:
     if tokenizer is None:
         raise ModelError("classifier_from_token needs a tokenizer.json beside the weights.")
     vocabulary = tokenizer.get("model", {}).get("vocab", {})
-    if isinstance(vocabulary, list):  # of a unigram model: [token, score], in the order of ids
+    if isinstance(vocabulary, list):  # a unigram model's list of [token, score], in the order of ids
         vocabulary = {entry[0]: index for index, entry in enumerate(vocabulary)}
     known = vocabulary | {each["content"]: each["id"] for each in tokenizer.get("added_tokens", ())}
     missing = [token for token in tokens if token not in known]

@@ -1,4 +1,4 @@
-"""Draft heads: loads what drafts from a model's hidden states on the cpu device: an EAGLE-3 head, or the model's own MTP layer.
+"""Draft heads: loads heads that draft from a model's hidden states on the cpu device: EAGLE-3, or the model's own MTP layer.
 
 A head is a Drafter (drafted_model.py). Its weights are float32, and torch runs it.
 """
@@ -34,12 +34,12 @@ _OWN_EMBEDDINGS = "model.embed_tokens.weight"
 
 
 class HeadDrafter:
-    """See Drafter.
+    """A Drafter with a draft head; see Drafter.
 
     Args:
-        head: proposes.
-        weights_size_bytes: of its weights.
-        states_of: what the target hands out, from its last hidden states.
+        head: the draft head.
+        weights_size_bytes: size of the head's weights.
+        states_of: returns the head's input states for the target's last hidden states.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class HeadDrafter:
         self.weights_size_bytes, self.kv_cache_spec = weights_size_bytes, head.kv_cache_spec
 
     def check_layout(self, layout: KvLayout) -> None:
-        """Do nothing: beyond its positions a head proposes nothing."""
+        """Do nothing: a head makes no proposals beyond its largest position."""
 
     def runner(self, runner: ModelRunner[Any], cache: KvCache) -> Runner:
         """See Drafter."""
@@ -60,15 +60,15 @@ class HeadDrafter:
 def load_eagle3(
     path: Path, facts: Eagle3Config, report: Progress, *, embed: Lookup, hidden_size: int, num_layers: int
 ) -> tuple[Eagle3Head, int]:
-    """Return an EAGLE-3 head and the bytes of its weights; ModelError if its files are not those of its config.
+    """Return an EAGLE-3 head and the bytes of its weights; raise ModelError if the files do not match the config.
 
     Args:
         path: directory of the head.
-        facts: of its config.
-        report: progress.
-        embed: the target's embeddings, for heads that have none.
-        hidden_size: of the target.
-        num_layers: of the target that hand out hidden states.
+        facts: the head's config.
+        report: receives the progress.
+        embed: the target's embeddings, for heads without their own.
+        hidden_size: the target's hidden size.
+        num_layers: number of the target's layers whose hidden states the head reads.
     """
     source = _eagle3_source(path)
     weights = WeightLoader(source, report)
@@ -81,13 +81,13 @@ def load_eagle3(
         )
     draft_ids = _draft_ids(weights, facts)
     head = Eagle3Head(facts, _parameters(weights), embed, num_layers * hidden_size, draft_ids)
-    weights.check_all_read(config.architecture, without_effect=("t2d",))  # d2t says the same
+    weights.check_all_read(config.architecture, without_effect=("t2d",))  # d2t has the same content
     return head, weights.num_parameters * _FLOAT32_BYTES
 
 
 @torch.inference_mode()
 def load_mtp(request: LoadRequest, report: Progress) -> tuple[MtpHead, int]:
-    """Return a model's MTP head and the bytes of its weights; ModelError if the model has none."""
+    """Return a model's MTP head and the bytes of its weights; raise ModelError if the model has no MTP layer."""
     source = open_weights(request, unpacks=True)
     values = apply_overrides(source.config, request.hf_overrides_json)
     config = supported_config(values)
@@ -103,14 +103,14 @@ def load_mtp(request: LoadRequest, report: Progress) -> tuple[MtpHead, int]:
 
 
 def _eagle3_source(path: Path) -> RenamedSource:
-    """Return the head's files by canonical names: its layer is called midlayer, or layers.0 in newer files."""
+    """Return the head's tensors under canonical names: the files call its layer midlayer, newer files layers.0."""
     source = DirectorySource(path)
     layer = "midlayer." if source.has("midlayer.hidden_norm.weight") else "layers.0."
     return RenamedSource(source, (("model.layers.0.", layer), ("model.", "")))
 
 
 def _draft_ids(weights: WeightLoader, facts: Eagle3Config) -> torch.Tensor | None:
-    """Return the target's numbers of the tokens that the head may propose: files have how far they are from the head's own."""
+    """Return the target's ids of the head's tokens; None if they are the same. Files store the offset from the head's ids."""
     size = facts.draft_vocab_size
     if not weights.has("d2t"):
         if size < facts.decoder.vocab_size:

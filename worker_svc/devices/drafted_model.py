@@ -1,6 +1,6 @@
 """Drafted model: a LoadedModel on the CPU with a drafter that proposes its next tokens.
 
-Both have keys and values of their own under the same block ids, so a block takes the memory of both.
+Model and drafter have separate keys and values under the same block ids, so a block takes the memory of both.
 """
 
 from dataclasses import replace
@@ -17,29 +17,29 @@ from tetrad.worker_svc.runner.model_runner import ModelRunner
 
 
 class Drafter(Protocol):
-    """Proposes the tokens of a model."""
+    """The loaded draft model or draft head of a model, which proposes the model's next tokens."""
 
     @property
     def weights_size_bytes(self) -> int:
-        """Memory of its weights."""
+        """The size of the drafter's weights in bytes."""
 
     @property
     def kv_cache_spec(self) -> KvCacheSpec:
-        """The shape of its KV cache."""
+        """The shape of the drafter's KV cache."""
 
     def check_layout(self, layout: KvLayout) -> None:
-        """Raise FailedPrecondition if it cannot draft for sequences of this layout."""
+        """Raise FailedPrecondition if the drafter cannot draft for sequences of this layout."""
 
     def runner(self, runner: ModelRunner[Any], cache: KvCache) -> Runner:
-        """Return a runner that wraps the model's and also proposes tokens, with a KV cache of its own."""
+        """Return a runner that wraps `runner` and also proposes tokens; `cache` is the drafter's KV cache."""
 
 
 class DraftModel:
-    """A smaller model; see Drafter.
+    """A Drafter with a smaller model; see Drafter.
 
     Args:
         model: the draft model.
-        host: its computation on the CPU.
+        host: the same model, with its program on the CPU.
     """
 
     def __init__(self, model: LoadedModel, host: HostModel) -> None:
@@ -47,7 +47,7 @@ class DraftModel:
         self.kv_cache_spec, self.weights_size_bytes = host.kv_cache_spec, model.info.weights_size_bytes
 
     def check_layout(self, layout: KvLayout) -> None:
-        """Raise FailedPrecondition if sequences may be longer than the model's positions."""
+        """Raise FailedPrecondition if sequences can be longer than the draft model's largest position."""
         longest = self._model.info.max_position_embeddings
         if layout.max_model_len > longest:
             raise FailedPrecondition(
@@ -61,10 +61,10 @@ class DraftModel:
 
 
 class DraftedModel:
-    """See LoadedModel.
+    """The LoadedModel of a target model and its drafter; see LoadedModel.
 
     Args:
-        target: the model that samples; all its layers see all tokens.
+        target: the model that samples; all its layers have full attention.
         drafter: proposes tokens.
     """
 
@@ -75,12 +75,15 @@ class DraftedModel:
         self.expert_tokens = target.expert_tokens if isinstance(target, CountsExperts) else ()
 
     def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
-        """Return the target's group; a block has the bytes of both."""
+        """Return the target's group; the size of a block is the sum of the target's and the drafter's blocks."""
         [group], drafts = self._target.kv_groups(block_size), self._drafter.kv_cache_spec.block_size_bytes(block_size)
         return (replace(group, block_size_bytes=group.block_size_bytes + drafts),)
 
     def make_runner(self, layout: KvLayout) -> Runner:
-        """Allocate both KV caches; FailedPrecondition if there is no memory, or sequences are too long for the drafter."""
+        """Allocate both KV caches and return the drafter's runner, which wraps the target's.
+
+        Raises FailedPrecondition if memory is too small, or sequences can be too long for the drafter.
+        """
         self._drafter.check_layout(layout)
         check_host_cache(layout, self.kv_groups(layout.block_size)[0].block_size_bytes)
         runner = self._target.make_runner(layout)
@@ -97,11 +100,11 @@ class DraftedModel:
         """Do nothing: the weights are in host memory already."""
 
     def wake_up(self) -> None:
-        """Do nothing."""
+        """Do nothing: the weights have not moved."""
 
 
 def check_same_vocabulary(target: LoadedModel, vocab_size: int) -> None:
-    """ModelError unless a drafter has as many tokens as the target."""
+    """Raise ModelError unless the drafter's vocabulary has the same size as the target's."""
     if target.info.vocab_size != vocab_size:
         raise ModelError(
             f"Target and draft model should have the same vocabulary size. The target has {target.info.vocab_size} tokens, "
@@ -110,7 +113,7 @@ def check_same_vocabulary(target: LoadedModel, vocab_size: int) -> None:
 
 
 def check_sees_all(name: str, model: LoadedModel) -> None:
-    """ModelError if some layers of a model, the target or the draft model, have windows or states."""
+    """Raise ModelError if a model, the target or the draft model, pools or has layers with sliding windows or states."""
     groups = model.kv_groups(16)
     if model.info.pooling is not None:
         raise ModelError("speculative_config.model: both models must be decoders that generate.")

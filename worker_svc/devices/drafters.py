@@ -1,4 +1,4 @@
-"""Drafters: loads a model on the cpu device together with what proposes its tokens, by the method of speculative_config."""
+"""Drafters: loads a model on the cpu device together with the drafter that speculative_config names."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ from tetrad.worker_svc.models.host import HostDecoder
 log = get_logger()
 
 Tapped = Callable[[ModelConfig], LayerTaps]
-"""Chooses the layers of a model that hand out hidden states."""
+"""Function that chooses the layers of a model whose hidden states a draft head reads."""
 _NOT_DECODERS = "speculative_config.model: both models must be decoders that generate."
 
 
@@ -29,8 +29,8 @@ class DrafterLoader:
     """Loads models with drafters.
 
     Args:
-        load_model: loads a model alone.
-        load_decoder: loads a decoder that a family describes, of which some layers hand out hidden states.
+        load_model: loads a model without a drafter.
+        load_decoder: loads a decoder of a described family; a draft head reads hidden states of some layers.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class DrafterLoader:
         self._load_model, self._load_decoder = load_model, load_decoder
 
     def load(self, request: LoadRequest, report: Progress) -> DraftedModel:
-        """Load a model and its drafter; ModelError if they cannot work together."""
+        """Load a model and its drafter; raise ModelError if they do not fit together."""
         alone = replace(request, draft_method="", draft_path=None)
         if request.draft_method == "mtp":
             target, drafter = self._with_mtp(alone, report)
         else:
             assert request.draft_path is not None
             load = self._with_eagle3 if request.draft_method == "eagle3" else self._with_model
-            target, drafter = load(alone, LoadRequest(str(request.draft_path), request.draft_path), report)  # as it is stored
+            target, drafter = load(alone, LoadRequest(str(request.draft_path), request.draft_path), report)  # as stored
         log.info("model.drafts", method=request.draft_method, weights_size_bytes=drafter.weights_size_bytes)
         return DraftedModel(target, drafter)
 
@@ -63,7 +63,7 @@ class DrafterLoader:
         return target, DraftModel(drafter, drafter.host)
 
     def _with_eagle3(self, request: LoadRequest, head_files: LoadRequest, report: Progress) -> tuple[LoadedModel, Drafter]:
-        """Load a model whose layers hand out hidden states, and the EAGLE-3 head that reads them."""
+        """Load a model, and the EAGLE-3 head that reads hidden states of its layers."""
         facts, chosen = eagle3_config(read_model_config(head_files.path)), list[LayerTaps]()
 
         def tapped(config: ModelConfig) -> LayerTaps:
@@ -85,7 +85,7 @@ class DrafterLoader:
         return target, HeadDrafter(head, size_bytes, lambda _: taps.take())
 
     def _with_mtp(self, request: LoadRequest, report: Progress) -> tuple[LoadedModel, Drafter]:
-        """Load a model and its own layer that predicts further tokens."""
+        """Load a model and its own MTP layer, which predicts further tokens."""
         if request.random_weights:
             raise ModelError("speculative_config.method 'mtp' needs the model's files; random weights have no such layer.")
         head, size_bytes = load_mtp(request, report)
@@ -95,7 +95,7 @@ class DrafterLoader:
         return target, HeadDrafter(head, size_bytes, decoder.normed)
 
     def _described(self, request: LoadRequest, report: Progress, tapped: Tapped | None) -> CpuModel:
-        """Load the target of a head: a decoder that a family describes, all of whose layers see all tokens."""
+        """Load the target of a head: a decoder of a described family with full attention in all layers."""
         if request.path.is_dir():
             config = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
             if is_encoder(config) or find_family(architecture_of(config)) is None:

@@ -1,4 +1,4 @@
-"""Encoder model: loads an encoder with its pooler, and is the CPU device's LoadedModel of it."""
+"""Encoder model: loads an encoder with its pooler, and defines the CPU device's LoadedModel of an encoder."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -29,7 +29,7 @@ from tetrad.worker_svc.runner.encoder_runner import EncoderRunner
 _HOST = torch.device("cpu")
 _LEAST_FIXED_SIZE = 256
 _POOLED = ("Bert", "NomicBert", "Gte", "New")
-"""Families whose classifier reads BERT's pooler."""
+"""Families whose classifier reads the output of BERT's pooler layer."""
 _WITHOUT_EFFECT = (
     "position_ids",
     "pooler.dense.weight",
@@ -42,11 +42,11 @@ _WITHOUT_EFFECT = (
     "decoder.",
     "head.",
 )
-"""Parts of the names of tensors that serve training, or heads that no task here reads."""
+"""Parts of the names of unused tensors: those for training, and heads of tasks that are not supported."""
 
 
 class EncoderParts(NamedTuple):
-    """A loaded encoder."""
+    """A loaded encoder, its pooler and its facts."""
 
     encoder: PackedEncoder
     pooling: Pooling
@@ -54,7 +54,7 @@ class EncoderParts(NamedTuple):
 
 
 BuildEncoder = Callable[[EncoderConfig, EncoderWeights, PoolerConfig], PackedEncoder]
-"""(its facts, its tensors, how it pools) -> the program that runs it."""
+"""Function (description, tensors, pooler configuration) -> the program that runs the encoder."""
 
 
 class EncoderModel:
@@ -65,7 +65,7 @@ class EncoderModel:
         self.info, self.loras = info, None
 
     def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:  # noqa: ARG002 - as LoadedModel
-        """Return no group: nothing is cached."""
+        """Return no groups: an encoder has no KV cache."""
         return ()
 
     def make_runner(self, layout: KvLayout) -> EncoderRunner:
@@ -73,14 +73,14 @@ class EncoderModel:
         return EncoderRunner(self._encoder, self._pooling.pooler, self._pooling.facts, layout)
 
     def sleep(self) -> None:
-        """Do nothing: host memory is where the weights are."""
+        """Do nothing: the weights are already in host memory."""
 
     def wake_up(self) -> None:
-        """Do nothing."""
+        """Do nothing: the weights have not moved."""
 
 
 def host_encoder(request: LoadRequest, team: Team | None) -> BuildEncoder:
-    """Return what builds an encoder on the host; `team` runs the native kernels, None: torch computes."""
+    """Return a function that builds an encoder on the host; `team` runs the native kernels, None: torch runs the encoder."""
 
     def build(facts: EncoderConfig, tensors: EncoderWeights, pools: PoolerConfig) -> PackedEncoder:
         if team is None:
@@ -92,7 +92,7 @@ def host_encoder(request: LoadRequest, team: Team | None) -> BuildEncoder:
 
 
 def check_options(request: LoadRequest) -> None:
-    """Raise ModelError for an option that encoders do not have."""
+    """Raise ModelError for an option that encoders do not support."""
     refuse_loras(request, "encoders")
     if request.runner == "generate" or request.convert not in ("auto", "none"):
         option = "runner generate" if request.runner == "generate" else f"convert {request.convert[:80]}"
@@ -112,16 +112,16 @@ def load_encoder(
     device: torch.device = _HOST,
     dtype: torch.dtype = torch.float32,
 ) -> EncoderParts:
-    """Return an encoder with its weights and its pooler; ModelError if the files cannot be served.
+    """Return an encoder with its weights and its pooler; raise ModelError if the files cannot be served.
 
     Args:
-        request: which model.
-        config: of config.json.
-        weights: of its files.
-        build: builds the program that runs it.
-        stored_type: of most weights.
-        device: of all tensors.
-        dtype: of the encoder's weights; those of the pooler are float32.
+        request: the model and its options.
+        config: the values of config.json.
+        weights: the tensors of the files.
+        build: builds the program that runs the encoder.
+        stored_type: type of most weights in the files, for the model's facts.
+        device: device of all tensors.
+        dtype: type of the encoder's weights; the pooler's weights are float32.
     """
     facts = read_encoder_config(config)
     pools = override_pooler(read_pooler_config(request.path, config, "CLS"), request.pooler_config_json)
@@ -147,7 +147,10 @@ def load_encoder(
 
 
 def _takes_fixed(facts: EncoderConfig, pools: PoolerConfig) -> bool:
-    """Return whether fixed point is precise enough and pays: for embeddings of length 1, which it changes by less than 1e-4."""
+    """Return whether to compute in fixed point: for embeddings of length 1, it changes values by less than 1e-4.
+
+    Small hidden sizes gain no speed from it.
+    """
     is_classifier = facts.is_sequence_classifier or facts.is_token_classifier
     return not is_classifier and pools.embeds_normalized and facts.hidden_size >= _LEAST_FIXED_SIZE
 
@@ -158,7 +161,7 @@ def _pooling(
     if facts.is_sequence_classifier or facts.is_token_classifier:
         task: Task = "classify" if facts.is_sequence_classifier else "token_classify"
         classifier = Classifier.of(config, _classifier(facts, weights, prefix), facts.labels, (task,))
-        # A classifier's own layers read the first token, whatever modules.json says of embeddings.
+        # A classifier's own layers read the first token; modules.json is about embeddings.
         pooling: PoolingType = "MEAN" if facts.classifies_mean else "CLS"
         return class_pooling(replace(pools, pooling=pooling), classifier, is_causal=False)
     if facts.architecture == COLBERT:
@@ -170,7 +173,7 @@ def _pooling(
 
 
 def _classifier(facts: EncoderConfig, weights: FloatWeights, prefix: str) -> list[Layer]:
-    """Return the layers from a row to the logits, as transformers' classes of the family have them."""
+    """Return the layers from a hidden state to the logits, as in transformers' classes of the family."""
     hidden, num_labels = facts.hidden_size, len(facts.labels)
 
     def linear(name: str, num_outputs: int) -> Layer:

@@ -1,4 +1,4 @@
-"""Foreign model: loads a model that no family describes, with transformers' modelling code, for the cpu device."""
+"""Foreign model: loads a model of no described family, with transformers' modelling code, for the cpu device."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,12 +27,12 @@ log = get_logger()
 def load_foreign(
     request: LoadRequest, foreign: Foreign, config: Mapping[str, Any], report: Progress
 ) -> tuple[HostModel, ModelInfo]:
-    """Return a model with its weights in float32; ModelError if its files are wrong, or if it cannot be served.
+    """Return a model with its weights in float32; raise ModelError if its files are wrong or it cannot be served.
 
     Args:
-        request: which model.
-        foreign: whose code runs it.
-        config: of its config.json, with overrides.
+        request: the model and its options.
+        foreign: the transformers code that runs the model.
+        config: the values of config.json, with overrides.
         report: called once, when the weights are loaded.
     """
     refuse_loras(request, "models that run through transformers")
@@ -73,13 +73,13 @@ def _pooling(request: LoadRequest, config: Mapping[str, Any], hidden_size: int) 
 def _own_config(foreign: Foreign, config: Mapping[str, Any]) -> Mapping[str, Any]:
     if not foreign.is_inside:
         return config
-    # Whether output layer and embedding are one is the whole model's to say.
+    # The whole model's config says whether the output layer is tied to the embedding.
     tied = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
     return {**config["text_config"], **tied}
 
 
 def _tensors(foreign: Foreign, source: WeightSource) -> dict[str, torch.Tensor]:
-    """Return the tensors of the files by the names that transformers knows."""
+    """Return the tensors of the files under transformers' names."""
     if foreign.is_inside:
         text_part = TextPartSource(source, TEXT_PARTS)
         return {name: text_part.load_stored(name) for name in text_part.names()}

@@ -1,4 +1,4 @@
-"""KV memory: the share of a device's free memory for the KV cache, by the setting kv_cache_memory_gib."""
+"""KV memory: computes the size of the KV cache from the device's free memory and the setting kv_cache_memory_gib."""
 
 from tetrad.services.errors import FailedPrecondition
 
@@ -6,14 +6,14 @@ _GIB = 1 << 30
 
 
 def kv_cache_bytes(wanted_gib: float | None, free_bytes: int, *, default_bytes: int, why: str) -> int:
-    """Return the bytes for KV blocks: what is wanted, or by default at most `default_bytes` of what is free.
+    """Return the bytes for KV blocks: `wanted_gib`, or by default the smaller of `default_bytes` and `free_bytes`.
 
-    FailedPrecondition, with both figures, if more is wanted than is free.
+    Raises FailedPrecondition, with both figures, if `wanted_gib` exceeds `free_bytes`.
 
     Args:
-        wanted_gib: kv_cache_memory_gib; None: it is not set.
-        free_bytes: what KV blocks could take.
-        why: what makes it so many, for the error.
+        wanted_gib: kv_cache_memory_gib; None: not set.
+        free_bytes: memory that is free for KV blocks; may be negative.
+        why: how `free_bytes` was determined, for the error message.
     """
     if wanted_gib is None:
         return max(0, min(default_bytes, free_bytes))

@@ -1,7 +1,7 @@
 """LoRA on several ranks: reads one rank's part of an adapter, which is cut like the linear layers that it changes.
 
-Every rank reads the whole adapter and checks it against the whole model, so all ranks accept or refuse it alike; a stage then
-keeps the modules of its layers, and a shard its rows of B or its columns of A.
+Every rank reads the whole adapter and checks it against the whole model, so that all ranks accept or refuse it together. A
+stage then keeps the modules of its layers, and a shard keeps its rows of B or its columns of A.
 """
 
 import re
@@ -28,7 +28,7 @@ _LAYER = re.compile(r"^model\.layers\.(\d+)(?=\.)")
 
 
 def whole_reader(config: ModelConfig, limits: LoraLimits) -> LoraReader:
-    """Return the reader of a model's adapters on one rank."""
+    """Return the function that reads whole adapters of a model, for a model on one rank."""
     return partial(read_lora, names=config.tensors, max_rank=limits.max_lora_rank)
 
 
@@ -36,10 +36,10 @@ class LoraPartReader:
     """A LoraReader of one rank's part of adapters.
 
     Args:
-        config: of the whole model.
-        limits: of adapters.
-        has: whether the whole model has a tensor of a name.
-        shard, stage: of the rank.
+        config: the description of the whole model.
+        limits: the limits of adapters.
+        has: returns whether the whole model has a tensor with this name.
+        shard, stage: the rank's place.
     """
 
     def __init__(self, config: ModelConfig, limits: LoraLimits, has: Callable[[str], bool], shard: Shard, stage: Stage) -> None:
@@ -50,7 +50,7 @@ class LoraPartReader:
         self._sites = rows.sites
 
     def __call__(self, path: Path, sites: Mapping[str, LoraSite]) -> LoraWeights:
-        """Return the rank's part of an adapter; `sites` are the modules that it has."""
+        """Return the rank's part of an adapter; `sites` are the modules of this rank that adapters may change."""
         weights = self._read(path, self._sites)
         own = {self._own_name(name): (name, pair) for name, pair in weights.pairs.items()}
         pairs = {}
@@ -63,7 +63,7 @@ class LoraPartReader:
         return LoraWeights(weights.digest, pairs)
 
     def _own_name(self, name: str) -> str | None:
-        """Return the name of a module within the stage; None: it is another stage's."""
+        """Return a module's name within this stage; None if the module belongs to another stage."""
         found = _LAYER.match(name)
         if found is None:
             return name if self._is_first else None

@@ -1,4 +1,4 @@
-"""Poolers: makes a model's pooler and the facts of it, for embeddings and for classes. Called while a model is loaded."""
+"""Poolers: builds a model's pooler and its facts, for embeddings and for classes. Called while a model is loaded."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _DENSE_NAMES = ("", "linear.", "dense.")
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """A model's pooler, and what it pools."""
+    """A model's pooler, and the facts about its tasks."""
 
     pooler: Pooler
     facts: PoolingFacts
@@ -29,13 +29,13 @@ class Pooling:
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """What a model classifies with.
+    """The classifier of a model.
 
     Attributes:
-        layers: from a row to the logits, in order.
+        layers: the layers from a hidden state to the logits, in order.
         labels: names of the classes.
-        tasks: that it serves, the default first.
-        activation: makes probabilities of logits.
+        tasks: the supported tasks, the default first.
+        activation: turns logits into probabilities.
     """
 
     layers: Sequence[Layer]
@@ -47,7 +47,7 @@ class Classifier:
     def of(
         cls, config: Mapping[str, Any], layers: Sequence[Layer], labels: tuple[str, ...], tasks: tuple[Task, ...]
     ) -> "Classifier":
-        """Return one with the activation of config.json."""
+        """Return a classifier with the activation of config.json."""
         return cls(layers, labels, tasks, classifier_activation(config, len(labels)))
 
 
@@ -64,13 +64,13 @@ def embedding_pooling(
     """Return the pooling that embeds prompts and tokens.
 
     Args:
-        config: how.
-        hidden_size: of the model's hidden states.
+        config: the pooler configuration.
+        hidden_size: size of the model's hidden states.
         is_causal: see PoolingFacts.
         generates: see PoolingFacts.
-        tasks: that the model serves, the default first.
-        projection: layers of the model before those of `config`; the last of them has `hidden_size` outputs.
-        device: of the hidden states.
+        tasks: the supported tasks, the default first.
+        projection: the model's own layers, applied before those of `config`; the last one has `hidden_size` outputs.
+        device: device of the hidden states.
     """
     dense: list[Layer] = [*projection, *(dense_layer(module, device) for module in config.dense)]
     size = config.dense[-1].out_features if config.dense else hidden_size
@@ -143,13 +143,13 @@ def _ordered(tasks: tuple[Task, ...], first: Task | None) -> tuple[Task, ...]:
 
 
 def dense_layer(module: DenseModule, device: torch.device) -> DenseLayer:
-    """Return a layer of the sentence-transformers library, with its activation; ModelError if its file does not fit."""
+    """Return a Dense layer of the sentence-transformers library with its activation; raise ModelError if its file is wrong."""
     path = find_model_file(module.folder, "model.safetensors", is_weights=True)
     if path is None:
         raise ModelError(f"{module.folder} has no model.safetensors.")
     try:
         tensors = load_file(path)
-    except Exception as error:  # whatever the library makes of a broken file
+    except Exception as error:  # any error that the library raises for a broken file
         raise ModelError(f"{path} cannot be read: {one_line(error)}.") from error
     prefix = next((each for each in _DENSE_NAMES if f"{each}weight" in tensors), "linear.")
     weight, bias = tensors.get(f"{prefix}weight"), tensors.get(f"{prefix}bias")

@@ -1,7 +1,7 @@
 """Simulated device: has no weights; a cost model gives the time of steps, and tokens are a hash of (seed, position).
 
-For control-plane benchmarks, chaos tests and planning. A request gets the same tokens in any batch and after any loss, and
-never EOS or another special id. Only the model's metadata is read; torch is never imported.
+For control-plane benchmarks, chaos tests and planning. A request gets the same tokens in any batch and after any lost worker.
+It never gets EOS or another special id. Only the model's metadata is read; torch is never imported.
 """
 
 import os
@@ -39,26 +39,26 @@ from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.runner.plain_requests import PLAIN_REQUESTS
 
 _SPECIAL_IDS = 100
-"""Ids at either end of the vocabulary that are never produced."""
+"""Number of ids at each end of the vocabulary that are never produced."""
 _TOKENS_BEFORE_FAILURE = 3
 _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Seconds that a step takes: fixed + per scheduled token + per token of context."""
+    """The duration of a step, in seconds: a fixed part, a part per scheduled token, and a part per token of context."""
 
     per_step: float = 0.0
     per_token: float = 0.0
     per_context_token: float = 0.0
 
     def seconds(self, num_tokens: int, num_context_tokens: int) -> float:
-        """Return the cost of a step."""
+        """Return the duration of a step in seconds."""
         return self.per_step + self.per_token * num_tokens + self.per_context_token * num_context_tokens
 
 
 class SimDevice:
-    """See Device."""
+    """The simulated Device; see Device."""
 
     name = "sim"
     verifies_drafts = True
@@ -92,14 +92,14 @@ class SimDevice:
         )
 
     def give_back_memory(self) -> None:
-        """Do nothing: none was taken."""
+        """Do nothing: no memory was allocated."""
 
     def check(self) -> None:
-        """Do nothing: a failed step leaves no mark on a processor."""
+        """Do nothing: a failed step does not affect later steps."""
 
 
 class SimModel:
-    """A LoadedModel that is only a description."""
+    """A LoadedModel that consists of a description only."""
 
     def __init__(
         self, name: str, config: ModelConfig, cost: CostModel, crash_token_id: int | None, fail_token_id: int | None
@@ -121,7 +121,7 @@ class SimModel:
         )
 
     def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
-        """Return the shape that the real model's cache would have in float32."""
+        """Return the groups that the real model's KV cache would have in float32."""
         config = self._config
         page = max(block_size * 2 * config.num_kv_heads * config.head_dim, config.state_size)
         size = len(self._groups[0].layers) * page * 4
@@ -131,7 +131,7 @@ class SimModel:
         )
 
     def make_runner(self, layout: KvLayout) -> "SimRunner":
-        """Return a runner; there is nothing to allocate."""
+        """Return a runner; nothing is allocated."""
         return SimRunner(
             self._config.vocab_size,
             layout,
@@ -145,20 +145,20 @@ class SimModel:
         """Do nothing: there are no weights."""
 
     def wake_up(self) -> None:
-        """Do nothing."""
+        """Do nothing: there are no weights."""
 
 
 class SimRunner:
-    """See Runner.
+    """The Runner of the simulated device; see Runner.
 
     Args:
-        vocab_size: of the model.
+        vocab_size: the model's vocabulary size.
         layout: limits of the plans.
-        cost: seconds of a step.
-        num_groups: KV groups of the model.
-        queue: says when steps begin and end.
-        crash_token_id: a prompt with this token ends the process, as a fault of a real device does; None: none does.
-        fail_token_id: a prompt with this token fails alone after three tokens, as a row without numbers does; None: none does.
+        cost: computes the duration of a step.
+        num_groups: number of the model's KV groups.
+        queue: computes when steps begin and end.
+        crash_token_id: a prompt with this token ends the process, like a fault of a real device; None: no token does.
+        fail_token_id: a prompt with this token fails alone after three tokens, like a row of NaN logits; None: no token does.
     """
 
     def __init__(
@@ -187,11 +187,11 @@ class SimRunner:
 
     @property
     def num_requests(self) -> int:
-        """Requests known."""
+        """The number of known requests."""
         return len(self._batch)
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput | PendingStep:
-        """Make a step's tokens up, and queue it for as long as it would take; one that takes no time is over."""
+        """Produce the tokens of a step, and queue it for its simulated duration; a step without duration ends at once."""
         started = time.perf_counter()
         if self._crash_token_id is not None:
             self._crash_if_told(plan.new_requests)
@@ -214,28 +214,28 @@ class SimRunner:
             input_seconds=input_seconds,
             has_drafts=plan.drafts is not None,
         )
-        # What making tokens up takes is no part of the simulated step, which begins before it.
+        # The simulated step begins before its tokens are produced, so the time for that is not added to its duration.
         return self._queue.add(result, cost, started) if cost else result
 
     def forget_all(self) -> None:
-        """Forget every request."""
+        """Remove every request."""
         self._requests.forget_all()
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:
-        """Do nothing: the first step is as fast as any."""
+        """Report completion only: the first step is as fast as all others."""
         report(1, 1)
 
     def token_ids(self, seeds: Ints, positions: Ints) -> Ints:
-        """Return the tokens at absolute positions [N] of requests with seeds [N]: splitmix64, mapped into ordinary ids."""
+        """Return the tokens at absolute positions [N] of requests with seeds [N]: splitmix64, mapped to ordinary ids."""
         mixed = _splitmix64(_splitmix64(seeds.astype(np.uint64)) + positions.astype(np.uint64))
         ordinary: Ints = (mixed % np.uint64(self._num_ids)).astype(np.int64)
         return ordinary + self._first_id
 
     def _sample(self, slots: Ints, grammar: GrammarRows | None) -> tuple[Ints, Ints]:
-        """Return who gets tokens, several times with drafts, and the tokens; they are kept."""
+        """Produce tokens and append them to the batch; return their slots (repeated if drafts were accepted) and the tokens."""
 
         def sample(rows: Ints, place: int) -> tuple[Ints, Ints, Ints]:
-            if place:  # a request that fails behind a draft fails in the next step
+            if place:  # a request that fails after an accepted draft fails in the next step
                 rows = rows[~self._seeds.failing(slots[rows], self._batch.num_tokens[slots[rows]])]
             owners = slots[rows]
             tokens = self.token_ids(self._seeds.of(owners), self._batch.num_tokens[owners])
@@ -253,7 +253,7 @@ class SimRunner:
             os._exit(1)
 
     def _set_failing_aside(self, slots: Ints) -> tuple[Ints, Sequence[tuple[int, TetradError]]]:
-        """Return the rows that bring a token, and the failures of those that never will."""
+        """Return the slots that get a token, and the failures of the other requests."""
         failing = self._seeds.failing(slots, self._batch.num_tokens[slots])
         if not failing.any():
             return slots, ()
@@ -265,10 +265,10 @@ class SimRunner:
 
 
 class _Seeds:
-    """A SlotListener: seeds of requests, and from which position on they fail.
+    """A SlotListener that keeps the requests' seeds, and the position from which each request fails.
 
     Args:
-        num_slots: of the batch.
+        num_slots: number of slots in the batch.
         fail_token_id: see SimRunner.
     """
 
@@ -294,7 +294,7 @@ class _Seeds:
 
 
 def _allowed(tokens: Ints, handles: Ints, grammar: GrammarRows) -> Ints:
-    """Return the tokens of handles [R], those of constrained requests mapped into what their masks allow, if anything."""
+    """Return the tokens of handles [R]; those of constrained requests are mapped to allowed tokens, if the mask allows any."""
     row_of = {handle: row for row, handle in enumerate(handles.tolist())}
     for handle, words in zip(grammar.handles.tolist(), grammar.bitmask, strict=True):
         ids = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))

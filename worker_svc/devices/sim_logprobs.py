@@ -1,6 +1,7 @@
 """Simulated log-probabilities: synthetic values in the requested shapes.
 
-Called by the simulated device, on the compute thread. The token comes first, then the ids after it, each less likely.
+Called by the simulated device, on the compute thread. The first candidate is the token itself; the ids after it follow, each
+less likely than the one before.
 """
 
 import numpy as np
@@ -10,19 +11,19 @@ from tetrad.worker_svc.core.plan import Ints, LogprobRows, NewRequest, PromptLog
 
 
 class SimLogprobs:
-    """A SlotListener that knows what requests ask for.
+    """A SlotListener that keeps the requests with log-probabilities, and computes these.
 
     Args:
-        vocab_size: of the model.
+        vocab_size: the model's vocabulary size.
     """
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._sampled: dict[int, int] = {}  # slot -> candidates besides the token itself
-        self._prompts: dict[int, tuple[Ints, int]] = {}  # slot -> tokens of the prompt, and the same number
+        self._sampled: dict[int, int] = {}  # slot -> number of candidates besides the token itself
+        self._prompts: dict[int, tuple[Ints, int]] = {}  # slot -> (tokens of the prompt, same number)
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Remember what a request asks for."""
+        """Store the log-probabilities that the request asks for."""
         sampling = request.sampling
         if sampling.num_logprobs is not None or sampling.logprob_token_ids:
             self._sampled[slot] = self._num_candidates(sampling)
@@ -31,12 +32,12 @@ class SimLogprobs:
             self._prompts[slot] = request.token_ids, self._or_all(sampling.num_prompt_logprobs)
 
     def remove(self, slot: int) -> None:
-        """Forget the slot."""
+        """Delete the slot's state."""
         self._sampled.pop(slot, None)
         self._prompts.pop(slot, None)
 
     def of_tokens(self, slots: Ints, handles: npt.NDArray[np.uint32], tokens: Ints) -> list[SampledLogprobs]:
-        """Return those of the tokens [R] that the requests in slots [R] get, width by width."""
+        """Return the log-probabilities of the tokens [R] of the requests in slots [R], grouped by number of candidates."""
         if not self._sampled:
             return []
         numbers = np.array([self._sampled.get(slot, -1) for slot in slots.tolist()], np.int64)
@@ -44,7 +45,7 @@ class SimLogprobs:
         return [SampledLogprobs(handles[rows], self._made_up(tokens[rows], number)) for number, rows in groups]
 
     def of_prompts(self, slots: Ints, handles: npt.NDArray[np.uint32]) -> list[PromptLogprobs]:
-        """Return those of the prompts of requests that get their first token."""
+        """Return the prompt logprobs of the requests that get their first token."""
         if not self._prompts:
             return []
         through = [

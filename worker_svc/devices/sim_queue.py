@@ -1,8 +1,8 @@
-"""Simulated queue: when a device that works off one step behind the other begins and ends each of them, to some 20 us.
+"""Simulated queue: computes when a device that runs one step after another begins and ends each step, exact to about 20 us.
 
-As on an accelerator, the step behind another one begins when that one ends, whether or not its result has been read by then.
-The compute thread adds steps, the waiting thread waits for their ends. Each end is a point in time, so that a late wake-up is
-not added to the steps behind it.
+As on an accelerator, a step begins when the step before it ends, even if the earlier result has not been read yet. The compute
+thread adds steps, and the waiting thread waits for their ends. Each end is an absolute time, so a late wake-up does not delay
+the following steps.
 """
 
 import ctypes
@@ -19,10 +19,10 @@ _thread = threading.local()
 
 
 def precise_sleep(seconds: float) -> None:
-    """Sleep without the 50 us by which Linux delays timers to wake a processor less often; 20 us remain."""
+    """Sleep without the 50 us by which Linux delays timers to save power; a delay of 20 us remains."""
     if not getattr(_thread, "is_precise", False):
         _thread.is_precise = True
-        prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux alone has it
+        prctl = getattr(ctypes.CDLL(None), "prctl", None)  # only Linux has this function
         if prctl is not None:
             prctl(_PR_SET_TIMERSLACK, _LEAST_SLACK_NS, 0, 0, 0)
     time.sleep(seconds)
@@ -32,8 +32,8 @@ class SimQueue:
     """The queue of one device.
 
     Args:
-        sleep: waits for so many seconds.
-        clock: seconds.
+        sleep: waits for the given number of seconds.
+        clock: returns the time in seconds.
     """
 
     def __init__(self, sleep: Callable[[float], None] = precise_sleep, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -41,12 +41,12 @@ class SimQueue:
         self._free_at = 0.0
 
     def add(self, result: ModelRunnerOutput, seconds: float, ready_at: float) -> "SimStep":
-        """Queue a step that takes so many seconds and cannot begin before `ready_at`."""
+        """Queue a step that takes `seconds` and begins at `ready_at` or later."""
         self._free_at = max(self._free_at, ready_at) + seconds
         return SimStep(replace(result, compute_seconds=seconds), self._free_at, self)
 
     def wait_until(self, end: float) -> None:
-        """Return when this time has come."""
+        """Wait until the clock reaches `end`."""
         if (remaining := end - self._clock()) > 0:
             self._sleep(remaining)
 
@@ -58,6 +58,6 @@ class SimStep:
         self._result, self._end, self._queue = result, end, queue
 
     def wait(self) -> ModelRunnerOutput:
-        """Return the step's output when its simulated time is over."""
+        """Wait until the step's simulated end, and return its output."""
         self._queue.wait_until(self._end)
         return self._result

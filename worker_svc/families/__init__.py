@@ -1,1 +1,1 @@
-"""Families of models: read the structure of a model from its config. Never imports torch."""
+"""Families of models: functions that read the structure of a model from its config. Never imports torch."""

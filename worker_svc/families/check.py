@@ -1,7 +1,7 @@
-"""Model check: whether a device can run a model, as far as its config.json says. Never imports torch.
+"""Model check: decides from config.json whether a device can run a model. Never imports torch.
 
-Called by the devices when they load a model, and before a model's weights are downloaded: both refuse the same with the same
-line.
+Called by the devices when they load a model, and before a model's weights are downloaded, so both refuse the same models with
+the same message.
 """
 
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ from tetrad.worker_svc.model_facts.stages import check_stages
 
 
 def check_config(config: Mapping[str, Any], device: str) -> ModelConfig:
-    """Return the facts of a decoder that a family describes; ModelError if the device cannot run it.
+    """Return the description of a decoder by its family; raise ModelError if the device cannot run the decoder.
 
     Args:
-        config: of config.json.
-        device: "cpu", "cuda" or "sim", which needs no weights; or "auto": refused is what neither of the first two runs.
+        config: the values of config.json.
+        device: "cpu", "cuda" or "sim", which needs no weights; "auto" refuses models that neither cpu nor cuda can run.
     """
     if device == "sim":
         return read_config(config)
@@ -35,11 +35,11 @@ def check_config(config: Mapping[str, Any], device: str) -> ModelConfig:
 
 
 def check_model(config: Mapping[str, Any], device: str, *, trusts_code: bool = False) -> None:
-    """ModelError if the device cannot run a model, whether a family, an encoder or transformers' code.
+    """Raise ModelError if the device cannot run a model: a decoder of a family, an encoder, or a model of transformers.
 
     Args:
         config, device: see check_config.
-        trusts_code: whether code that the model brings may run.
+        trusts_code: whether code from the model's files may run.
     """
     if is_encoder(config):
         check_encoder(config, device)
@@ -52,12 +52,12 @@ def check_model(config: Mapping[str, Any], device: str, *, trusts_code: bool = F
 
 
 def check_ranks(config: Mapping[str, Any], num_shards: int, num_stages: int = 1, *, expert_parallel: bool = False) -> None:
-    """ModelError if a model, which a device can run, cannot be cut into so many shards of so many stages.
+    """Raise ModelError if a model that a device can run cannot be divided into this number of stages and shards.
 
     Args:
-        config: of config.json.
-        num_shards, num_stages: of the model.
-        expert_parallel: whether shards have whole experts.
+        config: the values of config.json.
+        num_shards, num_stages: number of shards in a stage, and number of stages.
+        expert_parallel: whether each shard holds whole experts.
     """
     if num_shards == num_stages == 1 and not expert_parallel:
         return
@@ -74,5 +74,5 @@ def check_ranks(config: Mapping[str, Any], num_shards: int, num_stages: int = 1,
 
 
 def may_have_gpu() -> bool:
-    """Return whether the machine shows a device of NVIDIA's driver; only torch knows whether it can be used."""
+    """Return whether the machine has a device file of NVIDIA's driver; only torch can tell whether the GPU is usable."""
     return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()

@@ -1,4 +1,4 @@
-"""Command-R: LayerNorm without a bias, attention beside the MLP behind one norm, interleaved rotation, scaled logits."""
+"""Command-R: LayerNorm without bias, one norm for parallel attention and MLP, interleaved rotary embeddings, scaled logits."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,12 +12,12 @@ _EVERY_FOURTH = 4
 
 
 def cohere(values: Values) -> ModelConfig:
-    """Command-R and R+, which norms each head."""
+    """Describe Command-R and R+; R+ has a norm for each head."""
     return _cohere(values, head_norms="each" if values.get("use_qk_norm") else "none")
 
 
 def cohere2(values: Values) -> ModelConfig:
-    """Command-A and R7B: three layers with a window that turn, one that sees all keys and does not."""
+    """Describe Command-A and R7B: three layers with a sliding window and rotary embeddings, then one with neither."""
     pattern = int(values.get("sliding_window_pattern", default=_EVERY_FOURTH))
     kinds = values.layer_kinds([SLIDING if (index + 1) % pattern else FULL for index in range(values.num_layers())])
     return _cohere(values, kinds=kinds, rope_kinds=(SLIDING,))

@@ -1,4 +1,4 @@
-"""The common part of families: Llama's description with the sizes of a config, which families then change."""
+"""Common part of the families: builds Llama's description with the sizes of a config; the families then change it."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -17,7 +17,7 @@ ACTIVATIONS = {
     "relu": "relu",
     "relu2": "relu2",
 }
-"""Names of transformers -> those of layers/activation.py."""
+"""Activation names of transformers -> names of layers/activation.py."""
 _ACTIVATION_KEYS = ("hidden_activation", "hidden_act", "activation_function", "activation")
 NO_VALUES: Mapping[str, float] = MappingProxyType({})
 QKV = frozenset({"q_proj", "k_proj", "v_proj"})
@@ -41,16 +41,16 @@ def decoder(
     """Return Llama's description with a config's sizes.
 
     Args:
-        values: of the config.
-        kinds: of the layers' attention; None: layer_types, or else `default_kind` where there is a window.
-        default_kind: see kinds.
-        rope_kinds: the kinds of layers whose queries and keys turn.
-        rope: arguments of Values.rope.
-        is_tied: whether output layer and embedding are one, if the config does not say.
-        default_activation: of the MLP, if the config does not say.
-        head_dim: 0: as the config says.
-        default_positions: longest context, if the config does not say; 0: it must.
-        default_size: intermediate size, if the config does not say; 0: it must.
+        values: the values of the config.
+        kinds: the layers' kinds of attention; None: layer_types, or `default_kind` for all layers if the config has a window.
+        default_kind: see `kinds`.
+        rope_kinds: the kinds of layers with rotary embeddings.
+        rope: further arguments of Values.rope.
+        is_tied: whether the output layer is tied to the embedding, if the config does not say.
+        default_activation: the MLP's activation, if the config does not say.
+        head_dim: size of a head; 0: the config's value.
+        default_positions: longest context, if the config does not say; 0: the config must say.
+        default_size: intermediate size, if the config does not say; 0: the config must say.
         changes: attributes that differ from Llama's.
     """
     heads, hidden = int(values.need("num_attention_heads", "n_head")), int(values.need("hidden_size", "n_embd"))

@@ -1,4 +1,4 @@
-"""DeepSeek V2 and V3, and models in their shape: latent attention, dense layers first, experts in groups and shared ones."""
+"""DeepSeek V2 and V3, and models of the same structure: latent attention, dense first layers, grouped and shared experts."""
 
 import math
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ _ROUTERS = {"greedy": "softmax", "group_limited_greedy": "grouped_softmax"}
 
 
 def deepseek_v2(values: Values) -> ModelConfig:
-    """DeepSeek V2 and V2 Lite; their weights of experts are not divided by their sum, whatever norm_topk_prob says."""
+    """Describe DeepSeek V2 and V2 Lite; they ignore norm_topk_prob: the experts' weights are never divided by their sum."""
     router = values.choose("topk_method", known=_ROUTERS, default="greedy")
     return with_deepseek_experts(_latent(values), values, router=router, is_renormalized=False)
 
 
 def deepseek_v3(values: Values) -> ModelConfig:
-    """DeepSeek V3, R1, Kimi K2."""
+    """Describe DeepSeek V3, R1 and Kimi K2."""
     return with_deepseek_experts(_latent(values), values, router="grouped_sigmoid")
 
 
@@ -43,7 +43,7 @@ def _latent(values: Values) -> ModelConfig:
 
 
 def _gain(scaling: Mapping[str, Any] | None) -> float:
-    """Return by how much YaRN lets queries and keys grow, as DeepSeek does it: in the scale of attention."""
+    """Return YaRN's factor of queries and of keys; DeepSeek applies it in the scale of attention."""
     if not scaling or not scaling.get("mscale_all_dim"):
         return 1.0
     factor = float(scaling["factor"])

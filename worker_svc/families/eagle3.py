@@ -1,7 +1,7 @@
-"""EAGLE-3 heads: one decoder layer that drafts for another model, described by the values of its config.
+"""EAGLE-3 heads: describes a head, one decoder layer that drafts for another model, from the values of its config.
 
-Read by the cpu device, and before a head is downloaded. The head sees the hidden states in front of three of the target's
-layers, and the embedding of the token behind each of them (Li et al. 2025). Its vocabulary may be a part of the target's.
+Called by the cpu device, and before a head is downloaded. The head reads the hidden states before three of the target's layers,
+and the embedding of the next token (Li et al. 2025). Its vocabulary may be a part of the target's.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ _ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 
 @dataclass(frozen=True, slots=True)
 class Eagle3Config:
-    """The facts of a head.
+    """The description of an EAGLE-3 head.
 
     Attributes:
-        decoder: its one layer; the vocabulary is the target's.
-        draft_vocab_size: tokens that it may propose.
-        layers: of the target, in front of which hidden states are taken; empty: by the number of its layers.
+        decoder: the head's one layer; the vocabulary is the target's.
+        draft_vocab_size: number of tokens that the head can propose.
+        layers: the target's layers whose input hidden states the head reads; empty: chosen by the target's number of layers.
         adds_to_normed: the residual stream begins with the normed hidden states.
     """
 
@@ -34,7 +34,7 @@ class Eagle3Config:
     adds_to_normed: bool
 
     def layers_of(self, num_layers: int) -> tuple[int, ...]:
-        """Return the layers of a target with so many; ModelError if it has too few."""
+        """Return the layers whose input the head reads, for a target with `num_layers`; raise ModelError if it has too few."""
         layers = self.layers or (2, num_layers // 2, num_layers - 3)
         if not all(0 <= layer < num_layers for layer in layers):
             raise ModelError(
@@ -45,7 +45,7 @@ class Eagle3Config:
 
 
 def eagle3_config(config: Mapping[str, Any]) -> Eagle3Config:
-    """Return the facts of a config.json; ModelError if it is not that of an EAGLE-3 head, or of one that is not supported."""
+    """Return the description of a head's config.json; raise ModelError if it is not a supported EAGLE-3 head's."""
     architecture = architecture_of(config)
     if architecture not in _ARCHITECTURES:
         raise ModelError(

@@ -18,7 +18,7 @@ _MAX_SIZE = 1 << 24
 
 
 def size(config: Mapping[str, Any], *keys: str, default: int | None = None, least: int = 1, most: int = _MAX_SIZE) -> int:
-    """Return the integer of the first key that is there; ModelError if it is none, or out of range."""
+    """Return the integer of the first present key; raise ModelError if the value is not an integer or out of range."""
     key = next((each for each in keys if config.get(each) is not None), keys[0])
     value = config.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
@@ -27,7 +27,7 @@ def size(config: Mapping[str, Any], *keys: str, default: int | None = None, leas
 
 
 def number(config: Mapping[str, Any], *keys: str, default: float) -> float:
-    """Return the number above 0 of the first key that is there; ModelError if it is none."""
+    """Return the number of the first present key; raise ModelError if the value is not a number above 0."""
     key = next((each for each in keys if config.get(each) is not None), keys[0])
     value = config.get(key)
     value = default if value is None else value
@@ -37,7 +37,7 @@ def number(config: Mapping[str, Any], *keys: str, default: float) -> float:
 
 
 def activation(config: Mapping[str, Any], key: str, default: str = "gelu") -> Activation:
-    """Return the name of the MLP's activation; ModelError lists those that are supported."""
+    """Return the name of the MLP's activation; raise ModelError, with the supported names, if it is another one."""
     value = config.get(key, default)
     if value not in ACTIVATIONS:
         raise ModelError(f"config.json: {key} {str(value)[:80]!r} is not supported; supported: {', '.join(ACTIVATIONS)}.")
@@ -45,13 +45,13 @@ def activation(config: Mapping[str, Any], key: str, default: str = "gelu") -> Ac
 
 
 def refuse(config: Mapping[str, Any], key: str, *expected: object) -> None:
-    """Raise ModelError unless a key is absent, null or one of these values."""
+    """Raise ModelError unless the key is absent, null or has one of these values."""
     if config.get(key, expected[0]) not in (*expected, None):
         raise ModelError(f"config.json: {key} {config[key]!r:.80} is not supported; supported: {expected[0]!r}.")
 
 
 def heads_of(config: Mapping[str, Any], hidden: int, *keys: str) -> int:
-    """Return the number of heads; ModelError if they do not divide the hidden size."""
+    """Return the number of heads; raise ModelError if it does not divide the hidden size."""
     heads = size(config, *keys)
     if hidden % heads:
         raise ModelError(f"config.json: {heads} attention heads do not divide the hidden size {hidden}.")

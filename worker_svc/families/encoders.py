@@ -1,7 +1,7 @@
-"""Encoder families: from an encoder's config.json to its description.
+"""Encoder families: read the description of an encoder from its config.json.
 
 Called when a model is loaded, and before its weights are downloaded. Never imports torch. A setting that would change results
-and that the encoders do not have is refused.
+and is not implemented is refused.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ _DISTILBERT = EncoderNames(
 
 
 def _bert(config: Mapping[str, Any], family: str, *, names: EncoderNames, has_offset: bool) -> EncoderConfig:
-    """BERT; RoBERTa's positions begin behind that of the padding."""
+    """Describe BERT and RoBERTa; RoBERTa's positions begin after the position of padding."""
     _refuse_decoder(config)
     hidden = size(config, "hidden_size")
     first_position = size(config, "pad_token_id", default=1, least=0) + 1 if has_offset else 0
@@ -55,7 +55,7 @@ def _bert(config: Mapping[str, Any], family: str, *, names: EncoderNames, has_of
 
 
 def _distilbert(config: Mapping[str, Any], family: str) -> EncoderConfig:
-    """DistilBERT: BERT without token types, under other names."""
+    """Describe DistilBERT: BERT without token types, with other tensor names."""
     _refuse_decoder(config)
     hidden = size(config, "dim")
     return EncoderConfig(
@@ -93,30 +93,30 @@ ENCODER_FAMILIES: Mapping[str, Callable[[Mapping[str, Any], str], EncoderConfig]
     "Gte": gte,
     "New": gte,
 }
-"""Begin of an architecture's name -> what describes it. "New" and "GteNew" are GTE's own name for its implementation."""
+"""Start of an architecture's name -> function that describes it. "New" and "GteNew" are GTE's names for its implementation."""
 _HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
 COLBERT = "HF_ColBERT"
-"""BERT with a projection of each token (Khattab and Zaharia 2020)."""
+"""Architecture of ColBERT: BERT with a projection of each token (Khattab and Zaharia 2020)."""
 _COLBERT_DIM = 128
 ENCODERS = (*(f"{family}{head}" for family in ENCODER_FAMILIES for head in _HEADS), "GteNewModel", COLBERT)
-"""Architectures, as config.json names them, that encoders run."""
+"""Names in config.json of the architectures that run as encoders."""
 
 
 def pooled_size(config: Mapping[str, Any]) -> int:
-    """Return the length of ColBERT's embeddings of tokens."""
+    """Return the size of ColBERT's token embeddings."""
     return size(config, "colbert_dim", "dim", "projection_dim", default=_COLBERT_DIM)
 
 
 def is_encoder(config: Mapping[str, Any]) -> bool:
-    """Return whether config.json names an architecture that encoders run."""
+    """Return whether config.json names an architecture that runs as an encoder."""
     return architecture_of(config) in ENCODERS
 
 
 def check_encoder(config: Mapping[str, Any], device: str) -> EncoderConfig:
-    """Return the facts of an encoder; ModelError if the device cannot run it.
+    """Return the description of an encoder; raise ModelError if the device cannot run it.
 
     Args:
-        config: of config.json.
+        config: the values of config.json.
         device: "cpu", "cuda", "auto" or "sim".
     """
     if device == "sim":
@@ -127,7 +127,7 @@ def check_encoder(config: Mapping[str, Any], device: str) -> EncoderConfig:
 
 
 def family_of(architecture: str) -> str:
-    """Return the family of an architecture that encoders run."""
+    """Return the family of an architecture that runs as an encoder."""
     if architecture == COLBERT:
         return "Bert"
     architecture = architecture.removeprefix("Gte") if architecture.startswith("GteNew") else architecture
@@ -135,7 +135,7 @@ def family_of(architecture: str) -> str:
 
 
 def read_encoder_config(config: Mapping[str, Any]) -> EncoderConfig:
-    """Return the facts; ModelError, naming the key, if one is missing, out of range or not supported."""
+    """Return an encoder's description; raise ModelError, with the key, if a value is missing, out of range or not supported."""
     architecture = architecture_of(config)
     family = family_of(architecture)
     facts = ENCODER_FAMILIES[family](config, family)

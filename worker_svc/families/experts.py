@@ -13,7 +13,7 @@ _PARTS = ("gate_proj", "up_proj", "down_proj")
 
 
 def mixtral(values: Values) -> ModelConfig:
-    """Mixtral: eight experts, two of them chosen."""
+    """Describe Mixtral: eight experts, two of them chosen for each token."""
     config = decoder(values, default_kind=SLIDING)
     names = {"mlp.router": Stored("block_sparse_moe.gate")}
     for part, stored in zip(_PARTS, ("w1", "w3", "w2"), strict=True):
@@ -22,19 +22,19 @@ def mixtral(values: Values) -> ModelConfig:
 
 
 def olmoe(values: Values) -> ModelConfig:
-    """OLMoE: queries and keys are normed over all their heads."""
+    """Describe OLMoE: norms of queries and keys over all heads together."""
     is_renormalized = bool(values.get("norm_topk_prob", default=False))
     config = decoder(values, head_norms="whole")
     return _mixture(config, values, {"mlp.router": Stored("mlp.gate")}, is_renormalized=is_renormalized)
 
 
 def granite_moe(values: Values) -> ModelConfig:
-    """Granite 3 MoE: one tensor for all experts; weights are those of a softmax over the chosen."""
+    """Describe Granite 3 MoE: one tensor for all experts; the experts' weights are a softmax over the chosen ones."""
     return granite_experts(granite(values), values)
 
 
 def granite_experts(config: ModelConfig, values: Values, **changes: Any) -> ModelConfig:
-    """Return the config with Granite's experts; `changes` are those of the experts."""
+    """Return the config with Granite's experts; `changes` are attributes of the experts."""
     size = config.layers[0].intermediate_size
     inside, outside = "block_sparse_moe.input_linear", "block_sparse_moe.output_linear"
     names = {
@@ -47,14 +47,14 @@ def granite_experts(config: ModelConfig, values: Values, **changes: Any) -> Mode
 
 
 def gpt_oss(values: Values) -> ModelConfig:
-    """gpt-oss: sinks, a window in every other layer, biases everywhere, rows of gate and up by turns."""
+    """Describe gpt-oss: attention sinks, a window in every other layer, biases everywhere, alternating rows of gate and up."""
     kinds = values.layer_kinds([FULL if index % 2 else SLIDING for index in range(values.num_layers())])
     config = decoder(values, kinds=kinds, has_sinks=True, biases=QKV | {"o_proj", "router", *_PARTS})
     size = config.layers[0].intermediate_size
     rows = {"gate_proj": Rows(size, 2, 0, 1), "up_proj": Rows(size, 2, 1, 2), "down_proj": None}
     names = {}
     for part, its_rows in rows.items():
-        # Files are in floats, in MXFP4, or have each expert by itself.
+        # Files are in floats, in MXFP4, or have separate tensors for each expert.
         alone = Stored(f"mlp.experts.{{expert}}.{part}")
         packed = Stored(f"mlp.experts.{'gate_up_proj' if its_rows else part}", is_stacked=True, rows=its_rows, otherwise=alone)
         in_floats = replace(packed, is_transposed=True, weight="", bias="_bias")
@@ -64,14 +64,14 @@ def gpt_oss(values: Values) -> ModelConfig:
 
 
 def glm4_moe(values: Values) -> ModelConfig:
-    """GLM-4.5: half of a head turns, dense layers first, DeepSeek V3's router."""
+    """Describe GLM-4.5: rotary embeddings on half of a head, dense first layers, DeepSeek V3's router."""
     head_norms = "head" if values.get("use_qk_norm") else "none"
     config = decoder(values, rope={"share": 0.5}, head_norms=head_norms)
     return with_deepseek_experts(replace(config, biases=config.biases & QKV), values, router="grouped_sigmoid")
 
 
 def with_deepseek_experts(config: ModelConfig, values: Values, **changes: Any) -> ModelConfig:
-    """Return the config with experts as DeepSeek's configs describe them: dense layers first, some shared experts."""
+    """Return the config with experts as in DeepSeek's configs: dense first layers, some shared experts."""
     size = int(values.need("moe_intermediate_size"))
     experts = Experts(
         num_experts=int(values.need("n_routed_experts", "num_local_experts")),
@@ -90,7 +90,7 @@ def with_deepseek_experts(config: ModelConfig, values: Values, **changes: Any) -
         "mlp.router": Stored("mlp.gate"),
         "mlp.router_correction": Stored("mlp.gate.e_score_correction_bias"),
     } | {f"mlp.shared_expert.{part}": Stored(f"mlp.shared_experts.{part}") for part in _PARTS}
-    # The layers behind the last one, which predict further tokens, are a drafter's.
+    # Tensors of layers after the last one belong to the MTP head, a drafter.
     num_behind = int(values.get("num_nextn_predict_layers", default=0))
     unused = tuple(f"model.layers.{config.num_layers + index}." for index in range(num_behind))
     tensors = replace(config.tensors, in_layer=dict(config.tensors.in_layer) | names, unused_layers=unused)
@@ -98,7 +98,7 @@ def with_deepseek_experts(config: ModelConfig, values: Values, **changes: Any) -
 
 
 def _mixture(config: ModelConfig, values: Values, names: dict[str, Stored], **changes: Any) -> ModelConfig:
-    """Return the config with experts in place of every MLP."""
+    """Return the config with every MLP replaced by experts."""
     facts: dict[str, Any] = {
         "num_experts": int(values.need("num_local_experts", "num_experts")),
         "num_chosen": int(values.need("num_experts_per_tok")),

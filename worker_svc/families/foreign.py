@@ -1,7 +1,7 @@
-"""Foreign models: architectures that no family describes, but that transformers' modelling code or the model's own one knows.
+"""Foreign models: architectures without a family for which transformers, or the model's files, contain modelling code.
 
-The worker runs them through the transformers backend (models/transformers_backend). This file finds out whether there is such
-code without running it. Never imports torch or transformers.
+The worker runs them through the transformers backend (models/transformers_backend). This module checks whether such code
+exists, without running it. Never imports torch or transformers.
 """
 
 import re
@@ -16,7 +16,7 @@ from tetrad.services.errors import ModelError
 from tetrad.worker_svc.families.values import architecture_of
 
 CODE_CLASS = "AutoModelForCausalLM"
-"""Key of auto_map for a model's own code."""
+"""Key in auto_map of a causal model's own code."""
 _MAPPING = re.compile(r"^MODEL_FOR_CAUSAL_LM_MAPPING_NAMES\b.*?^\)", re.MULTILINE | re.DOTALL)
 _ENTRY = re.compile(r'\(\s*"([^"]+)",\s*"([^"]+)"\s*\)')
 _WRAPPER = "ForConditionalGeneration"
@@ -24,13 +24,13 @@ _WRAPPER = "ForConditionalGeneration"
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """Whose code runs a model.
+    """The origin of the code that runs a model.
 
     Attributes:
-        architecture: of config.json.
-        model_type: transformers' name of its config; empty of a model with its own code.
-        is_own_code: the model's files bring it.
-        is_inside: it is the text model of a larger one, whose text_config is its config.
+        architecture: the architecture's name in config.json.
+        model_type: transformers' name of the config; empty for a model with its own code.
+        is_own_code: the model's files contain the code.
+        is_inside: the model is the text model of a larger model, and its config is that model's text_config.
     """
 
     architecture: str
@@ -40,12 +40,12 @@ class Foreign:
 
 
 def foreign_model(config: Mapping[str, Any], device: str, *, trusts_code: bool) -> Foreign:
-    """Return whose code runs a model that no family describes; ModelError if nothing does, or if it may not.
+    """Return the origin of the code for a model without a family; raise ModelError if there is none, or it must not run.
 
     Args:
-        config: of config.json.
+        config: the values of config.json.
         device: "cpu", "cuda" or "auto".
-        trusts_code: whether code that a model brings may run.
+        trusts_code: whether code from a model's files may run.
     """
     architecture = architecture_of(config)
     foreign = _with_code(config, architecture)
@@ -69,7 +69,7 @@ def foreign_model(config: Mapping[str, Any], device: str, *, trusts_code: bool) 
 
 
 def no_description(config: Mapping[str, Any]) -> ModelError:
-    """Return the error of a model without a family, where only families can run."""
+    """Return the error for a model without a family, where only models with a family can run."""
     try:
         foreign_model(config, "cuda", trusts_code=True)
     except ModelError as error:
@@ -94,7 +94,7 @@ def _with_code(config: Mapping[str, Any], architecture: str) -> Foreign | None:
 
 @cache
 def _causal_models() -> frozenset[tuple[str, str]]:
-    """Return (model type, architecture) of transformers' causal models, as its source text lists them."""
+    """Return (model type, architecture) of transformers' causal models, read from its source text."""
     spec = find_spec("transformers")
     if spec is None or spec.origin is None:
         return frozenset()

@@ -1,4 +1,4 @@
-"""Gemma: norms that multiply by 1 + w, embeddings times the root of their size, norms before and after each branch (2, 3)."""
+"""Gemma: norms that multiply by 1 + w, embeddings times the root of their size, norms before and after a branch (2, 3)."""
 
 from dataclasses import replace
 
@@ -12,14 +12,14 @@ _GLOBAL_THETA, _LOCAL_THETA = 1e6, 1e4
 
 
 def gemma(values: Values) -> ModelConfig:
-    """Gemma 1. Files that say "gelu" mean its approximation by tanh."""
+    """Describe Gemma 1. In its files, "gelu" means the approximation by tanh."""
     config = decoder(values, is_tied=True, activation="gelu_tanh")
     names = ("input_layernorm", "post_attention_layernorm")
     return _with_factors(config, {name: name for name in names})
 
 
 def gemma2(values: Values) -> ModelConfig:
-    """Gemma 2: every other layer has a window, scores and logits are capped."""
+    """Describe Gemma 2: a window in every other layer, soft caps of attention scores and logits."""
     kinds = values.layer_kinds([FULL if index % 2 else SLIDING for index in range(values.num_layers())])
     config = decoder(
         values,
@@ -35,8 +35,8 @@ def gemma2(values: Values) -> ModelConfig:
 
 
 def gemma3(values: Values) -> ModelConfig:
-    """Gemma 3: every sixth layer sees all keys, the others have a window and a rotary embedding of their own."""
-    values.ignore("use_bidirectional_attention")  # it changes what loads the model, not its description
+    """Describe Gemma 3: full attention in every sixth layer; the others have a window and another rotary embedding."""
+    values.ignore("use_bidirectional_attention")  # it selects the loading function and does not change the description
     pattern = int(values.get("sliding_window_pattern", default=_EVERY_SIXTH))
     kinds = values.layer_kinds([SLIDING if (index + 1) % pattern else FULL for index in range(values.num_layers())])
     config = decoder(
@@ -71,7 +71,7 @@ def _scale(values: Values) -> float:
 
 
 def _with_factors(config: ModelConfig, norms: dict[str, str]) -> ModelConfig:
-    """Return the config of a model whose norms multiply by 1 + w, and whose embeddings are scaled."""
+    """Return the config with norms that multiply by 1 + w, and with scaled embeddings."""
     names = TensorNames(
         in_layer={name: Stored(stored, plus=1.0) for name, stored in norms.items()},
         in_model={"model.norm": Stored("model.norm", plus=1.0)},

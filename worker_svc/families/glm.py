@@ -1,4 +1,4 @@
-"""GLM-4: half of a head turns, its pairs side by side; norms before and after each branch in the later ones."""
+"""GLM-4: rotary embeddings on half of a head, with adjacent pairs; later models have norms before and after each branch."""
 
 from dataclasses import replace
 
@@ -12,13 +12,13 @@ _ROTARY = {"share": 0.5}
 
 
 def glm(values: Values) -> ModelConfig:
-    """GLM-4 of 2024."""
+    """Describe GLM-4 of 2024."""
     config = decoder(values, rope=_ROTARY)
     return replace(config, biases=config.biases & QKV, tensors=TensorNames(in_layer=_names(config)))
 
 
 def glm4(values: Values) -> ModelConfig:
-    """GLM-4-0414."""
+    """Describe GLM-4-0414."""
     config = replace(glm(values), has_norms_after=True)
     after = {"self_attn.output_norm": "post_self_attn_layernorm", "mlp.output_norm": "post_mlp_layernorm"}
     names = _names(config) | {name: Stored(stored) for name, stored in after.items()}

@@ -1,4 +1,4 @@
-"""GPT-2 and its like, with LayerNorm and an MLP without a gate: GPT-NeoX, StarCoder 2, Falcon."""
+"""GPT-2 and similar models, with LayerNorm and an MLP without a gate: GPT-NeoX, StarCoder 2, Falcon."""
 
 from dataclasses import replace
 
@@ -12,11 +12,11 @@ _NORM = frozenset({"norm"})
 _FALCON_POSITIONS = 2048
 _ALL = QKV | MLP | _NORM | {"o_proj"}
 _MASKS = ("attn.bias", "attn.masked_bias", "attention.bias", "attention.masked_bias")
-"""Triangles of ones that older files hold."""
+"""Names of the causal masks that older files contain; they are not read."""
 
 
 def gpt2(values: Values) -> ModelConfig:
-    """GPT-2: learned positions, matrices [inputs, outputs]."""
+    """Describe GPT-2: learned positions, matrices [inputs, outputs]."""
     config = decoder(
         values,
         rope_kinds=(),
@@ -46,7 +46,7 @@ def gpt2(values: Values) -> ModelConfig:
 
 
 def gpt_neox(values: Values) -> ModelConfig:
-    """GPT-NeoX and Pythia: attention beside the MLP, a quarter of a head turns."""
+    """Describe GPT-NeoX and Pythia: attention and MLP in parallel, rotary embeddings on a quarter of a head."""
     config = decoder(
         values,
         rope={"share": 0.25},
@@ -76,7 +76,7 @@ def gpt_neox(values: Values) -> ModelConfig:
 
 
 def starcoder2(values: Values) -> ModelConfig:
-    """StarCoder 2: separate matrices, a window in all layers."""
+    """Describe StarCoder 2: separate matrices, a window in all layers."""
     return decoder(
         values,
         default_kind=SLIDING,
@@ -90,7 +90,7 @@ def starcoder2(values: Values) -> ModelConfig:
 
 
 def falcon(values: Values) -> ModelConfig:
-    """Falcon: attention beside the MLP; one head of keys (7B), or several with a norm for each branch (40B, 180B, 11B)."""
+    """Describe Falcon: attention and MLP in parallel; one KV head (7B), or several and a norm per branch (40B, 180B, 11B)."""
     is_new = bool(values.get("new_decoder_architecture"))
     is_parallel = is_new or bool(values.get("parallel_attn", default=True))
     has_two_norms = not is_parallel or (is_new and int(values.get("num_ln_in_parallel_attn", default=2)) == 2)
@@ -129,7 +129,7 @@ def falcon(values: Values) -> ModelConfig:
 
 
 def _fused_by_head(config: ModelConfig, name: str) -> dict[str, Stored]:
-    """Return where a matrix has, for each head of keys, its queries, its key and its value."""
+    """Return the rows of queries, keys and values in a matrix that contains them for one KV head after another."""
     groups, dim = config.num_kv_heads, config.head_dim
     queries = config.num_heads // groups * dim
     size = queries + 2 * dim

@@ -1,4 +1,4 @@
-"""Models with LayerNorm and the names of Llama: Phi-1 and 2, StableLM, Nemotron."""
+"""Models with LayerNorm and Llama's tensor names: Phi-1 and 2, StableLM, Nemotron."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ _NORM = frozenset({"norm"})
 
 
 def phi(values: Values) -> ModelConfig:
-    """Phi-1 and 2: attention beside the MLP behind one norm, biases everywhere, half of a head turns."""
+    """Describe Phi-1 and 2: attention and MLP in parallel after one norm, biases everywhere, half of a head is rotated."""
     names = {
         "self_attn.o_proj": Stored("self_attn.dense"),
         "mlp.up_proj": Stored("mlp.fc1"),
@@ -31,7 +31,7 @@ def phi(values: Values) -> ModelConfig:
 
 
 def stablelm(values: Values) -> ModelConfig:
-    """StableLM: a quarter of a head turns."""
+    """Describe StableLM: rotary embeddings on a quarter of a head."""
     is_parallel = bool(values.get("use_parallel_residual"))
     return decoder(
         values,
@@ -44,7 +44,7 @@ def stablelm(values: Values) -> ModelConfig:
 
 
 def nemotron(values: Values) -> ModelConfig:
-    """Nemotron-4 and Minitron: norms that multiply by 1 + w, an MLP without a gate, half of a head turns."""
+    """Describe Nemotron-4 and Minitron: norms that multiply by 1 + w, an MLP without a gate, half of a head is rotated."""
     norms = ("input_layernorm", "post_attention_layernorm")
     config = decoder(
         values,

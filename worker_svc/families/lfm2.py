@@ -1,4 +1,4 @@
-"""LFM2: short convolutions, and attention in some layers."""
+"""LFM2: short convolutions in most layers, attention in the others."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ _PARTS = {"gate": "w1", "up": "w3", "down": "w2"}
 
 
 def lfm2(values: Values) -> ModelConfig:
-    """LFM2."""
+    """Describe LFM2."""
     return _described(values, _intermediate_size(values))
 
 
@@ -47,7 +47,7 @@ def _described(values: Values, intermediate_size: int) -> ModelConfig:
 
 
 def lfm2_moe(values: Values) -> ModelConfig:
-    """LFM2 MoE: dense layers first, then experts chosen by sigmoids and a bias."""
+    """Describe LFM2 MoE: dense first layers, then experts chosen by sigmoids and a bias."""
     if not values.get("use_expert_bias", default=True):
         raise ModelError("The model's config has use_expert_bias false, which is not supported.")
     experts = Experts(

@@ -14,15 +14,16 @@ _OF_ATTENTION = {"num_heads": 1 << 12, "num_kv_heads": 1 << 12, "head_dim": 1 <<
 _OF_STATES = {"num_heads": 1 << 12, "num_key_heads": 1 << 12, "num_value_heads": 1 << 12, "num_groups": 1 << 12}
 _OF_STATES |= {"num_norm_groups": 1 << 12, "head_dim": 1 << 12, "state_dim": 1 << 12, "key_dim": 1 << 12, "value_dim": 1 << 12}
 _MAX_KERNEL = 1 << 8
-"""About ten times the sizes of the largest models: a file with larger ones is broken or hostile."""
+"""Largest kernel of a convolution. All limits are about ten times the sizes of the largest models: a file with larger sizes is
+broken or hostile."""
 _MAX_INTERMEDIATE_SIZE = 1 << 19
 _MAX_EXPERTS = 1 << 12
 _SCORED_OF_A_GROUP = 2
-"""Number of experts whose scores add up to the score of their group."""
+"""Number of a group's best experts whose scores are summed as the group's score."""
 
 
 def check_limits(facts: ModelConfig) -> None:
-    """Raise ModelError for a size that is impossible."""
+    """Raise ModelError if a size exceeds its limit or contradicts another size."""
     for name, limit in _LIMITS.items():
         _check(name, getattr(facts, name), limit)
     for layer in facts.layers:

@@ -1,4 +1,4 @@
-"""Llama, and the models that differ from it by little: a window, biases, layers without rotation, multipliers."""
+"""Llama, and models with small differences from it: a window, biases, layers without rotary embeddings, multipliers."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,17 +13,17 @@ _NO_ROPE_INTERVAL = 4
 
 
 def llama(values: Values) -> ModelConfig:
-    """Llama 2 and 3."""
+    """Describe Llama 2 and 3."""
     return decoder(values)
 
 
 def mistral(values: Values) -> ModelConfig:
-    """Mistral: a window in all layers. Ministral: in those that layer_types names."""
+    """Describe Mistral, with a window in all layers, and Ministral, with windows in the layers that layer_types names."""
     return decoder(values, default_kind=SLIDING)
 
 
 def ministral3(values: Values) -> ModelConfig:
-    """Ministral 3: queries grow with their position."""
+    """Describe Ministral 3: queries are scaled by their position."""
     parameters = values.get("rope_parameters", default={})
     config = decoder(values, default_kind=SLIDING)
     if not parameters.get("llama_4_scaling_beta"):
@@ -34,13 +34,13 @@ def ministral3(values: Values) -> ModelConfig:
 
 
 def phi3(values: Values) -> ModelConfig:
-    """Phi-3 and Phi-4: fused matrices, part of a head turns."""
+    """Describe Phi-3 and Phi-4: fused matrices, rotary embeddings on a part of a head."""
     config = decoder(values, default_kind=SLIDING)
     return replace(config, tensors=TensorNames(in_layer=fused_qkv(config) | fused_gate_up(config)))
 
 
 def smollm3(values: Values) -> ModelConfig:
-    """SmolLM3: every fourth layer does not turn."""
+    """Describe SmolLM3: every fourth layer has no rotary embeddings."""
     config = decoder(values, is_tied=True)
     interval = int(values.get("no_rope_layer_interval", default=_NO_ROPE_INTERVAL))
     default = [(number + 1) % interval != 0 for number in range(config.num_layers)]
@@ -52,7 +52,7 @@ def smollm3(values: Values) -> ModelConfig:
 
 
 def granite(values: Values, kinds: Sequence[str] | None = None) -> ModelConfig:
-    """Granite 3: multipliers. `kinds`: see decoder."""
+    """Describe Granite 3: Llama with multipliers. `kinds`: see decoder."""
     return decoder(
         values,
         kinds=kinds,
@@ -64,19 +64,19 @@ def granite(values: Values, kinds: Sequence[str] | None = None) -> ModelConfig:
 
 
 def seed_oss(values: Values) -> ModelConfig:
-    """Seed-OSS: biases of queries, keys and values, and an own switch for that of the output."""
+    """Describe Seed-OSS: biases of queries, keys and values; a separate key of the config enables the output's bias."""
     config = decoder(values)
     biases = (config.biases & QKV) | ({"o_proj"} if values.get("attention_out_bias") else frozenset())
     return replace(config, biases=biases | (config.biases - QKV - {"o_proj"}))
 
 
 def arcee(values: Values) -> ModelConfig:
-    """AFM: an MLP without a gate."""
+    """Describe AFM: an MLP without a gate."""
     return decoder(values, default_activation="relu2", is_gated=False)
 
 
 def exaone(values: Values) -> ModelConfig:
-    """EXAONE 3 and 3.5: Llama under GPT-2's names."""
+    """Describe EXAONE 3 and 3.5: Llama with GPT-2's tensor names."""
     config = decoder(values)
     in_layer = {
         "input_layernorm": "ln_1",
@@ -96,7 +96,7 @@ def exaone(values: Values) -> ModelConfig:
 
 
 def fused_qkv(config: ModelConfig, name: str = "self_attn.qkv_proj") -> dict[str, Stored]:
-    """Return where a matrix of queries, then keys, then values has each of them."""
+    """Return the rows of queries, keys and values in a matrix that contains them one after another."""
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     size = query + 2 * key
     ends = {"q": (0, query), "k": (query, query + key), "v": (query + key, size)}
@@ -104,7 +104,7 @@ def fused_qkv(config: ModelConfig, name: str = "self_attn.qkv_proj") -> dict[str
 
 
 def fused_gate_up(config: ModelConfig, name: str = "mlp.gate_up_proj") -> dict[str, Stored]:
-    """Return where a matrix of gate, then up, has each of them."""
+    """Return the rows of gate and up in a matrix that contains them one after the other."""
     size = config.layers[0].intermediate_size
     return {
         "mlp.gate_proj": Stored(name, rows=Rows(1, 2 * size, 0, size)),

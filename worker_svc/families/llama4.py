@@ -1,4 +1,4 @@
-"""Llama 4 (text): chunks of attention in layers that turn, heads of length one, one expert for each token and a shared one."""
+"""Llama 4 (text): chunked attention in layers with rotary embeddings, normalised heads, one routed and one shared expert."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ _SCALING = (0.1, 8192)
 
 
 def llama4(values: Values) -> ModelConfig:
-    """Every fourth layer sees all keys and does not turn; its queries grow with their position."""
+    """Describe Llama 4: every fourth layer has full attention, no rotary embeddings, and queries scaled by their position."""
     config = decoder(
         values,
         kinds=[FULL] * values.num_layers(),
@@ -73,7 +73,7 @@ def _names(dim: int, size: int) -> dict[str, Stored]:
     rows = {"gate": Rows(1, 2 * size, 0, size), "up": Rows(1, 2 * size, size, 2 * size), "down": None}
     for part, its_rows in rows.items():
         stack = f"feed_forward.experts.{'gate_up' if its_rows else 'down'}_proj"
-        # Quantized files have each expert by itself.
+        # Quantized files have separate tensors for each expert.
         alone = Stored(f"feed_forward.experts.{{expert}}.{part}_proj")
         expert = Stored(stack, is_stacked=True, is_transposed=True, rows=its_rows, weight="", otherwise=alone)
         names[f"mlp.experts.{{expert}}.{part}_proj"] = expert

@@ -1,4 +1,4 @@
-"""Families with Mamba2 layers: alone, in turns with attention (Granite 4, Bamba), and beside it in each layer (Falcon-H1)."""
+"""Families with Mamba2 layers: only these, or attention in other layers (Granite 4, Bamba) or in the same (Falcon-H1)."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,13 +14,13 @@ from tetrad.worker_svc.model_facts.states import GatedNorm, Mamba2
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
 
 _LONGEST = 1 << 17
-"""Tokens of a sequence, where the config sets no limit: a state does not grow with them."""
+"""Largest number of tokens in a sequence if the config sets no limit; the size of a state does not depend on it."""
 _MULTIPLIERS = ("in_gate_proj", "in_x_proj", "in_b_proj", "in_c_proj", "in_step_proj")
-"""What each number of Falcon-H1's ssm_multipliers multiplies."""
+"""The parts that the numbers of Falcon-H1's ssm_multipliers multiply, in order."""
 
 
 def mamba2(values: Values) -> ModelConfig:
-    """Mamba2, Codestral Mamba."""
+    """Describe Mamba2 and Codestral Mamba."""
     check_silu(values, "hidden_act")
     min_step, max_step = _step_limits(values)
     state = Mamba2(
@@ -57,7 +57,7 @@ def mamba2(values: Values) -> ModelConfig:
 
 
 def granite_hybrid(values: Values) -> ModelConfig:
-    """Granite 4: Mamba2 and attention by turns, an MLP beside experts or alone; heads turn only if the config says so."""
+    """Describe Granite 4: layers of Mamba2 or attention, an MLP with or without experts, optional rotary embeddings."""
     config, state = granite(values, kinds=[FULL] * values.num_layers()), _state(values)
     if values.get("position_embedding_type") != "rope":
         config = replace(config, layers=tuple(replace(layer, rope=None) for layer in config.layers))
@@ -84,7 +84,7 @@ def granite_hybrid(values: Values) -> ModelConfig:
 
 
 def bamba(values: Values) -> ModelConfig:
-    """Bamba: Mamba2, and attention in a few layers, half of whose heads turn."""
+    """Describe Bamba: Mamba2 layers, and a few attention layers with rotary embeddings on half of a head."""
     config = decoder(values, kinds=[FULL] * values.num_layers(), rope={"share": 0.5})
     state, with_attention = _state(values), set(values.get("attn_layer_indices", default=()))
     names = mixer_names("mamba", state) | {"post_attention_layernorm": Stored("pre_ff_layernorm")}
@@ -99,7 +99,7 @@ def bamba(values: Values) -> ModelConfig:
 
 
 def falcon_h1(values: Values) -> ModelConfig:
-    """Falcon-H1: attention and Mamba2 read one norm, and their outputs are added; every product has a multiplier."""
+    """Describe Falcon-H1: attention and Mamba2 read the same norm, their outputs are added; every product has a multiplier."""
     config = decoder(values, kinds=[FULL] * values.num_layers(), rope={"theta": 1e11})
     norm: GatedNorm = "none"
     if values.get("mamba_rms_norm", default=False):
@@ -146,7 +146,7 @@ def falcon_h1(values: Values) -> ModelConfig:
 
 
 def _state(values: Values, gated_norm: GatedNorm = "after_gate") -> Mamba2:
-    """Return the state layers of a model that has attention, too."""
+    """Return the description of the state layers in a model that also has attention."""
     check_silu(values, "hidden_act")
     min_step, max_step = _step_limits(values)
     num_heads = int(values.get("mamba_n_heads", default=128))
@@ -168,7 +168,7 @@ def _state(values: Values, gated_norm: GatedNorm = "after_gate") -> Mamba2:
 
 
 def _biases(values: Values, state: Mamba2, output: str = "mamba_proj_bias") -> frozenset[str]:
-    """Return which tensors of a state layer have biases; `output`: the key that says whether its last product has one."""
+    """Return the names of a state layer's tensors with biases; `output`: the config's key for the bias of its last product."""
     biases = {"conv"} if values.get("mamba_conv_bias", default=True) else set()
     biases |= set(state.parts) if values.get("mamba_proj_bias", default=False) else set()
     return frozenset(biases | ({"out_proj"} if values.get(output, default=False) else set()))
@@ -180,5 +180,5 @@ def _step_limits(values: Values) -> tuple[float, float]:
 
 
 def _number(value: Any) -> float:
-    """Return a number of a config, in which transformers writes infinity as {"__float__": "Infinity"}."""
+    """Return a number of a config, where transformers writes infinity as {"__float__": "Infinity"}."""
     return float(value["__float__"] if isinstance(value, dict) else value)

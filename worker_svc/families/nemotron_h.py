@@ -1,4 +1,4 @@
-"""Nemotron-H and Nemotron 3: each layer is one of Mamba2, attention without rotation, an MLP or a mixture of experts."""
+"""Nemotron-H and Nemotron 3: a layer is either Mamba2, attention without rotary embeddings, an MLP or a mixture of experts."""
 
 from dataclasses import replace
 
@@ -11,13 +11,13 @@ from tetrad.worker_svc.model_facts.states import Mamba2
 from tetrad.worker_svc.model_facts.tensor_names import Stored, TensorNames
 
 _LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
-"""Of hybrid_override_pattern, a letter for each layer."""
+"""Letters of hybrid_override_pattern, which has one letter per layer -> kinds of layers."""
 _KINDS = {"linear_attention": "mamba", "mamba": "mamba", "full_attention": "attention", "attention": "attention"}
 _KINDS |= {"mlp": "mlp", "moe": "moe"}
 
 
 def nemotron_h(values: Values) -> ModelConfig:
-    """Nemotron-H, Nemotron 3 Nano."""
+    """Describe Nemotron-H and Nemotron 3 Nano."""
     kinds, state = _kinds(values), _state(values)
     activation = values.choose("mlp_hidden_act", known=ACTIVATIONS, default="relu2")
     config = decoder(values, kinds=[FULL] * len(kinds), default_activation=activation, is_gated=False)
@@ -27,7 +27,7 @@ def nemotron_h(values: Values) -> ModelConfig:
         "attention": LayerConfig(None, None, 0, has_mlp=False),
         "mlp": LayerConfig(None, None, size, has_attention=False),
     }
-    values.ignore("n_routed_experts")  # of a model without such layers
+    values.ignore("n_routed_experts")  # has no effect in a model without expert layers
     if "moe" in kinds:
         made |= {"moe": LayerConfig(None, None, size, experts=_experts(values), has_attention=False)}
     return replace(

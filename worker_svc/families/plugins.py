@@ -1,8 +1,8 @@
-"""Plug-ins: families that installed packages add, by entry points of the group "tetrad.models".
+"""Plug-ins: families that installed packages add, as entry points of the group "tetrad.models".
 
-The name of an entry point is an architecture, as config.json names it; its value is a function like those of this folder, from
-Values to ModelConfig. Entry points are read when a model's architecture is not in the registry, so a plug-in cannot replace a
-family, and costs nothing otherwise. docs/models.md shows one.
+The name of an entry point is an architecture's name in config.json; its value is a function like those of this folder, from
+Values to ModelConfig. Entry points are read only if a model's architecture is not in the registry: a plug-in cannot replace a
+built-in family, and other models load as fast as without plug-ins. docs/models.md shows a plug-in.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,10 @@ GROUP = "tetrad.models"
 
 
 def find_plugin(architecture: str) -> Callable[[Values], ModelConfig] | None:
-    """Return the function of a plug-in; ModelError if several packages have one, or if it cannot be imported."""
+    """Return the plug-in function for an architecture; None if no package has one.
+
+    Raises ModelError if several packages have one, or if it cannot be imported.
+    """
     found = list(entry_points(group=GROUP, name=architecture))
     if len(found) > 1:
         packages = ", ".join(sorted(_package(entry) for entry in found))
@@ -27,7 +30,7 @@ def find_plugin(architecture: str) -> Callable[[Values], ModelConfig] | None:
 def _loaded(entry: EntryPoint) -> Callable[[Values], ModelConfig]:
     try:
         function = entry.load()
-    except Exception as error:  # whatever another package makes of its import
+    except Exception as error:  # importing another package can raise any error
         raise ModelError(
             f"The plug-in {_package(entry)} for {entry.name[:80]} cannot be imported: {one_line(error)}."
         ) from error

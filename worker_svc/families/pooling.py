@@ -26,18 +26,18 @@ KINDS: Mapping[str, Kind] = {
     "BidirectionalModel": "embed",
     "Model": "embed",
 }
-"""End of an architecture's name -> what the model makes; the first that fits counts."""
+"""End of an architecture's name -> kind of the model's answers; the first match applies."""
 _GENERATORS = ("ForCausalLM", "LMHeadModel")
 
 
 @dataclass(frozen=True, slots=True)
 class PoolingUse:
-    """What a decoder pools.
+    """The pooling purpose of a decoder.
 
     Attributes:
-        kind: of its answers.
-        architecture: of the decoder that computes the hidden states.
-        generates: whether it generates as well.
+        kind: the kind of its answers.
+        architecture: the architecture of the decoder that computes the hidden states.
+        generates: whether the model generates as well.
     """
 
     kind: Kind
@@ -46,11 +46,11 @@ class PoolingUse:
 
 
 def generator_of(architecture: str, known: Mapping[str, object]) -> tuple[str, Kind] | None:
-    """Return the generating architecture that one which pools is a variant of, and its kind; None if there is none.
+    """Return the generating architecture whose pooling variant `architecture` is, and the kind of answers; None if none.
 
     Args:
-        architecture: of config.json.
-        known: generating architectures.
+        architecture: the architecture's name in config.json.
+        known: the generating architectures.
     """
     for end, kind in KINDS.items():
         if architecture.endswith(end) and architecture not in known:
@@ -64,14 +64,14 @@ def generator_of(architecture: str, known: Mapping[str, object]) -> tuple[str, K
 def pooling_use(
     config: Mapping[str, Any], known: Mapping[str, object], *, runner: str, convert: str, has_modules: bool
 ) -> PoolingUse | None:
-    """Return the pooling use of a decoder; None: it only generates. ModelError for options that contradict the model.
+    """Return the pooling use of a decoder; None if it only generates. Raise ModelError for options that contradict the model.
 
     Args:
-        config: of config.json.
-        known: generating architectures.
-        runner: "auto": as the files say, "generate" or "pooling".
-        convert: "auto", "none", "embed" or "classify": what a generator is made into.
-        has_modules: whether the files have sentence-transformers' modules.json.
+        config: the values of config.json.
+        known: the generating architectures.
+        runner: "generate", "pooling", or "auto": decided by the files.
+        convert: the kind of answers that a generating model is converted to: "auto", "none", "embed" or "classify".
+        has_modules: whether the files include sentence-transformers' modules.json.
     """
     for name, value, allowed in (("runner", runner, RUNNERS), ("convert", convert, CONVERSIONS)):
         if value not in allowed:
@@ -93,13 +93,13 @@ def pooling_use(
 
 
 def is_bidirectional(config: Mapping[str, Any]) -> bool:
-    """Return whether the tokens of a decoder see those behind them, so that it can only pool."""
+    """Return whether a decoder has bidirectional attention, so that it can only pool."""
     is_named = architecture_of(config).endswith("BidirectionalModel")
     return is_named or config.get("is_causal") is False or config.get("use_bidirectional_attention") is True
 
 
 def labels_of(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of a classifier's classes, by index; ModelError if the config contradicts itself."""
+    """Return the names of a classifier's classes, by index; raise ModelError if the config contradicts itself."""
     names = config.get("id2label")
     if not isinstance(names, Mapping) or not names:
         count = config.get("num_labels", 2)

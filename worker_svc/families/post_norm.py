@@ -1,4 +1,4 @@
-"""Models with norms behind attention and MLP, and none before: OLMo 2 and 3, EXAONE 4."""
+"""Models with norms only after attention and MLP: OLMo 2 and 3, EXAONE 4."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,12 +12,12 @@ _EVERY_FOURTH = 4
 
 
 def olmo2(values: Values) -> ModelConfig:
-    """OLMo 2: queries and keys are normed over all their heads."""
+    """Describe OLMo 2: norms of queries and keys over all heads together."""
     return _post_norm(values, head_norms="whole")
 
 
 def olmo3(values: Values) -> ModelConfig:
-    """OLMo 3: every fourth layer sees all keys; it alone has the scaling of the rotary embedding."""
+    """Describe OLMo 3: full attention in every fourth layer; only these layers scale the rotary embedding."""
     config = _post_norm(values, kinds=_kinds(values, _EVERY_FOURTH), head_norms="whole")
     if values.get("rope_parameters"):
         return config
@@ -29,7 +29,7 @@ def olmo3(values: Values) -> ModelConfig:
 
 
 def exaone4(values: Values) -> ModelConfig:
-    """EXAONE 4: norms of heads; where layers have windows, those without one do not turn."""
+    """Describe EXAONE 4: norms of each head; in models with windows, full layers have no rotary embeddings."""
     if not values.get("sliding_window"):
         return _post_norm(values, kinds=[FULL] * values.num_layers(), head_norms="head")
     pattern = values.get("sliding_window_pattern", default=_EVERY_FOURTH)
@@ -38,7 +38,7 @@ def exaone4(values: Values) -> ModelConfig:
 
 
 def _kinds(values: Values, interval: int) -> list[str]:
-    """Return a full layer at each interval, and sliding ones between."""
+    """Return the layers' kinds: every `interval`-th layer has full attention, the others a sliding window."""
     return values.layer_kinds([SLIDING if (index + 1) % interval else FULL for index in range(values.num_layers())])
 
 

@@ -1,4 +1,4 @@
-"""Qwen: biases of queries, keys and values (2), norms of heads (3), windows from some layer on."""
+"""Qwen: biases of queries, keys and values (2), norms of each head (3), optional windows from a certain layer on."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,33 +10,33 @@ from tetrad.worker_svc.model_facts.config import Experts, ModelConfig
 from tetrad.worker_svc.model_facts.tensor_names import Stored
 
 _FULL_LAYERS = 28
-"""Default of max_window_layers: the layers before that one see all keys."""
+"""Default of max_window_layers: the number of first layers with full attention."""
 
 
 def qwen2(values: Values) -> ModelConfig:
-    """Qwen2 and 2.5."""
+    """Describe Qwen2 and 2.5."""
     return decoder(values, kinds=window_kinds(values), biases=QKV)
 
 
 def qwen3(values: Values) -> ModelConfig:
-    """Qwen3."""
+    """Describe Qwen3."""
     return decoder(values, kinds=window_kinds(values), head_norms="head")
 
 
 def qwen2_moe(values: Values) -> ModelConfig:
-    """Qwen1.5 and Qwen2 MoE: a shared expert behind a gate."""
+    """Describe Qwen1.5 and Qwen2 MoE: experts, and a shared expert with a gate."""
     biases = QKV if values.get("qkv_bias", default=True) else frozenset()
     config = decoder(values, kinds=window_kinds(values), biases=biases)
     return with_qwen_experts(config, values, **shared_expert(values))
 
 
 def qwen3_moe(values: Values) -> ModelConfig:
-    """Qwen3 MoE."""
+    """Describe Qwen3 MoE."""
     return with_qwen_experts(decoder(values, kinds=window_kinds(values), head_norms="head"), values)
 
 
 def with_qwen_experts(config: ModelConfig, values: Values, **changes: Any) -> ModelConfig:
-    """Return the config with experts as Qwen's configs describe them; `changes` are those of the experts."""
+    """Return the config with experts as in Qwen's configs; `changes` are attributes of the experts."""
     facts: dict[str, Any] = {
         "num_experts": int(values.need("num_experts", "num_local_experts")),
         "num_chosen": int(values.need("num_experts_per_tok")),
@@ -54,7 +54,7 @@ def with_qwen_experts(config: ModelConfig, values: Values, **changes: Any) -> Mo
 
 
 def shared_expert(values: Values) -> dict[str, int | bool]:
-    """Return the shared expert beside the experts: an MLP behind a gate, if the config gives its size."""
+    """Return the attributes of the shared expert, an MLP with a gate; size 0 if the config gives none."""
     size = int(values.get("shared_expert_intermediate_size", default=0))
     return {"shared_size": size, "has_shared_gate": size > 0}
 

@@ -1,4 +1,4 @@
-"""Qwen3-Next and 3.5: three gated delta nets, then attention with a gate, whose heads turn by a quarter; norms times 1 + w."""
+"""Qwen3-Next and 3.5: three gated delta nets, then gated attention with a quarter of a head rotated; norms times 1 + w."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +23,7 @@ _NORMS = ("input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "se
 
 
 def qwen3_next(values: Values) -> ModelConfig:
-    """Qwen3-Next: a mixture of experts; one matrix has what belongs to a head of keys, head after head."""
+    """Describe Qwen3-Next: a mixture of experts; fused matrices contain the parts of one key head after another."""
     state = _state(values)
     shared = state.num_value_heads // state.num_key_heads
     width = shared * state.value_dim
@@ -36,13 +36,13 @@ def qwen3_next(values: Values) -> ModelConfig:
 
 
 def qwen3_5(values: Values) -> ModelConfig:
-    """Qwen3.5: an MLP in each layer."""
+    """Describe Qwen3.5: an MLP in each layer."""
     state = _state(values)
     return _described(values, state, _separate(state))
 
 
 def qwen3_5_moe(values: Values) -> ModelConfig:
-    """Qwen3.5 MoE; published files have all experts of a layer in one tensor."""
+    """Describe Qwen3.5 MoE; published files have all experts of a layer in one tensor."""
     state = _state(values)
     config = _described(values, state, _separate(state))
     config = with_qwen_experts(config, values, is_renormalized=True, **shared_expert(values))
@@ -60,7 +60,7 @@ def qwen3_5_moe(values: Values) -> ModelConfig:
 def _described(values: Values, state: GatedDeltaRule, names: Mapping[str, Stored]) -> ModelConfig:
     interval = int(values.get("full_attention_interval", default=_EVERY_FOURTH))
     number = values.num_layers()
-    # Where every layer has experts, the config need not say how wide an MLP would be.
+    # If every layer has experts, the config need not give the size of an MLP.
     config = decoder(values, kinds=[FULL] * number, rope={"share": 0.25}, head_norms="head", default_size=1)
     rows, dim = config.num_heads, config.head_dim
     gates = {

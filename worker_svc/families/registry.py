@@ -1,4 +1,4 @@
-"""Registry: the name of an architecture, as configs of Hugging Face give it -> the family that describes its models."""
+"""Registry: finds the family that describes a model, by the name of the architecture in Hugging Face's config.json."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ from tetrad.worker_svc.model_facts.config import ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Models with one description.
+    """A family: models that the same function describes.
 
     Attributes:
         title: name of the family in documents.
@@ -109,7 +109,7 @@ WRAPPERS: Mapping[str, Family] = {
     "Qwen3VLMoeForConditionalGeneration": Family("Qwen3-VL MoE", wrapper("qwen3_vl_moe_text")),
     "SmolVLMForConditionalGeneration": Family("SmolVLM", wrapper("llama")),
 }
-"""Models that read images, of which the text model is served."""
+"""Models that also read images; only their text model is served."""
 _LIKE_LLAMA = FAMILIES["LlamaForCausalLM"]
 
 
@@ -126,17 +126,17 @@ def find_family(architecture: str) -> Family | None:
 
 
 def _variant(family: Family) -> Family:
-    """Return the family's models that pool: they have no output layer."""
+    """Return the family of the pooling variants, which have no output layer."""
     return Family(family.title, lambda values: replace(family.describe(values), tie_word_embeddings=True))
 
 
 def read_config(config: Mapping[str, Any]) -> ModelConfig:
-    """Return the description of a config.json's model; of an architecture that is not known, as if it were a Llama."""
+    """Return the description of a config.json's model; a model of an unknown architecture is described like a Llama."""
     return _described(find_family(architecture_of(config)) or _LIKE_LLAMA, config)
 
 
 def supported_config(config: Mapping[str, Any]) -> ModelConfig:
-    """Return the description of a model that a family or a plug-in describes; ModelError if none does."""
+    """Return the description of a model by its family or plug-in; raise ModelError if it has none."""
     family = find_family(architecture_of(config))
     if family is None:
         raise no_description(config)

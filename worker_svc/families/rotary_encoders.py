@@ -1,4 +1,4 @@
-"""Encoders whose queries and keys turn with their positions: ModernBERT, Nomic BERT and GTE (new implementation)."""
+"""Encoders with rotary embeddings: ModernBERT, Nomic BERT and GTE (new implementation)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -53,7 +53,7 @@ _LOCAL_EVERY = 3
 
 
 def modernbert(config: Mapping[str, Any], family: str) -> EncoderConfig:
-    """ModernBERT: norms first, a gate, and a window in two of three layers."""
+    """Describe ModernBERT: norms before each branch, a gate, and a window in two of three layers."""
     hidden, num_layers = size(config, "hidden_size"), size(config, "num_hidden_layers", most=MAX_LAYERS)
     heads = heads_of(config, hidden, "num_attention_heads")
     every = size(config, "global_attn_every_n_layers", default=_LOCAL_EVERY)
@@ -91,7 +91,7 @@ def modernbert(config: Mapping[str, Any], family: str) -> EncoderConfig:
 
 
 def nomic(config: Mapping[str, Any], family: str) -> EncoderConfig:
-    """Nomic BERT: BERT with rotated queries and keys, a gate and no biases beside the norms'."""
+    """Describe Nomic BERT: BERT with rotary embeddings and a gate; only norms have biases."""
     for key, expected in (
         ("prenorm", False),
         ("parallel_block", False),
@@ -113,7 +113,7 @@ def nomic(config: Mapping[str, Any], family: str) -> EncoderConfig:
 
 
 def gte(config: Mapping[str, Any], family: str) -> EncoderConfig:
-    """GTE in its new implementation: BERT with rotated queries and keys and a gate."""
+    """Describe GTE in its new implementation: BERT with rotary embeddings and a gate."""
     refuse(config, "position_embedding_type", "rope")
     refuse(config, "layer_norm_type", "layer_norm")
     refuse(config, "logn_attention_scale", False)

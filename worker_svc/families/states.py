@@ -1,4 +1,4 @@
-"""The common part of families with states: which layers have one, and where checkpoints have its tensors."""
+"""Common part of families with states: determines the layers with a state, and the names of its tensors in checkpoints."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,12 +19,12 @@ _KINDS = {
     "mamba": False,
     "conv": False,
 }
-"""Names of layers' kinds -> whether such a layer has attention; else it has a state."""
+"""Names of layers' kinds -> whether such a layer has attention; the others have a state."""
 _WHOLE = ("dt_bias", "A_log", "D", "norm", "out_proj")
 
 
 def attention_layers(values: Values, default: Sequence[bool]) -> list[bool]:
-    """Return whether each layer has attention: by layer_types, or else `default`."""
+    """Return whether each layer has attention: from layer_types, or `default` if the config has none."""
     number = values.num_layers()
     kinds = values.get("layer_types", "layers_block_type")
     if kinds is None:
@@ -39,7 +39,7 @@ def attention_layers(values: Values, default: Sequence[bool]) -> list[bool]:
 
 
 def with_states(config: ModelConfig, state: State, have_attention: Sequence[bool], **changes: Any) -> ModelConfig:
-    """Return the config with a state in place of attention where a layer has none; `changes` are those of the whole model."""
+    """Return the config with a state in each layer without attention; `changes` are attributes of the whole model."""
     layers = [
         layer if has_attention else replace(layer, rope=None, window=None, has_attention=False, state=state)
         for layer, has_attention in zip(config.layers, have_attention, strict=True)
@@ -48,18 +48,18 @@ def with_states(config: ModelConfig, state: State, have_attention: Sequence[bool
 
 
 def check_silu(values: Values, *keys: str) -> None:
-    """Raise ModelError for another activation of a convolution than silu."""
+    """Raise ModelError unless the activation of the convolution is silu."""
     if values.choose(*keys, known=ACTIVATIONS, default="silu") != "silu":
         raise ModelError(f"The model's config has {keys[0]} {values.get(*keys)!r}, which is not supported; supported: silu.")
 
 
 def mixer_names(prefix: str, state: State, *, convolution: str = "conv1d") -> dict[str, Stored]:
-    """Return where a layer has them, as all do that follow Mamba: the inputs are one matrix, in the order of `parts`.
+    """Return the stored names of a state layer's tensors in models like Mamba: one input matrix, in the order of `parts`.
 
     Args:
-        prefix: of the tensors' names within a layer.
-        state: sizes.
-        convolution: name of the convolution.
+        prefix: prefix of the tensors' names within a layer.
+        state: the sizes of the layer.
+        convolution: name of the convolution's tensor.
     """
     names = {f"mixer.{name}": Stored(f"{prefix}.{name}") for name in _WHOLE}
     names["mixer.conv"] = Stored(f"{prefix}.{convolution}", is_flat=True)
@@ -67,7 +67,7 @@ def mixer_names(prefix: str, state: State, *, convolution: str = "conv1d") -> di
 
 
 def parts_by_heads(name: str, parts: Mapping[str, int], num_heads: int) -> dict[str, Stored]:
-    """Return where a fused matrix of a layer has its parts, which follow each other within each head's rows."""
+    """Return the rows of each part in a layer's fused matrix, where the parts follow one another within each head's rows."""
     ends = list(accumulate(parts.values()))
     return {
         f"mixer.{part}": Stored(name, rows=Rows(num_heads, ends[-1], end - size, end))
@@ -76,7 +76,7 @@ def parts_by_heads(name: str, parts: Mapping[str, int], num_heads: int) -> dict[
 
 
 def fused_parts(name: str, parts: Mapping[str, int], times: Mapping[str, float] = NO_VALUES) -> dict[str, Stored]:
-    """Return where a fused matrix of a layer has each of its parts, which follow each other; `times` multiplies them."""
+    """Return the rows of each part in a layer's fused matrix, where the parts follow one another; `times` are their factors."""
     ends = list(accumulate(parts.values()))
     return {
         f"mixer.{part}": Stored(name, rows=Rows(1, ends[-1], end - size, end), times=times.get(part, 1.0))

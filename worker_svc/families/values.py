@@ -1,7 +1,7 @@
 """Config values: reads the values of a config.json and records which ones a family has read.
 
-A family reads the values that it implements. A value that changes a model's results and has not been read is refused by name: a
-model never runs as another one.
+A family reads the values that it implements. A value that changes a model's results and has not been read is refused by name,
+so that a model never runs with wrong results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "attention_multiplier": (),
     "lm_head_multiplier": (1,),
     "query_pre_attn_scalar": (),
-    "no_rope_layers": (),  # 1 for a layer that turns
+    "no_rope_layers": (),  # 1 for a layer with rotary embeddings
     "no_rope_layer_interval": (),
     "num_experts": (1,),
     "num_local_experts": (1,),
@@ -40,11 +40,11 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "qk_layernorm": (),
     "scale_attn_by_inverse_layer_idx": (),
 }
-"""Keys that change what a model computes -> the values that mean nothing; false and null always do."""
+"""Keys that change a model's results -> their values without effect; false and null never have an effect."""
 
 
 def architecture_of(config: Mapping[str, Any]) -> str:
-    """Return the name of the model's architecture; ModelError if there is none."""
+    """Return the name of the model's architecture; raise ModelError if the config has none."""
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
         raise ModelError("The model's config names no architecture.")
@@ -55,7 +55,7 @@ class Values:
     """The values of a config.json.
 
     Args:
-        config: its object.
+        config: the JSON object.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -64,19 +64,19 @@ class Values:
         self._read: set[str] = set()
 
     def get(self, *keys: str, default: Any = None) -> Any:
-        """Return the first of several keys that has a value, which is not null."""
+        """Return the value of the first key whose value is not null, or `default`; mark all keys as read."""
         self._read.update(keys)
         return next((self._config[key] for key in keys if self._config.get(key) is not None), default)
 
     def need(self, *keys: str) -> Any:
-        """Return the same; KeyError if there is none."""
+        """Return the value of the first key whose value is not null; raise KeyError if there is none."""
         value = self.get(*keys)
         if value is None:
             raise KeyError(keys[0])
         return value
 
     def choose(self, *keys: str, known: Mapping[str, str], default: str) -> str:
-        """Return the meaning of a name; ModelError lists the known names."""
+        """Map a name in the config to its value in `known`; raise ModelError, with the known names, if it is unknown."""
         value = self.get(*keys, default=default)
         key = next((key for key in keys if self._config.get(key) == value), keys[0])
         if value not in known:
@@ -90,21 +90,21 @@ class Values:
         """Return the values of the text model that this model wraps.
 
         Args:
-            text_config: its config; None: its values lie among those of this config.
-            defaults: values that the config may leave out.
+            text_config: the text model's config; None: this config contains its values.
+            defaults: values that the config may omit.
         """
         inner = dict(defaults) | dict(self._config if text_config is None else text_config)
-        # The wrapper's config decides whether output layer and embedding are one.
+        # The wrapper's config decides whether the output layer is tied to the embedding.
         tied = self._config.get("tie_word_embeddings", inner.get("tie_word_embeddings"))
         own = {"architectures": [self.architecture]} | ({} if tied is None else {"tie_word_embeddings": tied})
         return Values(inner | own)
 
     def ignore(self, *keys: str) -> None:
-        """Note keys that a family knows, and that change nothing."""
+        """Mark keys as read that a family knows and that do not change its description."""
         self._read.update(keys)
 
     def num_layers(self) -> int:
-        """Return the number of layers; ModelError if no model has so many."""
+        """Return the number of layers; raise ModelError if it is out of range."""
         number = int(self.need("num_hidden_layers", "n_layer", "num_layers"))
         if not 0 < number <= _MAX_LAYERS:
             raise ModelError(
@@ -116,9 +116,9 @@ class Values:
         """Return the rotary embedding, from rope_theta and rope_scaling, or from the newer rope_parameters.
 
         Args:
-            head_dim: of a head.
-            kind: of the layers; newer configs may have parameters for each kind.
-            theta, share: the base, and how much of a head turns, if the config does not say.
+            head_dim: size of a head.
+            kind: kind of the layers; newer configs may have parameters for each kind.
+            theta, share: the base, and the rotated share of a head, if the config does not say.
         """
         parameters = self.get("rope_parameters", default={})
         of_kind = parameters.get(kind) or ({} if FULL in parameters else parameters)
@@ -129,7 +129,7 @@ class Values:
         return Rope(int(head_dim * float(share)), float(theta), self._scaling(scaling))
 
     def layer_kinds(self, default: Sequence[str]) -> list[str]:
-        """Return each layer's kind of attention: layer_types, or else `default`."""
+        """Return each layer's kind of attention: layer_types, or `default` if the config has none."""
         num_layers = self.num_layers()
         kinds = list(self.get("layer_types") or default)
         unknown = sorted({str(kind) for kind in kinds} - {FULL, SLIDING})
@@ -141,7 +141,7 @@ class Values:
         return kinds[:num_layers]
 
     def check_all_read(self) -> None:
-        """Raise ModelError for a key that changes what a model computes and that has not been read."""
+        """Raise ModelError for a key that changes a model's results and has not been read."""
         places = (self._config, self._config.get("rope_parameters") or {}, self._config.get("rope_scaling") or {})
         for place in places:
             for key, neutral in _NEUTRAL.items():
@@ -152,10 +152,10 @@ class Values:
     def _scaling(self, scaling: dict[str, Any]) -> Mapping[str, Any] | None:
         if "type" in scaling and "rope_type" not in scaling:
             scaling["rope_type"] = scaling["type"]
-        if scaling.get("rope_type", "default") in ("default", "mrope"):  # the axes of mrope are equal in text
+        if scaling.get("rope_type", "default") in ("default", "mrope"):  # mrope's axes have equal positions in text
             return None
         if scaling["rope_type"] in ("yarn", "longrope", "su"):
-            # Missing values follow from the length of the contexts.
+            # Missing values are computed from the context lengths.
             longest = float(self.need("max_position_embeddings"))
             scaling["max_position_embeddings"] = longest
             original = self.get("original_max_position_embeddings", default=longest)

@@ -1,7 +1,8 @@
 """Wrappers: serve only the text model of a model that also reads images.
 
-A family describes the text model. Its config is the wrapper's text_config, or lies flat in older files; its tensors have a
-prefix. The tensors that read images are not loaded, and the frontend refuses a request with an image.
+A family describes the text model. Its config is the wrapper's text_config, or in older files a part of the wrapper's own
+config; its tensors have a prefix. The tensors that read images are not loaded, and the frontend refuses a request with an
+image.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,11 +34,11 @@ _GEMMA3: Mapping[str, Any] = {
     "max_position_embeddings": 131_072,
     "sliding_window": 4096,
 }
-"""Values that Gemma 3's files leave out where they are transformers' own."""
+"""Values that Gemma 3's files omit if they equal transformers' defaults."""
 
 
 def _qwen3_vl_moe(values: Values) -> ModelConfig:
-    """Qwen3-VL's experts lie in one tensor, [experts, inputs, outputs] in the published files."""
+    """Describe Qwen3-VL MoE's text model: all experts are in one tensor, [experts, inputs, outputs] in the published files."""
     config = qwen3_moe(values)
     size = next(layer.experts.intermediate_size for layer in config.layers if layer.experts)
     stacked: dict[str, Any] = {"is_stacked": True, "weight": ""}
@@ -66,14 +67,14 @@ TEXT_TYPES: Mapping[str, tuple[Describe, Mapping[str, Any]]] = {
     "qwen3_vl_moe_text": (_qwen3_vl_moe, {}),
     "qwen3_vl_text": (qwen3, {}),
 }
-"""model_type of a text_config -> its family, and values that it may leave out."""
+"""model_type of a text_config -> its family, and default values that the config may omit."""
 
 
 def wrapper(text_type: str) -> Describe:
-    """Return the family of a wrapper, whose text model is of this type if its config does not say."""
+    """Return the describing function of a wrapper; `text_type` is its text model's type if the config gives none."""
 
     def describe(values: Values) -> ModelConfig:
-        """The text model, with its tensors inside those of the wrapper."""
+        """Describe the text model; its tensors have the wrapper's prefix."""
         inner = values.get("text_config", default=None)
         model_type = str((inner or {}).get("model_type") or text_type)
         if model_type not in TEXT_TYPES:

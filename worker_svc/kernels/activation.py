@@ -1,4 +1,4 @@
-"""Gated activations: f(gate) * up, where gate and up are the halves of one product.
+"""Gated activations: compute f(gate) * up, where gate and up are the halves of one product.
 
 Shazeer, "GLU Variants Improve Transformer" (2020). Dims: N rows, I features of the result.
 """
@@ -12,13 +12,13 @@ _SQRT_2_OVER_PI = tl.constexpr(0.7978845608028654)
 
 
 def silu_mul_reference(gate_up: torch.Tensor) -> torch.Tensor:
-    """Return silu(gate) * up [N, I] of gate_up [N, 2 * I], gate first; rows may lie apart. Computed in float32."""
+    """Return silu(gate) * up [N, I] for gate_up [N, 2 * I], gate first, computed in float32; rows may have gaps between."""
     gate, up = gate_up.float().chunk(2, -1)
     return (F.silu(gate) * up).to(gate_up.dtype)
 
 
 def gelu_mul_reference(gate_up: torch.Tensor) -> torch.Tensor:
-    """The same with GELU in its tanh form, as Gemma has it."""
+    """Return gelu(gate) * up with GELU's tanh form, as in Gemma; see silu_mul_reference."""
     gate, up = gate_up.float().chunk(2, -1)
     return (F.gelu(gate, approximate="tanh") * up).to(gate_up.dtype)
 

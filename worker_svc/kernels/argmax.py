@@ -1,6 +1,6 @@
-"""Argmax: the id of each row's largest logit, the lowest on ties, and that logit.
+"""Argmax: finds the id of each row's largest logit (the lowest id among equal logits), and that logit.
 
-One program a row, one pass: each lane keeps the best of the logits that it has seen, and the lanes are compared at the end.
+One program per row, one pass: each lane keeps the largest of its logits, and the lanes are compared at the end.
 Dims: N rows, V ids.
 """
 
@@ -10,7 +10,7 @@ import triton.language as tl
 
 
 def pack(token_ids: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
-    """Return [2, N] int32: ids, and the bits of float32 logits, in one piece, to be copied out at once."""
+    """Return [2, N] int32: ids, and the bits of float32 logits, in one tensor, so that one copy to the host suffices."""
     return torch.stack([token_ids.to(torch.int32), largest.float().view(torch.int32)])
 
 
@@ -18,7 +18,7 @@ def argmax_reference(logits: torch.Tensor) -> torch.Tensor:
     """Return [2, N] int32: ids, and the bits of the largest logits as float32.
 
     Args:
-        logits: [N, V]; rows may lie apart. If a row has a NaN, its largest logit is that, and its id any.
+        logits: [N, V]; rows may have gaps between them. If a row has a NaN, its largest logit is NaN, and its id is undefined.
     """
     largest = logits.amax(1, keepdim=True)
     return pack((logits == largest).to(torch.int32).argmax(1), largest[:, 0])
@@ -26,7 +26,7 @@ def argmax_reference(logits: torch.Tensor) -> torch.Tensor:
 
 @triton.jit
 def argmax_kernel(logits, chosen, stride_logits, vocab_size, BLOCK: tl.constexpr):
-    """Do row `program_id(0)`."""
+    """Compute row `program_id(0)`."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     best = tl.full([BLOCK], float("-inf"), tl.float32)

@@ -1,10 +1,11 @@
-"""The loop that both attention kernels are made of: rows of queries against a range of one sequence's paged keys.
+"""The common loop of both attention kernels: rows of queries attend to a range of one sequence's paged keys.
 
     for each tile of keys:  scores = q k^T;  peak' = max(peak, max(scores));  weights = 2^(scores - peak')
                             mass   = mass   * 2^(peak - peak') + sum(weights)
                             values = values * 2^(peak - peak') + weights v
 
-Dao, "FlashAttention-2" (2023), section 3.1. Every row sees most tiles whole; only those at the range's ends pay for masks:
+Dao, "FlashAttention-2" (2023), section 3.1. Every row attends to all keys of most tiles; only tiles at the range's ends need
+masks:
 
     begin        full_begin                full_end        end
       | window cuts   |  every row sees all   |  the diagonal |
@@ -36,21 +37,21 @@ def attend_keys(
     HAS_SOFTCAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Return peak [ROWS], mass [ROWS] and values [ROWS, DIM], float32; a row that sees no key has a peak of -inf and no mass.
+    """Return peak [ROWS], mass [ROWS] and values [ROWS, DIM], float32; a row without keys has a peak of -inf and no mass.
 
     Args:
-        q: [ROWS, DIM], a tensor in registers; zero behind HEAD_DIM.
-        positions: [ROWS]: a row sees the keys up to there, at most `end` - 1.
+        q: [ROWS, DIM], a tensor in registers; zero after HEAD_DIM.
+        positions: [ROWS], the last key that a row attends to, at most `end` - 1.
         cache: pointer to [num_blocks, PAGE, 2, NUM_KV_HEADS, HEAD_DIM].
         table: pointer to the sequence's block ids.
-        kv_head: whose keys.
-        begin, full_begin, full_end, end: as drawn above; the first three are whole tiles apart.
-        window: keys that a row sees, its own included; read if HAS_WINDOW. Without, full_begin is `begin`.
+        kv_head: number of the KV head.
+        begin, full_begin, full_end, end: as drawn above; the distances of the first three are whole tiles.
+        window: number of keys that a row attends to, its own included; read if HAS_WINDOW. Otherwise full_begin is `begin`.
         to_cap: factor that makes a score twice the argument of tanh; read if HAS_SOFTCAP.
         to_exponent: factor that makes a score, capped or not, an exponent of 2; above 0.
     """
     if cache.dtype.element_ty.is_fp8() and q.dtype.is_bf16():
-        # Half precision holds whatever fp8 does, and one instruction makes it of two values; bfloat16 takes four.
+        # Half precision represents all fp8 values, and one instruction converts two values; bfloat16 takes four instructions.
         q = q.to(tl.float16)
     peak = tl.full([q.shape[0]], float("-inf"), tl.float32)
     mass = tl.zeros([q.shape[0]], tl.float32)
@@ -76,7 +77,7 @@ def fold_tiles(
     NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_KEYS: tl.constexpr,
     MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Fold the tiles from `begin` to `end` in; MASKED: their rows see some keys only, and the last tile may be cut short."""
+    """Add the tiles from `begin` to `end`; MASKED: rows attend only to some of their keys, and the last tile may be partial."""
     dims = tl.arange(0, q.shape[1])
     keys = begin + tl.arange(0, BLOCK_KEYS)
     page = tl.load(table + keys // PAGE, mask=keys < end, other=0)
@@ -89,9 +90,9 @@ def fold_tiles(
             seen = keys[None, :] <= positions[:, None]
             if HAS_WINDOW:
                 seen = seen & (positions[:, None] - keys[None, :] < window)
-                # Keys behind the window of every row may belong to another request by now, and hold a NaN.
+                # Keys before the windows of all rows may belong to another request by now, and may be NaN.
                 inside = inside & (keys > tl.min(positions, 0) - window)[:, None]
-        # Looked up a tile ahead: a load that waits for another one is not moved up by the compiler.
+        # Loaded one tile ahead, because the compiler does not move up a load that depends on another load.
         keys += BLOCK_KEYS
         page = tl.load(table + keys // PAGE, mask=keys < end, other=0)
         k = tl.load(of_key, mask=inside, other=0.0).to(q.dtype)
@@ -101,7 +102,7 @@ def fold_tiles(
         if MASKED:
             scores = tl.where(seen, scores, float("-inf"))
         new_peak = tl.maximum(peak, tl.max(scores, 1) * to_exponent)
-        # A row that has seen nothing yet has no number to measure from.
+        # A row without keys so far has no finite peak to subtract.
         base = tl.where(new_peak == float("-inf"), 0.0, new_peak) if MASKED else new_peak
         weights = tl.exp2(scores * to_exponent - base[:, None])
         fade = tl.exp2(peak - base)
@@ -114,6 +115,6 @@ def fold_tiles(
 
 @triton.jit
 def sink_mass(sinks, heads, is_head, peak):
-    """Return the mass of heads' sinks where that of the largest score is 1: peaks are exponents of 2."""
+    """Return the mass of heads' sinks, relative to a mass of 1 for the largest score; peaks are exponents of 2."""
     scores = tl.load(sinks + heads, mask=is_head, other=float("-inf")).to(tl.float32)
     return tl.exp2(scores * 1.4426950408889634 - peak)  # log2(e)

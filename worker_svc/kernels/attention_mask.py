@@ -1,10 +1,10 @@
-"""Which keys a query sees, in torch: shared by the references of the attention kernels."""
+"""Attention masks in torch, shared by the references of the attention kernels."""
 
 import torch
 
 
 def visible(query_positions: torch.Tensor, num_keys: int, window: int) -> torch.Tensor:
-    """Return [Q, num_keys] bool: keys at or before the query, and less than `window` before it (0: all)."""
+    """Return [Q, num_keys] bool: true for keys at or before the query, and less than `window` before it (0: no window)."""
     keys = torch.arange(num_keys, device=query_positions.device)
     distance = query_positions[:, None] - keys
     return (distance >= 0) & ((distance < window) if window else torch.ones_like(distance, dtype=torch.bool))
@@ -25,10 +25,10 @@ def attend(
     Args:
         query: [Q, H, D].
         keys, values: [L, K, D]; H is a multiple of K.
-        seen: [Q, L] bool, at least one true a row.
-        scale: of the scores.
-        softcap: scores become softcap * tanh(scores / softcap); 0: they stay.
-        sinks: [H] float32, a score of each head that has no value; None: there is none.
+        seen: [Q, L] bool, with at least one true value per row.
+        scale: factor of the scores.
+        softcap: scores become softcap * tanh(scores / softcap); 0: no cap.
+        sinks: [H] float32, an extra score of each head, without a value; None: no sinks.
     """
     group = query.shape[1] // keys.shape[1]
     keys, values = (part.float().repeat_interleave(group, 1) for part in (keys, values))
@@ -47,8 +47,8 @@ def pages_of(cache: torch.Tensor, table: torch.Tensor, num_keys: int) -> tuple[t
 
     Args:
         cache: [num_blocks, block_size, 2, K, D].
-        table: [P] block ids, of which the first are in use.
-        num_keys: tokens.
+        table: [P] block ids; the first ones are in use.
+        num_keys: number of tokens.
     """
     in_use = table[: -(-num_keys // cache.shape[1])].long()
     both = cache[in_use].flatten(0, 1)[:num_keys].float()

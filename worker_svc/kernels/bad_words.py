@@ -1,6 +1,6 @@
 """Bad words: the last token of a forbidden sequence is masked while the output ends with the rest of it.
 
-One program a sequence. It reads the request's tokens where the device keeps them, so that one sampled a moment ago counts.
+One program per sequence. It reads the request's tokens in device memory, so that just sampled tokens are included.
 Dims: N rows of logits, V ids, S slots, L tokens of the longest request, E sequences, K tokens of the longest of them.
 """
 
@@ -20,12 +20,13 @@ def mask_bad_words_reference(
     """Mask the tokens that would complete a sequence, in place.
 
     Args:
-        logits: [N, V] float32; rows may lie apart.
-        token_ids: [S, L] int32, of all requests.
-        slots: [N] int64, of the rows' requests.
-        positions: [N] int64, of the tokens to be sampled; those before it are known.
-        num_prompt_tokens: [S] int64; only tokens behind them are looked at.
-        words: [E, 2 + K] int64, contiguous: the row, the tokens of the sequence, at least one, and these, filled up with any.
+        logits: [N, V] float32; rows may have gaps between them.
+        token_ids: [S, L] int32, the tokens of all requests.
+        slots: [N] int64, slots of the rows' requests.
+        positions: [N] int64, positions of the tokens to be sampled; the tokens before them are known.
+        num_prompt_tokens: [S] int64; only tokens after the prompt are compared.
+        words: [E, 2 + K] int64, contiguous: the row, the number of tokens in the sequence, at least one, and these tokens,
+            padded with any values.
     """
     for row, length, *word in words.tolist():
         slot, position = int(slots[row]), int(positions[row])
@@ -48,7 +49,7 @@ def bad_words_kernel(
     stride_words,
     BLOCK: tl.constexpr,
 ):
-    """Do sequence `program_id(0)`."""
+    """Compute sequence `program_id(0)`."""
     word = words + tl.program_id(0).to(tl.int64) * stride_words
     row = tl.load(word)
     num_leading = tl.load(word + 1) - 1

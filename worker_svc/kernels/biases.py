@@ -11,12 +11,12 @@ _BLOCK = 128
 
 
 def add_biases_reference(logits: torch.Tensor, positions: torch.Tensor, entries: torch.Tensor) -> None:
-    """Add each value to its logit, in place, where the row's position is below the entry's.
+    """Add each value to its logit, in place, if the row's position is below the entry's.
 
     Args:
-        logits: [N, V] float32; rows may lie apart.
-        positions: [N] int64, of the tokens to be sampled.
-        entries: [E, 4] int64, contiguous: row, id, position, and the bits of the value as float64; no row and id twice.
+        logits: [N, V] float32; rows may have gaps between them.
+        positions: [N] int64, positions of the tokens to be sampled.
+        entries: [E, 4] int64, contiguous: row, id, position, and the bits of the value as float64; all (row, id) differ.
     """
     rows, ids, until = entries[:, :3].T
     holds = positions[rows] < until
@@ -26,7 +26,7 @@ def add_biases_reference(logits: torch.Tensor, positions: torch.Tensor, entries:
 
 @triton.jit(do_not_specialize=["num_entries"])
 def biases_kernel(logits, positions, entries, stride_logits, num_entries, BLOCK: tl.constexpr):
-    """Add the entries of block number `program_id(0)`, BLOCK a block."""
+    """Add the entries of block `program_id(0)`, which has BLOCK entries."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     exists = at < num_entries
     entry = entries + at * 4

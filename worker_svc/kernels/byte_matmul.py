@@ -1,8 +1,8 @@
 """Product with weights of one byte: int8, or fp8 (e4m3), scaled by row, or by row and group of columns.
 
-Activations are floats ("weight-only": weights are widened on their way to the tensor core), or e4m3 with scales of their own,
-which multiplies twice as fast where there are many rows (Micikevicius et al., "FP8 formats for deep learning", 2022).
-Dims: T rows of activations, N outputs, K inputs, G columns of a group, Q = ceil(K / G) groups; G = K: one scale a row.
+Activations are floats ("weight-only": weights are converted before the tensor core), or e4m3 with their own scales, which
+multiplies twice as fast with many rows (Micikevicius et al., "FP8 formats for deep learning", 2022).
+Dims: T rows of activations, N outputs, K inputs, G columns of a group, Q = ceil(K / G) groups; G = K: one scale per row.
 """
 
 import torch
@@ -28,15 +28,15 @@ def byte_matmul_reference(
     """Return x W^T + bias [T, N], in dtype. Computed in float64.
 
     Args:
-        x: [T, K], floats or e4m3; rows may lie apart, a row's features not.
-        weight: [N, K] int8 or e4m3, contiguous; uint8: e4m3's bits, for devices that have no such type.
+        x: [T, K], floats or e4m3; rows may have gaps between them, but each row is contiguous.
+        weight: [N, K] int8 or e4m3, contiguous; uint8: e4m3's bits, for devices without this type.
         scales: [Q, N] floats.
         bias: [N] or None.
-        dtype: of the result.
+        dtype: type of the result.
         group: G, a multiple of 32, or K.
-        shape: of the tiles.
+        shape: shape of the tiles.
         tickets: see split_k.
-        row_scales: [Q, T] float32, those of x if it is quantized.
+        row_scales: [Q, T] float32, the scales of x if it is quantized.
     """
     columns = torch.arange(x.shape[1], device=x.device) // group
     values = weight.view(torch.float8_e4m3fn) if weight.dtype == torch.uint8 else weight
@@ -73,12 +73,12 @@ def byte_matmul_kernel(
 ):
     """Multiply tile `program_id(0)` of rows and `program_id(1)` of outputs, along part `program_id(2)` of K.
 
-    GROUP is 0 where a row has one scale. IS_EVEN: COLUMNS divides K.
+    GROUP is 0 if a row has one scale. IS_EVEN: COLUMNS divides K.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     is_row = rows[:, None] < num_rows
-    # A tile that reaches beyond the outputs reads the last one again; what it makes of it is not stored.
+    # A tile that extends beyond the outputs reads the last output again; these results are not stored.
     known_outputs = tl.minimum(outputs, num_outputs - 1)
     x_rows = x + rows.to(tl.int64)[:, None] * stride_x
     weight_rows = weight + known_outputs.to(tl.int64)[:, None] * num_columns
@@ -112,9 +112,9 @@ def byte_matmul_kernel(
 
 @triton.jit
 def widen(weight, dtype: tl.constexpr):
-    """Return weights of a byte in the type of the activations, exactly."""
+    """Convert weights of one byte to the type of the activations, exactly."""
     if weight.dtype == tl.uint8:
-        # e4m3's exponent and fraction, in the places of fp16's, make a number 2^8 times too small: the biases differ by 8.
+        # e4m3's exponent and fraction, moved to fp16's places, give a value 2^8 times too small: the biases differ by 8.
         bits = weight.to(tl.uint16)
         small = (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True)
         return (small.to(tl.float32) * 256.0).to(dtype)
@@ -171,7 +171,7 @@ def byte_matmul(
         HAS_ROW_SCALES=row_scales is not None,
         HAS_BIAS=bias is not None,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-        # Hopper sums products of fp8 in few bits unless sums are passed on, here after each tile of K.
+        # Hopper sums fp8 products in few bits unless partial sums are added in float32, here after each tile of K.
         MAX_IMPRECISE=columns if row_scales is not None else 0,
         num_warps=shape.warps,
         num_stages=shape.stages,

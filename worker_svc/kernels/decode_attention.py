@@ -1,9 +1,10 @@
-"""Attention of one query a request over paged keys and values, split along the keys.
+"""Attention of one query per request over paged keys and values, split along the keys.
 
-A decode step reads every key once and computes little, so what counts is that all of the device reads: a request's keys are cut
-into `num_splits` parts that are attended to side by side ("Flash-Decoding", Dao et al., 2023), and a second kernel merges the
-parts by their maxima and sums. The number of splits depends on the batch, not on the lengths, so a graph holds for all of them.
-Dims: B requests, H query heads, K kv heads, G = H / K, D head size, P pages a request, S splits.
+A decode step reads every key once and computes little, so all processors of the device have to read: a request's keys are
+divided into `num_splits` parts that are computed in parallel ("Flash-Decoding", Dao et al., 2023), and a second kernel merges
+the parts by their maxima and sums. The number of splits depends on the batch, not on the lengths, so one graph serves all
+lengths.
+Dims: B requests, H query heads, K kv heads, G = H / K, D head size, P pages per request, S splits.
 """
 
 import torch
@@ -29,15 +30,15 @@ def decode_attention_reference(
     value_scale: float = 1.0,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return [B, H, D], in the query's type; zeros for requests without keys, which are padding.
+    """Return the attention [B, H, D], in the query's type; zeros for requests without keys, which are padding.
 
     Args:
-        query: [B, H, D]; requests may lie apart.
-        cache: [num_blocks, block_size, 2, K, D], contiguous; the step's own keys and values are in it.
+        query: [B, H, D]; requests may have gaps between them.
+        cache: [num_blocks, block_size, 2, K, D], contiguous; it contains the step's keys and values.
         block_tables: [B, P] int32.
-        num_keys: [B] int32, the query's own included.
+        num_keys: [B] int32, the query's own key included.
         num_splits: S.
-        scale, window, softcap, key_scale, value_scale, sinks: as of prefill_attention.
+        scale, window, softcap, key_scale, value_scale, sinks: see prefill_attention.
     """
     out = torch.zeros_like(query)
     for row, total in enumerate(num_keys.tolist()):
@@ -80,10 +81,11 @@ def decode_attention_kernel(
     HAS_SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Attend for kv head `program_id(0)` of request `program_id(1)` to part `program_id(2)` of the keys.
+    """Compute kv head `program_id(0)` of request `program_id(1)` for part `program_id(2)` of the keys.
 
-    Head beside head, since their keys are neighbours in a page. Writes [B, H, D] to `out`; if IS_SPLIT, parts [B, H, S, D] to
-    `out` and the logarithms of their masses, to base 2, [B, H, S], to `masses`; both float32, -inf where a part has no key.
+    Heads are the first grid dimension, because their keys are neighbours in a page. Writes [B, H, D] to `out`. If IS_SPLIT,
+    writes parts [B, H, S, D] to `out`, and base-2 logarithms of their masses [B, H, S] to `masses`; both are float32, and -inf
+    for a part without keys.
     """
     kv_head = tl.program_id(0)
     request = tl.program_id(1).to(tl.int64)
@@ -94,7 +96,7 @@ def decode_attention_kernel(
     end = total
     num_splits = tl.num_programs(2)
     if IS_SPLIT:
-        # Parts are whole tiles, so that no tile is read twice.
+        # Parts consist of whole tiles, so that no tile is read twice.
         share = tl.cdiv(tl.cdiv(total - begin, num_splits), BLOCK_KEYS) * BLOCK_KEYS
         begin += tl.program_id(2) * share
         end = tl.maximum(tl.minimum(begin + share, total), begin)
@@ -129,7 +131,7 @@ def decode_attention_kernel(
     )
     if HAS_SINKS and not IS_SPLIT:
         mass += sink_mass(sinks, heads, is_row, peak)
-    # Without any key, all is zero: padding, or a part behind the last key.
+    # Without keys, the result is zero: padding, or a part after the last key.
     divisor = tl.where(mass == 0, 1.0, mass)
     values = values / divisor[:, None]
     if IS_SPLIT:
@@ -165,7 +167,7 @@ def merge_parts_kernel(
     source = (request * tl.num_programs(0) + head) * num_splits + splits
     logarithm = tl.load(masses + source, mask=exists, other=float("-inf"))
     top = tl.max(logarithm, 0)
-    # Without any key, all is zero: the row is padding.
+    # Without keys, the result is zero: the row is padding.
     base = tl.where(top == float("-inf"), 0.0, top)
     share = tl.exp2(logarithm - base)
     whole = tl.sum(share, 0)
@@ -178,17 +180,17 @@ def merge_parts_kernel(
 
 
 def num_splits_for(num_requests: int, num_kv_heads: int, num_processors: int, longest: int) -> int:
-    """Return the splits that fill the device without making parts of less than 256 keys; 1 needs no second kernel.
+    """Return the number of splits that fills the device with parts of at least 256 keys; 1 needs no second kernel.
 
-    A power of two, so that few kernels are compiled for them.
+    It is a power of two, so that few kernels are compiled.
 
     Args:
         num_requests: B.
         num_kv_heads: K.
-        num_processors: streaming multiprocessors.
-        longest: tokens of the longest context, or a bound: that of the model where the number has to hold for all steps.
+        num_processors: number of streaming multiprocessors.
+        longest: tokens of the longest context, or an upper bound, such as the model's if the number has to hold for all steps.
     """
-    # Two programs fill a processor; where there are more, a very long context still is not left to one of them.
+    # Two programs fill a processor; even with more programs, a very long context is divided among several.
     wanted = max(2 * num_processors // max(num_requests * num_kv_heads, 1), longest // 16_384, 1)
     most = max(longest // 256, 1)
     return min(1 << (wanted - 1).bit_length(), 1 << (most.bit_length() - 1), 64)
@@ -209,7 +211,7 @@ def decode_attention(
     sinks: torch.Tensor | None = None,
     launch: Launch | None = None,
 ) -> torch.Tensor:
-    """See decode_attention_reference; `launch` is what the table has for this device, unless a trial says otherwise."""
+    """See decode_attention_reference; `launch` None: the launch parameters in the table for this device."""
     num_requests, num_heads, head_dim = query.shape
     num_kv_heads = cache.shape[3]
     assert query.stride()[1:] == (head_dim, 1) and cache.is_contiguous() and block_tables.stride(1) == 1

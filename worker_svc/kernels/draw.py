@@ -1,10 +1,10 @@
-"""Draw: one token a row, the winner of the two exponential races of sampler/draw.py, whose noise this has too.
+"""Draw: draws one token per row, the winner of the two exponential races of sampler/draw.py, with the same noise.
 
-Two kernels. The first reads all logits once and leaves, of each block of 256 neighbouring ids, the largest logit and the mass
-next to it; the second lets the blocks race with their masses, then the ids of the winning block. Between the two, truncation.py
-may say which ids are out. A greedy row takes the same way: its first block with the largest logit wins, and there the first id.
-Weights are exp((logit - largest) / temperature), computed where they are needed and never written.
-Dims: N rows, V ids, B = ceil(V / 256) blocks, S slots, by which parameters lie in memory.
+There are two kernels. The first reads all logits once and writes, for each block of 256 neighbouring ids, the largest logit and
+the mass relative to it; in the second, the blocks race with their masses, and then the ids of the winning block. Between the
+two, truncation.py may exclude ids. A greedy row uses the same kernels: the first block with the largest logit wins, and its
+first id. Weights are exp((logit - largest) / temperature), computed when needed and never written.
+Dims: N rows, V ids, B = ceil(V / 256) blocks, S slots; parameters are stored by slot.
 """
 
 import numpy as np
@@ -23,12 +23,12 @@ BLOCKS_AT_ONCE = 16
 def block_masses_reference(
     logits: torch.Tensor, slots: torch.Tensor, temperature: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the largest logit [N, B] of each block, NaN if it has one, and its mass [N, B], of which that logit's share is 1.
+    """Return the largest logit [N, B] of each block, NaN if the block has one, and its mass [N, B], relative to that logit.
 
     Args:
-        logits: [N, V], float32, bfloat16 or float16; rows may lie apart.
+        logits: [N, V], float32, bfloat16 or float16; rows may have gaps between them.
         slots: [N] int64.
-        temperature: [S] float64; 0: greedy, and masses mean nothing.
+        temperature: [S] float64; 0: greedy, masses are undefined.
     """
     num_blocks = -(-logits.shape[1] // BLOCK)
     blocks = torch.full((len(logits), num_blocks * BLOCK), float("-inf"), device=logits.device)
@@ -51,15 +51,15 @@ def draw_reference(
 ) -> torch.Tensor:
     """Return [2, N] int32, as argmax does: ids, and the bits of the largest logits.
 
-    Where that is not finite, the id is any of the vocabulary.
+    If the largest logit is not finite, the id is an arbitrary one of the vocabulary.
 
     Args:
-        logits: as of block_masses.
-        peaks: [N, B], of block_masses.
-        masses: [N, B], of what can be drawn.
+        logits: see block_masses.
+        peaks: [N, B], the largest logits from block_masses.
+        masses: [N, B], masses of the ids that can be drawn.
         thresholds: [N] float32; smaller weights cannot be drawn.
         slots: [N] int64.
-        positions: [N] int64, absolute, of the tokens drawn; the noise is a function of it and the seed.
+        positions: [N] int64, absolute positions of the drawn tokens; the noise is a function of position and seed.
         temperature: [S] float64; 0: greedy.
         seeds: [S] int64.
     """
@@ -77,7 +77,7 @@ def draw_reference(
 
 
 def _race(rates: torch.Tensor, noise: np.ndarray) -> int:
-    """Return the index whose exponential time is the shortest; rate 0 never arrives."""
+    """Return the index with the shortest exponential time; rate 0 never wins."""
     times = -np.log1p(-noise[0])
     return int(np.where(rates.cpu().numpy() > 0, times / np.maximum(rates.cpu().numpy(), 1e-45), np.inf).argmin())
 
@@ -88,23 +88,23 @@ def _divisors(temperature: torch.Tensor) -> torch.Tensor:
 
 @triton.jit
 def weight_of(logits, largest, divisor):
-    """Return exp((logits - largest) / divisor): by all kernels alike, so that a threshold means the same to each.
+    """Return exp((logits - largest) / divisor). All kernels use this function, so that thresholds fit the same weights.
 
-    Where the largest is -inf, nothing has any weight.
+    If the largest logit is -inf, all weights are 0.
     """
     return tl.exp((logits - tl.where(largest == float("-inf"), 0.0, largest)) / divisor)
 
 
 @triton.jit
 def load_divisor(temperature, slot):
-    """Return a slot's temperature, 1 if it is greedy."""
+    """Return a slot's temperature, or 1 if it is greedy."""
     value = tl.load(temperature + slot).to(tl.float32)
     return tl.where(value > 0, value, 1.0)
 
 
 @triton.jit
 def largest_of(peaks, exists):
-    """Return the largest of a row's peaks, NaN if there is one."""
+    """Return the largest of a row's peaks, or NaN if a peak is NaN."""
     is_nan = tl.sum(((peaks != peaks) & exists).to(tl.int32), 0) > 0
     return tl.where(is_nan, float("nan"), tl.max(tl.where((peaks == peaks) & exists, peaks, float("-inf")), 0))
 
@@ -122,7 +122,7 @@ def block_masses_kernel(
     BLOCK: tl.constexpr,
     BLOCKS_AT_ONCE: tl.constexpr,
 ):
-    """Do BLOCKS_AT_ONCE blocks, number `program_id(1)`, of row `program_id(0)`."""
+    """Compute part `program_id(1)`, of BLOCKS_AT_ONCE blocks, of row `program_id(0)`."""
     row = tl.program_id(0).to(tl.int64)
     divisor = load_divisor(temperature, tl.load(slots + row))
     blocks = tl.program_id(1) * BLOCKS_AT_ONCE + tl.arange(0, BLOCKS_AT_ONCE)
@@ -153,7 +153,7 @@ def draw_kernel(
     BLOCK: tl.constexpr,
     ALL_BLOCKS: tl.constexpr,
 ):
-    """Do row `program_id(0)`. Indices stay within the vocabulary whatever the logits are: the next step reads what is drawn."""
+    """Compute row `program_id(0)`. Ids are always within the vocabulary, for any logits: the next step reads the drawn ids."""
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + row)
     divisor = load_divisor(temperature, slot)
@@ -184,14 +184,14 @@ def draw_kernel(
 
 @triton.jit
 def arrival_times(rates, noise):
-    """Return exponential times -log(1 - noise) / rate in float64; 1 - noise is exact there. Rate 0, or none, never arrives."""
+    """Return exponential times -log(1 - noise) / rate in float64, where 1 - noise is exact; for rates not above 0, infinity."""
     arrives = rates > 0
     return tl.where(arrives, -tl.log(1.0 - noise) / tl.where(arrives, rates, 1.0).to(tl.float64), float("inf"))
 
 
 @triton.jit
 def first_of_least(times, index):
-    """Return the lowest index of the least time."""
+    """Return the lowest index with the smallest time."""
     return tl.min(tl.where(times == tl.min(times, 0), index, 2147483647), 0)
 
 

@@ -1,7 +1,7 @@
-"""Pairs of tokens and the experts that they chose, grouped by expert for the products of a mixture of experts.
+"""Expert groups: groups pairs of tokens and chosen experts by expert, for the products of a mixture of experts.
 
-Each pair counts the pairs before it, so that all of them find their places side by side, in one launch. Sizes depend on the
-number of pairs alone: a graph can record it, and the host waits for nothing.
+Each pair counts the pairs before it, so that all pairs find their places in parallel, in one launch. Sizes depend only on the
+number of pairs, so a graph can record the launch, and the host does not wait.
 Dims: T tokens, C chosen experts of each, N = T * C pairs, E experts, M tiles.
 """
 
@@ -11,18 +11,18 @@ import torch
 import triton
 import triton.language as tl
 
-_PAIRS = 32  # that a program places
-_OTHERS = 32  # that it compares them with at once
+_PAIRS = 32  # pairs that a program places
+_OTHERS = 32  # pairs that it compares with them at once
 
 
 @dataclass(frozen=True, slots=True)
 class PairGroups:
-    """Pairs by expert.
+    """Pairs grouped by expert.
 
     Attributes:
-        order: [N] int32, the pairs, token * C + choice, those of one expert next to each other, ascending.
-        tiles: [M, 3] int32: an expert, where its pairs begin in `order`, and how many they are; expert -1: no pairs.
-        rows_of_tile: most pairs of a tile.
+        order: [N] int32, the pairs (token * C + choice), grouped by expert and ascending within a group.
+        tiles: [M, 3] int32: an expert, the begin of its pairs in `order`, and their number; expert -1: no pairs.
+        rows_of_tile: largest number of pairs in a tile.
     """
 
     order: torch.Tensor
@@ -31,12 +31,12 @@ class PairGroups:
 
 
 def num_tiles_of(num_pairs: int, num_experts: int, rows_of_tile: int) -> int:
-    """Return the most tiles that pairs can fill: one each, or one more per expert than pairs of one expert fill."""
+    """Return the largest possible number of tiles: one per pair, or full tiles and one partial tile per expert."""
     return min(num_pairs, -(-num_pairs // rows_of_tile) + num_experts)
 
 
 def group_pairs_reference(chosen: torch.Tensor, num_experts: int, rows_of_tile: int) -> PairGroups:
-    """Return the groups of chosen experts [T, C] of int64."""
+    """Return the groups of chosen experts [T, C] int64."""
     experts, order = chosen.flatten().sort(stable=True)
     tiles = torch.full((num_tiles_of(len(order), num_experts, rows_of_tile), 3), -1, dtype=torch.int32, device=chosen.device)
     bounds = torch.searchsorted(experts, torch.arange(num_experts + 1, device=chosen.device)).tolist()
@@ -71,7 +71,7 @@ def group_pairs_kernel(
     num_earlier = tl.zeros([PAIRS], tl.int32)  # earlier pairs of the same expert
     for start in range(0, num_pairs, OTHERS):
         others = start + tl.arange(0, OTHERS)
-        # Beyond the last pair is an expert that there is not.
+        # Places after the last pair have the number of an expert that does not exist.
         theirs = tl.load(chosen + others, mask=others < num_pairs, other=EXPERTS).to(tl.int32)
         counts += tl.sum((experts[:, None] == theirs[None, :]).to(tl.int32), 1)
         num_smaller += tl.sum((theirs[None, :] < mine[:, None]).to(tl.int32), 1)
@@ -87,13 +87,13 @@ def group_pairs_kernel(
     tl.store(tile, mine, mask=is_first)
     tl.store(tile + 1, place, mask=is_first)
     tl.store(tile + 2, tl.minimum(num_same - num_earlier, ROWS), mask=is_first)
-    # There are no more tiles than pairs, so each tile without pairs has a pair of its number.
+    # There are at most as many tiles as pairs, so for each tile without pairs there is a pair with the same number.
     is_empty = (own >= tl.sum(tiles_of_experts, 0)) & (own < num_tiles)
     tl.store(tiles + own * 3, -1, mask=is_empty)
 
 
 def group_pairs(chosen: torch.Tensor, num_experts: int, rows_of_tile: int) -> PairGroups:
-    """See group_pairs_reference; what a tile without pairs has beside its -1 is undefined."""
+    """See group_pairs_reference; the other two values of a tile with expert -1 are undefined."""
     num_pairs = chosen.numel()
     assert chosen.is_contiguous()
     order = torch.empty(num_pairs, dtype=torch.int32, device=chosen.device)

@@ -1,7 +1,8 @@
 """Products of a mixture of experts: each expert multiplies the tokens that chose it, all experts in one launch.
 
-A program has a tile of pairs of one expert (expert_groups.py) and some outputs. The first product reads tokens and writes
-pairs in the groups' order. The second one reads pairs in that order and writes them in their own, times the router's weights.
+A program computes a tile of pairs of one expert (expert_groups.py) and some outputs. The first product reads tokens and writes
+pairs in the groups' order. The second one reads pairs in that order and writes them in the original order, times the router's
+weights.
 Gale et al., "MegaBlocks: Efficient Sparse Training with Mixture-of-Experts", 2023.
 Dims: T tokens, C chosen experts of each, N = T * C pairs, E experts, K inputs, O outputs.
 """
@@ -17,7 +18,7 @@ from tetrad.worker_svc.kernels.expert_groups import PairGroups
 
 @dataclass(frozen=True, slots=True)
 class ExpertTile:
-    """The tiles of a product: pairs, outputs and bytes of inputs that are multiplied at once; warps and loads under way."""
+    """The tiles of a product: pairs, outputs and bytes of inputs that are multiplied at once, and Triton's warps and stages."""
 
     rows: int
     outputs: int
@@ -27,14 +28,14 @@ class ExpertTile:
 
 
 FEW = ExpertTile(rows=16, outputs=64, column_bytes=256, warps=4, stages=4)
-"""The device reads weights and little else."""
+"""Tiles for few pairs per expert: the time of the product is that of reading weights."""
 MANY = ExpertTile(rows=64, outputs=128, column_bytes=128, warps=4, stages=3)
 
 _TILES = {tile.rows: tile for tile in (FEW, MANY)}
 
 
 def rows_of_tiles(num_pairs: int, num_experts: int) -> int:
-    """Return how many pairs a tile has."""
+    """Return the number of pairs in a tile."""
     return (FEW if num_pairs <= FEW.rows * num_experts else MANY).rows
 
 
@@ -44,10 +45,10 @@ def first_product_reference(
     """Return each pair's token times its expert [N, O], in the groups' order and in x's type.
 
     Args:
-        x: [T, K]; rows may lie apart, a row's features not.
+        x: [T, K]; rows may have gaps between them, but each row is contiguous.
         weight: [E, O, K] in x's type, contiguous.
-        bias: [E, O] likewise, or None.
-        groups: pairs by expert.
+        bias: [E, O] in x's type, contiguous, or None.
+        groups: the pairs, grouped by expert.
         num_chosen: C.
     """
     out = x.new_empty(len(groups.order), weight.shape[1])
@@ -60,12 +61,12 @@ def first_product_reference(
 def second_product_reference(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, groups: PairGroups, factors: torch.Tensor
 ) -> torch.Tensor:
-    """Return each pair's row of x times its expert, times its factor [N, O] float32, in the pairs' own order.
+    """Return each pair's row of x times its expert, times its factor [N, O] float32, in the original order of pairs.
 
     Args:
         x: [N, K], in the groups' order; contiguous.
-        weight, bias, groups: as of the first product.
-        factors: [N] float32, of the pairs in their own order.
+        weight, bias, groups: see first_product_reference.
+        factors: [N] float32, factors of the pairs in their original order.
     """
     out = torch.empty(len(x), weight.shape[1], dtype=torch.float32, device=x.device)
     for expert, begin, count in _listed(groups):
@@ -114,7 +115,7 @@ def expert_matmul_kernel(
         places = (tl.load(tile + 1) + lanes).to(tl.int64)
         pairs = tl.load(order + places, mask=is_row, other=0).to(tl.int64)
         outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
-        # A tile that reaches beyond the outputs reads the last one again; what it makes of it is not stored.
+        # A tile that extends beyond the outputs reads the last output again; these results are not stored.
         known_outputs = expert * num_outputs + tl.minimum(outputs, num_outputs - 1)
         x_rows = x + (pairs // CHOSEN if IS_FIRST else places)[:, None] * stride_x
         weight_rows = weight + known_outputs[:, None] * num_columns

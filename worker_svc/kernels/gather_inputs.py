@@ -1,7 +1,7 @@
-"""Gathers the inputs of a forward pass from the device's own state: ids, positions and KV slots.
+"""Gathers the inputs of a forward pass from the device's state: ids, positions and KV slots.
 
-The host knows a step's rows and their lengths, but not the tokens that were sampled last; so it sends five numbers a request,
-and the rest is read where it is. Dims: R requests, T tokens, S slots, L tokens of the longest request, P blocks of it.
+The host knows a step's rows and their lengths, but not the last sampled tokens; so it sends five numbers per request, and the
+kernel reads the rest in device memory. Dims: R requests, T tokens, S slots, L tokens and P blocks of the longest request.
 """
 
 import torch
@@ -28,13 +28,14 @@ def gather_inputs_reference(
     """Return token ids [T] int32, positions [T] int32 and KV slots [T] int64 (block id * block_size + offset).
 
     Args:
-        rows: [R, 5] int32, contiguous: slot, tokens whose keys exist, tokens to compute, where those begin in the columns over
-            T, and their sum. A row of padding has slot -1 and one token: id 0 at position 0, whose KV slot is -1.
+        rows: [R, 5] int32, contiguous: slot, number of tokens whose keys exist, number of tokens to compute, index of the first
+            of these among the T tokens, and sum of both numbers. A row of padding has slot -1 and one token: id 0 at position
+            0, with KV slot -1.
         token_ids: [S, L] int32.
         block_tables: [S, P] int32.
-        block_size: tokens of a block.
+        block_size: tokens per block.
         num_tokens: T.
-        most_scheduled: tokens of the row that has the most.
+        most_scheduled: largest number of tokens in a row.
     """
     ids, positions = torch.zeros(2, num_tokens, dtype=torch.int32, device=rows.device)
     kv_slots = torch.full((num_tokens,), -1, dtype=torch.int64, device=rows.device)
@@ -52,7 +53,7 @@ def gather_inputs_reference(
 def gather_inputs_kernel(
     rows, token_ids, block_tables, ids, positions, kv_slots, stride_ids, stride_tables, block_size, BLOCK: tl.constexpr
 ):
-    """Do BLOCK tokens, number `program_id(1)`, of request `program_id(0)`."""
+    """Compute part `program_id(1)`, of BLOCK tokens, of request `program_id(0)`."""
     row = rows + tl.program_id(0) * 5
     slot = tl.load(row).to(tl.int64)
     computed = tl.load(row + 1)

@@ -1,8 +1,8 @@
 """Product with weights of 4 bits, in groups of columns that share a scale and a zero: w = (q - zero) * scale.
 
-The layout, into which AWQ and GPTQ checkpoints are repacked: a byte holds columns j (low) and j + 16 (high) of a block of 32,
-so both halves of a tile are multiplied as they lie, by activations that lie side by side as well. Small integers are exact in
-every type, so groups are multiplied unscaled, and only their sums are scaled.
+AWQ and GPTQ checkpoints are repacked into this layout: a byte holds columns j (low) and j + 16 (high) of a block of 32, so both
+halves of a tile are multiplied without reordering, by activations that are contiguous as well. Small integers are exact in
+every type, so groups are multiplied without scales, and only their sums are scaled.
 Dims: T rows of activations, N outputs, K inputs, G columns of a group.
 """
 
@@ -14,17 +14,17 @@ from tetrad.worker_svc.kernels.split_k import store_product
 from tetrad.worker_svc.kernels.tile_shapes import MAX_SPLIT_TILES, TileShape
 
 BLOCK = 32
-"""Columns that are packed together; groups are multiples of it."""
+"""Number of columns that are packed together; group sizes are multiples of it."""
 
 
 def pack_int4(quanta: torch.Tensor) -> torch.Tensor:
-    """Return [N, K / 2] uint8 of quanta [N, K] of 0 to 15."""
+    """Pack quanta [N, K] from 0 to 15 into [N, K / 2] uint8."""
     low, high = quanta.to(torch.uint8).reshape(len(quanta), -1, 2, BLOCK // 2).unbind(2)
     return (low | (high << 4)).flatten(1)
 
 
 def unpack_int4(packed: torch.Tensor) -> torch.Tensor:
-    """Return the quanta [N, K] uint8 of packed ones [N, K / 2]."""
+    """Unpack packed quanta [N, K / 2] into [N, K] uint8."""
     bytes_ = packed.reshape(len(packed), -1, BLOCK // 2)
     return torch.stack([bytes_ & 15, bytes_ >> 4], 2).flatten(1)
 
@@ -42,12 +42,12 @@ def int4_matmul_reference(
     """Return x W^T + bias [T, N], in x's type. Computed in float64.
 
     Args:
-        x: [T, K] floats; rows may lie apart, a row's features not.
+        x: [T, K] floats; rows may have gaps between them, but each row is contiguous.
         packed: [N, K / 2] uint8, contiguous; see pack_int4.
         scales: [K / G, N] floats; G is a multiple of 32.
         zeros: [K / G, N] uint8, 0 to 16.
         bias: [N] or None.
-        shape: of the tiles.
+        shape: shape of the tiles.
         tickets: see split_k.
     """
     groups = torch.arange(x.shape[1], device=x.device) // (x.shape[1] // len(scales))
@@ -85,7 +85,7 @@ def int4_matmul_kernel(
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     is_row = rows[:, None] < num_rows
-    # A tile that reaches beyond the outputs reads the last one again; what it makes of it is not stored.
+    # A tile that extends beyond the outputs reads the last output again; these results are not stored.
     known_outputs = tl.minimum(outputs, num_outputs - 1)
     x_rows = x + rows.to(tl.int64)[:, None] * stride_x
     packed_rows = packed + known_outputs.to(tl.int64)[:, None] * (num_columns // 2)
@@ -110,9 +110,9 @@ def int4_matmul_kernel(
 
 @triton.jit
 def small_integer(value, dtype: tl.constexpr):
-    """Return integers of 0 to 16 as floats, in 16 bits plus a constant that their differences lose again.
+    """Return integers from 0 to 16 as floats; in 16 bits plus a constant, which cancels in differences.
 
-    A float whose last bit counts as 1 has such an integer in its last bits: setting them is faster than a conversion.
+    If the last bit of a float has the value 1, its last bits contain such an integer: setting them is faster than a conversion.
     """
     if dtype == tl.float16:
         return (value.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True)  # 1024 + value

@@ -1,7 +1,7 @@
-"""Logprobs: log-probabilities of chosen ids under the softmax of a row's logits, and the rank of the first of them.
+"""Logprobs: computes log-probabilities of chosen ids from the softmax of a row's logits, and the rank of the first id.
 
-One program a row; one pass for the largest logit, one for the softmax's sum and the rank, and then the ids.
-Dims: N rows, V ids, W chosen ids a row.
+One program per row; one pass for the largest logit, one for the softmax's sum and the rank, and then the ids.
+Dims: N rows, V ids, W chosen ids per row.
 """
 
 import torch
@@ -10,10 +10,10 @@ import triton.language as tl
 
 
 def gather_logprobs_reference(logits: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return log-probabilities [N, W] float32, and ranks [N] int32: 1 + how many ids are more likely than the row's first one.
+    """Return log-probabilities [N, W] float32, and ranks [N] int32: 1 + the number of ids more likely than the row's first.
 
     Args:
-        logits: [N, V], float32, bfloat16 or float16; rows may lie apart.
+        logits: [N, V], float32, bfloat16 or float16; rows may have gaps between them.
         ids: [N, W] int32.
     """
     logprobs = logits.float().log_softmax(1)
@@ -25,7 +25,7 @@ def gather_logprobs_reference(logits: torch.Tensor, ids: torch.Tensor) -> tuple[
 def gather_logprobs_kernel(
     logits, ids, logprobs, ranks, stride_logits, vocab_size, width, BLOCK: tl.constexpr, IDS_AT_ONCE: tl.constexpr
 ):
-    """Do row `program_id(0)`."""
+    """Compute row `program_id(0)`."""
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride_logits
     at = tl.arange(0, BLOCK)

@@ -1,8 +1,8 @@
 """LoRA products of a batch whose rows have different adapters, or none: shrink to the adapters' rank, then expand and add.
 
-Rows are grouped by adapter into tiles on the host, so each program multiplies rows of one adapter; rows of the base model are
-in no tile and stay as they are. Shapes depend on the number of rows alone: a recorded graph serves any mixture of adapters.
-Chen et al., "Punica: Multi-Tenant LoRA Serving", 2023.
+The host groups rows by adapter into tiles, so each program multiplies rows of one adapter; rows of the base model are in no
+tile and do not change. Shapes depend only on the number of rows: a recorded graph serves any mixture of adapters. Chen et al.,
+"Punica: Multi-Tenant LoRA Serving", 2023.
 Dims: T rows, K inputs, N outputs, S adapters, P modules side by side, R rank (padded), M tiles of rows.
 """
 
@@ -14,13 +14,13 @@ import triton
 import triton.language as tl
 
 FEW_ROWS, MANY_ROWS = 16, 64
-"""Rows of a tile: the least that a tensor core takes, and those of long prompts."""
+"""Rows in a tile: the smallest number for a tensor core, and the number for long prompts."""
 RANK_MULTIPLE = 16
-"""What ranks are padded to."""
+"""Ranks are padded to multiples of this number."""
 
-_MOST_FEW = 128  # rows of a step whose tiles are small
+_MOST_FEW = 128  # largest number of rows in a step with small tiles
 _OUTPUTS = 64
-_RANKS = 64  # that an expanding program multiplies at once
+_RANKS = 64  # ranks that an expanding program multiplies at once
 _COLUMN_BYTES = 256
 _MAX_SPLITS = 8
 _STEPS_OF_SPLIT = 4
@@ -28,12 +28,12 @@ _STEPS_OF_SPLIT = 4
 
 @dataclass(frozen=True, slots=True)
 class RowGroups:
-    """Rows by adapter, as the kernels read them.
+    """Rows grouped by adapter, for the kernels.
 
     Attributes:
-        order: [T] int32, the rows, those of one adapter next to each other.
-        tiles: [M, 3] int32: an adapter's slot, where its rows begin in `order`, and how many they are; slot -1: no rows.
-        rows_of_tile: most rows of a tile.
+        order: [T] int32, the rows, grouped by adapter.
+        tiles: [M, 3] int32: an adapter's slot, the begin of its rows in `order`, and their number; slot -1: no rows.
+        rows_of_tile: largest number of rows in a tile.
     """
 
     order: torch.Tensor
@@ -42,7 +42,7 @@ class RowGroups:
 
 
 def rows_of_tiles(num_rows: int) -> int:
-    """Return how many rows a tile has in a step of `num_rows`."""
+    """Return the number of rows in a tile, for a step of `num_rows`."""
     return FEW_ROWS if num_rows <= _MOST_FEW else MANY_ROWS
 
 
@@ -53,7 +53,7 @@ def padded_rank(rank: int) -> int:
 
 
 def output_tiles(sizes: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return (first output, end of its module, module) for each tile of outputs of modules of these sizes, side by side."""
+    """Return (first output, end of its module, module) for each tile of the concatenated outputs of modules of these sizes."""
     tiles, first = [], 0
     for part, size in enumerate(sizes):
         tiles += [(start, first + size, part) for start in range(first, first + size, _OUTPUTS)]
@@ -62,7 +62,7 @@ def output_tiles(sizes: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def num_splits(num_rows: int, num_columns: int, value_bytes: int) -> int:
-    """Return into how many parts K is split: few rows leave a device idle otherwise."""
+    """Return the number of parts that K is split into: with few rows, the device would be idle without splits."""
     columns = _COLUMN_BYTES // value_bytes
     return max(1, min(_MAX_SPLITS, num_columns // (columns * _STEPS_OF_SPLIT))) if num_rows <= _MOST_FEW else 1
 
@@ -71,9 +71,9 @@ def shrink_reference(x: torch.Tensor, a: torch.Tensor, groups: RowGroups) -> tor
     """Return x A^T in float32 [parts of K, T, P R], to be summed over the parts; rows without an adapter are undefined.
 
     Args:
-        x: [T, K]; rows may lie apart, a row's features not.
-        a: [S, P R, K], in the type of x; adapters may lie apart.
-        groups: rows by adapter.
+        x: [T, K]; rows may have gaps between them, but each row is contiguous.
+        a: [S, P R, K], in the type of x; adapters may have gaps between them.
+        groups: the rows, grouped by adapter.
     """
     splits = num_splits(len(x), x.shape[1], x.element_size())
     out = torch.zeros(splits, len(x), a.shape[1], dtype=torch.float32, device=x.device)
@@ -90,13 +90,13 @@ def shrink_reference(x: torch.Tensor, a: torch.Tensor, groups: RowGroups) -> tor
 def expand_reference(
     shrunk: torch.Tensor, b: torch.Tensor, outputs: torch.Tensor, groups: RowGroups, y: torch.Tensor
 ) -> torch.Tensor:
-    """Add the sum of `shrunk` times B^T to y in place, and return it; rows without an adapter stay as they are.
+    """Add the sum of `shrunk` times B^T to y in place, and return y; rows without an adapter do not change.
 
     Args:
         shrunk: [parts of K, T, P R], see shrink_reference.
-        b: [S, N, R], the modules' outputs side by side; adapters may lie apart.
+        b: [S, N, R], with the concatenated outputs of the modules; adapters may have gaps between them.
         outputs: [tiles, 3] int32, see output_tiles.
-        groups: rows by adapter.
+        groups: the rows, grouped by adapter.
         y: [T, N], contiguous.
     """
     rank = b.shape[2]
@@ -172,7 +172,7 @@ def expand_kernel(
     OUTPUTS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Add to tile `program_id(0)` of rows and `program_id(1)` of outputs; `width` is P R, RANKS of a module's R go at once."""
+    """Add to tile `program_id(0)` of rows and `program_id(1)` of outputs; `width` is P R; RANKS ranks are computed at once."""
     tile = tiles + tl.program_id(0) * 3
     slot = tl.load(tile).to(tl.int64)
     if slot >= 0:
@@ -257,7 +257,7 @@ def expand(shrunk: torch.Tensor, b: torch.Tensor, outputs: torch.Tensor, groups:
 
 
 def _share(x: torch.Tensor, splits: int) -> int:
-    """Return the columns of a part of K, whole steps of them."""
+    """Return the number of columns in a part of K, a multiple of a program's columns."""
     columns = _COLUMN_BYTES // x.element_size()
     return -(-x.shape[1] // (splits * columns)) * columns
 

@@ -1,9 +1,9 @@
 """Penalties: repetition (prompt and output), frequency and presence (output) lower the logits of tokens seen before.
 
-The tokens of a request are a line of a table: for each id, twice how often the output has it, plus 1 if the prompt does.
-A step takes in the few tokens that have come since, from where the device keeps them, and then passes over table and logits
-once. The alternative, a search through the request's tokens each step, would grow with its length, and would have to find out
-which of the places that hold one id may lower it.
+The tokens of a request are counted in a line of a table: for each id, twice its count in the output, plus 1 if it is in the
+prompt. A step counts the few new tokens in device memory, and then reads table and logits once. The alternative, a search
+through the request's tokens in each step, would take longer for longer requests, and would have to handle several places with
+the same id.
 Dims: N rows of logits, M penalised ones, V ids, S slots, L tokens of the longest request, P lines.
 """
 
@@ -23,16 +23,16 @@ def count_tokens_reference(
     num_prompt_tokens: torch.Tensor,
     penalised: torch.Tensor,
 ) -> None:
-    """Take in the tokens of each penalised row, from the first that was not counted to before its position.
+    """Count the tokens of each penalised row, from the first uncounted one up to, not including, the row's position.
 
     Args:
         seen: [P, V] int32, twice the count in the output, plus 1 for an id of the prompt; changed in place.
-        num_counted: [P] int32, tokens that a line has taken in; changed in place.
-        token_ids: [S, L] int32, of all requests.
-        slots: [N] int64, of the rows' requests.
-        positions: [N] int64, of the tokens to be sampled.
+        num_counted: [P] int32, number of tokens counted in a line; changed in place.
+        token_ids: [S, L] int32, the tokens of all requests.
+        slots: [N] int64, slots of the rows' requests.
+        positions: [N] int64, positions of the tokens to be sampled.
         num_prompt_tokens: [S] int64.
-        penalised: [M, 5] int64, contiguous; columns 0 and 1 are the row and its line, no line twice.
+        penalised: [M, 5] int64, contiguous; columns 0 and 1 are the row and its line; all lines differ.
     """
     for row, line in penalised[:, :2].tolist():
         slot, position = int(slots[row]), int(positions[row])
@@ -46,11 +46,11 @@ def count_tokens_reference(
 
 
 def apply_penalties_reference(logits: torch.Tensor, seen: torch.Tensor, penalised: torch.Tensor) -> None:
-    """Lower the logits of what was seen, by repetition, then frequency, then presence, in place.
+    """Lower the logits of seen ids, by repetition, then frequency, then presence, in place.
 
     Args:
-        logits: [N, V] float32; rows may lie apart.
-        seen: of count_tokens.
+        logits: [N, V] float32; rows may have gaps between them.
+        seen: see count_tokens_reference.
         penalised: [M, 5] int64, contiguous: the row, its line, and the bits of repetition, frequency and presence penalty as
             float64.
     """
@@ -74,7 +74,7 @@ def count_tokens_kernel(
     vocab_size,
     BLOCK: tl.constexpr,
 ):
-    """Do penalised row `program_id(0)`. Additions of integers: the order in which threads come to them changes nothing."""
+    """Count for penalised row `program_id(0)`. Additions are of integers, so the order of threads does not change results."""
     entry = penalised + tl.program_id(0) * 5
     row = tl.load(entry)
     line = tl.load(entry + 1)
@@ -88,20 +88,20 @@ def count_tokens_kernel(
         target = seen + line * vocab_size + ids
         tl.atomic_or(target, 1, mask=exists & (places < num_prompt))
         tl.atomic_add(target, 2, mask=exists & (places >= num_prompt))
-    tl.debug_barrier()  # all threads have read what is now changed
+    tl.debug_barrier()  # all threads have read the values that change now
     tl.store(num_counted + line, end)
 
 
 @triton.jit
 def penalties_kernel(logits, seen, penalised, stride_logits, vocab_size, BLOCK: tl.constexpr):
-    """Do BLOCK ids, number `program_id(1)`, of penalised row `program_id(0)`."""
+    """Compute part `program_id(1)`, of BLOCK ids, of penalised row `program_id(0)`."""
     entry = penalised + tl.program_id(0) * 5
     row = tl.load(entry)
     line = tl.load(entry + 1)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < vocab_size
     marks = tl.load(seen + line * vocab_size + at, mask=inside, other=0)
-    # Most ids have not been seen: where none of the block was, its logits are not even read.
+    # Most ids have not been seen; if no id of the block has been, its logits are not read.
     if tl.max(marks, 0) > 0:
         repetition = tl.load(entry + 2).to(tl.float64, bitcast=True).to(tl.float32)
         frequency = tl.load(entry + 3).to(tl.float64, bitcast=True).to(tl.float32)

@@ -1,12 +1,12 @@
 """Attention of prompt chunks and mixed batches over paged keys and values: causal, grouped queries, window, soft cap.
 
-Dao, "FlashAttention-2" (2023): a tile of queries meets one tile of keys after the other and keeps a running maximum and sum.
+Dao, "FlashAttention-2" (2023): a tile of queries reads one tile of keys after another and keeps a running maximum and sum.
 The G query heads of a kv head share its keys, so a tile has BLOCK_Q queries times G heads as its rows:
 
     row r of a tile = query r // G of the tile, head r % G of the kv head
 
-Tiles come from the host, which knows the lengths (`tiles_of`). Nothing is written for rows beyond a sequence's queries.
-Dims: T query tokens, R requests, H query heads, K kv heads, G = H / K, D head size, P pages a request.
+The host, which knows the lengths, builds the tiles (`tiles_of`). Rows beyond a sequence's queries are not written.
+Dims: T query tokens, R requests, H query heads, K kv heads, G = H / K, D head size, P pages per request.
 """
 
 import numpy as np
@@ -34,20 +34,20 @@ def prefill_attention_reference(
     value_scale: float = 1.0,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return [T, H, D], in the query's type.
+    """Return the attention [T, H, D], in the query's type.
 
     Args:
-        query: [T, H, D]; tokens may lie apart. Request r's are first_query[r] to first_query[r + 1].
-        cache: [num_blocks, block_size, 2, K, D], contiguous; the step's own keys and values are in it.
+        query: [T, H, D]; tokens may have gaps between them. The tokens of request r are first_query[r] to first_query[r + 1].
+        cache: [num_blocks, block_size, 2, K, D], contiguous; it contains the step's keys and values.
         block_tables: [R, P] int32.
         first_query: [R + 1] int32.
-        num_keys: [R] int32, tokens of each request so far, these included: its last query sees them all.
-        tiles: what tiles_of returned.
-        scale: of the scores, as a rule D ** -0.5.
-        window: keys that a query sees, its own included; 0: all.
-        softcap: bound of the scores; 0: none.
-        key_scale, value_scale: of a cache in fp8: what a stored value is multiplied by.
-        sinks: [H] float32, contiguous: a score of each head that has no value; None: there is none.
+        num_keys: [R] int32, number of tokens of each request, those of this step included: the last query attends to all.
+        tiles: the result of tiles_of.
+        scale: factor of the scores, usually D ** -0.5.
+        window: number of keys that a query attends to, its own included; 0: all.
+        softcap: bound of the scores; 0: no bound.
+        key_scale, value_scale: factors of stored keys and values in an fp8 cache.
+        sinks: [H] float32, contiguous: an extra score of each head, without a value; None: no sinks.
     """
     out = torch.empty_like(query)
     for row, end in enumerate(first_query[1:].tolist()):
@@ -62,13 +62,13 @@ def prefill_attention_reference(
 
 
 def tiles_of(num_queries: np.ndarray, group: int, block_rows: int, num_computed: np.ndarray | None = None) -> np.ndarray:
-    """Return the tiles [N, 2] int32 of a step: (request, its first query of the tile), those with most keys first.
+    """Return the tiles [N, 2] int32 of a step: (request, first query of the tile), sorted by descending number of keys.
 
     Args:
-        num_queries: [R], of each request.
+        num_queries: [R], number of queries of each request.
         group: G.
-        block_rows: rows of a tile; block_rows // G queries.
-        num_computed: [R], keys before the first query of each; None: 0.
+        block_rows: rows of a tile, which has block_rows // G queries.
+        num_computed: [R], number of keys before the first query of each request; None: 0.
     """
     per_tile = max(block_rows // group, 1)
     counts = -(-num_queries // per_tile)
@@ -107,7 +107,7 @@ def prefill_attention_kernel(
     HAS_SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Do tile `program_id(0)` for kv head `program_id(1)`: the tiles of a head run side by side and share its keys in L2."""
+    """Compute tile `program_id(0)` for kv head `program_id(1)`: tiles of a head run in parallel and share its keys in L2."""
     request = tl.load(tiles + 2 * tl.program_id(0))
     first = tl.load(tiles + 2 * tl.program_id(0) + 1)
     kv_head = tl.program_id(1)
@@ -155,7 +155,7 @@ def prefill_attention_kernel(
     )
     if HAS_SINKS:
         mass += sink_mass(sinks, heads, is_row, peak)
-    # Every query sees a key, its own.
+    # Every query attends to at least one key, its own.
     result = values * (value_scale / mass)[:, None]
     target = (start + queries).to(tl.int64) * stride_out + heads * HEAD_DIM
     tl.store(out + target[:, None] + dims[None, :], result, mask=inside)
@@ -178,9 +178,9 @@ def prefill_attention(
     sinks: torch.Tensor | None = None,
     launch: Launch | None = None,
 ) -> torch.Tensor:
-    """See prefill_attention_reference; `block_rows` is what tiles_of was given, as a rule prefill_block_rows.
+    """See prefill_attention_reference; `block_rows` is the argument of tiles_of, usually prefill_block_rows.
 
-    `launch` is what the table has for this device, unless a trial says otherwise.
+    `launch` None: the launch parameters in the table for this device.
     """
     num_tokens, num_heads, head_dim = query.shape
     num_kv_heads = cache.shape[3]

@@ -1,4 +1,4 @@
-"""Activations to fp8 (e4m3): each row, or each group of a row's columns, divided by the scale that makes its largest value 448.
+"""Quantizes activations to fp8 (e4m3): each row, or group of columns of a row, has a scale that makes its largest value 448.
 
 Dims: T rows, K columns, G columns of a group, Q = ceil(K / G) groups.
 """
@@ -8,15 +8,15 @@ import triton
 import triton.language as tl
 
 _LARGEST = tl.constexpr(448.0)
-_LEAST = tl.constexpr(1e-12)  # of a group's largest value: zeros stay zeros
+_LEAST = tl.constexpr(1e-12)  # lower bound of a group's largest value, so that zeros stay zeros
 
 
 def quantize_rows_reference(x: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return x / scales [T, K] e4m3, and the scales [Q, T] float32.
 
     Args:
-        x: [T, K] floats; rows may lie apart, a row's features not.
-        group: G; K: one scale a row.
+        x: [T, K] floats; rows may have gaps between them, but each row is contiguous.
+        group: G; K: one scale per row.
     """
     padded = torch.nn.functional.pad(x.float(), (0, -x.shape[1] % group)).reshape(len(x), -(-x.shape[1] // group), group)
     scales = padded.abs().amax(2).clamp_min(_LEAST.value) / _LARGEST.value

@@ -1,6 +1,6 @@
-"""RMSNorm, alone or behind the addition to the residual stream: x / sqrt(mean(x^2) + eps) * weight.
+"""RMSNorm, alone or after the addition to the residual stream: x / sqrt(mean(x^2) + eps) * weight.
 
-Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019). One program a row; sums are float32 for inputs of any type.
+Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019). One program per row; sums are float32 for inputs of any type.
 Dims: N rows, D features.
 """
 
@@ -13,7 +13,7 @@ def rms_norm_reference(x: torch.Tensor, weight: torch.Tensor, eps: float) -> tor
     """Return the normed x [N, D], in its type.
 
     Args:
-        x: [N, D]; rows may lie apart, a row's features not.
+        x: [N, D]; rows may have gaps between them, but each row is contiguous.
         weight: [D].
         eps: added to the mean square.
     """
@@ -23,7 +23,7 @@ def rms_norm_reference(x: torch.Tensor, weight: torch.Tensor, eps: float) -> tor
 
 
 def add_rms_norm_reference(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Add x to the residual in place, and return that normed, as rms_norm does. The norm is of the sum before it is rounded."""
+    """Add x to the residual in place, and return its norm, see rms_norm_reference; the sum is normed before rounding."""
     total = residual.float() + x.float()
     residual.copy_(total)
     scale = torch.rsqrt(total.pow(2).mean(-1, keepdim=True) + eps)

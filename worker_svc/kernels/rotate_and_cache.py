@@ -1,8 +1,8 @@
-"""Rotary embedding of queries and keys, and the write of keys and values to their pages, in one pass over a layer's qkv.
+"""Rotates queries and keys, and writes keys and values to their pages, in one pass over a layer's qkv.
 
-Su et al., "RoFormer" (2021). Dimensions 2i and 2i+1 of a head are one pair (layers/rotary.py explains why); dimensions behind
-`rotary_dim` pass unturned. Llama 3, YaRN and others differ only in the angles. Models that norm their heads (Qwen3) do so
-before the turn.
+Su et al., "RoFormer" (2021). Dimensions 2i and 2i+1 of a head are one pair (layers/rotary.py explains why); dimensions after
+`rotary_dim` are not rotated. Llama 3, YaRN and others differ only in the angles. Models with norms of heads (Qwen3) apply them
+before the rotation.
 Dims: T tokens, H query heads, K kv heads, D head size, R rotary_dim.
 """
 
@@ -23,17 +23,17 @@ def rotate_and_cache_reference(
     head_norms: tuple[torch.Tensor, torch.Tensor] | None = None,
     eps: float = 0.0,
 ) -> None:
-    """Turn queries in place; write turned keys, and values, to the cache.
+    """Rotate queries in place; write rotated keys, and values, to the cache.
 
     Args:
-        qkv: [T, (H + 2 * K) * D], queries, keys, values; rows may lie apart. Its keys and values are left as they are.
-        cos_sin: [T, R] float32, R / 2 cosines and as many sines.
+        qkv: [T, (H + 2 * K) * D], queries, keys, values; rows may have gaps between them. Its keys and values do not change.
+        cos_sin: [T, R] float32, R / 2 cosines and R / 2 sines.
         slots: [T] int64, block id * block_size + offset; negative: the token is padding, and is not written.
-        cache: [num_blocks, block_size, 2, K, D], contiguous; in fp8, what is written is divided by the scales.
+        cache: [num_blocks, block_size, 2, K, D], contiguous; in fp8, written values are divided by the scales.
         num_heads: H.
-        key_scale, value_scale: of a cache in fp8.
-        head_norms: weights [D] of the RMSNorm of each query and of each key; None: there is none.
-        eps: of those norms.
+        key_scale, value_scale: scales of an fp8 cache.
+        head_norms: weights [D] of the RMSNorms of queries and of keys; None: no norms.
+        eps: epsilon of these norms.
     """
     num_kv_heads, head_dim = cache.shape[3:]
     heads = qkv.view(len(qkv), -1, head_dim)
@@ -59,7 +59,7 @@ def _turned(heads: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
 
 @triton.jit
 def _gain(query_norm, key_norm, is_query, at, inside):  # noqa: ANN202 - triton.jit's functions have no types
-    """Return a norm's weights: one of the two is read as zeros, so their sum is the other."""
+    """Return the weights of one of two norms: the other one is read as zeros, so the sum is the right one."""
     of_query = tl.load(query_norm + at, mask=inside & is_query, other=0.0).to(tl.float32)
     return of_query + tl.load(key_norm + at, mask=inside & (is_query == 0), other=0.0).to(tl.float32)
 
@@ -83,7 +83,7 @@ def rotate_and_cache_kernel(
     HAS_NORMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Do head `program_id(1)` of token `program_id(0)`: a query, a key or a value."""
+    """Compute head `program_id(1)` of token `program_id(0)`: a query, a key or a value."""
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     at = tl.arange(0, BLOCK)
@@ -91,7 +91,7 @@ def rotate_and_cache_kernel(
     source = qkv + token * stride_qkv + head * HEAD_DIM
     value = tl.load(source + at, mask=inside, other=0.0).to(tl.float32)
     if head < NUM_HEADS + NUM_KV_HEADS:
-        # The pair's other half, with the sign that the turn gives it.
+        # The pair's other half, with its sign in the rotation.
         other = tl.load(source + (at ^ 1), mask=inside, other=0.0).to(tl.float32)
         if HAS_NORMS:
             scale = 1 / tl.sqrt(tl.sum(value * value, 0) / HEAD_DIM + eps)

@@ -1,8 +1,8 @@
-"""Split K: the last program of a product adds up the partial sums of all its parts.
+"""Split K: several programs compute parts of a tile's sum over K, and the last one to finish adds the parts.
 
-Few rows make few tiles, too few for all of a device to read weights; so several programs share a tile, each with its part of K.
-Each draws a ticket, from a counter of the tile, when it finishes. The program with the last ticket sums the parts in their
-order, hence the same bits every time, and resets the counter. One launch, no second kernel.
+With few rows there are too few tiles to use the whole device for reading weights; so several programs share a tile, each with a
+part of K. When a program finishes, it takes a ticket from the tile's counter. The program with the last ticket adds the parts
+in order, so results are the same bits every time, and resets the counter. This needs one launch and no second kernel.
 """
 
 import torch
@@ -29,12 +29,12 @@ def store_product(
     """Store a tile [rows, outputs] of the product, of program (row tile, output tile, part of K).
 
     Args:
-        total: the tile, or this part of it, float32.
+        total: the tile, or this part of its sum, float32.
         bias: [N].
-        out: [T, N], rows side by side.
+        out: [T, N], contiguous.
         partial: [parts, T, N] float32.
-        tickets: a zero for each tile.
-        rows, outputs: of the tile, some of them perhaps beyond the product's.
+        tickets: one counter per tile, initially 0.
+        rows, outputs: the rows and outputs of the tile; some may be outside of the product.
         num_rows, num_outputs: T and N.
     """
     inside = (rows[:, None] < num_rows) & (outputs[None, :] < num_outputs)
@@ -45,12 +45,12 @@ def store_product(
         num_splits = tl.num_programs(2)
         size = tl.cast(num_rows, tl.int64) * num_outputs
         tl.store(partial + tl.program_id(2) * size + place, total, mask=inside)
-        tl.debug_barrier()  # all of this part is written before its ticket is drawn
+        tl.debug_barrier()  # the whole part is written before its ticket is taken
         mine = tickets + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
         if tl.atomic_add(mine, 1, sem="acq_rel") == num_splits - 1:
             whole = tl.zeros_like(total)
             for split in range(num_splits):
-                # Past the processor's own cache: others wrote it.
+                # Read past the processor's L1 cache, because other processors wrote the values.
                 whole += tl.load(partial + split * size + place, mask=inside, other=0.0, cache_modifier=".cg")
             _store(whole, bias, out, outputs, num_outputs, place, inside, HAS_BIAS)
             tl.store(mine, 0)

@@ -1,7 +1,8 @@
-"""Thinking budget: reasoning that has grown too long is ended by force; sampler/thinking_budget.py has the rules.
+"""Thinking budget: ends reasoning beyond its budget; sampler/thinking_budget.py has the rules.
 
-One program a row that has a budget; it reads the request's tokens where the device keeps them, and only where the end may have
-to be written: at the end of the budget and an end's length behind.
+One program for each row with a budget. It reads the request's tokens in device memory, and only in steps in which the end mark
+may
+be forced: from the end of the budget on, for the length of the end mark.
 Dims: N rows of logits, V ids, S slots, L tokens of the longest request, M budgets, K ids of the longest start or end.
 """
 
@@ -20,16 +21,16 @@ def force_ends_reference(
     num_prompt_tokens: torch.Tensor,
     budgets: torch.Tensor,
 ) -> None:
-    """Leave one id to rows whose reasoning has to end, in place.
+    """Mask all ids but one in rows whose reasoning has to end, in place.
 
     Args:
-        logits: [N, V] float32; rows may lie apart.
-        token_ids: [S, L] int32, of all requests.
-        slots: [N] int64, of the rows' requests.
-        positions: [N] int64, of the tokens to be sampled.
+        logits: [N, V] float32; rows may have gaps between them.
+        token_ids: [S, L] int32, the tokens of all requests.
+        slots: [N] int64, slots of the rows' requests.
+        positions: [N] int64, positions of the tokens to be sampled.
         num_prompt_tokens: [S] int64.
-        budgets: [M, 4 + 2 * K] int64, contiguous: the row, how many tokens of output come before the end, how many ids open the
-            reasoning and how many end it, then K ids that open it and K that end it, both filled up with any.
+        budgets: [M, 4 + 2 * K] int64, contiguous: the row, the number of output tokens before the end mark, the numbers of ids
+            that open and that end the reasoning, then K opening ids and K ending ids, both padded with any values.
     """
     width = (budgets.shape[1] - 4) // 2
     for row, num_tokens, num_start, num_end, *ids in budgets.tolist():
@@ -61,7 +62,7 @@ def force_ends_kernel(
     BLOCK_IDS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Do budget `program_id(0)`."""
+    """Compute budget `program_id(0)`."""
     budget = budgets + tl.program_id(0).to(tl.int64) * (4 + 2 * width)
     row = tl.load(budget)
     num_tokens = tl.load(budget + 1).to(tl.int32)
@@ -97,7 +98,7 @@ def force_ends_kernel(
 
 @triton.jit
 def differs(tokens, ids, at, count):
-    """Return where the first `count` of tokens and ids differ, as 0 and 1."""
+    """Return 1 where tokens and ids differ among the first `count`, otherwise 0."""
     inside = at < count
     return (tl.load(tokens + at, mask=inside, other=-1) != tl.load(ids + at, mask=inside, other=-1)).to(tl.int32)
 

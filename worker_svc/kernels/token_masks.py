@@ -1,4 +1,4 @@
-"""Token masks: bitmasks of the ids that rows may sample, as grammars and lists of allowed ids give them.
+"""Token masks: applies bitmasks of the ids that rows may sample, from grammars and lists of allowed ids.
 
 Dims: N rows of logits, M masks, V ids, W words of 32 bits.
 """
@@ -9,11 +9,11 @@ import triton.language as tl
 
 
 def apply_token_masks_reference(logits: torch.Tensor, masks: torch.Tensor) -> None:
-    """Mask what is not allowed with -inf, in place.
+    """Set the logits of ids that are not allowed to -inf, in place.
 
     Args:
-        logits: [N, V] float32; rows may lie apart.
-        masks: [M, 1 + W] int32: the row, no row twice, and words; bit i of word w allows id 32 * w + i. Ids behind the last
+        logits: [N, V] float32; rows may have gaps between them.
+        masks: [M, 1 + W] int32: the row (all rows differ) and words; bit i of word w allows id 32 * w + i. Ids after the last
             word are not allowed.
     """
     rows, words = masks[:, 0].long(), masks[:, 1:]
@@ -26,7 +26,7 @@ def apply_token_masks_reference(logits: torch.Tensor, masks: torch.Tensor) -> No
 
 @triton.jit(do_not_specialize=["num_words"])
 def token_masks_kernel(logits, masks, stride_logits, vocab_size, num_words, BLOCK: tl.constexpr):
-    """Do BLOCK ids, number `program_id(1)`, of mask `program_id(0)`."""
+    """Compute part `program_id(1)`, of BLOCK ids, of mask `program_id(0)`."""
     mask = masks + tl.program_id(0).to(tl.int64) * (1 + num_words)
     row = tl.load(mask).to(tl.int64)
     ids = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

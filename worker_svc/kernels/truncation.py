@@ -1,13 +1,13 @@
-"""Truncation: min_p, top_k and top_p as one threshold a row, below which a token cannot be drawn.
+"""Truncation: min_p, top_k and top_p as one threshold per row, below which a token cannot be drawn.
 
-The rules are those of sampler/truncation.py. Nothing is sorted. top_k and top_p keep the weights that reach a threshold: the
+The rules are those of sampler/truncation.py, but without sorting. top_k and top_p keep the weights that reach a threshold: the
 largest number such that enough weights reach it (top_k), or weights with enough mass (top_p). Bisection finds the threshold.
-Floats that are not negative are ordered like their bits, so 31 passes find the exact one; most searches end sooner, when no or
-one weight is left between the bounds.
+Non-negative floats have the same order as their bits, so 31 passes find the exact threshold; most searches end sooner, when at
+most one weight is left between the bounds.
 
-A pass need not read the whole row. The largest weights of the blocks of neighbouring ids (draw.py has them already) are weights
-of the row themselves, so the same search over them alone, in registers, gives a lower bound of the threshold; blocks whose
-largest weight is below this floor are not read again. Of a peaked row, a few per cent of the blocks are left.
+A pass does not have to read the whole row. The largest weights of the blocks of neighbouring ids (draw.py computes them) are
+also weights of the row, so the same search over them only, in registers, gives a lower bound of the threshold; blocks whose
+largest weight is below this floor are not read again. In a peaked row, a few per cent of the blocks remain.
 Dims: N rows, V ids, B blocks, S slots.
 """
 
@@ -31,14 +31,14 @@ def truncate_reference(
     top_p: torch.Tensor,
     min_p: torch.Tensor,
 ) -> torch.Tensor:
-    """Return the least weight [N] float32 that each row keeps, 0 where nothing is cut; masses become those of what is kept.
+    """Return the smallest weight [N] float32 that each row keeps, 0 without truncation; `masses` become those of kept weights.
 
     Args:
-        logits: [N, V]; rows may lie apart.
-        peaks: [N, B], of block_masses.
-        masses: [N, B], of block_masses; changed in place.
+        logits: [N, V]; rows may have gaps between them.
+        peaks: [N, B], see block_masses.
+        masses: [N, B], see block_masses; changed in place.
         slots: [N] int64.
-        temperature: [S] float64; 0: greedy, nothing is cut.
+        temperature: [S] float64; 0: greedy, no truncation.
         top_k: [S] int64; 0: off.
         top_p: [S] float64; 1: off.
         min_p: [S] float64; 0: off.
@@ -83,7 +83,7 @@ def truncation_kernel(
     BLOCKS_AT_ONCE: tl.constexpr,
     ALL_BLOCKS: tl.constexpr,
 ):
-    """Do row `program_id(0)`; `listed` [N, B] int32 is for the blocks that are looked at."""
+    """Compute row `program_id(0)`; `listed` [N, B] int32 is memory for the list of blocks that are read."""
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + row)
     k = tl.load(top_k + slot).to(tl.float64)
@@ -115,7 +115,7 @@ def truncation_kernel(
         num_listed = tl.sum(reaches.to(tl.int32), 0)
         tl.store(listed + tl.cumsum(reaches.to(tl.int32), 0) - 1, blocks, mask=reaches)
         tl.store(masses + blocks, 0.0, mask=exists)
-        tl.debug_barrier()  # what some threads have written others read
+        tl.debug_barrier()  # other threads read the written values
 
         low = floor
         if k > 0:
@@ -130,7 +130,7 @@ def truncation_kernel(
             found, values = load_blocks(logits, listed, num_listed, vocab_size, start, BLOCK, BLOCKS_AT_ONCE)
             is_kept = weight_of(values, top, divisor) >= threshold
             base = tl.load(peaks + found, mask=found >= 0, other=0.0)
-            # As block_masses_kernel has them: next to the block's own largest logit.
+            # As in block_masses_kernel: relative to the block's own largest logit.
             kept = tl.where(is_kept, weight_of(values, base[:, None], divisor), 0.0)
             tl.store(masses + found, tl.sum(kept, 1), mask=found >= 0)
     tl.store(thresholds + row, threshold)
@@ -138,7 +138,7 @@ def truncation_kernel(
 
 @triton.jit
 def largest_reached(values, amounts, target, low):
-    """Return the bits of the largest number that values [n] reach whose amounts sum to the target; `low` if there is none."""
+    """Return the bits of the largest threshold such that `amounts` of values [n] that reach it sum to the target, or `low`."""
     high = _BITS_OF_ONE + 1
     while high - low > 1:
         middle = low + (high - low) // 2
@@ -163,11 +163,11 @@ def search(
     BLOCK: tl.constexpr,
     BLOCKS_AT_ONCE: tl.constexpr,
 ):
-    """Return the bits of a threshold from `low` on: the largest that `target` weights reach, or weights of that mass."""
+    """Return the bits of the largest threshold, at least `low`, that `target` weights reach, or weights with that mass."""
     high = _BITS_OF_ONE + 1
     num_above_low = vocab_size + 2
     num_above_high = 0
-    # With one weight in between, no other threshold keeps anything else.
+    # With at most one weight between the bounds, no other threshold gives another result.
     while (high - low > 1) & (num_above_low - num_above_high > 1):
         middle = low + (high - low) // 2
         count, mass = held_by(logits, listed, num_listed, vocab_size, top, divisor, middle, BLOCK, BLOCKS_AT_ONCE)
@@ -182,7 +182,7 @@ def search(
 
 @triton.jit
 def held_by(logits, listed, num_listed, vocab_size, top, divisor, bits, BLOCK: tl.constexpr, BLOCKS_AT_ONCE: tl.constexpr):
-    """Return how many weights of the listed blocks reach a threshold, and their mass."""
+    """Return the number of weights of the listed blocks that reach a threshold, and their mass."""
     threshold = bits.to(tl.float32, bitcast=True)
     count = 0
     mass = tl.full([], 0.0, tl.float64)
@@ -197,7 +197,7 @@ def held_by(logits, listed, num_listed, vocab_size, top, divisor, bits, BLOCK: t
 
 @triton.jit
 def load_blocks(logits, listed, num_listed, vocab_size, start, BLOCK: tl.constexpr, BLOCKS_AT_ONCE: tl.constexpr):
-    """Return some listed blocks, -1 behind the last, and their logits [BLOCKS_AT_ONCE, BLOCK]; -inf where there is none."""
+    """Return some listed blocks (-1 after the last) and their logits [BLOCKS_AT_ONCE, BLOCK], -inf if there are none."""
     at = start + tl.arange(0, BLOCKS_AT_ONCE)
     blocks = tl.load(listed + at, mask=at < num_listed, other=-1)
     ids = blocks[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]

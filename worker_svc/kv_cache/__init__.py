@@ -1,1 +1,1 @@
-"""KV memory: the blocks of a device, and those of the second tier in host memory."""
+"""KV memory: the KV blocks of a device, and the blocks of the second tier in host memory."""

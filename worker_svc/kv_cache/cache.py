@@ -1,10 +1,11 @@
-"""KV cache: the memory behind the block ids that the engine core hands out.
+"""KV cache: the memory of the blocks whose ids the engine core allocates.
 
-Owned by the model runner. One tensor a layer, keys and values side by side, so that a page is one contiguous piece and one
-gather fetches both: [num_blocks, block_size, 2, num_kv_heads, head_dim]. Layers of different groups (layer_groups.py) share
-tensors: a block has pages of one group at a time. A layer with a state has one row of float32 numbers a block, at the beginning
-of its page: the state behind the last token of the block that was computed. Knows nothing of requests. Block 0 is the null
-block: its content is never used, but it must be finite, because padded pages point at it.
+Owned by the model runner. Each layer has one tensor with keys and values side by side, so that a page is contiguous and one
+gather reads both: [num_blocks, block_size, 2, num_kv_heads, head_dim]. Layers of different groups (layer_groups.py) share
+tensors: a block has pages of one group at a time. A layer with a state has one row of float32 numbers per block, at the
+beginning
+of its page: the state after the block's last computed token. Knows nothing of requests. Block 0 is the null block: its content
+is never used, but it must be finite, because padded pages refer to it.
 """
 
 import math
@@ -23,19 +24,19 @@ from tetrad.worker_svc.kv_cache.swap_pool import SwapPool
 
 _STATE_BYTES = 4
 _TOKENS_OF_STATE = 256
-"""Tokens per block of a model that keeps states alone: about as many as a prompt's beginnings share."""
+"""Tokens per block of a model that has only states: about as many as common beginnings of prompts have."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvCacheSpec:
-    """Shape of the cache of a model, the pages of all layers alike.
+    """Shape of a model's cache; the pages of all layers have the same size.
 
     Attributes:
-        groups: its layers.
-        is_by_block: a block's pages of all layers lie together, instead of all pages of a layer. Memory that the system gives
-            when it is written, 2 MB at a time, then grows with the blocks that are in use, not with them and the layers.
-        scales_bytes: of the scales of a head of one token, beside its elements; of 1-byte types.
-        state_size: numbers of a layer's state; 0: no layer has one.
+        groups: the groups of the model's layers.
+        is_by_block: memory is ordered by blocks, with the pages of all layers together, instead of by layers. The system
+            allocates memory when it is written, 2 MB at a time; with this order it grows only with the blocks in use.
+        scales_bytes: bytes of the scales of one head and token, after its elements; for 1-byte types.
+        state_size: number of values in a layer's state; 0: no layer has a state.
     """
 
     groups: tuple[LayerGroup, ...]
@@ -48,17 +49,17 @@ class KvCacheSpec:
 
     @property
     def has_attention(self) -> bool:
-        """Whether any layer has keys and values."""
+        """Whether any layer of the model has keys and values."""
         return not all(group.is_state for group in self.groups)
 
     @property
     def pages_per_block(self) -> int:
-        """Layers of the largest group; 1 where no layer has a cache."""
+        """The number of layers in the largest group; 1 if no layer has a cache."""
         return max([1, *(len(group.layers) for group in self.groups)])
 
     @property
     def places(self) -> list[int]:
-        """For each layer, the place of its page among those of a block."""
+        """The index of each layer's page within a block."""
         place_of = {layer: place for group in self.groups for place, layer in enumerate(group.layers)}
         return [place_of[layer] for layer in sorted(place_of)]
 
@@ -69,9 +70,9 @@ class KvCacheSpec:
         return (block_size, 2, self.num_kv_heads, self.head_dim + self.scales_bytes)
 
     def block_size_for(self, asked: int) -> int:
-        """Return the tokens per block, a multiple of `asked`: keys and values of a page take as much memory as a state.
+        """Return the tokens per block, a multiple of `asked`, such that keys and values of a page take as much as a state.
 
-        Without keys and values, a state is kept every so many tokens.
+        Without keys and values, it is the interval of kept states, in tokens.
         """
         if not self.state_size:
             return asked
@@ -81,11 +82,11 @@ class KvCacheSpec:
         return -(-self.state_size * _STATE_BYTES // of_tokens) * asked
 
     def block_size_bytes(self, block_size: int) -> int:
-        """Return the bytes of one block over all layers of a group, keys and values together."""
+        """Return the size in bytes of one block: keys and values of all layers of a group."""
         return self.pages_per_block * math.prod(self.page(block_size)) * self.dtype.itemsize
 
     def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
-        """Return the groups as the engine core learns of them."""
+        """Return the groups in the form for the engine core."""
         block_size = self.block_size_for(block_size)
         size_bytes, dtype = self.block_size_bytes(block_size), str(self.dtype).removeprefix("torch.")
         return tuple(
@@ -104,16 +105,16 @@ class KvCacheSpec:
 
 
 class KvCache:
-    """KV blocks of every group.
+    """The KV blocks of all groups.
 
     Args:
-        spec: shape of a layer's.
-        num_blocks, block_size: how many, and tokens of each.
-        num_host_blocks: of the second tier, in host memory.
-        device: whose memory they are.
+        spec: the shape of the cache.
+        num_blocks, block_size: number of blocks, and tokens per block.
+        num_host_blocks: number of blocks of the second tier, in host memory.
+        device: the device whose memory holds the blocks.
 
     Raises:
-        FailedPrecondition: a page has no room for a state.
+        FailedPrecondition: a page is too small for a state.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class KvCache:
             pages = list(allocate((num_blocks, spec.pages_per_block, *page), spec.dtype).unbind(1))
         else:
             pages = [allocate((num_blocks, *page), spec.dtype) for _ in range(spec.pages_per_block)]
-        # As bytes: few operations know every type that a cache may have.
+        # As bytes, because few operations support every type of cache.
         self._bytes = [each.view(num_blocks, -1).view(torch.uint8) for each in pages]  # [num_blocks, bytes]
         states = {layer for group in spec.groups if group.is_state for layer in group.layers}
         self.layers = [
@@ -148,20 +149,20 @@ class KvCache:
 
     @property
     def num_groups(self) -> int:
-        """Block tables of a request."""
+        """The number of KV groups, and of block tables per request."""
         return len(self.spec.groups)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all blocks."""
+        """The size of all blocks in bytes."""
         return self.num_blocks * self.spec.block_size_bytes(self.block_size)
 
     def move(self, plan: SchedulerOutput) -> None:
-        """Do what a plan wants done with blocks before its step, in the contract's order: what leaves is read first."""
+        """Copy blocks between tiers as a plan says, before its step; blocks are swapped out first, as the contract requires."""
         self.move_blocks(plan.swap_out, plan.swap_in)
 
     def move_blocks(self, swap_out: Iterable[Ints] | None, swap_in: Iterable[Ints] | None) -> None:
-        """Copy blocks to the second tier, and then others back; see SchedulerOutput."""
+        """Copy blocks to the second tier, then copy other blocks back; see SchedulerOutput."""
         if swap_out is not None:
             self._swap_pool.swap_out(*swap_out)
         if swap_in is not None:
@@ -173,6 +174,6 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, *, device: torch.device) 
 
 
 def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return zeros that take no memory and no time before they are written: numpy leaves them to the system, torch does not."""
+    """Return zeros that use no memory before they are written: numpy lets the system zero pages lazily, torch does not."""
     size_bytes = math.prod(shape) * dtype.itemsize
     return torch.from_numpy(np.zeros(size_bytes, np.uint8)).view(dtype).view(shape)

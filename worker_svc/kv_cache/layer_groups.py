@@ -1,8 +1,8 @@
-"""Layer groups: which layers of a model share block tables, and where in a block each layer's page lies.
+"""Layer groups: determines the layers that share block tables, and the place of each layer's page in a block.
 
-Layers of a group see equally many keys, or all have a state, so they need the same blocks of a sequence. All groups take their
-blocks from one pool, so they have equally many pages in a block; a block holds pages of one group at a time (vLLM's hybrid KV
-cache). Knows numbers of layers; knows no tensors.
+The layers of a group attend to the same number of keys, or all have a state, so they need the same blocks of a sequence. All
+groups take blocks from one pool, so they have the same number of pages in a block; a block holds pages of one group at a time
+(vLLM's hybrid KV cache). Knows numbers of layers; knows no tensors.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from tetrad.worker_svc.model_facts.config import CacheKind, ModelConfig
 
 _ONE_SIZE_BELOW = 1.5
-"""Groups are as large as the largest kind of layers if that has less than so many times the layers of the smallest."""
+"""Largest ratio of layers of the largest and the smallest kind for which groups have the size of the largest kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,9 @@ class LayerGroup:
     """Layers with one block table per request.
 
     Attributes:
-        layers: numbers of their caches; the place of a layer here is that of its page in a block.
-        sliding_window: keys that a query sees, itself included; None: all.
-        is_state: they keep a state, and no keys.
+        layers: numbers of the layers' caches; the index of a layer in this tuple is the index of its page in a block.
+        sliding_window: number of keys that a query attends to, itself included; None: all.
+        is_state: the layers have a state instead of keys and values.
     """
 
     layers: tuple[int, ...]
@@ -35,13 +35,13 @@ class LayerGroup:
 
 
 def group_layers(kinds_of_layers: Sequence[CacheKind]) -> tuple[LayerGroup, ...]:
-    """Return the groups of a model, those that see all keys first, those with a state last.
+    """Return the groups of a model: groups with full attention first, groups with a state last.
 
-    A kind of layers is cut into groups as large as the smallest kind: 10 layers that see all keys and 20 with a window make 3
-    groups of 10. A group with fewer layers leaves pages of its blocks unused.
+    Each kind of layers is divided into groups of the size of the smallest kind: 10 layers with full attention and 20 with a
+    window make 3 groups of 10. A group with fewer layers leaves pages of its blocks unused.
 
     Args:
-        kinds_of_layers: of each cache.
+        kinds_of_layers: the kind of each layer's cache.
     """
     kinds = sorted(dict.fromkeys(kinds_of_layers), key=lambda kind: (kind == "state", kind is not None))
     members = [[layer for layer, its_kind in enumerate(kinds_of_layers) if its_kind == kind] for kind in kinds]
@@ -55,7 +55,7 @@ def group_layers(kinds_of_layers: Sequence[CacheKind]) -> tuple[LayerGroup, ...]
 
 
 def groups_of(config: ModelConfig) -> tuple[LayerGroup, ...]:
-    """Return the groups of a model; for a stage of a pipeline all groups of the model, each with the layers that it has."""
+    """Return the groups of a model; for a pipeline stage, all groups of the model, each reduced to the stage's layers."""
     stage = config.stage
     if stage is None:
         return group_layers(config.cache_kinds)

@@ -1,8 +1,8 @@
-"""State rows: which blocks a step's states are read from and written to, for a KV group of layers with states.
+"""State rows: the blocks that a step's states are read from and written to, for a KV group of layers with states.
 
-Built once per step and group. The state behind n tokens is in the block of token n - 1. A step reads it there, and writes the
-state behind its last token to the block of that token; on the way it also writes the state at the end of each block that the
-table has, which is every block's end where the engine core keeps one for the prefix cache. Dims: D decode rows.
+Built once per step and group. The state after n tokens is in the block of token n - 1. A step reads it there, and writes the
+state after its last token to the block of that token. It also writes the state at the end of each block that the block table
+contains; the engine core keeps such blocks for the prefix cache. Dims: D decode rows.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tetrad.worker_svc.core.step_inputs import StepInputs
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Tokens start..stop of the step, behind which the state is written to a block."""
+    """Tokens start..stop of the step; the state after them is written to the block `target`."""
 
     start: int
     stop: int
@@ -27,7 +27,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class StateChunk:
-    """One sequence's tokens of the step: its segments, in order. `source`: block of the state before them; None: none."""
+    """One sequence's tokens of the step, as segments in order. `source`: block of the state before them; None: no state yet."""
 
     source: int | None
     segments: tuple[Segment, ...]
@@ -38,9 +38,9 @@ class StateRows:
     """The states of a step.
 
     Attributes:
-        sources, targets: [D] int64, blocks of the decode rows, which are the first D tokens.
-        begun: [N] int64, those decode rows that have no state yet.
-        chunks: of the other rows.
+        sources, targets: [D] int64, blocks that the decode rows, the first D tokens, read and write.
+        begun: [N] int64, the decode rows that have no state yet.
+        chunks: the chunks of the other rows.
     """
 
     sources: torch.Tensor
@@ -53,8 +53,8 @@ def build_state_rows(inputs: StepInputs, batch: Tables, group: int) -> StateRows
     """Return the blocks of a step's states.
 
     Args:
-        inputs: of the step.
-        batch: has the block tables.
+        inputs: the step's inputs.
+        batch: contains the block tables.
         group: number of the KV group.
     """
     tables, size, num_decodes = batch.block_tables[group, inputs.slots], batch.block_size, inputs.num_decodes
@@ -86,6 +86,6 @@ def _segments(inputs: StepInputs, row: int, table: np.ndarray, block_size: int) 
 
 
 def _ends_of_blocks(table: np.ndarray, start: int, stop: int, block_size: int) -> list[int]:
-    """Return the ends, before `stop`, of the blocks that the table has from token `start` on, and `stop`."""
+    """Return the ends before `stop` of the table's blocks (without null blocks) from token `start` on, and `stop`."""
     indices: Ints = np.arange(start // block_size, (stop - 1) // block_size)
     return [*((indices[table[indices] != 0] + 1) * block_size).tolist(), stop]

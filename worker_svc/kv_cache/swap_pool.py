@@ -1,8 +1,8 @@
-"""Swap pool: blocks in host memory, the second tier of a KV cache, and the copies between the two.
+"""Swap pool: the blocks of a KV cache's second tier in host memory, and the copies between the tiers.
 
-Owned by the KV cache. A host block is contiguous over all layers, so one copy moves it to or from a device; on the way blocks
-are gathered in device memory, some at a time. With a device the memory is pinned: copies are queued in the order of the steps
-and never waited for. The engine core knows the content of each block.
+Owned by the KV cache. A host block is contiguous over all layers, so one copy moves it to or from a device. Blocks are gathered
+in a buffer in device memory, a few at a time. With a device, the host memory is pinned: copies are queued in the order of the
+steps, without waiting. The engine core knows the content of each block.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,18 +13,18 @@ from tetrad.worker_svc.core.layout_check import check_host_blocks
 from tetrad.worker_svc.core.plan import Ints
 
 _SLAB_BYTES = 1 << 26
-"""torch rounds pinned memory up to a power of two: a pool in one piece could take twice its size."""
+"""Size of a piece of pinned memory in bytes. torch rounds sizes up to a power of two: one piece could take twice its size."""
 _AT_ONCE = 32
 _BYTES_AT_ONCE = 1 << 25
-"""As many blocks are gathered on the device at the same time, or as hold so many bytes if those are fewer."""
+"""Limits of the blocks that are gathered on the device at once: _AT_ONCE blocks, and _BYTES_AT_ONCE bytes."""
 
 
 class SwapPool:
-    """Host blocks beside the layers of a cache.
+    """The host blocks of a cache.
 
     Args:
-        layers: of the cache, [num_blocks, bytes] uint8 each, alike, with contiguous rows.
-        num_host_blocks: FailedPrecondition if the host has no room for so many.
+        layers: the layers of the cache, each [num_blocks, bytes] uint8 of the same shape, with contiguous rows.
+        num_host_blocks: number of host blocks; FailedPrecondition if host memory is too small.
     """
 
     def __init__(self, layers: Sequence[torch.Tensor], num_host_blocks: int) -> None:
@@ -62,7 +62,7 @@ class SwapPool:
                 layer.index_copy_(0, ids, gathered[:, number])
 
     def _pieces(self, blocks: Ints, host_blocks: Ints) -> Iterator[tuple[torch.Tensor, list[torch.Tensor]]]:
-        """Yield ids of blocks, on the device, and as many host blocks."""
+        """Yield pieces of the copies: ids of blocks, on the device, and the same number of host blocks."""
         for start in range(0, len(blocks), self._at_once):
             piece = slice(start, start + self._at_once)
             yield ids_on(self._device, blocks[piece]), [self._row(each) for each in host_blocks[piece].tolist()]
@@ -72,7 +72,7 @@ class SwapPool:
         return self._slabs[host_block // self._per_slab][host_block % self._per_slab]
 
     def _buffer(self, rows: list[torch.Tensor]) -> torch.Tensor:
-        """Return [n, layers, bytes] for n blocks on the device."""
+        """Return a buffer [n, layers, bytes] for n blocks on the device."""
         return torch.empty((len(rows), *rows[0].shape), dtype=torch.uint8, device=self._device)
 
 
@@ -82,6 +82,6 @@ def blocks_at_once(block_bytes: int) -> int:
 
 
 def ids_on(device: torch.device, ids: Ints) -> torch.Tensor:
-    """Return ids [n] int64 on a device. They go by pinned memory: else the driver may wait for the steps before it copies."""
+    """Return ids [n] int64 on a device. Without pinned memory, the driver might wait for earlier steps before the copy."""
     values = torch.from_numpy(ids)
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values

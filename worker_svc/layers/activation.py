@@ -9,20 +9,20 @@ import torch.nn.functional as F  # noqa: N812
 from tetrad.worker_svc.model_facts.config import Activation
 
 Function = Callable[[torch.Tensor], torch.Tensor]
-"""Returns a tensor of its own."""
+"""Activation function; it returns a new tensor."""
 Gate = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""(gate, up) -> what goes down; a tensor of its own."""
+"""Function (gate, up) -> input of the down projection; it returns a new tensor."""
 
 _GPT_OSS_SLOPE = 1.702
 
 
 def activation(name: Activation) -> Function:
-    """Return the function of a name."""
+    """Return the activation function with this name."""
     return _FUNCTIONS[name]
 
 
 def gate_of(name: Activation, clamp: float = 0.0) -> Gate:
-    """Return function(gate) * up; with a clamp, gpt-oss's gate."""
+    """Return the function that computes activation(gate) * up; with a clamp, gpt-oss's gate."""
     return partial(_clamped, clamp) if clamp else partial(_gated, _FUNCTIONS[name])
 
 

@@ -1,4 +1,4 @@
-"""Self-attention layer: qkv as one product, changes of queries and keys (norms, rotation), paged attention, output product."""
+"""Self-attention layer: one product for qkv, changes of queries and keys (norms, rotation), paged attention, output product."""
 
 from collections.abc import Sequence
 from typing import Generic, Protocol
@@ -14,14 +14,14 @@ from tetrad.worker_svc.model_facts.config import QueryScaling
 
 
 class Attention(Protocol[M_contra]):
-    """The part of a layer in which tokens see each other."""
+    """The attention of a layer, which combines tokens."""
 
     def __call__(self, x: torch.Tensor, cache: torch.Tensor, step: Step, metadata: M_contra) -> torch.Tensor:
-        """Return [T, hidden] for x [T, hidden]; writes the layer's cache."""
+        """Return the output [T, hidden] for x [T, hidden]; write the layer's cache."""
 
 
 class HeadChange(Protocol):
-    """A change of queries and keys before they meet."""
+    """A change of queries and keys before attention."""
 
     def __call__(self, heads: torch.Tensor, step: Step) -> None:
         """Change heads [T, H + K, D], queries before keys, in place."""
@@ -33,10 +33,10 @@ class SelfAttention(Generic[M]):
     Args:
         qkv: [hidden] -> [(num_heads + 2 * num_kv_heads) * head_dim], rows of q and k interleaved (rotary.py).
         output: [num_heads * head_dim] -> [hidden].
-        attention: of this layer, over pages.
-        num_heads, num_kv_heads, head_dim: of the model.
-        changes: of queries and keys, in order.
-        gate: [hidden] -> [num_heads * head_dim]; the sigmoid of it multiplies what attention brings; None: nothing does.
+        attention: the paged attention of this layer.
+        num_heads, num_kv_heads, head_dim: the heads of the model.
+        changes: the changes of queries and keys, in order.
+        gate: [hidden] -> [num_heads * head_dim]; its sigmoid multiplies the output of attention; None: no gate.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class SelfAttention(Generic[M]):
         self._changed_size = (num_heads + num_kv_heads) * head_dim
 
     def __call__(self, x: torch.Tensor, cache: torch.Tensor, step: Step, metadata: M) -> torch.Tensor:
-        """Return [T, hidden]; writes the layer's cache."""
+        """See Attention."""
         qkv = self._qkv(x)
         heads = qkv[:, : self._changed_size].view(len(x), -1, self._head_dim)
         for change in self._changes:
@@ -67,7 +67,7 @@ class SelfAttention(Generic[M]):
 
 
 class NormHeads:
-    """Norms queries and keys, each over the dimensions of a head.
+    """A HeadChange that norms queries and keys, each over the dimensions of a head.
 
     Args:
         num_heads: H.
@@ -84,7 +84,7 @@ class NormHeads:
 
 
 class NormWhole:
-    """Norms queries and keys, each over all their heads together.
+    """A HeadChange that norms queries and keys, each over all their heads together.
 
     Args:
         num_heads: H.
@@ -102,10 +102,10 @@ class NormWhole:
 
 
 class Rotate:
-    """Turns queries and keys by their positions.
+    """A HeadChange that rotates queries and keys by their positions.
 
     Args:
-        rope: which of the model's rotary embeddings.
+        rope: index of the rotary embedding among those of the model.
     """
 
     def __init__(self, rope: int) -> None:
@@ -117,11 +117,11 @@ class Rotate:
 
 
 class ScaleQueries:
-    """Queries grow with their position.
+    """A HeadChange that scales queries by their position.
 
     Args:
         num_heads: H.
-        scaling: how.
+        scaling: the parameters of the scaling.
     """
 
     def __init__(self, num_heads: int, scaling: QueryScaling) -> None:

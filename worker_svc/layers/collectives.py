@@ -1,7 +1,7 @@
-"""Collectives: how the shards of a stage add up and gather tensors.
+"""Collectives: sums and gathers tensors over the shards of a stage.
 
-Held by layers for as long as the process lives; a group that is rebuilt replaces the connections inside. Sums are the same bits
-on every rank. They are made by torch.distributed (gloo), or in memory that the ranks of one machine share.
+Layers hold a Collectives object for the lifetime of the process; a rebuilt group replaces the connections inside. Sums are bit
+for bit the same on every rank. torch.distributed (gloo) computes them, or ranks on one machine compute them in shared memory.
 """
 
 from typing import Any, Protocol
@@ -14,24 +14,24 @@ from tetrad.worker_svc.layers.rendezvous import Rendezvous
 
 
 class Sums(Protocol):
-    """Adds up what the ranks of one group have."""
+    """Sums tensors over the ranks of one group."""
 
     def sum_(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the sum of all ranks' x, in place if x is contiguous; RuntimeError if a rank is lost."""
+        """Return the sum of all ranks' x, in place if x is contiguous; raise RuntimeError if a rank is lost."""
 
     def leave(self) -> None:
-        """End the wait of any rank for this one; on any thread."""
+        """Leave the group, so that no rank waits for this one; works on any thread."""
 
 
 class OpenSums(Protocol):
-    """Chooses how the ranks of a group add up; all of them call it together."""
+    """Function that chooses how the ranks of a group compute sums; all ranks call it together."""
 
     def __call__(self, met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: float) -> Sums:
-        """Return the sums of the ranks that `group` connects; `name` is of their group, `timeout_s` the longest wait."""
+        """Return the sums over the ranks of `group`, whose name is `name`; a wait takes at most `timeout_s` seconds."""
 
 
 class GlooSums:
-    """See Sums.
+    """Sums that gloo computes; see Sums.
 
     Args:
         group: the process group.
@@ -47,7 +47,7 @@ class GlooSums:
         return x
 
     def leave(self) -> None:
-        """See Sums: the connections close with the group."""
+        """Do nothing: the connections are closed with the process group."""
 
 
 def gloo_sums(met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: float) -> Sums:  # noqa: ARG001 - of OpenSums
@@ -56,11 +56,11 @@ def gloo_sums(met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: f
 
 
 class Collectives:
-    """The exchanges of one rank with the others of its stage.
+    """The exchanges of one rank with the other ranks of its stage.
 
     Args:
-        shard: of this rank.
-        open_sums: chooses how they add up.
+        shard: the place of this rank.
+        open_sums: chooses how the ranks compute sums.
     """
 
     def __init__(self, shard: Shard, open_sums: OpenSums = gloo_sums) -> None:
@@ -69,19 +69,19 @@ class Collectives:
         self._sums: Sums | None = None
 
     def connect(self, met: Rendezvous, name: str, timeout_s: float) -> None:
-        """Connect with the others, which call this as well; DeadlineExceeded or Unavailable if that cannot be."""
+        """Connect to the other ranks, which call this as well; raise DeadlineExceeded or Unavailable if that fails."""
         group = met.connect(name, self.shard.index, self.shard.size, timeout_s)
         self._sums, self._group = self._open_sums(met, name, group, self.shard, timeout_s), group
 
     def disconnect(self) -> None:
-        """Leave the others: what they wait for fails."""
+        """Leave the group: pending calls of other ranks fail."""
         if self._sums is not None:
             self._sums.leave()
         self._sums = self._group = None
 
     @property
     def sums(self) -> Sums:
-        """The present group's."""
+        """The sums of the current group."""
         assert self._sums is not None, "the rank is in no group"
         return self._sums
 
@@ -90,7 +90,7 @@ class Collectives:
         return self.sums.sum_(x)
 
     def gather(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """Return every rank's x, of one shape, on the first shard; nothing on the others."""
+        """Return every rank's x, all of the same shape, on the first shard; return an empty list on the others."""
         assert self._group is not None, "the rank is in no group"
         options = dist.GatherOptions()
         options.rootRank = 0

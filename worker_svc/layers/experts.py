@@ -1,4 +1,4 @@
-"""Mixture of experts: each token is computed by the few experts that a router chooses, and perhaps by a shared one.
+"""Mixture of experts: a router chooses a few experts that compute each token; a shared expert may compute every token.
 
 Dims: T tokens, C chosen experts.
 """
@@ -15,31 +15,31 @@ from tetrad.worker_svc.layers.mlp import Expert, Mlp
 from tetrad.worker_svc.layers.routers import Router
 
 Mix = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(x [T, hidden], weights [T, C], chosen [T, C]) -> the weighted sum [T, hidden] of the chosen experts' outputs.
+"""Function (x [T, hidden], weights [T, C], chosen [T, C]) -> the weighted sum [T, hidden] of the chosen experts' outputs.
 
-A chosen expert that another rank has adds nothing here.
+A chosen expert of another rank adds nothing here.
 """
 MixOf = Callable[[Mapping[int, Expert], int], Mix]
-"""(experts of a layer by number, number of all experts of the layer) -> their Mix."""
+"""Function (experts of a layer by number, number of all experts of the layer) -> their Mix."""
 
 
 RowScope = Callable[[torch.Tensor], AbstractContextManager[None]]
-"""Rows [n] of a step -> while it is entered, linear layers compute these rows."""
+"""Function (rows [n] of a step) -> context in which linear layers compute only these rows."""
 
 
 def any_rows(rows: torch.Tensor) -> AbstractContextManager[None]:  # noqa: ARG001 - a RowScope
-    """Return a scope of layers that compute all rows alike."""
+    """Return a context without effect, for layers without adapters."""
     return nullcontext()
 
 
 class HostMixes:
-    """Makes what computes the experts of each layer on the host; it counts their tokens.
+    """Creates the Mix of each layer on the host, which counts the tokens of each expert.
 
     Args:
-        among: tells the experts' linear layers which rows they compute.
+        among: sets the rows that the experts' linear layers compute.
 
     Attributes:
-        expert_tokens: of each layer with experts, [experts]: tokens that each has computed.
+        expert_tokens: for each layer with experts, [experts]: number of tokens that each expert has computed.
     """
 
     def __init__(self, among: RowScope = any_rows) -> None:
@@ -47,17 +47,17 @@ class HostMixes:
         self.expert_tokens: list[Ints] = []
 
     def __call__(self, experts: Mapping[int, Expert], num_experts: int) -> Mix:
-        """Return the Mix of one more layer; see MixOf."""
+        """Return the Mix of a further layer; see MixOf."""
         self.expert_tokens.append(np.zeros(num_experts, np.int64))
         return ChosenExperts(experts, self.expert_tokens[-1], self._among)
 
 
 class ChosenExperts:
-    """A Mix in which each expert computes the tokens that chose it. It waits for the choice, so it is the host's.
+    """A Mix in which each expert computes the tokens that chose it. It waits for the choice, so it is used on the host.
 
     Args:
-        experts: of a layer, by number.
-        counts: [all experts], the tokens that chose each; they are counted here.
+        experts: the experts of a layer, by number.
+        counts: [all experts], counters of the tokens that chose each expert, which each call increases.
         among: see HostMixes.
     """
 
@@ -78,12 +78,12 @@ class ChosenExperts:
 
 
 class AllExperts:
-    """A Mix in which each expert computes all tokens, and counts where it was chosen.
+    """A Mix in which each expert computes all tokens; its output is used only for tokens that chose it.
 
-    Nothing is waited for, so a graph can record it.
+    It does not wait for the choice, so a graph can record it.
 
     Args:
-        experts: all of a layer, by number.
+        experts: all experts of a layer, by number.
     """
 
     def __init__(self, experts: Mapping[int, Mlp]) -> None:
@@ -99,11 +99,11 @@ class AllExperts:
 
 
 class MixedExperts:
-    """See Mlp.
+    """A mixture of experts; see Mlp.
 
     Args:
-        router: chooses.
-        mix: computes the experts that are chosen.
+        router: chooses the experts of each token.
+        mix: computes the chosen experts.
     """
 
     def __init__(self, router: Router, mix: Mix) -> None:
@@ -116,10 +116,10 @@ class MixedExperts:
 
 
 class InputWeighted:
-    """An expert for each token, which computes the token times its weight (Llama 4); see Mlp.
+    """A mixture of experts in which one expert computes each token times the expert's weight (Llama 4); see Mlp.
 
     Args:
-        router, mix: as of MixedExperts; the router chooses one.
+        router, mix: see MixedExperts; the router chooses one expert.
     """
 
     def __init__(self, router: Router, mix: Mix) -> None:
@@ -132,12 +132,12 @@ class InputWeighted:
 
 
 class WithShared:
-    """Experts beside an MLP that computes every token; see Mlp.
+    """Experts, plus a shared expert that computes every token; see Mlp.
 
     Args:
-        experts: the chosen ones.
-        shared: the MLP.
-        gate: [hidden] -> [1], whose sigmoid multiplies the MLP's output; None: nothing does.
+        experts: the mixture of experts.
+        shared: the shared expert.
+        gate: [hidden] -> [1]; its sigmoid multiplies the shared expert's output; None: no gate.
     """
 
     def __init__(self, experts: Mlp, shared: Mlp, gate: Linear | None) -> None:

@@ -9,20 +9,20 @@ from tetrad.worker_svc.checkpoint.pooler_config import PoolingType
 
 
 class Gathering(Protocol):
-    """The hidden states of one prompt, as far as its answer needs them."""
+    """The hidden states of one prompt that its answer needs."""
 
     def wanted(self, num_rows: int, *, is_end: bool) -> slice:
-        """Return which of a chunk's rows `add` needs; `is_end`: the chunk ends the prompt."""
+        """Return the rows of a chunk that have to be passed to `add`; `is_end`: the chunk is the prompt's last."""
 
     def add(self, rows: torch.Tensor) -> None:
-        """Take these rows [n, hidden] of the next chunk; they may be written by others afterwards."""
+        """Gather rows [n, hidden] of the next chunk; the caller may change them afterwards."""
 
     def result(self) -> torch.Tensor:
-        """Return the rows to pool: one [hidden], or several [L, hidden]."""
+        """Return the hidden states to pool: one row [hidden], or several [L, hidden]."""
 
 
 class LastRow:
-    """The last token's."""
+    """Gathers the hidden state of the last token."""
 
     def __init__(self) -> None:
         self._row = torch.empty(0)
@@ -42,7 +42,7 @@ class LastRow:
 
 
 class FirstRow:
-    """The first token's."""
+    """Gathers the hidden state of the first token."""
 
     def __init__(self) -> None:
         self._row: torch.Tensor | None = None
@@ -63,7 +63,7 @@ class FirstRow:
 
 
 class MeanRow:
-    """The mean of all tokens'. Summed in float64, so that the division into chunks does not show in float32."""
+    """Gathers the mean of all tokens' hidden states, summed in float64, so that chunking does not change the float32 result."""
 
     def __init__(self) -> None:
         self._sum: torch.Tensor | None = None
@@ -86,7 +86,7 @@ class MeanRow:
 
 
 class AllRows:
-    """Every token's."""
+    """Gathers the hidden states of all tokens."""
 
     def __init__(self) -> None:
         self._chunks: list[torch.Tensor] = []
@@ -100,7 +100,7 @@ class AllRows:
         self._chunks.append(rows.clone())
 
     def result(self) -> torch.Tensor:
-        """See Gathering; rows that were returned before are not there again."""
+        """See Gathering; each row is returned only once."""
         chunks, self._chunks = self._chunks, []
         return torch.cat(chunks)
 

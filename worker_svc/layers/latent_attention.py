@@ -1,7 +1,7 @@
 """Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1): one short vector for the keys of all heads.
 
-The cache has, for each token, the latent [rank] that every head's key and value are products of, and one key that turns
-[rotary_dim]. What expands the latent to keys is applied to queries instead, and what expands it to values to the result:
+For each token, the cache has a latent [rank], from which products give every head's key and value, and one rotated key
+[rotary_dim]. The matrix that expands the latent to keys is applied to queries instead, and the one for values to the result:
 
     q k^T = (q_plain W_k) latent^T + q_turned k_turned^T        softmax(q k^T) v = (softmax(q k^T) latent) W_v^T
 
@@ -21,17 +21,17 @@ from tetrad.worker_svc.layers.step import Step
 from tetrad.worker_svc.model_facts.config import Latent
 
 LATENT_NORM_EPS = 1e-6
-"""DeepSeek's norms of latents do not take the model's."""
+"""Epsilon of DeepSeek's norms of latents, which differs from the model's."""
 
 Queries = Callable[[torch.Tensor], torch.Tensor]
-"""Expand the low-rank product of x to queries [T, H * (plain_dim + rotary_dim)]."""
+"""Function that expands the low-rank product of x to queries [T, H * (plain_dim + rotary_dim)]."""
 
 
 class NormedLinear:
-    """A norm and a product: queries by way of a latent of their own.
+    """A norm and a product, which expand the latent of queries to queries.
 
     Args:
-        norm: of the latent.
+        norm: the norm of the latent.
         linear: [query_rank] -> [H * (plain_dim + rotary_dim)].
     """
 
@@ -39,7 +39,7 @@ class NormedLinear:
         self._norm, self._linear = norm, linear
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [T, H * (plain_dim + rotary_dim)]."""
+        """Return queries [T, H * (plain_dim + rotary_dim)] for latents x [T, query_rank]."""
         return self._linear(self._norm(x))
 
 
@@ -47,14 +47,14 @@ class LatentAttention(Generic[M]):
     """One layer's attention; see Attention.
 
     Args:
-        latent: sizes.
-        inputs: [hidden] -> what `queries` takes, then the latent, then the key that turns; pairs of a turn are interleaved.
+        latent: the sizes.
+        inputs: [hidden] -> the input of `queries`, then the latent, then the rotated key; rotated pairs are interleaved.
         queries: see above.
-        norm: of the latent.
-        expand: [H, plain_dim + value_dim, rank], of the latent to each head's key and value.
+        norm: the norm of the latent.
+        expand: [H, plain_dim + value_dim, rank], matrices that expand the latent to each head's key and value.
         output: [H * value_dim] -> [hidden].
-        attention: of this layer, over pages of one head [rank + rotary_dim].
-        rope: which of the model's rotary embeddings.
+        attention: the paged attention of this layer, with one head of rank + rotary_dim dimensions.
+        rope: index of the rotary embedding among those of the model.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LatentAttention(Generic[M]):
         self._output, self._attention, self._rope = output, attention, rope
 
     def __call__(self, x: torch.Tensor, cache: torch.Tensor, step: Step, metadata: M) -> torch.Tensor:
-        """Return [T, hidden]; writes the layer's cache."""
+        """See Attention."""
         latent, turns = self._latent, step.turns[self._rope]
         found = self._inputs(x)
         end = found.shape[1] - latent.rotary_dim
@@ -86,7 +86,7 @@ class LatentAttention(Generic[M]):
         rotate_(key, turns)
         shared = torch.cat([self._norm(compressed), key.squeeze(1)], 1)
         query = torch.cat([torch.einsum("thp,hpr->thr", heads[..., : latent.plain_dim], self._to_keys), turned], 2)
-        # Values are the latent alone; the cache has room for as much as keys take.
+        # Values are only the latent; in the cache, a value takes as much room as a key.
         attended = self._attention.attend(query.flatten(1), torch.cat([shared, shared], 1), cache, metadata)
         values = attended.view(query.shape)[..., : latent.rank]
         return self._output(torch.einsum("thr,hvr->thv", values, self._to_values).flatten(1))

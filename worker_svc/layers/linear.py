@@ -1,6 +1,6 @@
-"""Linear layers: y = x W^T + b, with weights in the form that suits the device.
+"""Linear layers: compute y = x W^T + b, with weights in the best form for the device.
 
-A device makes the layers of a model (`make_linear`); the model does not depend on the storage of weights.
+A device creates the layers of a model (`make_linear`); the model does not depend on the storage of weights.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,15 +14,15 @@ class Linear(Protocol):
     """A loaded linear layer."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [T, out_features] for x [T, in_features]."""
+        """Return the product [T, out_features] of x [T, in_features]."""
 
 
 LinearFactory = Callable[[torch.Tensor, torch.Tensor | None], Linear]
-"""(weight [out, in], bias [out] or None) -> the layer; the weight may be freed afterwards."""
+"""Function (weight [out, in], bias [out] or None) -> the layer; the weight may be freed afterwards."""
 
 
 class PlainLinear:
-    """torch's own linear over an unpacked weight."""
+    """torch's linear layer with an unpacked weight."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self.weight, self.bias = weight, bias
@@ -33,10 +33,10 @@ class PlainLinear:
 
 
 class PackedLinear:
-    """oneDNN's linear over a weight that was reordered once into its blocked layout.
+    """oneDNN's linear layer, with a weight that was reordered once into oneDNN's blocked layout.
 
-    Packed for 32 rows: measured, that layout is as good as any from 1 to 1,024 rows, and up to three times as fast as the
-    plain one at the few rows of a decode step.
+    The weight is packed for 32 rows: measured, this layout is as fast as any other from 1 to 1,024 rows, and up to three times
+    as fast as the plain layout for the few rows of a decode step.
     """
 
     _ROWS = 32
@@ -53,13 +53,13 @@ class PackedLinear:
 
 
 class SideBySide:
-    """A Linear of several over one input, whose forms differ."""
+    """A Linear of several layers with different forms that read the same input."""
 
     def __init__(self, parts: Sequence[Linear]) -> None:
         self._parts = parts
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [T, outputs of all]."""
+        """Return the concatenated outputs [T, outputs of all] of x."""
         return torch.cat([part(x) for part in self._parts], 1)
 
 

@@ -1,4 +1,4 @@
-"""Logits: what some families do to the output of their last product."""
+"""Logits: applies the multiplier and the cap of some families to logits."""
 
 import torch
 
@@ -6,7 +6,7 @@ from tetrad.worker_svc.model_facts.config import ModelConfig
 
 
 def scaled_and_capped(logits: torch.Tensor, config: ModelConfig) -> torch.Tensor:
-    """Return logits [N, V] float32, times the model's multiplier and within its cap; changed in place."""
+    """Apply the model's multiplier and cap to logits [N, V] float32, in place, and return them."""
     if config.logit_multiplier != 1:
         logits.mul_(config.logit_multiplier)
     cap = config.logit_softcap

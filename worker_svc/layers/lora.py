@@ -1,7 +1,7 @@
 """LoRA in torch: adds the low-rank changes of each row's adapter to the outputs of linear layers and embeddings.
 
-While a model is built, AdaptedParameters wraps each layer that adapters may change, through an AdaptedLayers of the device. The
-one of the host is LoraRows: it computes the rows of one adapter together, and skips rows without an adapter.
+While a model is built, AdaptedParameters wraps each layer that adapters may change, through the device's AdaptedLayers. On the
+host, this is LoraRows: it computes the rows of one adapter together, and skips rows without an adapter.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,9 +21,9 @@ from tetrad.worker_svc.layers.parameters import Lookup, Parameters
 from tetrad.worker_svc.layers.rotary import interleave_heads
 
 _CHOOSING = (".router", ".shared_expert_gate")
-"""Parts of canonical names of layers without adapters: they choose experts."""
+"""Parts of the canonical names of layers that choose experts; adapters do not change them."""
 _OF_EXPERTS = ".experts."
-"""Part of canonical names of layers whose rows are not a step's tokens, but those that chose an expert."""
+"""Part of the canonical names of experts' layers, whose rows are only the tokens that chose the expert."""
 LoraReader = Callable[[Path, Mapping[str, LoraSite]], LoraWeights]
 
 
@@ -31,28 +31,28 @@ class AdaptedLayers(Protocol):
     """Wraps the layers of a model for its adapters.
 
     Attributes:
-        sites: the modules that may be changed, by canonical name.
-        orders: of B's rows, where the layer's differ from the files'.
+        sites: the modules that adapters may change, by canonical name.
+        orders: functions that reorder B's rows, for modules whose row order differs from the files'.
     """
 
     sites: dict[str, LoraSite]
     orders: dict[str, Callable[[torch.Tensor], torch.Tensor]]
 
     def linear(self, base: Linear, parts: Sequence[tuple[str, int]]) -> Linear:
-        """Return a linear layer of modules (canonical names and numbers of outputs, side by side) with their changes."""
+        """Return a linear layer of modules (canonical names and numbers of outputs, in order) with the adapters' changes."""
 
     def lookup(self, base: Lookup, name: str) -> Lookup:
-        """Return the lookup in a table of embeddings with its changes."""
+        """Return the lookup in a table of embeddings with the adapters' changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TorchLora:
-    """An adapter as torch applies it.
+    """An adapter in the form for torch.
 
     Attributes:
-        digest: sha256 of its files.
-        pairs: of each canonical name a [rank, inputs] and b [outputs, rank] in float32, the scale included, rows of queries
-            and keys in this device's order.
+        digest: SHA-256 digest of its files.
+        pairs: for each canonical name a [rank, inputs] and b [outputs, rank] in float32, with the scale included and rows of
+            queries and keys in this device's order.
     """
 
     digest: bytes
@@ -63,7 +63,7 @@ class LoraRows:
     """The installed adapters, and the rows of each in the next computation; see ModelLoras and AdaptedLayers.
 
     Args:
-        read: reads a directory, given the modules that may be changed.
+        read: reads an adapter's directory; takes the modules that adapters may change.
     """
 
     def __init__(self, read: LoraReader) -> None:
@@ -71,8 +71,8 @@ class LoraRows:
         self.sites: dict[str, LoraSite] = {}
         self.orders: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
         self._installed: dict[int, TorchLora] = {}
-        self.selected: Sequence[tuple[TorchLora, torch.Tensor]] = ()  # adapters, and the rows [n] that have them
-        self._ids: Ints = np.zeros(0, np.int64)  # of each row
+        self.selected: Sequence[tuple[TorchLora, torch.Tensor]] = ()  # adapters, and the rows [n] of each
+        self._ids: Ints = np.zeros(0, np.int64)  # adapter id of each row
 
     def linear(self, base: Linear, parts: Sequence[tuple[str, int]]) -> Linear:
         """See AdaptedLayers."""
@@ -113,7 +113,7 @@ class LoraRows:
 
     @contextmanager
     def among(self, rows: torch.Tensor) -> Iterator[None]:
-        """Compute only these rows [n] of the selected ones: those that chose an expert; see RowScope."""
+        """Apply adapters to a subset of the selected rows inside the context: rows [n] that chose an expert; see RowScope."""
         selected = self.selected
         if selected:
             self.selected = self._selection(self._ids[rows.numpy()])
@@ -128,11 +128,11 @@ class LoraRows:
 
 
 class AdaptedLinear:
-    """A linear layer of one or several modules, and the changes of its rows' adapters.
+    """A linear layer of one or several modules with the changes of its rows' adapters.
 
     Args:
         base: the layer.
-        parts: canonical names and numbers of outputs, side by side.
+        parts: canonical names and numbers of outputs of the modules, in order.
         rows: the adapters and their rows.
     """
 
@@ -142,7 +142,7 @@ class AdaptedLinear:
         self._parts = [(name, slice(end - size, end)) for (name, size), end in zip(parts, ends, strict=True)]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [T, outputs]."""
+        """Return the outputs [T, outputs] of x, with the adapters' changes."""
         y = self._base(x)
         for lora, rows in self._rows.selected:
             found = [(lora.pairs[name], part) for name, part in self._parts if name in lora.pairs]
@@ -154,11 +154,11 @@ class AdaptedLinear:
 
 
 class AdaptedLookup:
-    """Rows of a table, and the changes of their adapters.
+    """A lookup in a table with the changes of the rows' adapters.
 
     Args:
-        base: gives the rows of the table [vocabulary, outputs].
-        name: canonical.
+        base: returns rows of the table [vocabulary, outputs].
+        name: canonical name of the table.
         rows: the adapters and their rows.
     """
 
@@ -166,7 +166,7 @@ class AdaptedLookup:
         self._base, self._name, self._rows = base, name, rows
 
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Return [T, outputs] of ids [T]."""
+        """Return the rows [T, outputs] of ids [T], with the adapters' changes."""
         found = self._base(token_ids)
         for lora, rows in self._rows.selected:
             pair = lora.pairs.get(self._name)
@@ -177,12 +177,12 @@ class AdaptedLookup:
 
 
 class AdaptedParameters:
-    """Parameters whose linear layers and table of token embeddings take adapters.
+    """Parameters whose linear layers and table of token embeddings support adapters.
 
     Args:
         inner: the weights.
-        layers: wrap each module that adapters may change.
-        adapts_experts: whether experts are among them.
+        layers: wraps each module that adapters may change.
+        adapts_experts: whether adapters may change experts.
     """
 
     def __init__(self, inner: Parameters, layers: AdaptedLayers, *, adapts_experts: bool = False) -> None:
@@ -236,6 +236,6 @@ class AdaptedParameters:
 
 
 def scaled_b(layers: AdaptedLayers, name: str, pair: LoraPair) -> torch.Tensor:
-    """Return a module's B [outputs, rank] in float32, its scale included, rows in the order of the layer's outputs."""
+    """Return a module's B [outputs, rank] in float32, times its scale, with rows in the order of the layer's outputs."""
     b = pair.b.float() * pair.scale
     return layers.orders[name](b) if name in layers.orders else b

@@ -1,4 +1,4 @@
-"""MLPs: with a gate, down(f(gate(x)) * up(x)), where gate and up are one product; and without, down(f(up(x)))."""
+"""MLPs: compute down(f(gate(x)) * up(x)), with one product for gate and up, or without a gate down(f(up(x)))."""
 
 from typing import Protocol
 
@@ -9,14 +9,14 @@ from tetrad.worker_svc.layers.linear import Linear
 
 
 class Mlp(Protocol):
-    """The part of a layer that computes each token by itself."""
+    """The part of a layer that computes each token separately."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [T, hidden] for x [T, hidden]."""
+        """Return the output [T, hidden] for x [T, hidden]."""
 
 
 class Expert(Mlp, Protocol):
-    """An MLP whose products another program may compute, for many MLPs at once.
+    """An MLP whose products can be computed for many MLPs at once, outside of it.
 
     Attributes:
         into: the first product.
@@ -31,12 +31,12 @@ class Expert(Mlp, Protocol):
 
 
 class GatedMlp:
-    """SwiGLU, and with other activations; see Expert.
+    """An MLP with a gate, such as SwiGLU; see Expert.
 
     Args:
         gate_up: [hidden] -> [2 * intermediate], gate before up.
         down: [intermediate] -> [hidden].
-        make: of gate and up what goes down.
+        make: computes the input of `down` from gate and up.
     """
 
     def __init__(self, gate_up: Linear, down: Linear, make: Gate) -> None:
@@ -58,7 +58,7 @@ class PlainMlp:
     Args:
         up: [hidden] -> [intermediate].
         down: [intermediate] -> [hidden].
-        function: between them.
+        function: the activation between them.
     """
 
     def __init__(self, up: Linear, down: Linear, function: Function) -> None:

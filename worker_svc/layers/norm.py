@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 Norm = Callable[[torch.Tensor], torch.Tensor]
-"""[..., D] -> [..., D]."""
+"""Function [..., D] -> [..., D]."""
 
 
 class RmsNorm:
@@ -45,11 +45,11 @@ class UnitNorm:
 
 
 class LayerNorm:
-    """Norm with a mean.
+    """A norm that subtracts the mean.
 
     Args:
-        weight: [D], or [H, D]: one for each of H heads.
-        bias: [D]; None: there is none.
+        weight: [D], or [H, D] with a weight for each of H heads.
+        bias: [D]; None: no bias.
         eps: added to the variance.
     """
 
@@ -65,10 +65,10 @@ class LayerNorm:
 
 
 class Multiplied:
-    """A norm, or none, times a number.
+    """A norm, or no norm, times a number.
 
     Args:
-        norm: returns a tensor of its own, or that of a product.
+        norm: the norm, or `unchanged`; its result is changed in place.
         multiplier: the number.
     """
 
@@ -76,10 +76,10 @@ class Multiplied:
         self._norm, self._multiplier = norm, multiplier
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [..., D]."""
+        """Return the normed x [..., D] times the number."""
         return self._norm(x).mul_(self._multiplier)
 
 
 def unchanged(x: torch.Tensor) -> torch.Tensor:
-    """Return x itself: the norm of a branch that has none."""
+    """Return x itself; used for branches without a norm."""
     return x

@@ -1,4 +1,4 @@
-"""Parameters: give a model its weights, as layers of its device.
+"""Parameters: return a model's weights as layers of its device.
 
 A model names layers by canonical names (model_facts/tensor_names.py) and does not depend on the storage of weights.
 """
@@ -13,14 +13,14 @@ from tetrad.worker_svc.layers.linear import Linear, LinearFactory
 from tetrad.worker_svc.layers.rotary import interleave_heads
 
 Lookup = Callable[[torch.Tensor], torch.Tensor]
-"""Token ids [T] -> their rows [T, columns], which may be written."""
+"""Function (token ids [T]) -> their rows [T, columns]; the caller may change the rows."""
 
 
 class Parameters(Protocol):
     """The weights of a model."""
 
     def has(self, name: str) -> bool:
-        """Return whether the model has a tensor of this whole name."""
+        """Return whether the model has a tensor with this full name."""
 
     def linear(
         self,
@@ -31,38 +31,38 @@ class Parameters(Protocol):
         head_dim: int = 0,
         rotary_dim: int | None = None,
     ) -> Linear:
-        """Return the product of several weights over one input, their outputs side by side.
+        """Return the product of several weights that read the same input; their outputs are concatenated.
 
         Args:
-            names: prefixes (without ".weight") and numbers of outputs; biases are used where there are any.
-            in_features: columns of each.
-            rotated: which parts are queries or keys, whose rows are to be interleaved (layers/rotary.py); None: none.
-            head_dim: of those.
-            rotary_dim: how many of a head's rows are pairs; None: all.
+            names: prefixes (without ".weight") and numbers of outputs; biases are used if they exist.
+            in_features: number of columns of each weight.
+            rotated: whether each part is queries or keys, whose rows are interleaved (layers/rotary.py); None: no part is.
+            head_dim: size of a head of queries and keys.
+            rotary_dim: number of rows of a head that are interleaved; None: all.
         """
 
     def scalar(self, name: str) -> float:
-        """Return a tensor of one value above 0, under its whole name; ModelError if it is none."""
+        """Return a tensor of one value above 0, by its full name; raise ModelError for another shape or value."""
 
     def vector(self, name: str, size: int) -> torch.Tensor:
-        """Return a tensor [size], as of a norm, under its whole name."""
+        """Return a tensor [size], such as the weight of a norm, by its full name."""
 
     def embedding(self, name: str, rows: int, columns: int) -> torch.Tensor:
-        """Return a table [rows, columns], never quantized, under its whole name."""
+        """Return a table [rows, columns], never quantized, by its full name."""
 
     def lookup(self, name: str, table: torch.Tensor) -> Lookup:
-        """Return the lookup of rows in a table of token embeddings, under its name without ".weight"."""
+        """Return the lookup of rows in a table of token embeddings; `name` is the table's name without ".weight"."""
 
     def output(self, name: str, table: torch.Tensor | None, rows: int, columns: int) -> Linear:
-        """Return the product with a matrix whose outputs are float32: `table`, or the one of a prefix."""
+        """Return the product with float32 outputs with `table`, or, if it is None, with the matrix of the prefix `name`."""
 
 
 class HostParameters:
     """Weights in float32 in host memory.
 
     Args:
-        weights: of the model.
-        make_linear: packs them.
+        weights: loads the model's tensors.
+        make_linear: packs the matrices.
     """
 
     def __init__(self, weights: WeightLoader, make_linear: LinearFactory) -> None:

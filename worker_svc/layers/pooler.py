@@ -1,7 +1,7 @@
-"""Pooler: makes the answers of prompts from their hidden states, on the device that has them.
+"""Pooler: computes the answers of prompts from their hidden states, on the device that has the hidden states.
 
-On the host each prompt is answered by itself, so that an answer does not depend on the other prompts of its step. On a device,
-where each launch costs, all prompts with one kind of answer go through the head together, and nothing is waited for.
+On the host, each answer is computed separately, so that it does not depend on the other prompts of its step. On a device, where
+each launch takes time, the head computes all answers of one kind together, without waiting for the device.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,10 +25,10 @@ class PoolingPrompt:
     """A prompt that is pooled.
 
     Attributes:
-        spec: what the request asks for.
+        spec: the parameters of the request.
         token_ids: [L].
-        gathering: keeps its hidden states.
-        pieces: answers of tokens that have been read, of a prompt whose chunks are answered one by one.
+        gathering: keeps the hidden states.
+        pieces: answers of tokens read so far, if the prompt is answered chunk by chunk.
     """
 
     spec: PoolingSpec
@@ -38,11 +38,11 @@ class PoolingPrompt:
 
     @property
     def is_of_tokens(self) -> bool:
-        """Whether each token is answered."""
+        """Whether the prompt has an answer for each token."""
         return self.spec.task in _OF_TOKENS
 
     def finish(self, answer: Floats) -> Floats:
-        """Return the answer of a whole prompt without the tokens that it leaves out."""
+        """Return the answer of a whole prompt; with a step tag, only the tokens with this id."""
         step_tag_id = self.spec.step_tag_id
         return answer if step_tag_id is None else answer.compress(self.token_ids == step_tag_id, axis=0)
 
@@ -52,8 +52,8 @@ class LaunchedAnswers:
     """Answers of N prompts, or of chunks of them, that a device computes.
 
     Attributes:
-        tensors: to be copied out for `read`; each has the rows of some prompts, one after another.
-        owners: for each tensor, its prompts' places among the N, and how many rows each has.
+        tensors: the tensors that have to be copied to the host for `read`; each has the rows of some prompts, in order.
+        owners: for each tensor, the indices of its prompts among the N, and the number of rows of each.
         are_of_tokens: [N], whether a prompt's answer has a row for each token.
     """
 
@@ -62,7 +62,7 @@ class LaunchedAnswers:
     are_of_tokens: Sequence[bool]
 
     def read(self, arrays: Sequence[np.ndarray]) -> list[Floats]:
-        """Return the N answers, from the copies of `tensors`: [width], or [rows, width] of tokens."""
+        """Return the N answers, from the copies of `tensors`: [width], or [rows, width] for answers per token."""
         found: dict[int, Floats] = {}
         for array, owners in zip(arrays, self.owners, strict=True):
             first = 0
@@ -77,21 +77,21 @@ class Pooler:
     """Pools prompts.
 
     Args:
-        pooling: which rows stand for a prompt.
-        heads: by task; a task without one is not supported, and is refused before.
-        defaults: values of requests that name none.
+        pooling: the rows that are pooled.
+        heads: the heads, by task; requests for other tasks have been refused before.
+        defaults: values for requests that do not set them.
     """
 
     def __init__(self, pooling: PoolingType, heads: Mapping[Task, Head], defaults: PoolingSpec) -> None:
         self._gathering, self._heads, self._defaults = GATHERINGS[pooling], heads, defaults
 
     def prompt(self, spec: PoolingSpec, token_ids: Ints) -> PoolingPrompt:
-        """Return a prompt of which nothing is computed yet."""
+        """Return a new prompt, without hidden states."""
         spec = spec.with_defaults(self._defaults)
         return PoolingPrompt(spec, token_ids, AllRows() if spec.task in _OF_TOKENS else self._gathering())
 
     def launch(self, prompts: Sequence[PoolingPrompt]) -> LaunchedAnswers:
-        """Return what computes the answers of prompts, or of the rows of prompts that were gathered last; see `finish`."""
+        """Launch the answers of prompts, or of the rows that were gathered last, for answers per token; see `finish`."""
         kinds: dict[object, list[int]] = {}
         for index, prompt in enumerate(prompts):
             spec = prompt.spec
@@ -106,7 +106,7 @@ class Pooler:
         return LaunchedAnswers(tensors, owners, [prompt.is_of_tokens for prompt in prompts])
 
     def answers(self, prompts: Sequence[PoolingPrompt]) -> list[Floats]:
-        """Return the answer of each prompt, all of whose rows are there: [width], or [L, width] for tasks of tokens."""
+        """Return the answer of each complete prompt: [width], or [L, width] for tasks with an answer per token."""
         return [self._answer(prompt) for prompt in prompts]
 
     def _answer(self, prompt: PoolingPrompt) -> Floats:

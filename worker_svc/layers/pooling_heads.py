@@ -1,4 +1,4 @@
-"""Heads: compute an answer from a pooled row: an embedding or the probabilities of classes. In float32, on any device."""
+"""Heads: compute an embedding or the probabilities of classes from a pooled row, in float32, on any device."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,27 +20,27 @@ ACTIVATIONS: dict[Activation, Layer] = {
 
 
 class DenseLayer:
-    """A layer of the sentence-transformers library.
+    """A Dense layer of the sentence-transformers library.
 
     Args:
-        linear: its product.
-        activation: behind it.
+        linear: the product.
+        activation: the activation after the product.
     """
 
     def __init__(self, linear: Linear, activation: Layer) -> None:
         self._linear, self._activation = linear, activation
 
     def __call__(self, row: torch.Tensor) -> torch.Tensor:
-        """Return [..., outputs] for rows [..., inputs]."""
+        """Return the outputs [..., outputs] for rows [..., inputs]."""
         return self._activation(self._linear(row))
 
 
 class EmbeddingHead:
-    """Dense layers, then a shorter length, then a length of 1 (vLLM's order).
+    """A head that applies dense layers, cuts the embedding to `dimensions`, and scales it to length 1 (vLLM's order).
 
     Args:
-        dense: layers, applied in order.
-        normalizes: whether embeddings are scaled unless a request says otherwise.
+        dense: the dense layers, in order.
+        normalizes: whether embeddings are scaled to length 1, by default.
     """
 
     def __init__(self, dense: Sequence[Layer], *, normalizes: bool) -> None:
@@ -56,13 +56,13 @@ class EmbeddingHead:
 
 
 class ClassifierHead:
-    """Logits, then probabilities or scores.
+    """A head that computes logits, and probabilities or scores from them.
 
     Args:
-        layers: from rows to logits, in order.
-        activation: makes probabilities of logits.
-        mean, sigma: logits are made smaller by the mean, and divided by sigma, before that.
-        applies: whether the activation is applied unless a request says otherwise.
+        layers: the layers from rows to logits, in order.
+        activation: turns logits into probabilities.
+        mean, sigma: before the activation, a logit becomes (logit - mean) / sigma.
+        applies: whether the activation is applied, by default.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class ClassifierHead:
         self._mean, self._sigma = mean, sigma
 
     def __call__(self, row: torch.Tensor, spec: PoolingSpec) -> torch.Tensor:
-        """Return probabilities [..., labels] for rows [..., hidden]; the logits if the request wants no activation."""
+        """Return probabilities [..., labels] for rows [..., hidden], or logits if the request disables the activation."""
         for layer in self._layers:
             row = layer(row)
         if spec.returned_token_ids:
-            # One by one: a list of indices would have to be copied to the device first.
+            # Column by column, because a list of indices would first have to be copied to the device.
             row = torch.stack([row[..., index] for index in spec.returned_token_ids], -1)
         if self._mean or self._sigma != 1:
             row = (row - self._mean) / self._sigma

@@ -1,6 +1,6 @@
-"""Rendezvous: how the ranks of a group find each other, and the process groups (gloo) that connect them.
+"""Rendezvous: connects the ranks of a group, and opens the process groups (gloo) between them.
 
-The connections are plain TCP: where the ranks' addresses are Unix sockets, they are of the loopback interface.
+The connections are plain TCP; if the ranks' addresses are Unix sockets, they use the loopback interface.
 """
 
 from datetime import timedelta
@@ -15,23 +15,23 @@ from tetrad.services.errors import DeadlineExceeded, TetradError, Unavailable, o
 from tetrad.worker_svc.core.ranks import GroupPlace
 
 STEP_TIMEOUT_S = 60.0
-"""For tensors that a step waits for."""
+"""Longest wait for a tensor in a step, in seconds."""
 LIFE_S = 10 * 365 * 24 * 3600.0
-"""For what may never come."""
+"""Timeout of connections without a time limit, in seconds: ten years."""
 _UNIX = "unix:"
 _LOOPBACK = "127.0.0.1"
 _MEETING_PORT_OFFSET = 100
-"""Ranks on several machines meet at the port this far above that of the leader's address."""
+"""Distance of the port where ranks on several machines meet from the port of the leader's address."""
 
 
 class Rendezvous:
-    """The meeting of one group's ranks; they are all there once it is made.
+    """The meeting point of one group's ranks; the constructor returns when all ranks have joined.
 
     Args:
-        place: of this rank.
+        place: the place of this rank.
 
     Raises:
-        DeadlineExceeded: a rank did not come in time.
+        DeadlineExceeded: a rank did not join in time.
         Unavailable: the ranks could not connect.
     """
 
@@ -48,12 +48,12 @@ class Rendezvous:
         """Return a process group of `size` ranks that all connect under this name, this one as number `index`.
 
         Args:
-            name: of the group.
-            index, size: of this rank, and how many there are.
-            timeout_s: longest wait for what another rank sends.
+            name: name of the process group.
+            index, size: number of this rank, and number of ranks.
+            timeout_s: longest wait for data of another rank, in seconds.
 
         Raises:
-            DeadlineExceeded: a rank did not come in time.
+            DeadlineExceeded: a rank did not join in time.
             Unavailable: the ranks could not connect.
         """
         gloo: Any = dist.ProcessGroupGloo  # torch's types say less than its objects do
@@ -69,11 +69,11 @@ class Rendezvous:
         return group
 
     def publish(self, name: str, value: str) -> None:
-        """Let every rank read a value."""
+        """Publish a value for all ranks."""
         c10d.PrefixStore(str(self._place.epoch), self._store).set(f"{name}-published", value)
 
     def published(self, name: str) -> str:
-        """Return a value that another rank publishes; Unavailable or DeadlineExceeded if it does not."""
+        """Wait for a value that another rank publishes, and return it; raise Unavailable or DeadlineExceeded without it."""
         try:
             found: bytes = c10d.PrefixStore(str(self._place.epoch), self._store).get(f"{name}-published")
         except (RuntimeError, OSError) as error:
@@ -91,7 +91,7 @@ def _store(where: str | tuple[str, int], place: GroupPlace) -> Any:
 
 
 def _meeting_place(place: GroupPlace) -> tuple[str, str | tuple[str, int]]:
-    """Return this rank's own host, and the file or the address of the leader where the ranks learn of each other."""
+    """Return this rank's host, and the leader's file or address through which the ranks find each other."""
     leader, own = place.addresses[0], place.addresses[place.rank]
     if leader.startswith(_UNIX):
         return _LOOPBACK, f"{Path(leader.removeprefix(_UNIX))}.group-{place.epoch}"

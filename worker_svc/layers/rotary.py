@@ -1,9 +1,9 @@
 """Rotary position embedding over interleaved pairs.
 
-Dimensions 2i and 2i+1 of a head form the complex number that is turned by position * frequency[i]; one complex product then
-rotates all queries and keys of a layer. Hugging Face keeps the pair as dimensions i and i + R/2, so weights are reordered
-once at load (`interleave_heads`); queries and keys change alike, hence no score does. Dimensions behind the first R are not
-turned (`partial_rotary_factor`). What kinds there are is in rotary_scalings.py.
+Dimensions 2i and 2i+1 of a head form the complex number that is rotated by position * frequency[i]; one complex product then
+rotates all queries and keys of a layer. Hugging Face stores the pair as dimensions i and i + R/2, so weights are reordered
+once at load (`interleave_heads`); queries and keys are reordered in the same way, so scores do not change. Dimensions after the
+first R are not rotated (`partial_rotary_factor`). rotary_scalings.py has the kinds of scaling.
 """
 
 from collections.abc import Mapping
@@ -17,37 +17,37 @@ from tetrad.worker_svc.layers.rotary_scalings import scaled
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """The rotation of heads by position. A table of all positions would be as large as the declared context;
-    TurnTable keeps those that have been seen.
+    """The rotation of heads by position. A table of all positions would be as large as the declared context, so
+    TurnTable keeps only positions up to the largest one used.
 
     Attributes:
         frequencies: [R / 2] float32, radians per position.
-        gain: of turned queries and keys, each; YaRN's attention factor.
+        gain: factor of rotated queries, and of rotated keys; YaRN's attention factor.
     """
 
     frequencies: torch.Tensor
     gain: float = 1.0
 
     def turns(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return the turns [T, 1, R / 2] complex64 of positions [T], computed once per step for all layers."""
+        """Return the rotations [T, 1, R / 2] complex64 of positions [T]; computed once per step for all layers."""
         angles = torch.outer(positions.float(), self.frequencies)
         return torch.polar(torch.full_like(angles, self.gain), angles).unsqueeze(1)
 
     def cos_sin(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return the turns as [T, R] float32: R / 2 cosines and as many sines."""
+        """Return the rotations as [T, R] float32: R / 2 cosines and R / 2 sines."""
         angles = torch.outer(positions.float(), self.frequencies)
         return torch.cat([angles.cos(), angles.sin()], 1) * self.gain
 
     def to(self, device: torch.device) -> "Rotary":
-        """Return the same on another device."""
+        """Return a copy on another device."""
         return Rotary(self.frequencies.to(device), self.gain)
 
 
 class TurnTable:
-    """The turns of all positions up to the furthest that was asked for, so that a step computes none.
+    """A table of the rotations of all positions up to the largest one used, so that most steps compute none.
 
     Args:
-        rotary: computes them.
+        rotary: computes the rotations.
     """
 
     _FIRST_ROWS = 1024
@@ -57,7 +57,7 @@ class TurnTable:
         self._turns = torch.empty(0)
 
     def up_to(self, num_positions: int) -> torch.Tensor:
-        """Return the turns of at least positions 0 .. num_positions - 1, [rows, R] as Rotary.cos_sin has them."""
+        """Return the rotations of at least positions 0 .. num_positions - 1, [rows, R] as in Rotary.cos_sin."""
         if len(self._turns) < num_positions:
             rows = max(self._FIRST_ROWS, 1 << (num_positions - 1).bit_length())
             self._turns = self._rotary.cos_sin(torch.arange(rows, device=self._rotary.frequencies.device))
@@ -65,13 +65,13 @@ class TurnTable:
 
 
 def rotary_of(rotary_dim: int, theta: float, scaling: Mapping[str, Any] | None) -> Rotary:
-    """Return a model's, which turns R = `rotary_dim` dimensions; ModelError names a scaling that is not supported."""
+    """Return the Rotary of a model, for R = `rotary_dim` dimensions; raise ModelError for an unsupported scaling."""
     frequencies = theta ** -(torch.arange(0, rotary_dim, 2, dtype=torch.float32) / rotary_dim)
     return Rotary(*scaled(frequencies, theta, scaling or {}))
 
 
 def rotate_(heads: torch.Tensor, turns: torch.Tensor) -> None:
-    """Rotate the first R dimensions of heads [T, H, D] in place by turns [T, 1, R / 2]."""
+    """Rotate the first R dimensions of heads [T, H, D] in place by `turns` [T, 1, R / 2], see Rotary.turns."""
     turned = heads[..., : 2 * turns.shape[2]]
     pairs = (*turned.shape[:2], turns.shape[2], 2)
     if heads.dtype == torch.float32:
@@ -85,9 +85,9 @@ def interleave_heads(weight: torch.Tensor, head_dim: int, rotary_dim: int | None
     """Reorder the rows of a q or k weight (or bias) [H * D, ...] from halves to interleaved pairs.
 
     Args:
-        weight: of queries, keys, or the norm of either.
+        weight: the weight of queries, of keys, or of a norm of one of them.
         head_dim: D.
-        rotary_dim: R, how many of a head's first rows are pairs; None: all.
+        rotary_dim: R, number of a head's first rows that are interleaved; None: all.
     """
     turned = head_dim if rotary_dim is None else rotary_dim
     heads = weight.reshape(-1, head_dim, *weight.shape[1:])

@@ -1,7 +1,7 @@
 """Kinds of rotary embedding: scales the frequencies by a config's rope_scaling, for longer contexts.
 
-Each takes frequencies [R / 2], the base `theta` that they come from, and the config's values; it returns frequencies and the
-gain of turned queries and keys. Named as `rope_type` names them; "factors" is how GGUF files carry Llama 3's.
+Each function takes frequencies [R / 2], their base `theta`, and the config's values; it returns scaled frequencies and the gain
+of rotated queries and keys. Names are the values of `rope_type`; "factors" is the form of Llama 3's scaling in GGUF files.
 """
 
 import math
@@ -16,13 +16,13 @@ Scaled = tuple[torch.Tensor, float]
 
 
 def scaled(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) -> Scaled:
-    """Return frequencies and gain; ModelError if the scaling is not supported or cannot be read."""
+    """Return scaled frequencies and the gain; raise ModelError if the scaling is not supported or cannot be read."""
     kind = scaling.get("rope_type", "default")
     if not isinstance(kind, str) or kind not in _SCALINGS:
         raise ModelError(f"Rope scaling {str(kind)[:80]!r} is not supported; supported: {', '.join(sorted(_SCALINGS))}.")
     try:
         found, gain = _SCALINGS[kind](frequencies, theta, scaling)
-    except (KeyError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:  # of the file's values, whatever they are
+    except (KeyError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:  # caused by wrong values
         raise ModelError(f"Rope scaling {kind!r} cannot be read: {type(error).__name__}: {str(error)[:200]}") from error
     if found.shape != frequencies.shape or not found.isfinite().all() or not math.isfinite(gain):
         raise ModelError(f"Rope scaling {kind!r} makes no {len(frequencies)} finite frequencies.")
@@ -38,7 +38,7 @@ def _linear(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any])
 
 
 def _ntk(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) -> Scaled:  # noqa: ARG001 - one signature
-    """GTE's fixed NTK scaling: a base `factor` times as large, and all frequencies divided by factor^(2 / R)."""
+    """Apply GTE's fixed NTK scaling: a base `factor` times as large, and all frequencies divided by factor^(2 / R)."""
     if scaling.get("mixed_b") is not None:
         raise ModelError("Rope scaling 'ntk' with mixed_b is not supported.")
     pairs = torch.arange(1, len(frequencies) + 1, dtype=torch.float32)
@@ -46,12 +46,12 @@ def _ntk(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) ->
 
 
 def _factors(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) -> Scaled:  # noqa: ARG001 - one signature
-    """GGUF files carry Llama 3's scaling as one divisor per frequency."""
+    """Apply Llama 3's scaling in the form of GGUF files: one divisor per frequency."""
     return frequencies / torch.as_tensor(scaling["factors"], dtype=torch.float32), 1.0
 
 
 def _llama3(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) -> Scaled:  # noqa: ARG001 - one signature
-    """Llama 3.1: long waves are stretched by `factor`, short ones kept, those between blended linearly."""
+    """Apply Llama 3.1's scaling: long waves are stretched by `factor`, short ones kept, those between blended linearly."""
     factor, low, high = float(scaling["factor"]), float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
     original = float(scaling["original_max_position_embeddings"])
     wavelengths = 2 * math.pi / frequencies
@@ -63,7 +63,7 @@ def _llama3(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any])
 
 
 def _yarn(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) -> Scaled:
-    """Peng et al., "YaRN" (2023): as Llama 3, but blended by the pair's number, and queries and keys grow with the factor."""
+    """Apply YaRN (Peng et al. 2023): like Llama 3's, but blended by the pair's number; queries and keys get a gain."""
     factor, original = float(scaling["factor"]), float(scaling["original_max_position_embeddings"])
     rotary_dim = 2 * len(frequencies)
 
@@ -76,17 +76,18 @@ def _yarn(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) -
     if scaling.get("truncate", True):
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, rotary_dim - 1)
-    # As transformers has it: a ramp of no length is a step.
+    # As in transformers: a ramp without length becomes a step.
     length = last - first or 0.001
     stretched = ((torch.arange(len(frequencies), dtype=torch.float32) - first) / length).clamp(0, 1)
     return frequencies / factor * stretched + frequencies * (1 - stretched), _yarn_gain(factor, scaling)
 
 
 def _longrope(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) -> Scaled:  # noqa: ARG001 - one signature
-    """Ding et al., "LongRoPE" (2024): a divisor for each frequency, of which a model has two lists.
+    """Apply LongRoPE (Ding et al. 2024): a divisor for each frequency; a model has two lists of divisors.
 
-    The one for long contexts is taken if the model's are longer than the original ones, however long a sequence is: keys stay
-    in the cache while it grows. (vLLM does so by the longest context that is served, transformers by the sequence.)
+    The list for long contexts is used if the model's context is longer than the original one, for sequences of any length,
+    because keys stay in the cache while a sequence grows. (vLLM decides by the longest served context, transformers by
+    sequence.)
     """
     longest, original = float(scaling["max_position_embeddings"]), float(scaling["original_max_position_embeddings"])
     factors = torch.as_tensor(scaling["long_factor" if longest > original else "short_factor"], dtype=torch.float32)
@@ -97,7 +98,7 @@ def _longrope(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any
 
 
 def _yarn_gain(factor: float, scaling: Mapping[str, Any]) -> float:
-    """Return the attention factor: the file's own, DeepSeek's quotient of two, or the paper's."""
+    """Return the attention factor: the file's value, DeepSeek's quotient of two gains, or the paper's formula."""
 
     def gain(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0

@@ -1,4 +1,4 @@
-"""Routers: which experts compute a token, and with what weight.
+"""Routers: choose the experts that compute each token, and their weights.
 
 Dims: T tokens, E experts, C chosen experts. Scores and weights are float32.
 """
@@ -15,12 +15,12 @@ Choice = tuple[torch.Tensor, torch.Tensor]
 
 
 class Router:
-    """Scores all experts and chooses some.
+    """Scores all experts and chooses some of them for each token.
 
     Args:
         scores: [hidden] -> [E].
-        correction: [E], added to scores for the choice alone; None: there is none.
-        config: how.
+        correction: [E], added to scores for the choice only, not for the weights; None: no correction.
+        config: the parameters of the choice.
     """
 
     def __init__(self, scores: Linear, correction: torch.Tensor | None, config: Experts) -> None:
@@ -54,14 +54,14 @@ def _sigmoid(scores: torch.Tensor, correction: torch.Tensor | None, config: Expe
 
 
 def _grouped_softmax(scores: torch.Tensor, correction: torch.Tensor | None, config: Experts) -> Choice:  # noqa: ARG001 - one signature
-    """DeepSeek V2: the best groups are those of the best experts."""
+    """Choose experts as in DeepSeek V2: a group's score is that of its best expert."""
     weights = scores.softmax(-1)
     best = weights.view(len(scores), config.num_groups, -1).amax(-1)
     return _of_groups(weights, weights, best, config, hidden=0.0)
 
 
 def _grouped_sigmoid(scores: torch.Tensor, correction: torch.Tensor | None, config: Experts) -> Choice:
-    """DeepSeek V3: the best groups are those of the best two experts; a correction keeps experts equally busy."""
+    """Choose experts as in DeepSeek V3: a group's score is the sum of its best two; a correction balances the experts' load."""
     weights = scores.sigmoid()
     corrected = weights if correction is None else weights + correction
     best = corrected.view(len(scores), config.num_groups, -1).topk(2, -1)[0].sum(-1)
@@ -69,7 +69,7 @@ def _grouped_sigmoid(scores: torch.Tensor, correction: torch.Tensor | None, conf
 
 
 def _of_groups(weights: torch.Tensor, scores: torch.Tensor, best: torch.Tensor, config: Experts, *, hidden: float) -> Choice:
-    """Return the experts of the largest scores [T, E] among the groups whose `best` [T, groups] is largest."""
+    """Return the experts with the largest scores [T, E] in the groups with the largest scores `best` [T, groups]."""
     groups = best.topk(config.num_chosen_groups, -1)[1]
     is_open = torch.zeros_like(best, dtype=torch.bool).scatter_(1, groups, True)
     is_open = is_open.repeat_interleave(scores.shape[1] // config.num_groups, 1)

@@ -1,6 +1,6 @@
-"""Sketch: the parameters of a model without their values, to learn of which modules a model is made.
+"""Sketch: the parameters of a model without values, to find the modules of a model.
 
-A model that is built from it has tensors on torch's meta device: they have shapes and no memory, and nothing can run.
+A model that is built from them has tensors on torch's meta device: they have shapes but no memory, and the model cannot run.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,10 +14,10 @@ _META = torch.device("meta")
 
 
 class SketchParameters:
-    """See Parameters.
+    """Parameters without values; see Parameters.
 
     Args:
-        has: whether the model has a tensor of a whole name.
+        has: returns whether the model has a tensor with a full name.
     """
 
     def __init__(self, has: Callable[[str], bool]) -> None:

@@ -1,4 +1,4 @@
-"""Step: what all layers of a forward pass share, beside the metadata of attention."""
+"""Step: the values that all layers of a forward pass share, in addition to the metadata of attention."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ class Step:
 
     Attributes:
         positions: [T].
-        turns: of each rotary embedding of the model, [T, 1, R / 2] complex64.
-        states: of each KV group of layers with states, by its number.
+        turns: the rotations of each rotary embedding of the model, [T, 1, R / 2] complex64.
+        states: the state rows of each KV group with states, by group number.
     """
 
     positions: torch.Tensor

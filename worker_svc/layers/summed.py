@@ -1,4 +1,4 @@
-"""Summed layers: attention and MLP whose last products are split over their inputs, so that results are sums over ranks."""
+"""Summed layers: sum the results of attention and MLP over ranks, because the inputs of their last products are split."""
 
 from typing import Generic
 
@@ -12,11 +12,11 @@ from tetrad.worker_svc.layers.step import Step
 
 
 class SummedAttention(Generic[M]):
-    """See Attention.
+    """Attention whose output is summed over ranks; see Attention.
 
     Args:
-        attention: of this rank's heads.
-        ranks: all of them.
+        attention: the attention of this rank's heads.
+        ranks: the sums over all ranks.
     """
 
     def __init__(self, attention: Attention[M], ranks: Collectives) -> None:
@@ -28,11 +28,11 @@ class SummedAttention(Generic[M]):
 
 
 class SummedMlp:
-    """See Mlp.
+    """An MLP whose output is summed over ranks; see Mlp.
 
     Args:
-        mlp: this rank's part, be it a mixture of experts.
-        ranks: all of them.
+        mlp: this rank's part of an MLP or of a mixture of experts.
+        ranks: the sums over all ranks.
     """
 
     def __init__(self, mlp: Mlp, ranks: Collectives) -> None:
@@ -44,20 +44,20 @@ class SummedMlp:
 
 
 class SummedRmsNorm:
-    """An RMS norm over values that ranks have parts of.
+    """An RMS norm over values that are divided among ranks.
 
     Args:
-        weight: [n], of this rank's values.
-        eps: of the norm.
-        ranks: all of them.
+        weight: [n], the weights of this rank's values.
+        eps: epsilon of the norm.
+        ranks: the sums over all ranks.
     """
 
     def __init__(self, weight: torch.Tensor, eps: float, ranks: Collectives) -> None:
         self._weight, self._eps, self._ranks = weight, eps, ranks
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [T, n] for x [T, n]."""
+        """Return the normed x [T, n]."""
         values = x.float()
-        # Ranks have equally many values, and where several have the same ones, all of these are there equally often.
+        # All ranks have the same number of values; if several ranks share values, all values are shared equally often.
         mean = self._ranks.sum_(values.square().mean(-1, keepdim=True)) / self._ranks.shard.size
         return (values * torch.rsqrt(mean + self._eps)).to(x.dtype) * self._weight

@@ -1,6 +1,6 @@
 """Vocabulary: the table of embeddings and the output layer, whole on one rank or split among several.
 
-Split by rows: a token's embedding comes from the rank that has its row, and the leader alone has all logits.
+The split is by rows: a token's embedding comes from the rank that has its row, and only the leader has all logits.
 """
 
 from collections.abc import Callable
@@ -17,29 +17,29 @@ from tetrad.worker_svc.layers.linear import Linear
 from tetrad.worker_svc.layers.parameters import Lookup
 
 Finish = Callable[[torch.Tensor], torch.Tensor]
-"""What is done to each logit by itself, as a cap."""
+"""Function that changes each logit separately, such as a cap."""
 
 
 class Vocabulary(Protocol):
-    """What a decoder begins and ends with."""
+    """The input embeddings and the output layer of a decoder."""
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Return [T, hidden] for ids [T], free to be written."""
+        """Return the embeddings [T, hidden] of ids [T]; the caller may change them."""
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return [N, vocab_size] float32 for normed hidden states [N, hidden]."""
+        """Return the logits [N, vocab_size] float32 of normed hidden states [N, hidden]."""
 
     def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
-        """Return the ids [N] of the largest logits, and those [N]; see layers.argmax."""
+        """Return the ids [N] of the largest logits, and these logits [N]; see layers.argmax."""
 
 
 class WholeVocabulary:
-    """All rows on this device.
+    """A Vocabulary with all rows on this device.
 
     Args:
-        lookup: gives the rows of the table [V, hidden].
+        lookup: returns rows of the table [V, hidden].
         output: [hidden] -> [V].
-        finish: of logits.
+        finish: changes logits after the product.
     """
 
     def __init__(self, lookup: Lookup, output: Linear, finish: Finish) -> None:
@@ -59,22 +59,22 @@ class WholeVocabulary:
 
 
 class Outputs(Protocol):
-    """What a decoder ends with: of the whole vocabulary, or of some of its rows. See Vocabulary."""
+    """The output layer of a decoder, with all rows of the vocabulary or some of them. See Vocabulary."""
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return [N, rows] float32 for hidden states [N, hidden]."""
+        """Return the logits [N, rows] float32 of hidden states [N, hidden]."""
 
     def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
-        """Return the numbers [N] of the rows with the largest logits, and those [N]."""
+        """Return the numbers [N] of the rows with the largest logits, and these logits [N]."""
 
 
 class SplitOutputs:
-    """This rank's rows; every rank must call the same methods in the same order.
+    """The Outputs of a vocabulary that is split among ranks. Every rank must call the same methods in the same order.
 
     Args:
-        part: the rows as a vocabulary of their own.
+        part: the outputs of this rank's rows.
         vocab_size: V of the model.
-        ranks: all of them.
+        ranks: the exchanges with all ranks.
     """
 
     def __init__(self, part: Outputs, vocab_size: int, ranks: Collectives) -> None:
@@ -95,24 +95,24 @@ class SplitOutputs:
         """See Vocabulary; on a member, the largest of its own rows."""
         ids, values = self._part.argmax(hidden)
         first, _ = self._ranks.shard.bounds(self._vocab_size)
-        # Doubles hold ids and values alike.
+        # float64, which represents both ids and values exactly.
         own = torch.from_numpy(np.stack([ids + float(first), values.astype(np.float64)]))
         parts = self._ranks.gather(own)
         if not parts:
             return ids, values
         found = torch.stack(parts).numpy()  # [ranks, 2, N]
-        best = found[:, 1].argmax(0)  # the first rank of equals, and of those with a NaN: as in one vocabulary
+        best = found[:, 1].argmax(0)  # the first rank among equals, or with a NaN, as in a whole vocabulary
         rows = np.arange(found.shape[2])
         return found[best, 0, rows].astype(np.int64), found[best, 1, rows].astype(np.float32)
 
 
 class SplitVocabulary:
-    """This rank's rows; see SplitOutputs.
+    """A Vocabulary that is split among ranks; see SplitOutputs.
 
     Args:
-        part: the rows as a vocabulary of their own.
+        part: this rank's rows, as a vocabulary.
         vocab_size: V of the model.
-        ranks: all of them.
+        ranks: the exchanges with all ranks.
     """
 
     def __init__(self, part: WholeVocabulary, vocab_size: int, ranks: Collectives) -> None:

@@ -1,1 +1,1 @@
-"""Facts of a model that its config.json gives, and whether a device can run it. Never imports torch."""
+"""Facts of a model, as values read from its config.json. Never imports torch."""

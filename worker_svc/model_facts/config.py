@@ -1,6 +1,7 @@
 """Model config: describes a decoder, layer by layer. The defaults of ModelConfig are Llama's values.
 
-families/ reads one from a model's files; every device builds its program from it (traits.py names what differs from Llama).
+families/ reads this description from a model's files, and every device builds its program from it. traits.py names the
+differences from Llama.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from tetrad.worker_svc.model_facts.tensor_names import CANONICAL, TensorNames
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 HeadNorms = Literal["none", "head", "each", "whole", "unit"]
 CacheKind = int | Literal["state"] | None
-"""What a cache has of a sequence: the keys and values of all tokens (None), those of a window, or a state."""
+"""Content of a cache for a sequence: keys and values of all tokens (None), those of a window (its size), or a state."""
 Router = Literal["softmax", "softmax_chosen", "sigmoid_input", "grouped_softmax", "grouped_sigmoid"]
 
 
@@ -22,9 +23,9 @@ class Rope:
     """The rotation of queries and keys by position.
 
     Attributes:
-        dim: how many of a head's first dimensions turn.
+        dim: number of rotated dimensions, the first ones of a head.
         theta: base of the frequencies.
-        scaling: the config's rope_scaling; None: there is none.
+        scaling: the config's rope_scaling; None: no scaling.
     """
 
     dim: int
@@ -34,7 +35,7 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class QueryScaling:
-    """Queries grow with their position: times 1 + beta * ln(1 + floor((position + offset) / period))."""
+    """The scaling of queries by position: times 1 + beta * ln(1 + floor((position + offset) / period))."""
 
     beta: float
     period: float
@@ -43,20 +44,20 @@ class QueryScaling:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """A mixture of experts in place of an MLP.
+    """A mixture of experts instead of an MLP.
 
     Attributes:
-        num_experts, num_chosen: how many there are, and how many compute a token.
-        intermediate_size: of each.
+        num_experts, num_chosen: number of experts, and number of experts that compute a token.
+        intermediate_size: intermediate size of each expert.
         router: softmax: over all experts, then the largest; softmax_chosen: over the largest only; sigmoid_input: the chosen
             expert's input times the sigmoid of its score (Llama 4); grouped_softmax, grouped_sigmoid: DeepSeek V2's and V3's.
         is_renormalized: whether the weights of the chosen experts are divided by their sum.
-        scale: of the weights of the chosen experts.
-        num_groups, num_chosen_groups: of the grouped routers; experts are chosen from the best groups only.
-        shared_size: intermediate size of the MLP that computes every token; 0: there is none.
-        has_shared_gate: whether that MLP's output is multiplied by the sigmoid of a score.
-        clamp: bound of gate and up in gpt-oss's activation; 0: the activation is the model's.
-        own: which experts this rank has; None: all.
+        scale: factor of the weights of the chosen experts.
+        num_groups, num_chosen_groups: groups of the grouped routers; experts are chosen only from the best groups.
+        shared_size: intermediate size of the shared expert, an MLP that computes every token; 0: no shared expert.
+        has_shared_gate: whether the shared expert's output is multiplied by the sigmoid of a score.
+        clamp: bound of gate and up in gpt-oss's activation; 0: use the model's activation.
+        own: the experts of this rank; None: all.
     """
 
     num_experts: int
@@ -74,19 +75,19 @@ class Experts:
 
     @property
     def numbers(self) -> range:
-        """Numbers of the experts that this rank has."""
+        """The numbers of this rank's experts."""
         return range(self.num_experts) if self.own is None else self.own
 
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """Sizes of multi-head latent attention. The cache has one head of rank + rotary_dim.
+    """Sizes of multi-head latent attention. The cache has one head of rank + rotary_dim dimensions.
 
     Attributes:
-        query_rank: of the latent of queries; 0: they have none.
-        rank: of the latent of keys and values.
-        plain_dim, rotary_dim: of a head's queries and keys: what does not turn, and what does.
-        value_dim: of a head's values.
+        query_rank: size of the latent of queries; 0: queries have no latent.
+        rank: size of the latent of keys and values.
+        plain_dim, rotary_dim: dimensions of a head's queries and keys without and with rotary embeddings.
+        value_dim: dimensions of a head's values.
     """
 
     query_rank: int
@@ -101,14 +102,14 @@ class LayerConfig:
     """The properties of one layer.
 
     Attributes:
-        rope: None: positions do not turn this layer's queries and keys.
-        window: keys that a query sees, itself included; None: all.
-        intermediate_size: of the MLP.
-        chunk: positions are cut into chunks, and a query sees the keys of its own chunk; None: they are not.
-        experts: in place of the MLP.
-        query_scaling: None: there is none.
-        state: beside attention, or in its place; None: there is none.
-        has_attention, has_mlp: whether there is any; experts count as an MLP.
+        rope: the rotary embeddings; None: the layer has none.
+        window: number of keys that a query attends to, itself included; None: all.
+        intermediate_size: intermediate size of the MLP.
+        chunk: size of a chunk of positions; a query attends only to keys of its own chunk; None: no chunks.
+        experts: the experts that replace the MLP; None: an MLP.
+        query_scaling: the scaling of queries by position; None: no scaling.
+        state: the state in addition to attention, or instead of it; None: no state.
+        has_attention, has_mlp: whether the layer has attention, and an MLP or experts.
     """
 
     rope: Rope | None
@@ -123,24 +124,24 @@ class LayerConfig:
 
     @property
     def has_mixer(self) -> bool:
-        """Whether tokens meet in this layer."""
+        """Whether the layer has attention or a state, which combine tokens."""
         return self.has_attention or self.state is not None
 
     @property
     def cache_kinds(self) -> tuple[CacheKind, ...]:
-        """The caches of this layer: that of its attention before its state."""
+        """The kinds of this layer's caches: first the cache of attention, then the state."""
         of_attention: tuple[CacheKind, ...] = (self.window,) if self.has_attention else ()
         return of_attention + (("state",) if self.state else ())
 
 
 @dataclass(frozen=True, slots=True)
 class StageOf:
-    """What a stage of a pipeline knows of the whole model.
+    """Facts of the whole model that a pipeline stage needs.
 
     Attributes:
-        first_layer, first_cache: numbers in the model of the first ones of this stage.
-        cache_kinds: of all caches of the model.
-        state_size: of the model.
+        first_layer, first_cache: numbers of the stage's first layer and first cache in the model.
+        cache_kinds: the kinds of all caches of the model.
+        state_size: the state size of the model.
     """
 
     first_layer: int
@@ -151,29 +152,29 @@ class StageOf:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The facts of a decoder.
+    """The description of a decoder.
 
     Attributes:
-        norm_eps: of all norms.
-        norm: "rms", or "layer": with a mean that is subtracted.
-        has_norms_before, has_norms_after: whether attention and MLP are normed at their input, at their output.
-        is_parallel: attention and MLP read the same residual stream.
-        is_norm_shared: attention and MLP have one norm at their input.
-        head_norms: of queries and keys before they turn: "head": one weight for a head's dimensions; "each": one for every
-            head; "whole": over all heads together;
-            "unit": of a head's dimensions, without a weight, in layers that turn.
-        are_heads_normed_last: the norms are behind the turn.
-        biases: of which matrices, by the last part of their canonical names; "norm": of LayerNorms.
-        attention_scale: of the products of queries and keys.
-        attention_softcap, logit_softcap: scores become softcap * tanh(score / softcap); 0: they stay.
-        has_sinks: a score of each head that takes weight from the keys, and has no value.
-        has_output_gate: what attention brings is multiplied by the sigmoid of a product of its input.
-        is_gated: the MLP has a gate beside the matrix that leads up.
-        embedding_multiplier, residual_multiplier, logit_multiplier: of embeddings, of what a branch adds, of logits.
-        latent: in place of heads of keys and values; None: there is none.
-        num_learned_positions: rows of a table of positions that is added to embeddings; 0: there is none.
-        tensors: where the checkpoint has them.
-        stage: the layers are those of a stage of a pipeline; None: they are all.
+        norm_eps: epsilon of all norms.
+        norm: "rms" for RMSNorm, or "layer" for LayerNorm, which subtracts the mean.
+        has_norms_before, has_norms_after: whether attention and MLP have a norm at their input, and at their output.
+        is_parallel: whether attention and MLP read the same residual stream.
+        is_norm_shared: whether attention and MLP share the norm at their input.
+        head_norms: norms of queries and keys before the rotation. "head": over a head's dimensions, with one weight for all
+            heads; "each": with a weight for every head; "whole": over all heads together; "unit": over a head's dimensions,
+            without a weight, in layers with rotary embeddings.
+        are_heads_normed_last: whether these norms follow the rotation.
+        biases: the matrices with biases, by the last part of their canonical names; "norm": LayerNorms.
+        attention_scale: factor of the products of queries and keys.
+        attention_softcap, logit_softcap: scores become softcap * tanh(score / softcap); 0: no cap.
+        has_sinks: whether each head has an extra score in the softmax, without a value.
+        has_output_gate: whether the output of attention is multiplied by the sigmoid of a product of its input.
+        is_gated: whether the MLP has a gate.
+        embedding_multiplier, residual_multiplier, logit_multiplier: factors of embeddings, of a branch's output, of logits.
+        latent: latent attention instead of KV heads; None: KV heads.
+        num_learned_positions: rows of a table of positions that is added to embeddings; 0: no table.
+        tensors: the names of tensors in the checkpoint.
+        stage: the pipeline stage that the layers belong to; None: the whole model.
     """
 
     architecture: str
@@ -211,12 +212,12 @@ class ModelConfig:
 
     @property
     def embedding_size(self) -> int:
-        """Values of an embedding that may be given in place of a token id; 0: none, as families scale them differently."""
+        """The size of embeddings that may replace token ids; 0: not supported, because the model scales its embeddings."""
         return self.hidden_size if self.embedding_multiplier == 1 else 0
 
     @property
     def num_layers(self) -> int:
-        """Number of layers."""
+        """The number of layers."""
         return len(self.layers)
 
     @property
@@ -226,12 +227,12 @@ class ModelConfig:
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """The windows that layers have, each once."""
+        """The different windows of layers with attention."""
         return tuple(dict.fromkeys(self.layer_windows))
 
     @property
     def ropes(self) -> tuple[Rope | None, ...]:
-        """The rotary embeddings that layers with attention have, each once."""
+        """The different rotary embeddings of layers with attention."""
         return tuple(dict.fromkeys(layer.rope for layer in self.layers if layer.has_attention))
 
     @property
@@ -241,7 +242,7 @@ class ModelConfig:
 
     @property
     def state_size(self) -> int:
-        """Numbers of a layer's state, 0 if no layer of the model has one; all layers' are alike."""
+        """The number of values in a layer's state, the same for all layers; 0 if no layer has a state."""
         if self.stage is not None:
             return self.stage.state_size
         return max((layer.state.state_size for layer in self.layers if layer.state), default=0)

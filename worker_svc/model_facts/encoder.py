@@ -1,6 +1,6 @@
 """Encoder config: describes an encoder and the names of its tensors in a checkpoint. The defaults are BERT's values.
 
-families/ reads one from config.json; the torch encoder and the native one are built from it.
+families/ reads this description from config.json; the torch encoder and the native encoder are built from it.
 """
 
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from typing import NamedTuple
 from tetrad.worker_svc.model_facts.config import Activation, Rope
 
 BIASES = frozenset({"qkv", "attention_out", "gate_up", "down", "norm"})
-"""Everything that may have biases."""
+"""All parts that may have biases."""
 
 
 class Part(NamedTuple):
-    """A matrix: the `place`-th of `parts` equal parts of a tensor's rows; {} stands for the number of a layer."""
+    """A matrix: part `place`, from 0, of `parts` equal parts of a tensor's rows; {} is replaced by the layer's number."""
 
     name: str
     place: int = 0
@@ -26,13 +26,13 @@ _UP, _NO_GATE = Part("encoder.layer.{}.intermediate.dense"), Part("")
 
 @dataclass(frozen=True, slots=True)
 class EncoderNames:
-    """How a checkpoint names its tensors; {} stands for the number of a layer.
+    """The names of tensors in a checkpoint; {} is replaced by the layer's number.
 
     Attributes:
-        prefixes: of the encoder's tensors, in files with a head and in files without.
-        embedding_norm: LayerNorm behind the embeddings.
-        final_norm: LayerNorm behind the last layer; empty: there is none.
-        query, key, value, attention_out, attention_norm, up, gate, down, output_norm: of a layer.
+        prefixes: possible prefixes of the encoder's tensors, in files with and without a head.
+        embedding_norm: the LayerNorm after the embeddings.
+        final_norm: the LayerNorm after the last layer; empty: none.
+        query, key, value, attention_out, attention_norm, up, gate, down, output_norm: the tensors of a layer.
     """
 
     prefixes: tuple[str, ...]
@@ -54,23 +54,23 @@ class EncoderNames:
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """Facts of an encoder (Devlin et al. 2018, section 3.1): attention and MLP, each with a LayerNorm.
+    """The description of an encoder (Devlin et al. 2018, section 3.1): attention and MLP, each with a LayerNorm.
 
     Attributes:
-        architecture: of config.json.
-        family: of the architecture: "Bert", "Roberta", ...
-        num_token_types: 0: it has no embeddings of token types.
-        max_position_embeddings: tokens of the longest prompt.
-        first_position: of the first token; RoBERTa's is its padding id + 1.
-        activation: between the products of the MLP: "gelu", "gelu_tanh", "relu" or "silu".
-        labels: names of the classes, by index; empty without a classifier.
-        classifies_mean: the classifier reads the mean of all tokens, not the first.
-        ropes: of each layer; empty: positions are learned.
-        windows: how far a token sees to both sides, of each layer, 0: everything; empty: everything.
-        biases: of BIASES.
-        is_gated: the MLP multiplies its activated gate with another product.
-        norms_first: LayerNorms are at the input of attention and MLP, and one is behind the last layer.
-        has_first_norm: the first layer's attention has one, too.
+        architecture: name of the architecture in config.json.
+        family: family of the architecture: "Bert", "Roberta", ...
+        num_token_types: number of token types; 0: no embeddings of token types.
+        max_position_embeddings: number of tokens in the longest prompt.
+        first_position: position of the first token; in RoBERTa, the padding id + 1.
+        activation: activation of the MLP: "gelu", "gelu_tanh", "relu" or "silu".
+        labels: names of the classes, by index; empty: no classifier.
+        classifies_mean: whether the classifier reads the mean of all tokens, not the first token.
+        ropes: the rotary embeddings of each layer; empty: learned positions.
+        windows: for each layer, the number of tokens on each side that a token attends to, 0: all; empty: all in every layer.
+        biases: the parts with biases, from BIASES.
+        is_gated: whether the MLP multiplies its activated gate with another product.
+        norms_first: whether LayerNorms are at the input of attention and MLP, with another one after the last layer.
+        has_first_norm: whether the first layer's attention has such a LayerNorm too.
     """
 
     architecture: str
@@ -97,15 +97,15 @@ class EncoderConfig:
 
     @property
     def head_dim(self) -> int:
-        """Dimensions of a head."""
+        """The number of dimensions of a head."""
         return self.hidden_size // self.num_heads
 
     @property
     def is_sequence_classifier(self) -> bool:
-        """Whether a classifier over the whole prompt is part of the files."""
+        """Whether the files contain a classifier of whole prompts."""
         return self.architecture.endswith("ForSequenceClassification")
 
     @property
     def is_token_classifier(self) -> bool:
-        """Whether a classifier over each token is part of the files."""
+        """Whether the files contain a classifier of tokens."""
         return self.architecture.endswith("ForTokenClassification")

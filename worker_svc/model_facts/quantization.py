@@ -1,4 +1,4 @@
-"""Values of a checkpoint's `quantization_config`. Each is checked; errors list the supported ones."""
+"""Quantization values: reads and checks the values of a checkpoint's `quantization_config`; errors list the supported ones."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,23 +6,23 @@ from typing import Any
 from tetrad.services.errors import ModelError
 
 CHECKPOINT_METHODS = ("awq", "compressed-tensors", "fp8", "gptq")
-"""Values of `quant_method` that the cuda device reads; see quantization/schemes.py."""
+"""Values of `quant_method` that the cuda device supports; see quantization/schemes.py."""
 
 HOST_METHODS = (*CHECKPOINT_METHODS, "bitsandbytes", "mxfp4")
-"""Those that the cpu device reads; see packed_weights/formats.py."""
+"""Values of `quant_method` that the cpu device supports; see packed_weights/formats.py."""
 
 
 def choose(config: Mapping[str, Any], key: str, supported: Sequence[Any], *, default: Any = None) -> Any:
-    """Return config[key] if it is one of the supported values; ModelError names it and them.
+    """Return config[key] if it is one of the supported values; otherwise raise ModelError with the value and these.
 
     Args:
         config: the quantization_config, or a part of it.
-        key: of the value.
-        supported: what it may be.
-        default: what it is where it is left out.
+        key: key of the value.
+        supported: the supported values.
+        default: the value if the key is absent.
     """
     value = config.get(key, default)
-    # 4 and 4.0 and True are not told apart by ==; the files of real checkpoints have the types that are meant.
+    # Types are compared too, because == treats 1, 1.0 and True as equal; real checkpoints have the right types.
     if not any(value == each and type(value) is type(each) for each in supported):
         known = ", ".join(repr(each) for each in supported)
         raise ModelError(f"quantization_config: {key} is {repr(value)[:80]}, which is not supported; supported: {known}.")
@@ -30,7 +30,7 @@ def choose(config: Mapping[str, Any], key: str, supported: Sequence[Any], *, def
 
 
 def group_size_of(config: Mapping[str, Any]) -> int:
-    """Return the columns of a group; 0: all of a row."""
+    """Return the number of columns in a group; 0: the whole row."""
     size = config.get("group_size", -1)
     if type(size) is not int or (size != -1 and not 32 <= size <= 1 << 16) or (size > 0 and size % 32):
         raise ModelError(
@@ -40,7 +40,7 @@ def group_size_of(config: Mapping[str, Any]) -> int:
 
 
 def check_groups(name: str, rows: int, columns: int, group: int, per_word: int) -> None:
-    """Raise ModelError if a matrix [rows, columns] cannot be packed into words, or cut into groups."""
+    """Raise ModelError if a matrix [rows, columns] cannot be packed into words, or divided into groups."""
     if columns % group or columns % 32 or rows % per_word:
         raise ModelError(
             f"Tensor {name} of {rows} x {columns} does not divide into groups of {group} columns and words of {per_word} rows."
@@ -48,14 +48,14 @@ def check_groups(name: str, rows: int, columns: int, group: int, per_word: int) 
 
 
 def method_of(quantization: object) -> str:
-    """Return the name of a `quantization_config`'s method, whatever it may be; "" of None."""
+    """Return the name of a `quantization_config`'s method, supported or not; "" for None."""
     if quantization is None:
         return ""
     return str(quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization)[:80]
 
 
 def check_host_method(quantization: object) -> None:
-    """Raise ModelError for a checkpoint whose quantization the cpu device does not read."""
+    """Raise ModelError for a checkpoint whose quantization the cpu device does not support."""
     if quantization is None:
         return
     method = method_of(quantization)

@@ -1,7 +1,7 @@
-"""Sharding: cuts a decoder's description for one of several ranks, and checks that it can be cut into so many parts.
+"""Sharding: reduces a decoder's description to one rank's part, and checks that the model can be divided into these parts.
 
-Heads, MLPs and the vocabulary are split; each expert as an MLP, or experts are divided whole. Where ranks outnumber the heads
-of keys and values, each rank has one of them, and several have the same. All other values are the same on every rank.
+Heads, MLPs and the vocabulary are split. Experts are split like MLPs, or each rank has whole experts. If there are more ranks
+than KV heads, each rank has one KV head, and several ranks have the same one. All other values are the same on every rank.
 """
 
 from dataclasses import replace
@@ -26,23 +26,23 @@ def shard_config(config: ModelConfig, shard: Shard, *, expert_parallel: bool = F
 
 
 def key_shard(config: ModelConfig, shard: Shard) -> Shard:
-    """Return which part of the heads of keys and values a rank has."""
+    """Return a rank's part of the KV heads."""
     size = min(shard.size, config.num_kv_heads)
     return Shard(shard.index * size // shard.size, size)
 
 
 def own_experts(num_experts: int, shard: Shard) -> range:
-    """Return which experts of a layer a rank has, where experts are divided whole: consecutive ones."""
+    """Return the experts of a rank that has whole experts: consecutive numbers."""
     return range(*shard.bounds(num_experts))
 
 
 def check_size(config: ModelConfig, size: int, *, expert_parallel: bool = False) -> None:
-    """ModelError if a model cannot be cut into `size` parts; the message has the sizes that it can be cut into.
+    """Raise ModelError, with the possible sizes, if a model cannot be divided into `size` parts.
 
     Args:
-        config: of the whole model.
+        config: the description of the whole model.
         size: number of parts.
-        expert_parallel: whether experts are divided whole, however large each is.
+        expert_parallel: whether each rank has whole experts; the size of an expert does not matter then.
     """
     if expert_parallel:
         fewest = min((layer.experts.num_experts for layer in config.layers if layer.experts), default=0)
@@ -63,12 +63,12 @@ def check_size(config: ModelConfig, size: int, *, expert_parallel: bool = False)
 
 
 def check_blocks(config: ModelConfig, size: int, block: int) -> None:
-    """ModelError, with the sizes, if parts of matrices have no whole blocks of so many columns though the matrices have.
+    """Raise ModelError, with the sizes, if matrices consist of whole blocks, but their parts do not.
 
     Args:
-        config: of the whole model.
+        config: the description of the whole model.
         size: number of parts.
-        block: columns that are quantized together.
+        block: number of columns in a block, which are quantized together.
     """
     for columns in sorted({config.num_heads * config.head_dim} | _widths(config, expert_parallel=False)):
         if not columns % block and columns // size % block:

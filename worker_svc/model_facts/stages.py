@@ -1,7 +1,7 @@
-"""Stages: which layers of a model each stage of a pipeline has, and the description of a stage.
+"""Stages: divides the layers of a model among the stages of a pipeline, and returns the description of a stage.
 
-The first stage has the vocabulary beside its layers, as its hidden states come back to it to be sampled: it gets fewer layers.
-Every stage has block tables for all KV groups of the model, also for those of which it has no layer.
+The first stage also has the vocabulary, because hidden states return to it for sampling, so it gets fewer layers. Every stage
+has block tables for all KV groups of the model, also for groups of which it has no layer.
 """
 
 from bisect import bisect_left
@@ -17,21 +17,21 @@ from tetrad.worker_svc.model_facts.tensors import tensor_shapes
 
 
 def check_stages(config: ModelConfig, size: int) -> None:
-    """ModelError if a model has fewer layers than there are stages."""
+    """Raise ModelError if a model has fewer layers than stages."""
     if size > config.num_layers:
         raise ModelError(f"pipeline_parallel_size {size} exceeds this model's {config.num_layers} layers; use at most that.")
 
 
 def stage_layers(config: ModelConfig, stage: Stage) -> range:
-    """Return the layers of a stage: consecutive ones, so that the largest stage has as few parameters as possible.
+    """Return the consecutive layers of a stage, chosen such that the largest stage has as few parameters as possible.
 
-    The first stage's output matrix counts; every stage has a layer. `check_stages` must have passed.
+    The first stage's output matrix is included; every stage has at least one layer. `check_stages` must have passed.
     """
     return _cut(_layer_costs(config), config.vocab_size * config.hidden_size, stage.size)[stage.index]
 
 
 def stage_config(config: ModelConfig, stage: Stage) -> ModelConfig:
-    """Return the description of a stage, with its layers counted from 0."""
+    """Return the description of a stage, whose layers are numbered from 0."""
     layers = stage_layers(config, stage)
     of = StageOf(
         first_layer=layers.start,
@@ -51,9 +51,9 @@ def _layer_costs(config: ModelConfig) -> list[int]:
 
 
 def _cut(costs: Sequence[int], first_cost: int, size: int) -> list[range]:
-    """Return consecutive ranges of layers, none of them empty, whose largest sum is the smallest possible.
+    """Return consecutive ranges of layers, none of them empty, such that the largest cost of a range is as small as possible.
 
-    `first_cost` is what the first range costs before it has a layer.
+    `first_cost` is the cost of the first range without its layers.
     """
     smallest, largest = 0, first_cost + sum(costs)
     while smallest < largest:
@@ -68,7 +68,7 @@ def _cut(costs: Sequence[int], first_cost: int, size: int) -> list[range]:
 
 
 def _filled(costs: Sequence[int], first_cost: int, size: int, most: int) -> list[int] | None:
-    """Return where each range ends if none may cost more than `most`, but for single layers; None if that takes too many."""
+    """Return the end of each range such that none costs more than `most`, except single layers; None if impossible."""
     sums, ends = [0, *accumulate(costs)], [0]
     for number in range(size):
         room = most - (0 if number else first_cost)

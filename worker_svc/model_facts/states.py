@@ -1,7 +1,7 @@
-"""States: layers that keep a state of fixed size for each sequence, in place of the keys and values of all its tokens.
+"""States: describes layers that keep a state of fixed size for each sequence, instead of keys and values of all its tokens.
 
-Each is described by its sizes; layers/states has the computation. All begin with a causal convolution over time, whose last
-inputs are a part of the state. A state is one row of float32 numbers.
+A kind of state layer is described by its sizes; layers/states has the computation. All kinds begin with a causal convolution
+over time, whose last inputs are a part of the state. A state is one row of float32 numbers.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ GatedNorm = Literal["none", "after_gate", "before_gate"]
 
 @dataclass(frozen=True, slots=True)
 class ShortConvolution:
-    """Two gates around a convolution (LFM2): C * conv(B * x).
+    """A layer with two gates around a convolution (LFM2): C * conv(B * x).
 
     Attributes:
-        size: channels.
-        kernel: tokens that a convolution sees, its own included.
+        size: number of channels.
+        kernel: number of tokens that the convolution reads, the current one included.
     """
 
     size: int
@@ -25,17 +25,17 @@ class ShortConvolution:
 
     @property
     def conv_size(self) -> int:
-        """Channels of the convolution."""
+        """The number of channels of the convolution."""
         return self.size
 
     @property
     def parts(self) -> Mapping[str, int]:
-        """Outputs of the product before it."""
+        """The parts of the input product, and their numbers of outputs."""
         return {"in_b_proj": self.size, "in_c_proj": self.size, "in_x_proj": self.size}
 
     @property
     def state_size(self) -> int:
-        """Numbers of a state."""
+        """The number of values in a state."""
         return (self.kernel - 1) * self.size
 
 
@@ -44,12 +44,12 @@ class Mamba2:
     """A state-space layer (Dao and Gu, "Transformers are SSMs", 2024): each head has a matrix that decays and is added to.
 
     Attributes:
-        num_heads, head_dim: the layer is num_heads * head_dim wide.
-        state_dim: numbers of the state for each of these dimensions.
-        num_groups: heads of a group share what writes and reads the state (B and C).
-        kernel: tokens that a convolution sees, its own included.
-        gated_norm: of the outputs, which the gate multiplies before or after; "none": the gate alone.
-        num_norm_groups: parts of the outputs that are normed each by itself.
+        num_heads, head_dim: the layer has num_heads * head_dim dimensions.
+        state_dim: number of values in the state for each of these dimensions.
+        num_groups: number of groups; heads of a group share B and C, which write and read the state.
+        kernel: number of tokens that the convolution reads, the current one included.
+        gated_norm: the norm of the outputs, before or after the product with the gate; "none": only the gate.
+        num_norm_groups: number of parts of the outputs that are normed separately.
         min_step, max_step: bounds of the time step.
     """
 
@@ -65,24 +65,24 @@ class Mamba2:
 
     @property
     def size(self) -> int:
-        """Numbers of all heads."""
+        """The number of dimensions of all heads."""
         return self.num_heads * self.head_dim
 
     @property
     def conv_size(self) -> int:
-        """Channels of the convolution: x, B, C."""
+        """The number of channels of the convolution: x, B, C."""
         return self.size + 2 * self.num_groups * self.state_dim
 
     @property
     def parts(self) -> Mapping[str, int]:
-        """Outputs of the product before it."""
+        """The parts of the input product, and their numbers of outputs."""
         shared = self.num_groups * self.state_dim
         sizes = {"in_gate_proj": self.size, "in_x_proj": self.size, "in_b_proj": shared, "in_c_proj": shared}
         return sizes | {"in_step_proj": self.num_heads}
 
     @property
     def state_size(self) -> int:
-        """Numbers of a state."""
+        """The number of values in a state."""
         return (self.kernel - 1) * self.conv_size + self.size * self.state_dim
 
 
@@ -91,10 +91,11 @@ class GatedDeltaRule:
     """A gated delta net (Yang et al., "Gated Delta Networks", 2024): a matrix that decays, and is corrected towards each value.
 
     Attributes:
-        num_key_heads, key_dim: of queries and keys; a head of them serves equally many of values.
-        num_value_heads, value_dim: of values.
-        kernel: tokens that a convolution sees, its own included.
-        are_keys_in_turns: head v of values has head v % num_key_heads of keys; else heads that share keys are neighbours.
+        num_key_heads, key_dim: heads of queries and keys; each serves the same number of value heads.
+        num_value_heads, value_dim: heads of values.
+        kernel: number of tokens that the convolution reads, the current one included.
+        are_keys_in_turns: whether value head v uses key head v % num_key_heads; otherwise, value heads that share a key head
+            are neighbours.
     """
 
     num_key_heads: int
@@ -106,24 +107,24 @@ class GatedDeltaRule:
 
     @property
     def size(self) -> int:
-        """Numbers of all heads of values."""
+        """The number of dimensions of all value heads."""
         return self.num_value_heads * self.value_dim
 
     @property
     def conv_size(self) -> int:
-        """Channels of the convolution: queries, keys, values."""
+        """The number of channels of the convolution: queries, keys, values."""
         return 2 * self.num_key_heads * self.key_dim + self.size
 
     @property
     def parts(self) -> Mapping[str, int]:
-        """Outputs of the product before it."""
+        """The parts of the input product, and their numbers of outputs."""
         keys, heads = self.num_key_heads * self.key_dim, self.num_value_heads
         sizes = {"in_query_proj": keys, "in_key_proj": keys, "in_value_proj": self.size, "in_gate_proj": self.size}
         return sizes | {"in_beta_proj": heads, "in_decay_proj": heads}
 
     @property
     def state_size(self) -> int:
-        """Numbers of a state."""
+        """The number of values in a state."""
         return (self.kernel - 1) * self.conv_size + self.size * self.key_dim
 
 

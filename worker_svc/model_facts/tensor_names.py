@@ -1,7 +1,8 @@
 """Tensor names: map canonical names, which all programs use, to the names of the tensors in a checkpoint.
 
-Canonical names are those of Hugging Face's Llama, and a few beside them; canonical values are Llama's too: queries and keys
-with the halves of a pair apart, matrices [outputs, inputs], weights of norms that are the factor itself.
+Canonical names are those of Hugging Face's Llama, and a few others. Canonical values are in Llama's form too: in queries and
+keys the two rows of a rotated pair are in different halves of a head, matrices are [outputs, inputs], weights of norms are the
+factors.
 
     model.embed_tokens, model.embed_positions, model.norm, lm_head
     model.layers.N.input_layernorm, .self_attn.output_norm, .post_attention_layernorm (before the MLP), .mlp.output_norm
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 
 class Rows(NamedTuple):
-    """Some rows of a fused matrix: it has so many groups of so many rows, and of each those from `first` up to `end` count."""
+    """Some rows of a fused matrix with `groups` groups of `size` rows: in each group, the rows from `first` up to `end`."""
 
     groups: int
     size: int
@@ -27,22 +28,22 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where a tensor is, and what is done to it; in the order of the attributes.
+    """The name of a tensor in the files, and its conversion to the canonical form, in the order of the attributes.
 
     Attributes:
-        name: in the files, without what is before every layer's, and without ".weight" or ".bias"; {expert} is its number.
+        name: name in the files, without the layer's prefix and without ".weight" or ".bias"; {expert} is the expert's number.
         is_stacked: the file has all experts in one tensor.
         is_transposed: the file has a matrix [inputs, outputs].
-        columns: inputs of a matrix that some files have transposed; None: all have it alike.
-        rows: the ones that count; None: all.
+        columns: number of inputs of a matrix that some files have transposed; None: no file has.
+        rows: the rows of the canonical tensor; None: all.
         is_row: the file has a matrix of one row as a vector.
-        is_flat: the values of all heads follow each other in the canonical tensor, the file has them in rows.
+        is_flat: the canonical tensor is flat, and the file has the values in rows.
         is_decay: the file has -exp of the values.
-        paired: (head_dim, turned): rows come in heads whose first `turned` have the two of a pair side by side; None: apart.
-        plus: added to a weight: norms that multiply by 1 + w.
-        times: the tensor is multiplied by it: models that scale what a product brings.
-        weight, bias: how the names of the weight and of the bias end.
-        otherwise: where it is if the files have no tensor of this name; None: nowhere.
+        paired: (head_dim, rotated): in each head, the first `rotated` rows have pairs side by side; None: not paired.
+        plus: value added to a weight, for norms that multiply by 1 + w.
+        times: factor of the tensor, for models that scale the result of a product.
+        weight, bias: ends of the names of the weight and of the bias.
+        otherwise: the place of the tensor if the files have no tensor of this name; None: there is no other place.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Stored:
 
 
 class TextPart(NamedTuple):
-    """Where a larger model has its text model: what stands for "model." and for "lm_head."."""
+    """The prefixes in a larger model that replace "model." and "lm_head." of the text model."""
 
     model: str
     head: str
@@ -74,21 +75,21 @@ TEXT_PARTS = (
     TextPart("model.text_model.", "lm_head."),
     TextPart("model.", "lm_head."),
 )
-"""Where files have a text model: as older and newer releases of transformers save it."""
+"""Prefixes of text models in files of older and newer releases of transformers."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorNames:
-    """Names that differ from the canonical ones.
+    """The tensor names of a checkpoint that differ from the canonical ones.
 
     Attributes:
-        text_parts: where the files of a model that reads images may have the text model; none: the files are its own.
-        prefixes: of all names, whichever the files have; canonical names that stay have none.
-        layers: what precedes a layer's number.
-        in_layer: canonical name within a layer, experts as "mlp.experts.{expert}.up_proj" -> where it is.
-        in_model: canonical name -> where it is.
-        ignored: how tensors' names end that nothing depends on.
-        unused_layers: how the names begin of layers that do not take part.
+        text_parts: possible prefixes of the text model in a model that reads images; empty: the model has only text.
+        prefixes: possible prefixes of all names; the files have one of them. Canonical names have no prefix.
+        layers: the part of a name before the layer's number.
+        in_layer: canonical name within a layer (for experts "mlp.experts.{expert}.up_proj") -> stored tensor.
+        in_model: canonical name -> stored tensor.
+        ignored: ends of the names of tensors that do not change results.
+        unused_layers: beginnings of the names of layers that are not used.
     """
 
     text_parts: tuple[TextPart, ...] = ()
@@ -101,4 +102,4 @@ class TensorNames:
 
 
 CANONICAL = TensorNames()
-"""A checkpoint whose names are the canonical ones."""
+"""The names of a checkpoint with canonical names."""

@@ -9,7 +9,7 @@ Shape = tuple[int, ...]
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, Shape]:
-    """Return name and shape of every tensor of a model."""
+    """Return the canonical name and the shape of every tensor of a model."""
     hidden = config.hidden_size
     shapes = dict(_norm(config, "model.norm")) | {"model.embed_tokens.weight": (config.vocab_size, hidden)}
     if config.num_learned_positions:

@@ -1,6 +1,6 @@
-"""Traits: name the differences of a model from Llama. A program for one device lists the traits that it supports.
+"""Traits: the differences of a model from Llama, by name. A program for one device lists the traits that it supports.
 
-A model with any other trait runs through the torch decoder on that device, which computes all of them.
+A model with another trait runs through the torch decoder on that device, which supports all traits.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from tetrad.worker_svc.model_facts.config import ModelConfig
 
 
 class Trait(StrEnum):
-    """A trait, as documents and logs name it."""
+    """A trait, with its text in documents and logs."""
 
     WINDOWS = "windows that differ between layers"
     CHUNKS = "attention in chunks"

@@ -1,1 +1,1 @@
-"""Models: one file a family, composed from layers; registry.py finds them by architecture."""
+"""Models: decoders, encoders and draft heads, built from layers and a model's description."""

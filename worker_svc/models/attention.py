@@ -27,11 +27,11 @@ class AttentionReader(Generic[M]):
     """Reads one layer's attention at a time.
 
     Args:
-        config: of the model.
-        parameters: its weights.
-        attention: makes the attention of each layer.
-        ranks: that have some of the heads each; None: this one has all.
-        input_size: of what attention reads; None: the hidden size.
+        config: the model's description.
+        parameters: the model's weights.
+        attention: creates the attention of each layer.
+        ranks: the ranks that share the heads; None: this rank has all heads.
+        input_size: size of the input of attention; None: the hidden size.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Bidirectional decoder: a decoder's layers over packed prompts, in which a token sees those behind it as well. In torch.
+"""Bidirectional decoder: runs a decoder's layers over packed prompts with bidirectional attention, in torch.
 
 Called by the encoder runner, on the compute thread.
 """
@@ -21,11 +21,11 @@ class BidirectionalDecoder:
     """A decoder without a KV cache; see PackedEncoder.
 
     Args:
-        config: its description.
-        parameters: its weights.
-        device: of all tensors.
-        upload: brings a step's inputs there.
-        mix_of: makes what computes the experts of a layer; None: the host's.
+        config: the model's description.
+        parameters: the model's weights.
+        device: device of all tensors.
+        upload: copies a step's inputs to the device.
+        mix_of: creates the Mix of a layer's experts; None: the Mix of the host.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class BidirectionalDecoder:
         self.vocab_size, self._upload = config.vocab_size, upload
 
     def forward(self, prompts: PackedPrompts) -> torch.Tensor:
-        """Return the hidden states [T, hidden_size] behind the last norm."""
+        """Return the hidden states [T, hidden_size] after the last norm."""
         starts = prompts.starts
         bounds = list(zip(starts.tolist(), (starts + prompts.lengths).tolist(), strict=True))
         token_ids, positions = self._upload(prompts.token_ids), self._upload(prompts.positions)

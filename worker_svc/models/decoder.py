@@ -1,7 +1,7 @@
-"""The decoder in torch: a model of any family, built from its description, on any device.
+"""Torch decoder: runs a model of any family, built from its description, on any device.
 
-Residuals are added in place: `hidden` is the residual stream. Where a device has a faster program for a description
-(native/decoder.py, cuda/decoder.py), tests compare it with this one.
+Residuals are added in place: `hidden` is the residual stream. If a device has a faster program for a description
+(native/decoder.py, cuda/decoder.py), tests compare that program with this one.
 """
 
 from collections.abc import Mapping
@@ -25,28 +25,28 @@ from tetrad.worker_svc.models.layers import LayerReader
 
 
 class GivenEmbeddings(NamedTuple):
-    """Rows [N] int64 of a step's tokens, and the embeddings [N, hidden] that stand in place of those of their ids."""
+    """Rows [N] int64 of a step's tokens, and the embeddings [N, hidden] that replace the embeddings of their ids."""
 
     rows: torch.Tensor
     values: torch.Tensor
 
 
 class Decoder(Generic[M]):
-    """A decoder, stateless between steps.
+    """A decoder; it keeps no state between steps.
 
     Attributes:
-        config: as it was given, with the whole model's vocabulary.
-        dtype: of hidden states.
+        config: the given description, with the whole model's vocabulary size.
+        dtype: type of hidden states.
 
     Args:
-        config: its description.
-        parameters: its weights.
-        attention: makes the attention of its layers.
-        mix_of: makes what computes the experts of a layer.
-        device: of all tensors.
-        ranks: that compute the model together; None: this one is alone. `config` and `parameters` are then this rank's part.
-        vocab_size: of the whole model; None: the config's.
-        taps: see hidden states between layers.
+        config: the model's description.
+        parameters: the model's weights.
+        attention: creates the attention of layers.
+        mix_of: creates the Mix of a layer's experts.
+        device: device of all tensors.
+        ranks: the ranks that compute the model together, with `config` and `parameters` of this rank's part; None: one rank.
+        vocab_size: vocabulary size of the whole model; None: the config's.
+        taps: reads hidden states between layers.
     """
 
     def __init__(
@@ -89,19 +89,19 @@ class Decoder(Generic[M]):
         return hidden
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Return the table's rows [T, hidden] of ids [T], free to be written."""
+        """Return the embeddings [T, hidden] of ids [T]; the caller may change them."""
         return self._vocabulary.embed(token_ids)
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return hidden states [N, hidden] behind the last norm."""
+        """Return hidden states [N, hidden] after the last norm."""
         return self._norm(hidden)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return [N, vocab_size] float32."""
+        """Return the logits [N, vocab_size] float32 of hidden states [N, hidden]."""
         return self._vocabulary.logits(self._norm(hidden))
 
     def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
-        """Return the ids [N] of the largest logits, and those [N]; on the host alone."""
+        """Return the ids [N] of the largest logits, and these logits [N]; works only on the host."""
         return self._vocabulary.argmax(self._norm(hidden))
 
     def _finish(self, logits: torch.Tensor) -> torch.Tensor:
@@ -112,7 +112,7 @@ class Decoder(Generic[M]):
         if given is not None:
             hidden.index_copy_(0, given.rows, given.values.to(hidden.dtype))
         if self.config.embedding_multiplier != 1:
-            # Rounded to the type of embeddings, as Gemma was trained.
+            # Rounded to the type of embeddings, as in Gemma's training.
             hidden.mul_(torch.tensor(self.config.embedding_multiplier, dtype=hidden.dtype))
         if self._positions is not None:
             hidden.add_(self._positions[positions])

@@ -1,7 +1,7 @@
-"""EAGLE-3 head in torch on the host: one decoder layer over a token's embedding beside the hidden state in front of it.
+"""EAGLE-3 head in torch on the host: one decoder layer that reads a token's embedding and the hidden state before the token.
 
-Loaded by devices/draft_heads.py. The target's hidden states of several layers are fused by one product; where the head drafts
-further tokens, its own residual stream stands in their place.
+Loaded by devices/draft_heads.py. One product fuses the target's hidden states of several layers; when the head drafts further
+tokens, its own residual stream replaces them.
 """
 
 import torch
@@ -23,14 +23,14 @@ _LAYER = "model.layers.0"
 
 
 class Eagle3Head:
-    """See DraftHead.
+    """An EAGLE-3 head; see DraftHead.
 
     Args:
-        facts: of the head.
-        parameters: its weights.
-        embed: gives the embeddings of token ids.
-        state_size: values that the target hands out for a token.
-        draft_ids: [draft_vocab_size], the target's number of each token that the head may propose; None: they are the same.
+        facts: the head's description.
+        parameters: the head's weights.
+        embed: returns the embeddings of token ids.
+        state_size: number of values in the target's states of a token.
+        draft_ids: [draft_vocab_size], the target's id of each token of the head; None: the ids are the same.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Eagle3Head:
         self._rotary = rotary_of(layer.rope.dim, layer.rope.theta, layer.rope.scaling)
 
     def begin(self, states: torch.Tensor) -> torch.Tensor:
-        """Fuse the states of several layers."""
+        """Fuse the target's states of several layers; see DraftHead."""
         return self._fuse(states)
 
     def forward(
@@ -68,7 +68,7 @@ class Eagle3Head:
         caches: list[torch.Tensor],
         metadata: HostStep,
     ) -> torch.Tensor:
-        """Return the residual stream [T, hidden] behind the layer."""
+        """Return the residual stream [T, hidden] after the layer; see DraftHead."""
         step = Step(positions, (self._rotary.turns(positions),), NO_STATES)
         normed = self._hidden_norm(hidden)
         both = torch.cat([self._token_norm(self._embed(token_ids)), normed], 1)

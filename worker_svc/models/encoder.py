@@ -1,8 +1,8 @@
-"""Encoder: the stack of layers over packed prompts, in torch, on any device.
+"""Torch encoder: runs the layers of an encoder over packed prompts, on any device.
 
-Called by the encoder runner, on the compute thread. Every product is over the tokens that there are; attention runs over groups
-of prompts: those of one length on the host, padded ones of similar length on a device. Nothing waits for the device. Where
-there are native kernels, native/encoder.py computes the same.
+Called by the encoder runner, on the compute thread. Products compute only existing tokens, without padding; attention runs over
+groups of prompts: prompts of equal length on the host, padded prompts of similar length on a device. No part waits for the
+device. With native kernels, native/encoder.py computes the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,10 +46,10 @@ class _Group:
     """Prompts [B, L] whose attention is computed together.
 
     Attributes:
-        tokens: [B, L], their tokens among all.
-        are_tokens: [B, 1, 1, L], false behind a prompt's end; None: all prompts have L tokens.
-        rows: which of the B * L places are tokens; None: all.
-        targets: those tokens, among all.
+        tokens: [B, L], indices of the prompts' tokens among all tokens.
+        are_tokens: [B, 1, 1, L], false after a prompt's end; None: all prompts have L tokens.
+        rows: indices of the B * L places that are tokens; None: all are.
+        targets: indices of these tokens among all tokens.
     """
 
     tokens: torch.Tensor
@@ -67,7 +67,7 @@ class _Group:
         return cls(tokens, upload(are_tokens)[:, None, None, :], rows, targets)
 
     def mask(self, window: int) -> torch.Tensor | None:
-        """Return which keys each query sees; None: all. `window`: tokens to both sides, 0: all."""
+        """Return the keys that each query attends to; None: all. `window`: number of tokens on each side, 0: all."""
         if not window:
             return self.are_tokens
         places = torch.arange(self.tokens.shape[1], device=self.tokens.device)
@@ -75,7 +75,7 @@ class _Group:
         return are_near if self.are_tokens is None else are_near & self.are_tokens
 
     def only_tokens(self, attended: torch.Tensor) -> torch.Tensor:
-        """Return those of rows [B * L, ...] that are tokens."""
+        """Return the rows of `attended` [B * L, ...] that are tokens."""
         return attended if self.rows is None else attended.index_select(0, self.rows)
 
 
@@ -83,11 +83,11 @@ class Encoder:
     """A loaded encoder; see PackedEncoder.
 
     Args:
-        config: its facts.
-        weights: its tensors, each read once.
-        make_linear: holds a weight as the device likes it best.
-        upload: brings a step's inputs to the device of the weights.
-        groups_of: prompts whose attention is computed together.
+        config: the encoder's description.
+        weights: the encoder's tensors; each is read once.
+        make_linear: creates linear layers in the best form for the device.
+        upload: copies a step's inputs to the device of the weights.
+        groups_of: returns groups of prompts whose attention is computed together.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Encoder:
         return self._activation(gate) * up
 
     def _turn(self, layer: _Layer, qkv: torch.Tensor, positions: torch.Tensor, longest: int) -> torch.Tensor:
-        """Turn queries and keys [T, 3 * hidden_size], whose halves of a pair are apart, in place."""
+        """Rotate queries and keys [T, 3 * hidden_size] in place; the two rows of a pair are in different halves of a head."""
         if layer.turns is None:
             return qkv
         turns = layer.turns.up_to(longest)[positions]
@@ -163,7 +163,7 @@ class Encoder:
         return qkv
 
     def _attend(self, qkv: torch.Tensor, groups: Sequence[_Group], window: int) -> torch.Tensor:
-        """Return the attention's output [T, hidden_size]: a token sees all of its own prompt (Vaswani et al. 2017, eq. 1)."""
+        """Return the attention's output [T, hidden_size], within each prompt (Vaswani et al. 2017, eq. 1)."""
         heads, head_dim = self.config.num_heads, self.config.head_dim
         out = qkv.new_empty(len(qkv), self.config.hidden_size)
         for group in groups:

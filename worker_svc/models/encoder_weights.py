@@ -12,16 +12,16 @@ Parameters = tuple[torch.Tensor, torch.Tensor | None]
 
 
 class EncoderWeights:
-    """Tensors of one encoder; ModelError where one is missing or of another shape.
+    """The tensors of one encoder; raises ModelError if a tensor is missing or of another shape.
 
     Attributes:
-        names: in the files.
-        device: of the tensors.
-        prefix: of the names in these files.
+        names: the names in the files.
+        device: device of the tensors.
+        prefix: prefix of the names in these files.
 
     Args:
-        config: names and sizes.
-        weights: of the files.
+        config: the names and sizes of the encoder.
+        weights: the tensors of the files.
     """
 
     def __init__(self, config: EncoderConfig, weights: FloatWeights) -> None:
@@ -39,17 +39,17 @@ class EncoderWeights:
     def norm(self, name: str) -> Parameters:
         """Return weight and bias of a LayerNorm over the hidden size."""
         size, name = self._config.hidden_size, f"{self.prefix}{name}"
-        # Checkpoints that were converted from TensorFlow have its names.
+        # Checkpoints that were converted from TensorFlow have TensorFlow's names.
         old = self._weights.has(f"{name}.gamma")
         weight = self._weights.get(f"{name}.{'gamma' if old else 'weight'}", (size,))
         return weight, self._weights.get(f"{name}.{'beta' if old else 'bias'}", (size,)) if self._has_bias("norm") else None
 
     def matrix(self, kind: str, name: str, num_outputs: int, num_inputs: int) -> Parameters:
-        """Return a matrix; `kind` is that of its bias."""
+        """Return a matrix and its bias; `kind` is the part in the config's biases."""
         return self.joined(kind, (Part(name),), 0, num_outputs, num_inputs)
 
     def joined(self, kind: str, parts: Sequence[Part], layer: int, num_outputs: int, num_inputs: int) -> Parameters:
-        """Return parts of `num_outputs` each below each other, and their biases."""
+        """Concatenate parts with `num_outputs` rows each, and their biases."""
         weights, biases = [], []
         for part in parts:
             name = f"{self.prefix}{part.name.format(layer)}"
@@ -63,7 +63,7 @@ class EncoderWeights:
         return kind in self._config.biases
 
     def _read(self, name: str, shape: tuple[int, int]) -> torch.Tensor:
-        """Return a tensor, which is kept for the next part of it."""
+        """Return a tensor, and keep it for its next part."""
         if self._whole[0] != name:
             self._whole = name, self._weights.get(name, shape)
         return self._whole[1]

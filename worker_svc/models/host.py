@@ -1,4 +1,4 @@
-"""The torch decoder on the host, behind the runner's interface."""
+"""The torch decoder on the host, with the interface that the runner calls."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -24,18 +24,18 @@ from tetrad.worker_svc.models.layers import LayerReader
 
 
 class HostStep(NamedTuple):
-    """The metadata of each KV group, by its number: of those with attention, and of those with states."""
+    """The metadata of each KV group, by group number: pages for groups with attention, rows for groups with states."""
 
     pages: Mapping[int, PagedMetadata]
     states: Mapping[int, StateRows]
 
 
 class HostSteps:
-    """See MetadataBuilder.
+    """The MetadataBuilder of host steps.
 
     Args:
-        attention: of the groups that have any; None: none gathers pages.
-        state_groups: numbers of the others.
+        attention: builds the metadata of groups with attention; None: no group gathers pages.
+        state_groups: numbers of the groups with states.
     """
 
     def __init__(self, attention: TorchPagedAttention | None, state_groups: tuple[int, ...]) -> None:
@@ -51,11 +51,11 @@ class HostDecoder:
     """A decoder in float32 in host memory; see Model.
 
     Args:
-        config: its description.
-        parameters: its weights.
+        config: the model's description.
+        parameters: the model's weights.
         ranks, vocab_size: see Decoder.
-        is_alone: whether no other rank computes a part of the model; else it takes no embeddings in place of token ids.
-        taps: see hidden states between layers.
+        is_alone: whether this rank computes the whole model; otherwise, embeddings cannot replace token ids.
+        taps: reads hidden states between layers.
         among: see HostMixes.
 
     Attributes:
@@ -96,12 +96,12 @@ class HostDecoder:
 
 
 class HostStage:
-    """A stage of a pipeline behind the first one, in float32 in host memory; see StageModel.
+    """A stage of a pipeline after the first one, in float32 in host memory; see StageModel.
 
     Args:
-        config: of the stage.
-        parameters: its weights.
-        ranks: that have a part of each layer; None: this one has all.
+        config: the description of the stage.
+        parameters: the stage's weights.
+        ranks: the ranks that share each layer; None: this rank has whole layers.
     """
 
     def __init__(self, config: ModelConfig, parameters: Parameters, *, ranks: Collectives | None = None) -> None:
@@ -123,7 +123,7 @@ class HostStage:
 
 
 def host_attention(config: ModelConfig) -> tuple[TorchPagedAttention, HostSteps]:
-    """Return the attention of a model's layers, and what prepares its steps: groups without a layer here have none."""
+    """Return the attention of a model's layers, and the builder of step metadata, for groups with layers on this rank."""
     groups = [(number, group) for number, group in enumerate(groups_of(config)) if group.layers]
     attention = TorchPagedAttention(
         num_heads=config.num_heads,

@@ -14,15 +14,15 @@ class ModelSizes(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Numbers of tokens are below it."""
+        """The vocabulary size; token ids are below it."""
 
     @property
     def max_position_embeddings(self) -> int:
-        """Tokens of the longest sequence."""
+        """The number of tokens in the longest sequence."""
 
 
 class Model(Protocol[M]):
-    """A loaded decoder; stateless between steps, run by the compute thread. `M` is what attention prepares for a step."""
+    """A loaded decoder. It keeps no state between steps, and runs on the compute thread. `M`: type of attention's metadata."""
 
     @property
     def config(self) -> ModelSizes:
@@ -38,7 +38,7 @@ class Model(Protocol[M]):
 
     @property
     def embedding_size(self) -> int:
-        """Values of an embedding that may be given in place of a token id; 0: none may."""
+        """The size of embeddings that may replace token ids; 0: not supported."""
 
     def forward(
         self,
@@ -48,20 +48,20 @@ class Model(Protocol[M]):
         metadata: M,
         given: GivenRows | None = None,
     ) -> torch.Tensor:
-        """Return the last layer's hidden states [T, hidden] of tokens [T], some `given` as embeddings; writes the caches."""
+        """Return the last layer's hidden states [T, hidden] of tokens [T], some `given` as embeddings; write the caches."""
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return hidden states [N, hidden] behind the last norm, which pooling reads; valid until the next call."""
+        """Return hidden states [N, hidden] after the last norm, for pooling; valid until the next call."""
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return [N, vocab_size] float32 for hidden states [N, hidden]."""
+        """Return the logits [N, vocab_size] float32 of hidden states [N, hidden]."""
 
     def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
-        """Return the id [N] of each row's largest logit, and that [N]: the lowest of equals; if there is a NaN, the first."""
+        """Return the ids [N] and values [N] of the largest logits; among equal ones the lowest id, with NaNs the first NaN."""
 
 
 class StageModel(Protocol[M]):
-    """A stage of a pipeline behind the first one: layers alone. As Model."""
+    """A stage of a pipeline after the first one, which has only layers; see Model."""
 
     @property
     def config(self) -> ModelSizes:
@@ -69,7 +69,7 @@ class StageModel(Protocol[M]):
 
     @property
     def hidden_size(self) -> int:
-        """Values of a hidden state."""
+        """The number of values in a hidden state."""
 
     @property
     def kv_cache_spec(self) -> KvCacheSpec:
@@ -87,4 +87,4 @@ class StageModel(Protocol[M]):
         caches: list[torch.Tensor],
         metadata: M,
     ) -> None:
-        """Add the layers' parts to the residual stream [T, hidden], in place, and write their keys and values."""
+        """Compute the layers on the residual stream [T, hidden], in place, and write their keys and values."""

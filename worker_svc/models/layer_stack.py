@@ -1,4 +1,4 @@
-"""Layer stack: the layers of a decoder, or of a stage of it, one after the other."""
+"""Layer stack: runs the layers of a decoder, or of one of its stages, in order."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -18,13 +18,13 @@ NO_STATES: Mapping[int, StateRows] = MappingProxyType({})
 
 
 class LayerStack(Generic[M]):
-    """Layers, stateless between steps.
+    """The layers of a decoder; they keep no state between steps.
 
     Args:
-        config: that describes them.
-        read: reads them.
-        device: of all tensors.
-        taps: see hidden states between layers.
+        config: the description of the layers.
+        read: reads the layers.
+        device: device of all tensors.
+        taps: reads hidden states between layers.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class LayerStack(Generic[M]):
         metadata: ByGroup[M],
         states: Mapping[int, StateRows] = NO_STATES,
     ) -> None:
-        """Add every layer's part to the residual stream [T, hidden], in place; writes the layers' caches."""
+        """Compute all layers on the residual stream [T, hidden], in place; write the layers' caches."""
         step = Step(positions, tuple(rotary.turns(positions) for rotary in self._rotaries), states)
         for index, layer in enumerate(self._layers):
             self._taps.see(index, hidden)

@@ -1,4 +1,4 @@
-"""Decoder layers: mixer and MLP with the norms around them, and the reader that makes them from a model's weights."""
+"""Decoder layers: mixer and MLP with their norms, and the reader that builds layers from a model's weights."""
 
 from collections.abc import Sequence
 from typing import Generic
@@ -19,19 +19,19 @@ from tetrad.worker_svc.models.mlp import MlpReader
 
 
 class DecoderLayer(Generic[M]):
-    """Mixer and MLP, each between its norms.
+    """A layer of a mixer and an MLP, each with its norms.
 
     Args:
-        mixer, mlp: what is added to the residual stream.
+        mixer, mlp: the two branches, whose outputs are added to the residual stream.
         before: norms of their inputs.
-        after: what is done to their outputs.
+        after: norms and multipliers of their outputs.
     """
 
     def __init__(self, mixer: Mixer[M], mlp: Mlp, before: tuple[Norm, Norm], after: tuple[Norm, Norm]) -> None:
         self._mixer, self._mlp, self._before, self._after = mixer, mlp, before, after
 
     def add_to(self, hidden: torch.Tensor, caches: Sequence[torch.Tensor], step: Step, metadata: ByGroup[M]) -> None:
-        """Add this layer's part to the residual stream [T, hidden], in place; writes the layer's caches."""
+        """Compute this layer on the residual stream [T, hidden], in place; write the layer's caches."""
         hidden.add_(self._mixed(hidden, caches, step, metadata))
         hidden.add_(self._computed(hidden))
 
@@ -43,7 +43,7 @@ class DecoderLayer(Generic[M]):
 
 
 class ParallelLayer(DecoderLayer[M]):
-    """Mixer and MLP read the same residual stream."""
+    """A layer whose mixer and MLP read the same residual stream."""
 
     def add_to(self, hidden: torch.Tensor, caches: Sequence[torch.Tensor], step: Step, metadata: ByGroup[M]) -> None:
         """See DecoderLayer."""
@@ -52,12 +52,12 @@ class ParallelLayer(DecoderLayer[M]):
 
 
 class MixerLayer(Generic[M]):
-    """A mixer alone.
+    """A layer with only a mixer.
 
     Args:
-        mixer: what is added to the residual stream.
-        before: norm of its input.
-        after: what is done to its output.
+        mixer: the mixer, whose output is added to the residual stream.
+        before: the norm of its input.
+        after: the norm and multiplier of its output.
     """
 
     def __init__(self, mixer: Mixer[M], before: Norm, after: Norm) -> None:
@@ -69,12 +69,12 @@ class MixerLayer(Generic[M]):
 
 
 class MlpLayer(Generic[M]):
-    """An MLP alone.
+    """A layer with only an MLP.
 
     Args:
-        mlp: what is added to the residual stream.
-        before: norm of its input.
-        after: what is done to its output.
+        mlp: the MLP, whose output is added to the residual stream.
+        before: the norm of its input.
+        after: the norm and multiplier of its output.
     """
 
     def __init__(self, mlp: Mlp, before: Norm, after: Norm) -> None:
@@ -92,14 +92,14 @@ class MlpLayer(Generic[M]):
 
 
 class LayerReader(Generic[M]):
-    """Reads one layer's weights at a time, so that no more than a layer is held twice while packing.
+    """Reads one layer's weights at a time, so that packing needs memory for at most one layer twice.
 
     Args:
-        config: of the model.
-        parameters: its weights.
-        attention: makes the attention of each layer.
-        mix_of: makes what computes the experts of a layer.
-        ranks: that have a part of each layer; None: this one has all.
+        config: the model's description.
+        parameters: the model's weights.
+        attention: creates the attention of each layer.
+        mix_of: creates the Mix of a layer's experts.
+        ranks: the ranks that share each layer; None: this rank has whole layers.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Mixers: compute the part of a layer that combines a sequence's tokens over a cache: attention, a state, or both."""
+"""Mixers: the parts of layers that combine a sequence's tokens through a cache: attention, a state, or both."""
 
 from collections.abc import Sequence
 from typing import Generic, Protocol
@@ -24,15 +24,15 @@ class Mixer(Protocol[M_contra]):
     def __call__(
         self, x: torch.Tensor, caches: Sequence[torch.Tensor], step: Step, metadata: ByGroup[M_contra]
     ) -> torch.Tensor:
-        """Return [T, hidden] for x [T, hidden]; `caches` and `metadata` are those of all layers and groups."""
+        """Return the output [T, hidden] for x [T, hidden]; `caches` and `metadata` are those of all layers and groups."""
 
 
 class AttentionMixer(Generic[M]):
-    """Attention over one of the caches; see Mixer.
+    """Attention with one of the caches; see Mixer.
 
     Args:
-        attention: of the layer.
-        cache, group: numbers of its cache and of its KV group.
+        attention: the attention of the layer.
+        cache, group: numbers of the layer's cache and of its KV group.
     """
 
     def __init__(self, attention: Attention[M], cache: int, group: int) -> None:
@@ -44,7 +44,7 @@ class AttentionMixer(Generic[M]):
 
 
 class StateMixer(Generic[M]):
-    """A state layer over one of the caches; see Mixer.
+    """A state layer with one of the caches; see Mixer.
 
     Args:
         layer: the state layer.
@@ -66,7 +66,7 @@ class StateMixer(Generic[M]):
 
 
 class BothMixers(Generic[M]):
-    """Two mixers of one input, whose outputs are added; see Mixer."""
+    """Two mixers that read the same input; their outputs are added. See Mixer."""
 
     def __init__(self, first: Mixer[M], second: Mixer[M]) -> None:
         self._first, self._second = first, second
@@ -80,10 +80,10 @@ class MixerReader(Generic[M]):
     """Reads the mixer of one layer at a time.
 
     Args:
-        config: of the model.
-        parameters: its weights.
-        attention: makes the attention of each layer.
-        ranks: that have some of the heads each; None: this one has all. States are whole on every rank.
+        config: the model's description.
+        parameters: the model's weights.
+        attention: creates the attention of each layer.
+        ranks: the ranks that share the heads; None: this rank has all heads. States are whole on every rank.
     """
 
     def __init__(

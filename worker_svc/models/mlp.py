@@ -12,9 +12,9 @@ class MlpReader:
     """Reads one layer's MLP at a time.
 
     Args:
-        config: of the model.
-        parameters: its weights.
-        mix_of: makes what computes the experts of a layer.
+        config: the model's description.
+        parameters: the model's weights.
+        mix_of: creates the Mix of a layer's experts.
     """
 
     def __init__(self, config: ModelConfig, parameters: Parameters, mix_of: MixOf) -> None:

@@ -1,7 +1,7 @@
-"""MTP head in torch on the host: the layer behind a model's last one that predicts further tokens (DeepSeek V3, GLM-4.5).
+"""MTP head in torch on the host: the layer after a model's last one that predicts further tokens (DeepSeek V3, GLM-4.5).
 
-Loaded by devices/draft_heads.py. One product joins a token's embedding and the hidden state in front of it, both normed; a
-layer like the model's own follows. Where the head drafts further tokens, its own hidden state stands in place of the model's.
+Loaded by devices/draft_heads.py. One product joins a token's embedding and the hidden state before the token, both normed; a
+layer like the model's own follows. When the head drafts further tokens, its own hidden state replaces the model's.
 """
 
 import torch
@@ -17,14 +17,14 @@ from tetrad.worker_svc.models.layer_stack import LayerStack
 from tetrad.worker_svc.models.layers import LayerReader
 
 LAYER = "model.layers.0"
-"""What the parameters call the layer."""
+"""Name of the layer in the parameters."""
 
 
 class MtpHead:
-    """See DraftHead.
+    """An MTP head; see DraftHead.
 
     Args:
-        config: of the model, with this layer alone.
+        config: the model's description, with only this layer.
         parameters: the layer's weights, and those of the model's vocabulary.
     """
 
@@ -44,7 +44,7 @@ class MtpHead:
         self._output = parameters.output(heads[0] if heads else "lm_head", None if heads else table, vocab_size, hidden)
 
     def begin(self, states: torch.Tensor) -> torch.Tensor:
-        """Return the model's normed hidden states as they are."""
+        """Return the model's normed hidden states unchanged; see DraftHead."""
         return states
 
     def forward(
@@ -55,8 +55,8 @@ class MtpHead:
         caches: list[torch.Tensor],
         metadata: HostStep,
     ) -> torch.Tensor:
-        """Return the residual stream [T, hidden] behind the layer."""
-        embeddings = self._embed(token_ids).masked_fill_((positions == 0)[:, None], 0)  # as the heads were trained
+        """Return the residual stream [T, hidden] after the layer; see DraftHead."""
+        embeddings = self._embed(token_ids).masked_fill_((positions == 0)[:, None], 0)  # as in the training of MTP heads
         stream = self._join(torch.cat([self._token_norm(embeddings), self._hidden_norm(hidden)], 1))
         self._stack.add_to(stream, positions, caches, metadata.pages)
         return stream

@@ -1,4 +1,4 @@
-"""Packed prompts: puts prompts one after another into one tensor, without padding, and embeds them for encoders."""
+"""Packed prompts: concatenates prompts in one tensor, without padding, and embeds them for encoders."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from tetrad.worker_svc.model_facts.encoder import EncoderConfig
 from tetrad.worker_svc.models.encoder_weights import EncoderWeights
 
 Upload = Callable[[np.ndarray], torch.Tensor]
-"""Brings values to the device of an encoder, without waiting for it."""
+"""Function that copies values to the device of an encoder, without waiting for the device."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptGroup:
-    """Prompts that attention computes together.
+    """Prompts whose attention is computed together.
 
     Attributes:
-        tokens: [prompts, L], the indices of their tokens among all; behind a prompt's end stands its last token again.
+        tokens: [prompts, L], indices of their tokens among all tokens; after a prompt's end, its last token is repeated.
         lengths: [prompts], at most L.
     """
 
@@ -30,11 +30,11 @@ class PromptGroup:
 
 @dataclass(frozen=True, slots=True)
 class PackedPrompts:
-    """Prompts one after another.
+    """N concatenated prompts.
 
     Attributes:
         token_ids: [T].
-        lengths: [N], T in all; none is 0.
+        lengths: [N], with the sum T; none is 0.
         token_types: [T], 0 or 1.
     """
 
@@ -44,7 +44,7 @@ class PackedPrompts:
 
     @classmethod
     def of(cls, prompts: Sequence[Ints], boundaries: Sequence[int | None]) -> "PackedPrompts":
-        """Return prompts packed; `boundaries` are the first tokens of type 1, None: all are of type 0."""
+        """Pack prompts; `boundaries` are the indices of the first tokens of type 1, None: all tokens are of type 0."""
         lengths = np.array([len(prompt) for prompt in prompts], np.int64)
         types = [
             (np.arange(len(prompt)) >= (len(prompt) if boundary is None else boundary)).astype(np.int64)
@@ -54,20 +54,20 @@ class PackedPrompts:
 
     @property
     def positions(self) -> Ints:
-        """Position of each token in its prompt, [T]."""
+        """The position of each token in its prompt, [T]."""
         return np.arange(len(self.token_ids)) - np.repeat(self.starts, self.lengths)
 
     @property
     def starts(self) -> Ints:
-        """First token of each prompt, [N]."""
+        """The index of each prompt's first token, [N]."""
         return np.cumsum(self.lengths) - self.lengths
 
     def groups_of_equal_length(self) -> list[PromptGroup]:
-        """Return the prompts of each length."""
+        """Return groups of prompts with the same length."""
         return [self._group(self.lengths == length, int(length)) for length in np.unique(self.lengths)]
 
     def groups_of_similar_length(self) -> list[PromptGroup]:
-        """Return few groups, for devices where each launch costs: one for each power of two, to which prompts are padded."""
+        """Return few groups of padded prompts, one for each power of two, for devices on which each launch takes time."""
         exponents = np.ceil(np.log2(self.lengths)).astype(np.int64)
         groups = (exponents == exponent for exponent in np.unique(exponents))
         return [self._group(which, int(self.lengths[which].max())) for which in groups]
@@ -79,24 +79,24 @@ class PackedPrompts:
 
 
 class PackedEncoder(Protocol):
-    """An encoder of packed prompts, whichever program runs it."""
+    """An encoder of packed prompts, of any implementation."""
 
     @property
     def vocab_size(self) -> int:
-        """Token ids are smaller."""
+        """The vocabulary size; token ids are below it."""
 
     def forward(self, prompts: PackedPrompts) -> torch.Tensor:
         """Return the last layer's hidden states [T, hidden_size]; valid until the next call."""
 
 
 SumRows = Callable[[Sequence[tuple[torch.Tensor, Ints]]], torch.Tensor]
-"""Tables [N, hidden] and a row of each for every token [T] -> the sums of the rows [T, hidden]."""
+"""Function (tables [N, hidden], each with the index of a row for every token [T]) -> sums of the rows [T, hidden]."""
 
 
 def rows_summed_by_numpy(parts: Sequence[tuple[torch.Tensor, Ints]]) -> torch.Tensor:
     """Sum on the calling thread; see SumRows.
 
-    Torch divides these few megabytes among its threads. On a busy machine they wait for each other for longer than they add.
+    Torch divides these few megabytes among its threads, which on a busy machine wait for each other longer than they compute.
     """
     (table, indices), *others = parts
     x = table.numpy().take(indices, 0)
@@ -106,7 +106,7 @@ def rows_summed_by_numpy(parts: Sequence[tuple[torch.Tensor, Ints]]) -> torch.Te
 
 
 def rows_summed_by_torch(upload: Upload, parts: Sequence[tuple[torch.Tensor, Ints]]) -> torch.Tensor:
-    """Sum on the device to which `upload` brings the indices; see SumRows."""
+    """Sum on the device to which `upload` copies the indices; see SumRows."""
     (table, indices), *others = parts
     x = table[upload(indices)]
     for table, indices in others:
@@ -115,12 +115,12 @@ def rows_summed_by_torch(upload: Upload, parts: Sequence[tuple[torch.Tensor, Int
 
 
 class Embeddings:
-    """Tables of words, positions and token types; what they give is not normed yet.
+    """The tables of words, positions and token types; their sum is not normed yet.
 
     Args:
-        config: sizes.
-        weights: of the encoder.
-        sum_rows: adds up rows of the tables.
+        config: the sizes of the encoder.
+        weights: the encoder's tensors.
+        sum_rows: sums rows of the tables.
     """
 
     def __init__(self, config: EncoderConfig, weights: EncoderWeights, sum_rows: SumRows = rows_summed_by_numpy) -> None:

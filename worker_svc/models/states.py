@@ -13,11 +13,11 @@ from tetrad.worker_svc.model_facts.states import GatedDeltaRule, Mamba2, ShortCo
 
 
 class StateReader:
-    """Reads one layer's at a time.
+    """Reads one state layer at a time.
 
     Args:
-        config: of the model.
-        parameters: its weights.
+        config: the model's description.
+        parameters: the model's weights.
     """
 
     def __init__(self, config: ModelConfig, parameters: Parameters) -> None:
@@ -78,7 +78,7 @@ class StateReader:
 
 
 class GroupedNorm:
-    """RMSNorm of each group of the outputs by itself.
+    """An RMSNorm of each group of outputs separately.
 
     Args:
         weight: [groups, D].

@@ -1,1 +1,1 @@
-"""The CPU's own kernels: C++, compiled for the machine's vectors, and the Python that composes a model from them."""
+"""Native CPU kernels: C++ code compiled for the machine's vector instructions, and Python code that builds models from them."""

@@ -1,4 +1,4 @@
-"""BranchWriter: writes the start and end of a layer's branches: the norm of the residual stream, and the addition to it."""
+"""BranchWriter: writes the start and the end of a layer's branches: the norm of the residual stream, and the addition to it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ class LayerBuffers:
 
     Attributes:
         hidden: the residual stream.
-        normed: input of attention.
+        normed: the input of attention.
         heads: queries, keys and values.
-        attended: output of attention before its last product.
-        mlp_input: `normed`, unless attention and MLP read the same residual stream through two norms.
-        gated: input of the MLP's last product.
-        branch: output of attention or MLP, where it is summed over ranks or normed before it is added to the residual stream.
+        attended: the output of attention before its last product.
+        mlp_input: the MLP's input: `normed`, unless attention and MLP read the same residual stream through two norms.
+        gated: the input of the MLP's last product.
+        branch: the output of attention or MLP if it is summed over ranks, or normed, before its addition; otherwise `hidden`.
     """
 
     hidden: int
@@ -35,7 +35,7 @@ class LayerBuffers:
 
     @classmethod
     def of(cls, config: ModelConfig, program: ProgramBuilder, *, is_summed: bool = False) -> "LayerBuffers":
-        """Make the buffers for a model, or for a part of its layers whose outputs are summed over ranks."""
+        """Create the buffers of a model; `is_summed`: the layers' outputs are summed over ranks."""
         hidden, normed = program.buffer(config.hidden_size), program.buffer(config.hidden_size)
         has_two_inputs = config.is_parallel and not config.is_norm_shared
         return cls(
@@ -50,25 +50,25 @@ class LayerBuffers:
 
 
 class Input(NamedTuple):
-    """What a product reads: a buffer, and whether its rows have been quantized."""
+    """The input of a product: a buffer, and whether its rows have been quantized."""
 
     buffer: int
     is_quantized: bool = False
 
 
 class BranchWriter:
-    """Writes into one program.
+    """Writes the start and the end of branches into one program.
 
     Args:
-        config: of the model.
-        parameters: its weights.
-        program: to write into.
-        buffers: of the program.
-        sites: where adapters change its products.
-        is_summed: whether the layers are a part, and their outputs are summed over ranks.
+        config: the model's description.
+        parameters: the model's weights.
+        program: the program that is written.
+        buffers: the program's buffers.
+        sites: the places where adapters change products.
+        is_summed: whether each rank has a part of the layers, and outputs are summed over the ranks.
 
     Attributes:
-        adds_at_once: whether the last operation of a branch adds to the residual stream.
+        adds_at_once: whether a branch's last product adds directly to the residual stream.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class BranchWriter:
         self.adds_at_once = not config.has_norms_after and not is_summed
 
     def write_input(self, norm: str, target: int, matrices: Sequence[NativeMatrix]) -> Input:
-        """Write the norm of the residual stream, if the model has one there; return what `matrices` read."""
+        """Write the norm of the residual stream, if the model has a norm there; return the input of `matrices`."""
         if not self.config.has_norms_before:
             return Input(self.buffers.hidden)
         is_quantized = any(matrix.is_quantized for matrix in matrices)
@@ -119,7 +119,7 @@ class BranchWriter:
 
 
 def read_norm(config: ModelConfig, parameters: NativeParameters, name: str) -> NormWeights:
-    """Return a norm over hidden states, of the model's kind."""
+    """Return the weights of a norm over hidden states, of the model's kind."""
     is_centered, size = config.norm == "layer", config.hidden_size
     bias = parameters.bias((name, size)) if is_centered else None
     return NormWeights(parameters.vector(f"{name}.weight", size), config.norm_eps, bias, is_centered)

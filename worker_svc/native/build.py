@@ -1,7 +1,7 @@
-"""Build: compiles the kernels for every kind of machine, for images that carry no compiler.
+"""Build: compiles the kernels for every kind of machine, for images without a compiler.
 
 `python -m tetrad.worker_svc.native.build [--machine NAME] [--target NAME ...]` writes into the installed package, where
-library.py looks first. --machine aarch64 on another machine needs the cross compiler aarch64-linux-gnu-g++.
+library.py searches first. --machine aarch64 on another machine needs the cross compiler aarch64-linux-gnu-g++.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from tetrad.worker_svc.native.library import NoLibraryError, compile_library, pr
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compile and name the files, a line each; return the exit status."""
+    """Compile the libraries, print the path of each file on a line, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tetrad.worker_svc.native.build", description=__doc__)
     parser.add_argument("--machine", choices=("x86_64", "aarch64"), help="kind of processor; default: this machine's")
     parser.add_argument("--target", action="append", metavar="NAME", help="one of the machine's targets; default: all")

@@ -1,7 +1,7 @@
-"""The decoder over the native kernels: the computation of models/decoder.py as one program.
+"""Native decoder: runs the computation of models/decoder.py with the native kernels, as one program.
 
-Its code follows the forward pass. Weights can stay quantized as in their file. Float32 results are equal to the last bit, alone
-or beside other requests in a step.
+The code follows the forward pass. Weights can stay quantized as in their file. Float32 results of a request are bit for bit the
+same, alone or together with other requests in a step.
 """
 
 from functools import partial
@@ -26,7 +26,7 @@ from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import NativeMatrix
 
 MAX_HEAD_DIM = 256
-"""As kv_pages.h has it."""
+"""Largest size of a head; the same value as in kv_pages.h."""
 TRAITS = frozenset(
     {
         Trait.ACTIVATION,
@@ -52,7 +52,7 @@ TRAITS = frozenset(
 
 
 class _Head(NamedTuple):
-    """The program after the last layer, and the buffers that it reads and fills."""
+    """A program that runs after the last layer, its input buffer and its output buffer."""
 
     program: Program
     hidden: int
@@ -60,19 +60,19 @@ class _Head(NamedTuple):
 
 
 class NativeDecoder:
-    """A decoder with no other traits than TRAITS; see models.interface.Model.
+    """A decoder that has no traits except TRAITS; see models.interface.Model.
 
     Args:
-        config: of the model.
-        weights: for norms, biases and tables.
-        matrices: for everything else.
-        team: that runs it.
+        config: the model's description.
+        weights: loads norms, biases and tables.
+        matrices: loads matrices.
+        team: the threads that run the program.
         kv_cache_dtype: float32, float16 or int8, which is Q8_0: 8 bits, and a scale for 32 dimensions.
-        loras: the adapters that may change its products.
-        share: how much of the model `config` describes; of a part, outputs are those of its rows of the vocabulary.
+        loras: the adapters that may change products.
+        share: the part of the model that `config` describes; a part's outputs are those of its rows of the vocabulary.
 
     Attributes:
-        expert_tokens: of each layer with experts, [experts]: tokens that each has computed.
+        expert_tokens: for each layer with experts, [experts]: number of tokens that each expert has computed.
     """
 
     def __init__(
@@ -97,23 +97,24 @@ class NativeDecoder:
         norm, bias = read_norm(config, parameters, "model.norm"), parameters.bias(("lm_head", config.vocab_size))
         write_head = partial(self._write_head, team, norm, matrix, bias)
         self._logits = write_head("logits", Epilogue.STORE, config.vocab_size)
-        # Scaling and capping round, which may make two logits equal. Then the largest product is not the first largest logit.
+        # Scaling and capping round, so two different products may become equal logits. Then the largest product may not be the
+        # first of the largest logits.
         changes_logits = Trait.LOGITS in traits_of(config)
         self._argmax = None if changes_logits else write_head("argmax", Epilogue.TOP, 2 * matrix.num_spans)
         self._normed = self._write_norm(team, norm)
         self.weights_size_bytes = parameters.size_bytes
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return hidden states [N, hidden] behind the last norm; valid until the next call."""
+        """Return hidden states [N, hidden] after the last norm; the result is valid until the next call."""
         return _run_head(self._normed, hidden).result(self._normed.output, len(hidden))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return [N, vocab_size] float32; valid, and free to be written, until the next call."""
+        """Return the logits [N, vocab_size] float32; valid until the next call, and the caller may change them."""
         logits = _run_head(self._logits, hidden, self._loras.selected).result(self._logits.output, len(hidden))
         return scaled_and_capped(logits, self.config)
 
     def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
-        """Return the ids [N] of the largest logits, and those [N], without storing the others where a product gives logits."""
+        """Return the token ids [N] of the largest logits, and these logits [N]; stores no other logits if possible."""
         if self._argmax is None:
             return argmax(self.logits(hidden))
         return _run_head(self._argmax, hidden, self._loras.selected).top(self._argmax.output, len(hidden))
@@ -148,10 +149,10 @@ def _run_head(head: _Head, hidden: torch.Tensor, adapters: Adapters | None = Non
 
 
 class NativeStage:
-    """A stage of a pipeline behind the first one; see models.interface.StageModel.
+    """A stage of a pipeline after the first one; see models.interface.StageModel.
 
     Args:
-        config: of the stage.
+        config: the description of the stage.
         weights, matrices, team, kv_cache_dtype, loras, share: see NativeDecoder.
     """
 

@@ -1,8 +1,8 @@
-"""The encoder over the native kernels: the computation of models/encoder.py as one program over packed prompts.
+"""Native encoder: runs the computation of models/encoder.py with the native kernels, as one program over packed prompts.
 
-Products run on tiles of bfloat16 pairs where the processor has them (src/matmul_split.h). Elsewhere they run in fixed point if
-that is precise enough and the processor has instructions for it (src/matmul_fixed.h), else in float32. Results do not depend on
-what else is in a step, to the last bit.
+Products use tiles of bfloat16 pairs if the processor has such instructions (src/matmul_split.h). Otherwise they run in fixed
+point if that is precise enough and the processor has instructions for it (src/matmul_fixed.h), or in float32. A prompt's
+results are bit for bit the same, alone or together with other prompts in a step.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,13 +25,14 @@ from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import NativeMatrix, pack_fixed, pack_float, pack_split
 
 _TOKENS_AT_ONCE = 512
-"""Of whole prompts: their buffers stay in the caches, which saves 3 % of a step of 2,048 tokens."""
+"""Number of tokens in a group of whole prompts that run at once: their buffers fit the processor's caches, which saves 3 % of a
+step of 2,048 tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Buffers:
     hidden: int
-    normed: int  # only where norms come first
+    normed: int  # used only if norms precede the branches
     heads: int  # q, k, v
     attended: int
     inner: int
@@ -41,10 +42,10 @@ class NativeEncoder:
     """A loaded encoder; see PackedEncoder.
 
     Args:
-        config: its facts.
-        weights: its tensors, each read once.
-        team: that runs it.
-        takes_fixed: products may run in fixed point.
+        config: the encoder's description.
+        weights: the encoder's tensors; each is read once.
+        team: the threads that run the program.
+        takes_fixed: whether products may run in fixed point.
     """
 
     def __init__(self, config: EncoderConfig, weights: EncoderWeights, team: Team, *, takes_fixed: bool = False) -> None:
@@ -65,7 +66,7 @@ class NativeEncoder:
         if config.norms_first:
             self._norm(program, weights.names.final_norm, self._hidden, self._hidden)
         self._program = program.build("encoder", self._heads())
-        del self._weights  # it holds the model's files open
+        del self._weights  # it keeps the model's files open
 
     def forward(self, prompts: PackedPrompts) -> torch.Tensor:
         """Return the last layer's hidden states [T, hidden_size]."""
@@ -144,14 +145,14 @@ class NativeEncoder:
 
 
 def _packing(team: Team, *, takes_fixed: bool) -> Callable[..., NativeMatrix]:
-    """Return how weights are kept, for the fastest products that the processor has."""
+    """Return the packing function for the fastest products that the processor supports."""
     if team.has_split_products:
         return pack_split
     return pack_fixed if takes_fixed and team.has_fixed_products else pack_float
 
 
 def _groups(lengths: Ints) -> Iterator[tuple[int, int]]:
-    """Yield (first, behind the last) of prompts of together some _TOKENS_AT_ONCE tokens."""
+    """Yield index ranges (first, end) of prompts with about _TOKENS_AT_ONCE tokens in total."""
     groups = np.cumsum(lengths) // _TOKENS_AT_ONCE
     edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(lengths)]
     yield from pairwise(edges)

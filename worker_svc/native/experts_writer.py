@@ -1,6 +1,6 @@
 """ExpertsWriter: writes the mixture of experts of a decoder layer into a native program.
 
-The router's products are of float32. An expert's matrices are multiplied with all its tokens of a step at once.
+The router's products are in float32. An expert's matrices are multiplied with all its tokens of a step at once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,12 +23,12 @@ class ExpertBuffers:
     """Numbers of the buffers that all layers with experts share.
 
     Attributes:
-        scores: of all experts.
-        gated: inputs of the experts' last products.
-        outputs: of the experts.
-        shared_gated, shared: input of the shared expert's last product, and its output.
-        shared_gate: the score of the shared expert.
-        shrunk: what adapters make of the inputs of the experts' products.
+        scores: the router's scores of all experts.
+        gated: the inputs of the experts' last products.
+        outputs: the outputs of the experts.
+        shared_gated, shared: the input and the output of the shared expert's last product.
+        shared_gate: the score of the shared expert's gate.
+        shrunk: the experts' inputs times the adapters' A.
     """
 
     scores: int
@@ -41,7 +41,7 @@ class ExpertBuffers:
 
     @classmethod
     def of(cls, config: ModelConfig, program: ProgramBuilder, sites: ProgramSites) -> "ExpertBuffers":
-        """Make the buffers for a model."""
+        """Create the buffers for a model."""
         kinds = {layer.experts for layer in config.layers if layer.experts}
         return cls(
             scores=program.buffer(max(each.num_experts for each in kinds)),
@@ -55,14 +55,14 @@ class ExpertBuffers:
 
 
 class ExpertsWriter:
-    """One layer's experts.
+    """Writes the experts of one layer.
 
     Args:
-        branches: of the program.
-        buffers: of the program.
-        prefix: of the layer's tensors.
-        experts: of the layer.
-        counts: [experts], to which the tokens of each are added.
+        branches: writes the branches of the program.
+        buffers: the program's buffers for experts.
+        prefix: prefix of the tensors' names.
+        experts: the description of the layer's experts.
+        counts: [experts], counters to which each run adds the number of tokens of each expert.
     """
 
     def __init__(self, branches: BranchWriter, buffers: ExpertBuffers, prefix: str, experts: Experts, counts: Ints) -> None:
@@ -76,16 +76,16 @@ class ExpertsWriter:
 
     @property
     def matrices(self) -> Sequence[NativeMatrix]:
-        """What reads the layer's input."""
+        """The matrices that read the layer's input."""
         return [self._inner[0], *(self._shared.matrices if self._shared else ())]
 
     def write(self, source: Input) -> None:
-        """Write the experts of an input, and add what they bring to the residual stream."""
+        """Write the experts' computation on an input, and the addition of their output to the residual stream."""
         branches, buffers, experts, prefix = self._branches, self._buffers, self._experts, self._prefix
         program, parameters, config = branches.program, branches.parameters, branches.config
         hidden, number = config.hidden_size, experts.num_experts
         router = parameters.plain(f"{prefix}.router", number, hidden)
-        # The buffer of scores may have more columns than this layer has experts; a product fills the first ones.
+        # The buffer of scores may have more columns than this layer has experts; the router's product fills the first ones.
         program.linear(router, parameters.bias((f"{prefix}.router", number)), source.buffer, buffers.scores)
         name = f"{prefix}.router_correction"
         correction = parameters.vector(name, number) if parameters.has(name) else None
@@ -116,7 +116,7 @@ class ExpertsWriter:
         branches.write_end(f"{prefix}.output_norm")
 
     def _write_shared(self, source: Input) -> Shared | None:
-        """Write what the shared expert makes of the layer's input, but for its last product."""
+        """Write the shared expert's computation on the layer's input, without its last product."""
         branches, buffers = self._branches, self._buffers
         if self._shared is None:
             return None
@@ -132,7 +132,7 @@ class ExpertsWriter:
             yield [f"{self._prefix}.experts.{expert}.{part}" for part in parts]
 
     def _load(self, parts: Sequence[str], rows: int, columns: int) -> list[NativeMatrix]:
-        """Return the matrices of all experts: one part, or two side by side."""
+        """Return the matrices of all experts, each of one part or of two paired parts."""
         parameters = self._branches.parameters
         if len(parts) == 1:
             loaded = [parameters.product(name, rows, columns) for [name] in self._names(parts)]

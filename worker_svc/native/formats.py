@@ -1,8 +1,10 @@
-"""Formats of packed weights, as src/matrix.h has them, and which one each of GGUF's types is packed into.
+"""Formats of packed weights, as in src/matrix.h, and the format into which each GGUF type is packed.
 
-4-bit types stay 4 bits, those of 5, 6 and 8 bits take 8. Those of fewer bits, and those whose values lie unevenly, take 4 bits:
-linear ones (Q2_K), or places in a table of 16 values. Scales that are products of two numbers in the file are multiplied out:
-to float32 where the file has 4 bits a weight or more, else to half precision, whose rounding is far below such weights' error.
+4-bit types stay 4 bits; types of 5, 6 and 8 bits take 8 bits. Types of fewer bits, and types with uneven values, take 4 bits:
+linear quanta (Q2_K), or indices into a table of 16 values. Scales that are products of two numbers in the file are multiplied
+at
+load: in float32 if the file has 4 bits per weight or more, otherwise in half precision, whose rounding is far smaller than the
+weights' error.
 """
 
 from collections.abc import Mapping
@@ -16,13 +18,13 @@ class Format:
     """The storage of a matrix's weights; weight = d * (quantum - zero) + m, or d * table[quantum].
 
     Attributes:
-        bits: 32 float32; 16 half precision or bfloat16; 4 or 8 quanta.
-        block: columns that share d and m.
-        scale_bytes: of d and of m: 2 half precision, 4 float32.
-        has_minimum: whether there is an m.
-        zero: see above.
-        is_bfloat: of 16 bits, bfloat16.
-        table: at most 16 values from -127 to 127; of 4 bits without m only.
+        bits: bits of a weight: 32 for float32, 16 for half precision or bfloat16, 4 or 8 for quanta.
+        block: number of columns that share d and m.
+        scale_bytes: size of d and of m: 2 for half precision, 4 for float32.
+        has_minimum: whether blocks have an m.
+        zero: the quantum of the value 0, see above.
+        is_bfloat: whether weights of 16 bits are bfloat16.
+        table: at most 16 values from -127 to 127; only for 4 bits without m.
     """
 
     bits: int
@@ -42,7 +44,7 @@ INT8 = Format(8, zero=128)
 
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 _E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
-"""Doubled, as GGUF's scales of it are halved."""
+"""Values of E2M1 times two; GGUF's scales for them are halved."""
 _THREE_BITS = tuple(range(-4, 4))
 _TERNARY = Format(4, zero=1)
 
@@ -53,7 +55,7 @@ def _signed(*values: int) -> tuple[int, ...]:
 
 _TWO_BITS = _signed(8, 25, 43)
 _ONE_BIT = _signed(1, 7, 9)
-"""Eighths: -1, 0 and 1, and an eighth more or less."""
+"""Values in eighths: -1, 0 and 1, each plus or minus one eighth."""
 
 BLOCK_FORMATS: Mapping[_Kind, Format] = {
     _Kind.Q4_0: Format(4, zero=8),
@@ -71,7 +73,7 @@ BLOCK_FORMATS: Mapping[_Kind, Format] = {
     _Kind.IQ4_XS: Format(4, scale_bytes=4, table=_IQ4),
     _Kind.MXFP4: Format(4, scale_bytes=4, table=_E2M1),
 }
-"""Types that src/gguf_blocks.h unpacks."""
+"""GGUF types that src/gguf_blocks.h unpacks, and their formats."""
 
 LATTICE_FORMATS: Mapping[_Kind, Format] = {
     _Kind.IQ1_S: Format(4, table=_ONE_BIT),
@@ -85,7 +87,7 @@ LATTICE_FORMATS: Mapping[_Kind, Format] = {
     _Kind.TQ2_0: _TERNARY,
     _Kind.NVFP4: Format(4, block=16, table=_E2M1),
 }
-"""Types that lattices.py unpacks, with the help of gguf."""
+"""GGUF types that lattices.py unpacks, with the gguf package, and their formats."""
 
 GGUF_FORMATS: Mapping[_Kind, Format] = {**BLOCK_FORMATS, **LATTICE_FORMATS}
-"""Types that run quantized."""
+"""GGUF types whose weights stay quantized, and their formats."""

@@ -13,10 +13,10 @@ _MOST_IN_HALVES = 60_000.0
 
 
 def pack_grouped(team: Team, matrix: GroupedMatrix, *, paired: bool = False) -> NativeMatrix:
-    """Return a matrix whose groups are multiples of 32 columns: 4 bits stay 4, fewer take 4, 8 take 8.
+    """Pack a matrix whose groups are multiples of 32 columns: weights of up to 4 bits take 4 bits, weights of 8 bits take 8.
 
-    Scales are in half precision if that loses nothing, else in float32. The values of a table are rounded to 8 bits unless they
-    are whole numbers, which have them.
+    Scales are in half precision if they are exact in it, otherwise in float32. The values of a table are rounded to 8 bits
+    unless they are whole numbers that fit 8 bits.
     """
     layout, scales, minima = _layout(matrix)
     repeats = matrix.group // _BLOCK
@@ -27,7 +27,7 @@ def pack_grouped(team: Team, matrix: GroupedMatrix, *, paired: bool = False) -> 
 
 
 def _layout(matrix: GroupedMatrix) -> tuple[Format, torch.Tensor, torch.Tensor | None]:
-    """Return the format, the scales and the minima."""
+    """Return the format of a matrix, its scales and its minima."""
     scales, zero = matrix.scales, _only_zero(matrix)
     if matrix.table is not None:
         step = _step(matrix.table)
@@ -52,7 +52,7 @@ def _step(table: torch.Tensor) -> torch.Tensor:
 
 
 def _only_zero(matrix: GroupedMatrix) -> int | None:
-    """Return the zero of all groups; None if they differ."""
+    """Return the common zero of all groups; None if they differ."""
     if not isinstance(matrix.zeros, torch.Tensor):
         return matrix.zeros
     first = int(matrix.zeros.flatten()[0])

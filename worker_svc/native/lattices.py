@@ -1,7 +1,8 @@
-"""Lattice types of GGUF: groups of 4 or 8 weights are places in large tables, with signs and scales beside them.
+"""Lattice types of GGUF: groups of 4 or 8 weights are stored as an index into a large table, with separate signs and scales.
 
-gguf has the tables and dequantizes them; every value is one of at most 16 steps of its block's scale. So the scales are read
-from the file, and the quanta follow from the values. For rare types: loading takes about a second for 10 million weights.
+The gguf package has the tables and dequantizes the weights; every value is one of at most 16 multiples of its block's scale. So
+this module reads the scales from the file, and computes the quanta from the values. These types are rare: loading takes about
+one second per 10 million weights.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,11 +19,11 @@ Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 Scales = npt.NDArray[np.floating]
 _AT_ONCE = 1 << 21
-"""Weights that are dequantized at once."""
+"""Number of weights that are dequantized at once."""
 
 
 def read_lattice(tensor: QuantizedTensor) -> tuple[Bytes, Floats]:
-    """Return quanta [rows, columns] and scales [rows, columns / block] of a tensor of one of LATTICE_FORMATS."""
+    """Return quanta [rows, columns] and scales [rows, columns / block] of a tensor with a type of LATTICE_FORMATS."""
     kind, (rows, columns) = _Kind(tensor.kind), tensor.shape
     layout = LATTICE_FORMATS[kind]
     quanta = np.empty((rows, columns), np.uint8)
@@ -39,14 +40,14 @@ def read_lattice(tensor: QuantizedTensor) -> tuple[Bytes, Floats]:
 
 def _quanta(values: Floats, scales: Floats, layout: Format) -> Bytes:
     wide = np.repeat(scales, layout.block, axis=1)
-    with np.errstate(all="ignore"):  # a scale of 0, or one that is not finite, has any quanta
+    with np.errstate(all="ignore"):  # with a scale that is 0 or not finite, quanta have no meaning
         steps = np.nan_to_num(np.rint(values / wide), nan=0.0, posinf=0.0, neginf=0.0).clip(-127, 127).astype(np.int16)
     quanta: Bytes = _places(layout)[steps + 128]
     return quanta
 
 
 def _places(layout: Format) -> Bytes:
-    """Return which quantum stands for a step from -128 to 127."""
+    """Return a table of the quanta for the steps -128 to 127; the index is the step + 128."""
     values = layout.table or tuple(quantum - layout.zero for quantum in range(16))
     places = np.zeros(256, np.uint8)
     for place, value in enumerate(values):
@@ -72,7 +73,7 @@ def _iq1_s(blocks: Bytes) -> Scales:
 
 
 def _iq1_m(blocks: Bytes) -> Scales:
-    """The scale of 256 weights is in the highest bits of four words; each word has four scales of 3 bits."""
+    """Return IQ1_M's scales: the scale of 256 weights is in the highest bits of four words, with four 3-bit scales each."""
     words = np.ascontiguousarray(blocks[:, 48:56]).view(np.uint16)
     bits = (words[:, 0] >> 12) | (words[:, 1] >> 8 & 0x00F0) | (words[:, 2] >> 4 & 0x0F00) | (words[:, 3] & 0xF000)
     small = (words[:, :, None] >> np.array([0, 3, 6, 9], np.uint16) & 7).reshape(len(blocks), -1)
@@ -100,7 +101,7 @@ def _ternary_of(at: int) -> Callable[[Bytes], Scales]:
 
 
 def _nvfp4(blocks: Bytes) -> Scales:
-    """E4m3 without a sign, halved; its only number that is none counts as 0."""
+    """Return the scales of NVFP4: E4M3 without a sign, halved; its NaN counts as 0."""
     stored = blocks[:, :4]
     exponent, mantissa = (stored >> 3 & 15).astype(np.int32), (stored & 7).astype(np.float32)
     values = np.where(exponent == 0, mantissa * 2.0**-9, np.ldexp(1.0 + mantissa / 8, exponent - 7))

@@ -1,6 +1,6 @@
-"""Layer program: the layers of a decoder, or of a stage of it, over the native kernels.
+"""Layer program: runs the layers of a decoder, or of one of its stages, with the native kernels.
 
-Float32 results do not depend on what else is in a step, to the last bit.
+Float32 results of a request are bit for bit the same, alone or together with other requests in a step.
 """
 
 import numpy as np
@@ -26,16 +26,16 @@ from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import NativeMatrix
 
 _SCALED = 32
-"""Dimensions that share a scale, as kv_pages.h has it."""
+"""Number of dimensions that share a scale; the same value as in kv_pages.h."""
 _SCALE_BYTES = 2
 _KV_TYPES = {torch.float32: KvType.FLOAT32, torch.float16: KvType.FLOAT16, torch.int8: KvType.INT8}
 
 
 class NativePages:
-    """The MetadataBuilder of a program whose operations attend."""
+    """The MetadataBuilder of programs with attention operations."""
 
     def build_metadata(self, inputs: StepInputs, batch: Tables) -> Pages:
-        """Return where the step's sequences have their keys and values."""
+        """Return the places of the keys and values of the step's sequences."""
         num_positions = int((inputs.num_computed + inputs.num_scheduled).max())
         num_pages = -(-num_positions // batch.block_size)
         return Pages(
@@ -50,19 +50,19 @@ class NativePages:
 
 
 class LayerProgram:
-    """The layers, stateless between steps.
+    """The program of a decoder's layers; it keeps no state between steps.
 
     Args:
-        config: that describes them.
-        parameters: their weights.
-        team: that runs them.
+        config: the description of the layers.
+        parameters: the weights of the layers.
+        team: the threads that run the program.
         kv_cache_dtype: float32, float16 or int8, which is Q8_0: 8 bits, and a scale for 32 dimensions.
-        loras: the adapters that may change their products.
-        embedding: the program begins with its rows; None: with hidden states.
-        share: how much of each layer, and of the embeddings, it has.
+        loras: the adapters that may change products.
+        embedding: the table of embeddings that the program begins with; None: it begins with hidden states.
+        share: the part of each layer and of the embeddings that this rank has.
 
     Attributes:
-        expert_tokens: of each layer with experts, [experts]: tokens that each has computed.
+        expert_tokens: for each layer with experts, [experts]: number of tokens that each expert has computed.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class LayerProgram:
 
     @property
     def heads(self) -> Heads:
-        """The heads of attention, as programs know them."""
+        """The shape of attention, as a structure for programs."""
         config = self._config
         return Heads(
             num_heads=config.num_heads,
@@ -121,7 +121,7 @@ class LayerProgram:
         metadata: Pages,
         given: GivenRows | None = None,
     ) -> torch.Tensor:
-        """Return the residual stream [T, hidden] after the last layer, from token ids on; valid until the next step."""
+        """Compute token ids [T] up to the residual stream [T, hidden] after the last layer; valid until the next step."""
         embeddings = None if given is None else _addresses(given, len(token_ids))
         tokens = self._tokens(token_ids, positions, caches, metadata, embeddings)
         self._program.run(len(token_ids), tokens, metadata, adapters=self._loras.selected)
@@ -135,7 +135,7 @@ class LayerProgram:
         caches: list[torch.Tensor],
         metadata: Pages,
     ) -> None:
-        """Add the layers' parts to the residual stream [T, hidden], contiguous, in place."""
+        """Compute the layers on the residual stream [T, hidden], contiguous, in place."""
         tokens = self._tokens(token_ids, positions, caches, metadata)
         self._program.run(len(hidden), tokens, metadata, given={self._hidden: hidden}, adapters=self._loras.selected)
 
@@ -158,7 +158,7 @@ class LayerProgram:
             embedding,
             self._hidden,
             scale=config.embedding_multiplier,
-            positions=positions if self._share.shard.index == 0 else None,  # once in the sum
+            positions=positions if self._share.shard.index == 0 else None,  # added by one rank only, as ranks are summed
             site=site,
             first_id=self._share.first_id,
         )
@@ -167,7 +167,7 @@ class LayerProgram:
 
 
 def _addresses(given: GivenRows, num_tokens: int) -> npt.NDArray[np.uint64]:
-    """Return where the embedding of each token is that is given; 0: nowhere."""
+    """Return the addresses [T] of the given embeddings; 0 for a token without a given embedding."""
     found = np.zeros(num_tokens, np.uint64)
     assert given.values.flags.c_contiguous, "rows of embeddings follow each other"
     found[given.rows] = given.values.ctypes.data + np.arange(len(given.rows)) * given.values.strides[0]

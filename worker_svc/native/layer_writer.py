@@ -1,6 +1,6 @@
-"""LayerWriter: writes the layers of a decoder into a native program, as models/layers.py builds them in torch.
+"""LayerWriter: writes the layers of a decoder into a native program, like models/layers.py builds them in torch.
 
-Products that share their input and their format are fused. A product reads rows that the norm before it has quantized, or
+Products with the same input and the same format are fused. A product reads rows that the norm before it has quantized, or
 quantizes them itself.
 """
 
@@ -20,18 +20,18 @@ _HEAD_NORMS = {"head": HeadNorms.EACH_HEAD, "whole": HeadNorms.ALL_HEADS}
 
 
 class LayerWriter:
-    """Writes one layer at a time, so that no more than a layer is held twice while packing.
+    """Writes one layer at a time, so that packing needs memory for at most one layer twice.
 
     Args:
-        config: of the model.
-        parameters: its weights.
-        program: to write into.
-        buffers: of the program.
-        sites: where adapters change its products.
-        is_summed: whether the layers are a part, and their outputs are summed over ranks.
+        config: the model's description.
+        parameters: the model's weights.
+        program: the program that is written.
+        buffers: the program's buffers.
+        sites: the places where adapters change products.
+        is_summed: whether each rank has a part of the layers, and outputs are summed over the ranks.
 
     Attributes:
-        expert_tokens: of each layer with experts, [experts]: tokens that each has computed.
+        expert_tokens: for each layer with experts, [experts]: number of tokens that each expert has computed.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Native library: finds the compiled kernels, or compiles them, and loads them.
 
-One C++ translation unit (src/program.cpp), compiled in a few seconds for the widest vectors that this machine has, kept in the
-user's cache under a hash of everything that it was made from. Images that carry no compiler carry the libraries of all kinds of
-machines, `python -m tetrad.worker_svc.native.build`. Where there is neither a library nor a compiler, models run through torch.
-A library ends with a digest of itself: one that was cut short would take the process down when it is mapped.
+The kernels are one C++ translation unit (src/program.cpp), compiled in a few seconds for the widest vectors of this machine,
+and kept in the user's cache under a hash of sources and flags. Images without a compiler contain the libraries of all kinds of
+machines (`python -m tetrad.worker_svc.native.build`). Without a library and without a compiler, models run through torch. A
+library ends with its own digest, because loading a truncated library would crash the process.
 """
 
 import ctypes
@@ -43,13 +43,13 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A kind of machine.
+    """A kind of machine that the kernels are compiled for.
 
     Attributes:
         name: part of the library's file name.
-        flags: that choose its instructions.
-        needs: what /proc/cpuinfo must list.
-        compilers: the first one that is installed compiles for it.
+        flags: compiler flags that choose the instructions.
+        needs: processor features that /proc/cpuinfo must list.
+        compilers: names of compilers; the first installed one is used.
     """
 
     name: str
@@ -67,7 +67,7 @@ _X86_TARGETS = (
     Target("avx2", ("-march=x86-64-v3",), frozenset({"avx2", "fma", "f16c", "bmi2"})),
     Target("x86-64", ("-march=x86-64",)),
 )
-# asimddp: dot products of bytes, which Neoverse N1 (Graviton2), Apple M1, Cortex-A76 and newer ones have.
+# asimddp: dot products of bytes; Neoverse N1 (Graviton2), Apple M1, Cortex-A76 and newer processors have them.
 _ARM_TARGETS = (
     Target("armv8.2", ("-march=armv8.2-a+dotprod",), frozenset({"asimddp"})),
     Target("armv8", ("-march=armv8-a",)),
@@ -76,11 +76,11 @@ _CROSS_COMPILERS = {"aarch64": ("aarch64-linux-gnu-g++",)}
 
 
 class NoLibraryError(Exception):
-    """The kernels cannot be had here; the message says why in one line."""
+    """The kernels cannot be loaded or compiled on this machine; the message gives the reason in one line."""
 
 
 def targets(machine: str | None = None) -> Sequence[Target]:
-    """Return the targets of a kind of processor, by default this machine's, the best first."""
+    """Return the targets of a kind of processor (default: this machine's), the best first."""
     here = platform.machine()
     known = _targets_of(machine or here)
     if machine in (None, here):
@@ -104,7 +104,7 @@ def best_target() -> Target:
 
 @functools.cache
 def load_library(target: Target) -> ctypes.CDLL:
-    """Return the kernels for a kind of machine, compiled now if need be; NoLibraryError if that cannot be."""
+    """Return the kernels for a target, and compile them if necessary; raise NoLibraryError if that is impossible."""
     name = library_name(target)
     kept = (_try_open(directory / name) for directory in (_PREBUILT, _cache_dir()))
     library = next((found for found in kept if found is not None), None) or _open_new(target)
@@ -114,9 +114,9 @@ def load_library(target: Target) -> ctypes.CDLL:
 
 
 def compile_library(target: Target, directory: Path) -> Path:
-    """Compile the kernels into `directory` and return the file, which appears whole or not at all.
+    """Compile the kernels into `directory` and return the file, which is created atomically.
 
-    NoLibraryError if there is no compiler or it fails; OSError if the directory cannot be written.
+    Raises NoLibraryError if there is no compiler or it fails, OSError if the directory cannot be written.
     """
     compiler = _compiler_of(target)
     path = directory / library_name(target)
@@ -131,7 +131,7 @@ def compile_library(target: Target, directory: Path) -> Path:
 
 
 def library_name(target: Target) -> str:
-    """Return the file name of a target's library: another one whenever sources or flags change."""
+    """Return the file name of a target's library; the name changes whenever sources or flags change."""
     digest = hashlib.sha256(repr((_FLAGS, target.flags)).encode())
     for source in sorted(_SOURCES.iterdir()):
         digest.update(source.read_bytes())
@@ -139,29 +139,29 @@ def library_name(target: Target) -> str:
 
 
 def compile_ahead(on_compile: Callable[[Target], None]) -> None:
-    """Compile the kernels of this machine into the user's cache unless they are there: a worker then starts at once.
+    """Compile this machine's kernels into the user's cache unless they exist, so that a worker starts without compiling.
 
     Args:
-        on_compile: called before the compiler, if there is one, which then runs for some 20 s.
+        on_compile: called before the compiler starts, which runs for about 20 s; not called if nothing is compiled.
 
     Raises:
-        NoLibraryError: they cannot be compiled.
+        NoLibraryError: the kernels cannot be compiled.
         OSError: the cache cannot be written.
     """
     target = best_target()
     if not any((directory / library_name(target)).is_file() for directory in (_PREBUILT, _cache_dir())):
-        _compiler_of(target)  # or nothing is announced
+        _compiler_of(target)  # raises before on_compile announces a compilation
         on_compile(target)
         compile_library(target, _cache_dir())
 
 
 def prebuilt_dir() -> Path:
-    """Return where libraries lie that come with an installation."""
+    """Return the directory of the libraries that are part of an installation."""
     return _PREBUILT
 
 
 def _open_new(target: Target) -> ctypes.CDLL:
-    """Compile into the cache, or, where that cannot be used, for this process alone."""
+    """Compile the library into the cache, or for this process only if the cache is not usable, and open it."""
     directory = _cache_dir()
     log.info("native.compiling", target=target.name, directory=str(directory))
     try:
@@ -170,7 +170,7 @@ def _open_new(target: Target) -> ctypes.CDLL:
         consequence = "the kernels are compiled at each start"
         log.warning("native.cache_unusable", directory=str(directory), reason=str(error), consequence=consequence)
     try:
-        # A library that is mapped needs its file no more.
+        # A library that is mapped does not need its file any more.
         with tempfile.TemporaryDirectory() as scratch:
             return ctypes.CDLL(str(compile_library(target, Path(scratch))))
     except OSError as error:
@@ -192,7 +192,7 @@ def _try_open(path: Path) -> ctypes.CDLL | None:
 
 
 def _compiler_of(target: Target) -> str:
-    """Return the path of a target's compiler; NoLibraryError if none is installed."""
+    """Return the path of a target's compiler; raise NoLibraryError if none is installed."""
     found = next((path for name in target.compilers if (path := shutil.which(name))), None)
     if found is None:
         raise NoLibraryError(f"there is no C++ compiler ({', '.join(target.compilers)})")
@@ -217,7 +217,7 @@ def _cpu_flags() -> frozenset[str]:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return frozenset()
-    # x86 calls them flags, ARM features.
+    # The line is called "flags" on x86 and "Features" on ARM.
     return frozenset(next((line for line in lines if line.startswith(("flags", "Features"))), "").partition(":")[2].split())
 
 

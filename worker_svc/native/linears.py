@@ -1,6 +1,7 @@
 """Native linears: products of quantized experts for models that torch runs, each a native program of one operation.
 
-Activations are rounded to 8 bits as in native programs. Those of other matrices are not: states add up what rounding leaves.
+Inputs of experts are rounded to 8 bits as in native programs. Inputs of other matrices are not rounded, because states
+accumulate the errors of rounding.
 """
 
 from collections.abc import Sequence
@@ -20,17 +21,17 @@ from tetrad.worker_svc.native.weights import NativeMatrix
 
 _NO_HEADS = Heads(1, 1, 16, 1, 0)
 _EXPERTS = ".experts."
-"""In the names of the matrices that stay quantized: nearly all weights of a mixture."""
+"""Part of the names of the matrices that stay quantized; they are nearly all weights of a mixture of experts."""
 
 
 class NativeLinear:
-    """See Linear.
+    """A linear layer that runs as a native program; see Linear.
 
     Args:
-        team: that multiplies.
-        room: for quantized inputs.
-        matrix: of the weights.
-        bias: [out] or None.
+        team: the threads that run the program.
+        room: memory for quantized inputs.
+        matrix: the packed weights.
+        bias: [out], or None.
     """
 
     def __init__(self, team: Team, room: Room, matrix: NativeMatrix, bias: torch.Tensor | None) -> None:
@@ -39,23 +40,23 @@ class NativeLinear:
         self._program, self._room, self._num_outputs = builder.build("linear", _NO_HEADS), room, matrix.num_outputs
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [T, out_features]."""
+        """Return the product [T, out_features] of inputs [T, in_features]."""
         out = x.new_empty(len(x), self._num_outputs)
         self._program.run_on([x.contiguous(), out], self._room)
         return out
 
 
 class QuantizedParameters(HostParameters):
-    """Weights in host memory: experts that the files have quantized stay so, all other matrices are in float32.
+    """Weights in host memory: experts that are quantized in the files stay quantized, all other matrices are in float32.
 
     Args:
-        weights: of the model.
+        weights: loads the model's tensors.
         make_linear: packs matrices in float32.
-        team: that packs and multiplies the others.
+        team: the threads that pack and multiply the quantized matrices.
 
     Attributes:
-        size_bytes: of the matrices that stay quantized.
-        num_parameters: of these.
+        size_bytes: size of the matrices that stay quantized.
+        num_parameters: number of weights in these matrices.
     """
 
     def __init__(self, weights: WeightLoader, make_linear: LinearFactory, team: Team) -> None:

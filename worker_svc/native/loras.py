@@ -1,7 +1,8 @@
-"""Native LoRA: adapters packed as src/lora.h reads them, and which of them each row has.
+"""Native LoRA: adapters in the layout of src/lora.h, and the selection of an adapter for each row.
 
-A program's products are numbered sites; an adapter is one table with an entry for each site. A row names its table, so rows of
-many adapters and of the base model run in one pass, and a row's result does not depend on the others.
+The products of a program are numbered sites; an adapter is one table with an entry for each site. Each row has the address of
+its table, so rows with different adapters and rows of the base model run in one pass, and a row's result does not depend on the
+others.
 """
 
 import ctypes
@@ -21,24 +22,24 @@ from tetrad.worker_svc.native.program import Adapters
 from tetrad.worker_svc.native.program_builder import NO_SITE, Adapted, ProgramBuilder
 
 MAX_PARTS = 3
-"""Modules of a fused product: queries, keys, values."""
+"""Largest number of modules in a fused product: queries, keys, values."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """The modules of a site, and where the outputs of each begin."""
+    """A site: the names of its modules, and the index of each module's first output."""
 
     parts: Sequence[tuple[str, int]]
     is_table: bool = False
 
 
 class NativeLora:
-    """An adapter as the native kernels read it; see PackedLora.
+    """An adapter in the layout of the native kernels; see PackedLora.
 
     Args:
-        weights: as read.
-        products: sites of the model, in order.
-        lanes: floats of a vector.
+        weights: the adapter's matrices.
+        products: the sites of the model, in order.
+        lanes: number of floats in a vector of the kernels.
     """
 
     def __init__(self, weights: LoraWeights, products: Sequence[_Product], lanes: int) -> None:
@@ -47,7 +48,7 @@ class NativeLora:
         self._lanes = lanes
         self._table = (structures.LoraSite * len(products))(*(self._site(weights, product) for product in products))
         self.address = ctypes.addressof(self._table)
-        self.rank = max((site.rank for site in self._table), default=0)  # of a site
+        self.rank = max((site.rank for site in self._table), default=0)  # largest rank of a site
 
     def _site(self, weights: LoraWeights, product: _Product) -> structures.LoraSite:
         found = [(weights.pairs[name], first) for name, first in product.parts if name in weights.pairs]
@@ -78,7 +79,7 @@ class NativeLora:
 
 
 class NoNativeLoras:
-    """A program that no adapter changes."""
+    """The sites of a program without adapters; see NativeLoras."""
 
     shrunk_width = 1
     selected: Adapters | None = None
@@ -96,9 +97,9 @@ class NativeLoras:
     """The adapters of a native program; see ModelLoras.
 
     Args:
-        read: reads a directory, given the modules that may be changed.
-        lanes: floats of a vector of the kernels.
-        max_rank: of a module.
+        read: reads an adapter's directory; takes the modules that adapters may change.
+        lanes: number of floats in a vector of the kernels.
+        max_rank: largest rank of a module.
     """
 
     def __init__(self, read: LoraReader, lanes: int, max_rank: int) -> None:
@@ -110,12 +111,12 @@ class NativeLoras:
         self.selected: Adapters | None = None
 
     def add_product(self, parts: Sequence[tuple[str, int]], columns: int, *, is_paired: bool = False) -> int:
-        """Return the number of a product's site.
+        """Add a site for a product and return its number.
 
         Args:
-            parts: canonical names and numbers of outputs, side by side.
-            columns: inputs.
-            is_paired: it is a gate and what it multiplies.
+            parts: canonical names and numbers of outputs of the modules, whose outputs are side by side.
+            columns: number of inputs.
+            is_paired: whether the product is a paired matrix: a gate, and the values that it multiplies.
         """
         firsts, first = [], 0
         for name, size in parts:
@@ -126,7 +127,7 @@ class NativeLoras:
         return len(self._products) - 1
 
     def add_table(self, name: str, rows: int, columns: int) -> int:
-        """Return the number of the site of a table of embeddings [rows, columns]."""
+        """Add a site for a table of embeddings [rows, columns] and return its number."""
         self.sites[name] = LoraSite(rows, columns, is_table=True)
         self._products.append(_Product([(name, 0)], is_table=True))
         return len(self._products) - 1
@@ -170,25 +171,25 @@ class ProgramSites:
     """The sites of one program, which share a buffer.
 
     Args:
-        loras: number the sites.
-        program: to be written.
+        loras: assigns the numbers of sites.
+        program: the program that is written.
     """
 
     def __init__(self, loras: NativeLoras | NoNativeLoras, program: ProgramBuilder) -> None:
         self._loras, self._shrunk = loras, program.buffer(loras.shrunk_width)
 
     def buffer_of_pairs(self, program: ProgramBuilder, num_chosen: int) -> int:
-        """Return a new buffer for products of experts: of each token one row for every expert that it may choose."""
+        """Return the number of a new buffer for products of experts: each token has one row per chosen expert."""
         return program.buffer(num_chosen * self._loras.shrunk_width)
 
     def add_experts(
         self, parts: Sequence[Sequence[tuple[str, int]]], columns: int, shrunk: int, *, is_paired: bool = False
     ) -> Adapted:
-        """Return where adapters change products of experts: the first one's site, behind which the others' are.
+        """Add sites for the products of experts and return the first one; the sites of the other experts follow it.
 
         Args:
-            parts: of each expert, see NativeLoras.add_product.
-            columns: inputs.
+            parts: the modules of each expert, see NativeLoras.add_product.
+            columns: number of inputs.
             shrunk: see buffer_of_pairs.
             is_paired: see NativeLoras.add_product.
         """
@@ -196,12 +197,12 @@ class ProgramSites:
         return Adapted(sites[0], shrunk)
 
     def add(self, parts: Sequence[tuple[str, int]], columns: int, *, is_paired: bool = False) -> Adapted:
-        """Return where adapters change a product; see NativeLoras.add_product."""
+        """Add a site for a product and return it with the shared buffer; see NativeLoras.add_product."""
         return Adapted(self._loras.add_product(parts, columns, is_paired=is_paired), self._shrunk)
 
 
 def _blocks(b: torch.Tensor, lanes: int) -> torch.Tensor:
-    """Return b [outputs, rank] as [blocks, rank, lanes], outputs filled up with zeros."""
+    """Return b [outputs, rank] as [blocks, rank, lanes]; outputs are padded with zeros to whole blocks."""
     outputs, rank = b.shape
     padded = b.new_zeros(-(-outputs // lanes) * lanes, rank)
     padded[:outputs] = b

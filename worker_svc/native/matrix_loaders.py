@@ -1,4 +1,4 @@
-"""Matrix loaders: from a model's files to packed matrices, in the file's own floats or quanta, or in 8 bits."""
+"""Matrix loaders: read matrices from a model's files and pack them, in the files' floats or quanta, or in 8 bits."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,11 +17,11 @@ _PackFloats = Callable[..., NativeMatrix]
 
 
 class FloatMatrices:
-    """Everything is read in floats and packed in their type, or in 8 bits.
+    """A MatrixLoader that reads floats, and packs them in their type or in 8 bits.
 
     Args:
-        weights: of the model.
-        team: that packs.
+        weights: loads the model's tensors.
+        team: the threads that pack.
         pack: pack_float or pack_int8.
     """
 
@@ -39,11 +39,11 @@ class FloatMatrices:
 
 
 class StoredMatrices:
-    """What the files have quantized stays so; see MatrixLoader.
+    """A MatrixLoader that keeps quantized matrices quantized as in the files.
 
     Args:
-        weights: of the model.
-        team: that packs.
+        weights: loads the model's tensors.
+        team: the threads that pack.
     """
 
     def __init__(self, weights: WeightLoader, team: Team) -> None:
@@ -51,7 +51,7 @@ class StoredMatrices:
         self._floats = FloatMatrices(weights, team)
 
     def load(self, names: Sequence[tuple[str, int]], columns: int, *, paired: bool = False) -> list[NativeMatrix]:
-        """See MatrixLoader; a pair of different formats is read in float32 and quantized to 8 bits."""
+        """See MatrixLoader; a pair with different formats is read in float32 and quantized to 8 bits."""
         stored = [self._weights.get_quantized(name, (rows, columns), KINDS) for name, rows in names]
         known = [part for part in stored if part is not None]
         if not known:
@@ -75,18 +75,18 @@ class StoredMatrices:
 
 
 KINDS = frozenset(int(kind) for kind in GGUF_FORMATS)
-"""GGUF's numbers of the types whose quanta are kept."""
+"""GGUF's numbers of the types that stay quantized."""
 
 
 def pack_stored(team: Team, matrix: QuantizedMatrix, *, paired: bool = False) -> NativeMatrix:
-    """Return a matrix in the quanta that the files have."""
+    """Pack a quantized matrix with the quanta of the files."""
     if isinstance(matrix, GroupedMatrix):
         return pack_grouped(team, matrix, paired=paired)
     return pack_gguf(team, matrix, paired=paired)
 
 
 def join_stored(parts: Sequence[QuantizedMatrix]) -> QuantizedMatrix:
-    """Return matrices of one form below each other."""
+    """Concatenate the rows of matrices of the same form."""
     if len(parts) == 1:
         return parts[0]
     grouped = [part for part in parts if isinstance(part, GroupedMatrix)]

@@ -1,6 +1,7 @@
 """MlpWriter: writes the MLP of a decoder layer into a native program.
 
-The matrices that read the layer's input are loaded first: the norm before them quantizes its output if they are quantized.
+The matrices that read the layer's input are loaded before the norm is written, because the norm quantizes its output if the
+matrices are quantized.
 """
 
 from collections.abc import Sequence
@@ -22,11 +23,11 @@ class _Inner(NamedTuple):
 
 
 class MlpWriter:
-    """One layer's MLP.
+    """Writes the MLP of one layer.
 
     Args:
-        branches: of the program.
-        prefix: of the MLP's tensors.
+        branches: writes the branches of the program.
+        prefix: prefix of the names of the MLP's tensors.
         size: intermediate size.
     """
 
@@ -36,17 +37,17 @@ class MlpWriter:
 
     @property
     def matrices(self) -> Sequence[NativeMatrix]:
-        """What reads the layer's input."""
+        """The matrices that read the layer's input."""
         return [self._inner.matrix]
 
     def write(self, source: Input) -> None:
-        """Write the MLP of an input, and add what it brings to the residual stream."""
+        """Write the MLP's computation on an input, and the addition of its output to the residual stream."""
         gated = self._branches.buffers.gated
         self.write_inner(source, gated)
         self._branches.write_output(f"{self._prefix}.down_proj", f"{self._prefix}.output_norm", gated, self._size)
 
     def write_inner(self, source: Input, target: int) -> None:
-        """Write what goes down."""
+        """Write the first product and the activation: the input of the last product."""
         config, inner = self._branches.config, self._inner
         self._branches.program.linear(
             inner.matrix,
@@ -60,7 +61,7 @@ class MlpWriter:
         )
 
     def write_down(self, source: int, target: int) -> None:
-        """Write the last product by itself."""
+        """Write the last product, without an addition to the residual stream."""
         branches, name, hidden = self._branches, f"{self._prefix}.down_proj", self._branches.config.hidden_size
         matrix, bias = branches.parameters.product(name, hidden, self._size), branches.parameters.bias((name, hidden))
         branches.program.linear(matrix, bias, source, target, adapted=branches.sites.add([(name, hidden)], self._size))

@@ -1,4 +1,4 @@
-"""NativeParameters: the weights of a model as the native program reads them, and the bytes of its matrices."""
+"""NativeParameters: loads the weights of a model for a native program, and counts the bytes of its matrices."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,24 +10,24 @@ from tetrad.worker_svc.native.weights import NativeMatrix
 
 
 class MatrixLoader(Protocol):
-    """Packs matrices out of a model's files."""
+    """Reads and packs matrices from a model's files."""
 
     def load(self, names: Sequence[tuple[str, int]], columns: int, *, paired: bool = False) -> list[NativeMatrix]:
-        """Return the product of matrices [rows, columns] over one input: one matrix, or several if their formats differ."""
+        """Return matrices [rows, columns] that read the same input: one fused matrix, or several if their formats differ."""
 
     def load_plain(self, name: str, rows: int, columns: int) -> NativeMatrix:
-        """Return a matrix whose products take activations in float32."""
+        """Return a matrix that is never quantized; its products take activations in float32."""
 
 
 class NativeParameters:
     """Reads weights by canonical names (model_facts/tensor_names.py).
 
     Args:
-        weights: for norms, biases and tables.
-        matrices: for everything else.
+        weights: loads norms, biases and tables.
+        matrices: loads matrices.
 
     Attributes:
-        size_bytes: of the matrices read so far.
+        size_bytes: size of the matrices read so far.
     """
 
     def __init__(self, weights: WeightLoader, matrices: MatrixLoader) -> None:
@@ -35,19 +35,19 @@ class NativeParameters:
         self.size_bytes = 0
 
     def has(self, name: str) -> bool:
-        """Return whether there is a tensor of this whole name."""
+        """Return whether there is a tensor with this full name."""
         return self._weights.has(name)
 
     def vector(self, name: str, size: int) -> torch.Tensor:
-        """Return a tensor [size] in float32, under its whole name."""
+        """Return a tensor [size] in float32, by its full name."""
         return self._weights.get(name, (size,))
 
     def table(self, name: str, rows: int, columns: int) -> torch.Tensor:
-        """Return a tensor [rows, columns] in float32, under its whole name."""
+        """Return a tensor [rows, columns] in float32, by its full name."""
         return self._weights.get(name, (rows, columns))
 
     def products(self, *names: tuple[str, int], columns: int) -> list[NativeMatrix]:
-        """Return the product of several weights [rows, columns] over one input, by their prefixes; see MatrixLoader."""
+        """Return several weights [rows, columns] that read the same input, by their prefixes; see MatrixLoader.load."""
         return self._counted(self._matrices.load(_weights_of(names), columns))
 
     def product(self, name: str, rows: int, columns: int) -> NativeMatrix:
@@ -55,7 +55,7 @@ class NativeParameters:
         return self.products((name, rows), columns=columns)[0]
 
     def pair(self, first: str, second: str, rows: int, columns: int) -> NativeMatrix:
-        """Return two matrices [rows, columns] whose outputs are computed side by side, by their prefixes."""
+        """Return a paired matrix of two matrices [rows, columns], by their prefixes: a gate and the values it multiplies."""
         return self._counted(self._matrices.load(_weights_of(((first, rows), (second, rows))), columns, paired=True))[0]
 
     def plain(self, name: str, rows: int, columns: int) -> NativeMatrix:
@@ -63,7 +63,7 @@ class NativeParameters:
         return self._counted([self._matrices.load_plain(f"{name}.weight", rows, columns)])[0]
 
     def bias(self, *names: tuple[str, int]) -> torch.Tensor | None:
-        """Return the biases of fused products side by side, zeros where there is none; None if there is none at all."""
+        """Return the concatenated biases of fused products, with zeros for missing ones; None if all are missing."""
         if not any(self.has(f"{name}.bias") for name, _ in names):
             return None
         return torch.cat([self._bias(f"{name}.bias", size) for name, size in names])

@@ -1,4 +1,4 @@
-"""Program: a forward pass that program_builder.py has written, run every step by the C++ team."""
+"""Program: a forward pass built by program_builder.py, which the team of C++ threads runs in every step."""
 
 import ctypes
 import weakref
@@ -18,23 +18,23 @@ from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import aligned_zeros
 
 _SPLIT_ROWS = 32
-"""Rows that products of split matrices read at once, whether they count or not; as src/matmul_split.h has it."""
+"""Number of rows that products of split matrices read at once, padding included; the same value as in src/matmul_split.h."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The T tokens of a step. Without them a program may only have norms and products."""
+    """The T tokens of a step. A run without tokens can only have norms and products."""
 
     token_ids: npt.NDArray[np.int64]  # [T]
     positions: npt.NDArray[np.int64]  # [T]
-    turns: Sequence[torch.Tensor]  # tables [positions, R] float32: of each position, R / 2 cosines and as many sines
-    cache: torch.Tensor  # the first layer's pages; behind each of them are those of the other layers
-    embeddings: npt.NDArray[np.uint64] | None = None  # [T], addresses of what stands for rows of the table, 0: nothing
+    turns: Sequence[torch.Tensor]  # tables [positions, R] float32: for each position, R / 2 cosines and R / 2 sines
+    cache: torch.Tensor  # the first layer's pages; each is followed by the pages of the other layers
+    embeddings: npt.NDArray[np.uint64] | None = None  # [T], addresses of embeddings that replace the table's rows; 0: none
 
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """The adapters of the T rows of a run: addresses of their tables of sites, 0: none; the largest rank of a site."""
+    """The adapters of the T rows of a run: the address of each row's table of sites (0: none), and a site's largest rank."""
 
     tables: npt.NDArray[np.uint64]  # [T]
     rank: int
@@ -42,7 +42,7 @@ class Adapters:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """Where the R sequences of a step have their keys and values."""
+    """The places of the keys and values of a step's R sequences."""
 
     slots: npt.NDArray[np.int64]  # [G, T], page * block_size + offset; G KV groups
     tables: npt.NDArray[np.int32]  # [G, R, pages]
@@ -50,12 +50,12 @@ class Pages:
     num_computed: npt.NDArray[np.int64]  # [R]
     num_scheduled: npt.NDArray[np.int64]  # [R]
     block_size: int
-    num_positions: int  # of the longest sequence, this step's tokens included
+    num_positions: int  # length of the longest sequence, this step's tokens included
 
 
 @dataclass(frozen=True, slots=True)
 class PackedTokens:
-    """The tokens of R prompts that are computed whole, one after another, without a cache."""
+    """The tokens of R whole prompts, one after another, which are computed without a cache."""
 
     positions: npt.NDArray[np.int64]  # [T]
     first_tokens: npt.NDArray[np.int64]  # [R]
@@ -63,13 +63,13 @@ class PackedTokens:
 
 
 class Room:
-    """Memory for quantized inputs that several programs share; owned by the compute thread. It grows to the largest run."""
+    """Memory for quantized inputs that several programs share; owned by the compute thread. It grows to the largest use."""
 
     def __init__(self) -> None:
         self._bytes = np.empty(0, np.uint8)
 
     def of(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return at least so many bytes, whose contents may be anything."""
+        """Return memory of at least `size_bytes`, with undefined content."""
         if len(self._bytes) < size_bytes:
             self._bytes = aligned_zeros(size_bytes)
         return self._bytes
@@ -115,14 +115,14 @@ class Program:
         """Run all operations.
 
         Args:
-            num_tokens: T, rows of every buffer.
-            tokens, pages: of the step.
-            given: buffers that the caller brings, [T, width] float32 contiguous.
-            adapters: of the rows; None: the base model.
-            packed: prompts without a cache, in place of both.
+            num_tokens: T, the number of rows in every buffer.
+            tokens, pages: the step's tokens, and their places in the KV cache.
+            given: buffers that the caller provides, [T, width] float32 contiguous, by buffer number.
+            adapters: the adapters of the rows; None: the base model.
+            packed: prompts without a cache, instead of `tokens` and `pages`.
 
         Raises:
-            RuntimeError: a sum over ranks was not made.
+            RuntimeError: a sum over ranks failed.
         """
         if tokens is not None and pages is not None:
             self._fit(pages.block_size, tokens.cache.stride(0))
@@ -143,11 +143,11 @@ class Program:
         check(status)
 
     def run_on(self, buffers: Sequence[torch.Tensor], room: Room) -> None:
-        """Run all operations, norms and products, on buffers [T, width] float32 contiguous that the caller brings.
+        """Run all operations, norms and products, on buffers [T, width] float32 contiguous that the caller provides.
 
         Args:
-            buffers: all of the program.
-            room: for quantized inputs.
+            buffers: all buffers of the program.
+            room: memory for quantized inputs.
         """
         num_tokens = len(buffers[0])
         addresses = (ctypes.c_void_p * len(buffers))(*(buffer.data_ptr() for buffer in buffers))
@@ -158,13 +158,13 @@ class Program:
             )
 
     def result(self, buffer: int, num_tokens: int) -> torch.Tensor:
-        """Return a buffer [T, width]; valid until the next run."""
+        """Return a buffer [T, width]; its content is valid until the next run."""
         return torch.from_numpy(self._buffers[buffer][:num_tokens])
 
     def top(self, buffer: int, num_tokens: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Return the index [T] and the value [T] of the largest outputs of a product that ended in Epilogue.TOP.
+        """Return the indices [T] and values [T] of the largest outputs of a product with Epilogue.TOP.
 
-        The lowest of equal ones; if any is NaN, the first of those.
+        Among equal outputs, the one with the lowest index counts; among NaN, the first.
         """
         rows, num_spans = self._buffers[buffer][:num_tokens], self._widths[buffer] // 2
         spans, largest = argmax(torch.from_numpy(rows[:, :num_spans]))
@@ -172,7 +172,7 @@ class Program:
         return indices[np.arange(num_tokens), spans].astype(np.int64), largest
 
     def _span(self) -> AbstractContextManager[object]:
-        # Without a profiler, record_function would take a tenth of the time between two steps.
+        # record_function takes a tenth of the time between two steps, even without a profiler.
         is_profiled = profiler._is_profiler_enabled  # noqa: SLF001 - torch has it for such checks
         return profiler.record_function(self._name) if is_profiled else nullcontext()
 
@@ -193,7 +193,7 @@ class Program:
         operations = (Operation * len(self._operations))(*self._operations)
         self._handle = library.tetrad_program_new(operations, len(operations), widths.ctypes.data, len(widths), self._heads)
         self._finalizer = weakref.finalize(self, library.tetrad_program_delete, self._handle)
-        self._finalizer.atexit = False  # a step may be under way
+        self._finalizer.atexit = False  # a step may be running
 
     def _grow(self, num_tokens: int) -> None:
         if num_tokens <= self._room:
@@ -213,7 +213,7 @@ class Program:
 
 
 def _columns_of_a_token(operation: Operation) -> int:
-    """Return how many columns an operation with a matrix reads for each token."""
+    """Return the number of columns that an operation with a matrix reads for each token."""
     columns: int = operation.matrix.contents.columns
     return columns * operation.routing.contents.num_chosen if operation.is_by_place else columns
 
@@ -230,7 +230,7 @@ def _step(num_tokens: int, tokens: Tokens | None, pages: Pages | None) -> Step:
     if tokens is not None:
         step.token_ids = tokens.token_ids.ctypes.data
         step.positions = tokens.positions.ctypes.data
-        # The structure keeps the array alive.
+        # The structure holds a reference to the array.
         step.turns = (ctypes.c_void_p * len(tokens.turns))(*(table.data_ptr() for table in tokens.turns))
         step.cache = tokens.cache.data_ptr()
         if tokens.embeddings is not None:

@@ -1,7 +1,7 @@
 """ProgramBuilder: writes a forward pass as a list of operations over numbered buffers, once, when a model is loaded.
 
-A buffer is a matrix with one row for each token of the step; an operation reads one and writes one. Activations that go into a
-quantized matrix are quantized by the norm before it, or by the product itself.
+A buffer is a matrix with one row for each token of the step; an operation reads one buffer and writes one. The inputs of a
+quantized matrix are quantized by the norm before the product, or by the product itself.
 """
 
 import ctypes
@@ -36,7 +36,7 @@ class _Kind(IntEnum):
 
 
 class Epilogue(IntEnum):
-    """The use of a product: it is stored, added to the output, or stored behind an activation.
+    """The use of a product's result: STORE stores it, ADD adds it to the target.
 
     GATE is for a paired matrix and stores activation(gate) * up; ACTIVATE stores activation(product). TOP stores only the
     largest output of each of the matrix's S spans, and its index: target [T, 2 S], see Program.top.
@@ -50,19 +50,19 @@ class Epilogue(IntEnum):
 
 
 _ACTIVATIONS: Mapping[Activation, int] = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "relu2": 4}
-"""Numbers of rows.h."""
+"""Activations -> their numbers in rows.h."""
 ROUTERS: Mapping[str, int] = {"softmax": 0, "softmax_chosen": 1, "grouped_softmax": 2, "grouped_sigmoid": 3}
-"""Numbers of routing.h."""
+"""Routers -> their numbers in routing.h."""
 _NO_TURNS = -1
 _NO_BUFFER = -1
 
 
 NO_SITE = -1
-"""Of operations that no adapter changes."""
+"""Site number of operations that adapters do not change."""
 
 
 class Adapted(NamedTuple):
-    """Where adapters change a product: the number of its site, and the buffer for what they make of its input."""
+    """The place where adapters change a product: the number of its site, and the buffer for its input times the adapters' A."""
 
     site: int
     shrunk: int
@@ -73,16 +73,16 @@ NOT_ADAPTED = Adapted(NO_SITE, 0)
 
 @dataclass(frozen=True, slots=True)
 class LayerPages:
-    """Where a layer has its keys and values: which page of a block, by which group's tables, and how many keys a query sees."""
+    """The place of a layer's keys and values: index of its page in a block, KV group of its block tables, and its window."""
 
     place: int
     group: int = 0
-    window: int | None = None  # None: all
+    window: int | None = None  # number of keys that a query attends to; None: all
 
 
 @dataclass(frozen=True, slots=True)
 class QueryKeyNorms:
-    """RMS norms of queries and keys: weights [head_dim] for each head, or of all heads' dimensions together."""
+    """RMS norms of queries and keys: weights [head_dim] that all heads share, or weights of all heads' dimensions together."""
 
     kind: HeadNorms
     query: torch.Tensor
@@ -91,7 +91,7 @@ class QueryKeyNorms:
 
 
 class Shared(NamedTuple):
-    """Buffers of what a shared expert brings, and of the scores of its gate; None: it has none."""
+    """Buffers of a shared expert's outputs, and of the scores of its gate (None: no gate)."""
 
     outputs: int
     gate: int | None = None
@@ -99,7 +99,7 @@ class Shared(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NormWeights:
-    """RMSNorm, or LayerNorm if `is_centered`; a bias of None adds nothing."""
+    """The weights of an RMSNorm, or of a LayerNorm if `is_centered`; the bias may be None."""
 
     weight: torch.Tensor
     eps: float
@@ -111,15 +111,15 @@ class ProgramBuilder:
     """Writes a program, operation by operation.
 
     Args:
-        team: that will run it.
-        sums: over ranks, of which each has a part of the layers.
+        team: the threads that will run the program.
+        sums: the sums over ranks, if each rank has a part of the layers.
     """
 
     def __init__(self, team: Team, sums: ProgramSums = NoSums()) -> None:  # noqa: B008 - it has no state
         self._team, self._sums = team, sums
         self._operations: list[Operation] = []
         self._widths: list[int] = []
-        self._kept: list[object] = []  # what operations point at
+        self._kept: list[object] = []  # objects that operations point at
 
     def buffer(self, width: int) -> int:
         """Return the number of a new buffer with `width` columns."""
@@ -136,10 +136,10 @@ class ProgramBuilder:
         site: int = NO_SITE,
         first_id: int = 0,
     ) -> None:
-        """target = rows of the matrix by token id, times scale, plus rows of `positions` [P, columns] by position.
+        """Write target = rows of the matrix by token id, times scale, plus rows of `positions` [P, columns] by position.
 
-        Adapters change the rows by token id at `site`. The matrix begins with the row of `first_id`; rows that it has not are
-        zeros.
+        Adapters change the rows by token id at `site`. The first row of the matrix is that of token `first_id`; rows outside of
+        the matrix are zeros.
         """
         pointer = self._pointer(matrix)
         self._append(
@@ -155,7 +155,7 @@ class ProgramBuilder:
     def norm(
         self, weights: NormWeights, source: int, target: int, *, quantize: bool = False, added: float | None = None
     ) -> None:
-        """target = norm of source; quantized as well if a later product reads that.
+        """Write target = norm of source; `quantize`: also store quantized rows, for a product with a quantized matrix.
 
         With `added`, target += added * norm of source, and the source is overwritten.
         """
@@ -186,7 +186,7 @@ class ProgramBuilder:
         source_is_quantized: bool = False,
         adapted: Adapted = NOT_ADAPTED,
     ) -> None:
-        """Columns `column` .. of target = matrix times source, plus bias; `scale` is of what Epilogue.ADD adds."""
+        """Write target, from `column` on, = matrix times source, plus bias; Epilogue.ADD adds this times `scale`."""
         self._append(
             _Kind.LINEAR,
             source=source,
@@ -203,13 +203,13 @@ class ProgramBuilder:
         )
 
     def route(self, experts: Experts, correction: torch.Tensor | None, counts: Ints, scores: int) -> Routing:
-        """Choose each token's experts by its scores [T, experts], which are overwritten; return the choice.
+        """Write the choice of each token's experts by its scores [T, experts], which are overwritten; return the routing.
 
         Args:
-            experts: of the layer; not those whose router is "sigmoid_input".
-            correction: [experts], added to scores for the choice alone.
-            counts: [experts], to which the tokens of each expert are added.
-            scores: the buffer.
+            experts: the description of the layer's experts; the router "sigmoid_input" is not supported.
+            correction: [experts], added to the scores for the choice only, not for the weights.
+            counts: [experts], counters to which each run adds the number of tokens of each expert.
+            scores: the buffer of the scores.
         """
         self._kept.append(counts)
         routing = Routing(
@@ -241,19 +241,19 @@ class ProgramBuilder:
         is_by_place: bool = False,
         adapted: Adapted = NOT_ADAPTED,
     ) -> None:
-        """target [T * chosen, outputs], by place, = each expert's matrix times its tokens, plus its row of biases.
+        """Write target [T * chosen, outputs], by place, = each expert's matrix times its tokens, plus its row of biases.
 
         Args:
-            routing: the choice.
-            matrices: of all experts, of one shape; all quantized or none.
+            routing: the choice of experts.
+            matrices: the matrices of all experts, of one shape; either all or none are quantized.
             biases: [experts, rows].
-            source: a buffer with a row for each token; of one by place, a row for each pair of token and expert.
-            target: a buffer of at least as many values.
-            epilogue, activation: as of a product: STORE, GATE or ACTIVATE.
-            clamp: of gpt-oss's activation; 0: it is `activation`.
-            source_is_quantized: of a source by token.
+            source: a buffer with a row for each token; with `is_by_place`, a row for each pair of token and chosen expert.
+            target: a buffer with room for the outputs.
+            epilogue, activation: see `linear`; the epilogue is STORE, GATE or ACTIVATE.
+            clamp: the limit in gpt-oss's activation; 0: use `activation`.
+            source_is_quantized: whether the rows of a source by token have been quantized.
             is_by_place: see source.
-            adapted: where adapters change the first expert's product; the sites of the others are behind it.
+            adapted: the place where adapters change the first expert's product; the sites of the other experts follow.
         """
         assert len({(m.fields.rows, m.fields.columns, m.is_quantized) for m in matrices}) == 1, "experts differ"
         fields = (MatrixFields * len(matrices))(*(matrix.fields for matrix in matrices))
@@ -277,9 +277,9 @@ class ProgramBuilder:
     def mix(
         self, routing: Routing, source: int, target: int, *, shared: Shared | None = None, added: float | None = None
     ) -> None:
-        """target = the weighted sum of a token's rows of `source`, by place, plus what the shared expert brings.
+        """Write target = the weighted sum of a token's rows of `source`, by place, plus the shared expert's output.
 
-        With `added`, target += added * that.
+        With `added`, target += added * this sum.
         """
         gate = None if shared is None else shared.gate
         self._append(
@@ -294,7 +294,7 @@ class ProgramBuilder:
         )
 
     def sum(self, source: int, target: int, *, added: float | None = None) -> None:
-        """source = its sum over the ranks; with `added`, target += added * that, else the target is the source."""
+        """Write source = its sum over the ranks; with `added`, also target += added * this sum, otherwise target is source."""
         assert added is not None or target == source, "a sum is made in place"
         epilogue = Epilogue.STORE if added is None else Epilogue.ADD
         self._append(_Kind.SUM, source=source, target=target, epilogue=epilogue, scale=added or 0.0)
@@ -308,14 +308,14 @@ class ProgramBuilder:
         turns: int | None = 0,
         scaling: QueryScaling | None = None,
     ) -> None:
-        """Norm and rotate queries and keys [q | k | v] in place, and write keys and values into the layer's cache.
+        """Write norm and rotation of queries and keys [q | k | v] in place; store keys and values in the layer's cache.
 
         Args:
-            pages: of the layer.
-            heads: the buffer.
-            norms: None: there are none.
-            turns: index of the layer's table in Tokens.turns; None: its heads do not turn.
-            scaling: of queries, behind the turn.
+            pages: the place of the layer's keys and values.
+            heads: the buffer of queries, keys and values.
+            norms: the norms of queries and keys; None: no norms.
+            turns: index of the layer's rotary table in Tokens.turns; None: no rotary embeddings.
+            scaling: scaling of queries by position, after the rotation.
         """
         self._append(
             _Kind.ROTATE,
@@ -334,21 +334,21 @@ class ProgramBuilder:
         )
 
     def attend(self, pages: LayerPages, heads: int, target: int, *, sinks: torch.Tensor | None = None) -> None:
-        """target = attention of the queries to the layer's cache; `sinks` [num_heads] take weight from the keys."""
+        """Write target = attention of the queries to the layer's cache; `sinks` [num_heads] are extra scores in the softmax."""
         place, group, window = pages.place, pages.group, pages.window or 0
         first = self._floats(sinks)
         self._append(_Kind.ATTEND, layer=place, group=group, window=window, source=heads, target=target, first=first)
 
     def rotate_packed(self, turns: torch.Tensor, heads: int) -> None:
-        """Rotate queries and keys [q | k | v] of packed prompts in place, by turns [positions, R] of Rotary.cos_sin."""
+        """Write the rotation of packed prompts' queries and keys [q | k | v] in place, by Rotary.cos_sin [positions, R]."""
         self._append(_Kind.ROTATE_PACKED, source=heads, target=heads, first=self._floats(turns))
 
     def attend_packed(self, heads: int, target: int, *, window: int = 0) -> None:
-        """target = attention within each packed prompt, `window` tokens to both sides; 0: to all."""
+        """Write target = attention within each packed prompt, to `window` tokens on both sides; 0: to all tokens."""
         self._append(_Kind.ATTEND_PACKED, source=heads, target=target, window=window)
 
     def build(self, name: str, heads: Heads) -> Program:
-        """Return the program; its runs have this name in a profile."""
+        """Return the program; `name` is the name of its runs in a profile."""
         return Program(name, self._team, list(self._operations), list(self._widths), heads, list(self._kept), self._sums)
 
     def _append(self, kind: _Kind, **fields: object) -> None:

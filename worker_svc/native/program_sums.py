@@ -1,6 +1,6 @@
-"""Program sums: adds up the parts of a layer that the ranks of a native program have computed.
+"""Program sums: sums the parts of a layer that the ranks of a native program have computed.
 
-In memory that the ranks share, the kernels add. Otherwise the kernels call back into Python, and gloo adds.
+If the ranks share memory, the kernels compute the sums. Otherwise the kernels call back into Python, and gloo computes them.
 """
 
 import ctypes
@@ -17,18 +17,18 @@ from tetrad.worker_svc.native.shared_sums import SharedSums
 from tetrad.worker_svc.native.structures import AddUp, Step, SumStatus
 
 Check = Callable[[int], None]
-"""Raises the error of a run that returned a status; holds what the run needs until then."""
+"""Function that raises the error for a run's status, if any. It holds references to objects that the run needs."""
 
 
 class ProgramSums(Protocol):
     """The sums of a program's runs."""
 
     def begin(self, step: Step) -> Check:
-        """Write into a step how it adds up; the check is called behind its run."""
+        """Set the summing function of a step; return the check to call after the step's run."""
 
 
 class NoSums:
-    """Of a program that computes whole layers."""
+    """The ProgramSums of a program that computes whole layers."""
 
     def begin(self, step: Step) -> Check:  # noqa: ARG002 - of the protocol
         """See ProgramSums."""
@@ -36,10 +36,10 @@ class NoSums:
 
 
 class RankSums:
-    """Of a program with a part of each layer; see ProgramSums.
+    """The ProgramSums of a program with a part of each layer.
 
     Args:
-        ranks: all of them. A group that is rebuilt may add up in another way.
+        ranks: the sums of the group. A rebuilt group may compute them in another way.
     """
 
     def __init__(self, ranks: Collectives) -> None:
@@ -57,7 +57,7 @@ class RankSums:
 
 
 class _CalledSums:
-    """Sums in Python, for one run; on any thread."""
+    """Sums in Python, for one run; works on any thread."""
 
     def __init__(self, sums: Sums) -> None:
         self._sums, self._error = sums, Exception("a sum over ranks failed")
@@ -71,7 +71,7 @@ class _CalledSums:
     def _add_up(self, _: object, values: object, count: int) -> int:
         try:
             self._sums.sum_(torch.from_numpy(np.ctypeslib.as_array(values, (count,))))
-        except Exception as error:  # noqa: BLE001 - raised behind the run: it cannot pass through C
+        except Exception as error:  # noqa: BLE001 - raised after the run: it cannot pass through C
             self._error = error
             return SumStatus.FAILED
         return SumStatus.SUMMED
@@ -83,12 +83,12 @@ def _accept(_: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How much of a model's layers and vocabulary a program has.
+    """The part of a model's layers and vocabulary that a program has.
 
     Attributes:
-        shard: which part of how many.
-        vocab_size: of the whole model.
-        sums: over the parts.
+        shard: the index of the part, and the number of parts.
+        vocab_size: vocabulary size of the whole model.
+        sums: the sums over the parts.
     """
 
     shard: Shard
@@ -97,14 +97,14 @@ class Share:
 
     @property
     def is_whole(self) -> bool:
-        """Whether there are no other parts."""
+        """Whether the program has the whole model."""
         return self.shard.size == 1
 
     @property
     def first_id(self) -> int:
-        """The first token of the vocabulary's part."""
+        """The first token id of this part of the vocabulary."""
         return self.shard.bounds(self.vocab_size)[0]
 
 
 WHOLE = Share(Shard(0, 1), 0, NoSums())
-"""Of a program that has all."""
+"""The share of a program that has the whole model."""

@@ -1,4 +1,4 @@
-"""Native shard: the part of a decoder that one of several ranks has, with the first and the last layer."""
+"""Native shard: the part of a decoder on one of several ranks, from the embeddings to the output head."""
 
 from dataclasses import replace
 
@@ -8,12 +8,12 @@ from tetrad.worker_svc.native.decoder import NativeDecoder
 
 
 class NativeShard:
-    """See models.interface.Model; every rank must call the same methods in the same order.
+    """A shard of a decoder; see models.interface.Model. Every rank must call the same methods in the same order.
 
     Args:
-        part: this rank's, with its rows of the vocabulary.
-        vocab_size: of the whole model.
-        ranks: all of them.
+        part: this rank's part, with its rows of the vocabulary.
+        vocab_size: vocabulary size of the whole model.
+        ranks: sums over all ranks.
     """
 
     embedding_size = 0

@@ -1,7 +1,7 @@
-"""Shared sums: adds up the tensors of the ranks of one machine through memory that all have mapped; see src/shared_sums.h.
+"""Shared sums: sums tensors of ranks on the same machine, through shared memory; see src/shared_sums.h.
 
-The memory is a file without a name: the first rank makes it, and the others open it through /proc. Nothing is left of it when
-the last process ends, however that ends.
+The memory is an anonymous file: the first rank creates it, and the others open it through /proc. The system deletes it when the
+last process ends, even after a crash.
 """
 
 import contextlib
@@ -26,17 +26,17 @@ log = get_logger()
 
 
 class SharedSums:
-    """See Sums.
+    """Sums through shared memory; see Sums.
 
     Args:
         library: the native kernels.
-        file: descriptor of the memory, of this rank alone: closed with this object.
-        shard: this rank.
-        timeout_s: longest wait for another rank.
+        file: this rank's own descriptor of the memory; closed with this object.
+        shard: the place of this rank.
+        timeout_s: longest wait for another rank, in seconds.
 
     Attributes:
-        function: address of the kernel that adds up; its first argument is `place`.
-        place: of this rank in the memory.
+        function: address of the kernel that computes sums; its first argument is `place`.
+        place: this rank's place in the memory.
     """
 
     def __init__(self, library: ctypes.CDLL, file: int, shard: Shard, timeout_s: float) -> None:
@@ -47,14 +47,14 @@ class SharedSums:
         self.place = SumsPlace(memory=self._address, timeout_s=timeout_s, file=file, rank=shard.index, size=shard.size)
 
     def sum_(self, x: torch.Tensor) -> torch.Tensor:
-        """See Sums; of float32."""
+        """See Sums; only float32."""
         assert x.dtype == torch.float32, "ranks add up float32"
         x = x.contiguous()
         self.check(self._library.tetrad_sums_add(ctypes.byref(self.place), x.data_ptr(), x.numel()))
         return x
 
     def check(self, status: int) -> None:
-        """Raise the RuntimeError of a sum that was not made."""
+        """Raise RuntimeError if the status is that of a failed sum."""
         if status != SumStatus.SUMMED:
             what = "is lost" if status == SumStatus.RANK_LOST else f"did not answer within {self._timeout_s:g} s"
             raise RuntimeError(f"A rank {what}: its part of a sum did not come.")
@@ -68,7 +68,7 @@ class SharedSums:
 
 
 class SumsOfMachine:
-    """Opens the sums of a stage: shared memory where all of its ranks are on this machine, else gloo. See OpenSums.
+    """Opens the sums of a stage: shared memory if all its ranks are on this machine, otherwise gloo. See OpenSums.
 
     Args:
         library: the native kernels.
@@ -78,7 +78,7 @@ class SumsOfMachine:
         self._library = library
 
     def __call__(self, met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: float) -> Sums:
-        """See OpenSums; the ranks agree."""
+        """See OpenSums; all ranks choose the same kind of sums."""
         file = self._open(met, name, shard)
         shared = None if file is None else SharedSums(self._library, file, shard, timeout_s)
         num_open = torch.tensor([0.0 if shared is None else 1.0])
@@ -90,7 +90,7 @@ class SumsOfMachine:
         return shared
 
     def _open(self, met: Rendezvous, name: str, shard: Shard) -> int | None:
-        """Return this rank's file, locked; None: it cannot have it."""
+        """Return this rank's descriptor of the memory, locked; None if the memory is not available to it."""
         if shard.index == 0:
             token = secrets.token_bytes(_TOKEN_BYTES)
             file = self._make(shard.size, token)
@@ -115,9 +115,9 @@ class SumsOfMachine:
 
 
 def _attached(place: str) -> int | None:
-    """Return a file of this rank's own on the memory that another process has made; None: it is out of reach.
+    """Open the memory of another process and return this rank's descriptor; None if the memory is not reachable.
 
-    In another container the number of the process may be that of a stranger, whose file has another token.
+    In another container, the process number may belong to an unrelated process, whose file does not have the token.
     """
     if not place:
         return None
@@ -130,6 +130,6 @@ def _attached(place: str) -> int | None:
         if os.pread(file, _TOKEN_BYTES, max(0, os.fstat(file).st_size - _TOKEN_BYTES)) == bytes.fromhex(token):
             return file
     except OSError:
-        pass  # what cannot be read at a place, as a pipe, is not the memory
+        pass  # a file without positions, such as a pipe, is not the memory
     os.close(file)
     return None

@@ -1,4 +1,4 @@
-"""Structures that cross into the C++ kernels, field for field as in the headers of src."""
+"""Structures that are passed to the C++ kernels; the fields are the same as in the headers of src."""
 
 import ctypes
 from enum import IntEnum
@@ -7,7 +7,7 @@ _INT, _LONG, _FLOAT, _POINTER = ctypes.c_int32, ctypes.c_int64, ctypes.c_float, 
 
 
 class MatrixFields(ctypes.Structure):
-    """Weights [rows, columns] and how they lie in memory."""
+    """A matrix of weights [rows, columns]: its format and its memory."""
 
     _fields_ = (
         ("rows", _LONG),
@@ -36,7 +36,7 @@ class KvType(IntEnum):
 
 
 class HeadNorms(IntEnum):
-    """What the norms of queries and keys span: nothing, each head's dimensions, or all heads together."""
+    """The span of the norms of queries and keys: no norms, each head's dimensions, or all heads together."""
 
     NONE = 0
     EACH_HEAD = 1
@@ -46,9 +46,9 @@ class HeadNorms(IntEnum):
 class Heads(ctypes.Structure):
     """Shape of a model's attention.
 
-    window: of the present layer, set by the program; kv_type: of KvType; rotary_dim: how much of a head turns, 0: nothing;
-    scale: of the products of queries and keys, 0: 1 / sqrt(head_dim); softcap: bound of scores, 0: none; page_stride: elements
-    from a layer's page to its next one; sinks: of the present layer, set by the program.
+    window: that of the current layer, set by the program; kv_type: a KvType; rotary_dim: rotated dimensions of a head, 0: none;
+    scale: factor of the products of queries and keys, 0: 1 / sqrt(head_dim); softcap: bound of scores, 0: none; page_stride:
+    elements from a layer's page to its page in the next block; sinks: those of the current layer, set by the program.
     """
 
     _fields_ = (
@@ -67,7 +67,7 @@ class Heads(ctypes.Structure):
 
 
 class Routing(ctypes.Structure):
-    """How a layer chooses its experts."""
+    """The parameters by which a layer chooses experts."""
 
     _fields_ = (
         ("router", _INT),
@@ -125,7 +125,7 @@ class LoraPart(ctypes.Structure):
 
 
 class LoraSite(ctypes.Structure):
-    """What an adapter changes of one product."""
+    """The changes of one product by an adapter."""
 
     _fields_ = (
         ("rank", _LONG),
@@ -174,7 +174,7 @@ class SumsPlace(ctypes.Structure):
 
 
 class SumStatus(IntEnum):
-    """The outcome of a sum over ranks: made, or why it could not be."""
+    """The outcome of a sum over ranks: success, or the reason of the failure."""
 
     SUMMED = 0
     RANK_LOST = 1
@@ -183,4 +183,4 @@ class SumStatus(IntEnum):
 
 
 AddUp = ctypes.CFUNCTYPE(_INT, _POINTER, ctypes.POINTER(_FLOAT), _LONG)
-"""Adds the other ranks' values to so many floats; returns a SumStatus."""
+"""Function (ranks, floats, number of floats) that adds the other ranks' values to the floats; it returns a SumStatus."""

@@ -1,4 +1,4 @@
-"""Team: the threads of the native kernels. The thread that calls is one of them; the others sleep between calls."""
+"""Team: the threads of the native kernels. The calling thread is one of them; the others sleep between calls."""
 
 import ctypes
 import weakref
@@ -7,11 +7,11 @@ from tetrad.services.errors import FailedPrecondition
 
 
 class Team:
-    """Threads that work through packing and steps together.
+    """A team of threads that share the work of packing and of steps.
 
     Args:
         library: the loaded kernels.
-        num_threads: the calling one included. FailedPrecondition if the system has no room for so many.
+        num_threads: number of threads, the calling one included; FailedPrecondition if the system cannot create them.
     """
 
     def __init__(self, library: ctypes.CDLL, num_threads: int) -> None:
@@ -23,15 +23,15 @@ class Team:
         self.handle = handle
         self._has_split_products = bool(library.tetrad_has_split_products())
         self._has_fixed_products = bool(library.tetrad_has_fixed_products())
-        # Not at exit: a step that is under way, or stuck, must not keep the process from ending.
+        # Not at exit: a running or hanging step must not keep the process from ending.
         weakref.finalize(self, library.tetrad_team_delete, handle).atexit = False
 
     @property
     def has_split_products(self) -> bool:
-        """Whether products may run on tiles of bfloat16."""
+        """Whether the processor can compute products with tiles of bfloat16."""
         return self._has_split_products
 
     @property
     def has_fixed_products(self) -> bool:
-        """Whether products in fixed point of 16 bits are faster than those of floats."""
+        """Whether products in 16-bit fixed point are faster than float products on this processor."""
         return self._has_fixed_products

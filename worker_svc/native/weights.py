@@ -19,19 +19,19 @@ from tetrad.worker_svc.native.team import Team
 _ALIGNMENT = 64
 _FLOATS = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
 _TABLE_ZERO = 128
-"""Tables hold bytes without a sign."""
+"""Offset of a table's values, because tables hold unsigned bytes."""
 
 
 class NativeMatrix:
     """A packed matrix [rows, columns].
 
     Args:
-        team: that packs it.
+        team: the threads that pack it.
         shape: rows and columns.
-        layout: of the weights.
+        layout: the format of the weights.
         paired: whether the first half of the rows, a gate, multiplies the other half.
-        is_split: float32 weights are kept as two bfloat16 each.
-        is_fixed: float32 weights are kept in fixed point.
+        is_split: whether each float32 weight is stored as two bfloat16.
+        is_fixed: whether float32 weights are stored in fixed point.
     """
 
     def __init__(
@@ -69,24 +69,24 @@ class NativeMatrix:
 
     @property
     def num_outputs(self) -> int:
-        """Columns of its product."""
+        """The number of columns in the matrix's product."""
         rows: int = self.fields.rows
         return rows // 2 if self.fields.paired else rows
 
     @property
     def is_quantized(self) -> bool:
-        """Whether its products take quantized activations."""
+        """Whether the matrix's products take quantized activations."""
         return self.format.bits < FLOAT16.bits
 
     def unpack(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Return rows as the products see them, [N, columns]; not of a paired matrix."""
+        """Return the dequantized rows [N, columns] with these indices; the matrix must not be paired."""
         out = np.empty((len(rows), self.fields.columns), np.float32)
         self._library.tetrad_unpack(ctypes.byref(self.fields), rows.ctypes.data, len(rows), out.ctypes.data)
         return out
 
 
 def pack_float(team: Team, weight: torch.Tensor, *, paired: bool = False) -> NativeMatrix:
-    """Return a matrix of weight [rows, columns], in its own type: float32, float16 or bfloat16; products are in float32."""
+    """Pack a weight [rows, columns] in its own type: float32, float16 or bfloat16; products are computed in float32."""
     matrix = NativeMatrix(team, _shape(weight), _FLOATS[weight.dtype], paired=paired)
     weight = weight.contiguous()
     team.library.tetrad_pack_float(team.handle, ctypes.byref(matrix.fields), weight.data_ptr())
@@ -94,7 +94,7 @@ def pack_float(team: Team, weight: torch.Tensor, *, paired: bool = False) -> Nat
 
 
 def pack_split(team: Team, weight: torch.Tensor, *, paired: bool = False) -> NativeMatrix:
-    """Return a matrix of weight [rows, columns] in pairs of bfloat16, for a team that has products of them."""
+    """Pack a weight [rows, columns] as pairs of bfloat16, for a team with `has_split_products`."""
     matrix = NativeMatrix(team, _shape(weight), FLOAT32, paired=paired, is_split=True)
     weight = weight.float().contiguous()
     team.library.tetrad_pack_split(team.handle, ctypes.byref(matrix.fields), weight.data_ptr())
@@ -102,7 +102,7 @@ def pack_split(team: Team, weight: torch.Tensor, *, paired: bool = False) -> Nat
 
 
 def pack_fixed(team: Team, weight: torch.Tensor, *, paired: bool = False) -> NativeMatrix:
-    """Return a matrix of weight [rows, columns] in fixed point, for a team that has products of it."""
+    """Pack a weight [rows, columns] in fixed point, for a team with `has_fixed_products`."""
     matrix = NativeMatrix(team, _shape(weight), FLOAT32, paired=paired, is_fixed=True)
     weight = weight.float().contiguous()
     team.library.tetrad_pack_fixed(team.handle, ctypes.byref(matrix.fields), weight.data_ptr())
@@ -110,7 +110,7 @@ def pack_fixed(team: Team, weight: torch.Tensor, *, paired: bool = False) -> Nat
 
 
 def pack_int8(team: Team, weight: torch.Tensor, *, paired: bool = False) -> NativeMatrix:
-    """Return weight [rows, columns] in 8 bits; as it is if 32 does not divide its columns."""
+    """Pack a weight [rows, columns] in 8 bits, or in its own type if the number of columns is not a multiple of 32."""
     if weight.shape[1] % INT8.block:
         return pack_float(team, weight, paired=paired)
     matrix = NativeMatrix(team, _shape(weight), INT8, paired=paired)
@@ -120,7 +120,7 @@ def pack_int8(team: Team, weight: torch.Tensor, *, paired: bool = False) -> Nati
 
 
 def pack_gguf(team: Team, weight: QuantizedTensor, *, paired: bool = False) -> NativeMatrix:
-    """Return a matrix of a GGUF tensor of one of GGUF_FORMATS."""
+    """Pack a GGUF tensor with a type of GGUF_FORMATS."""
     kind = gguf.GGMLQuantizationType(weight.kind)
     if kind in LATTICE_FORMATS:
         return pack_quanta(team, *read_lattice(weight), layout=GGUF_FORMATS[kind], paired=paired)
@@ -139,7 +139,7 @@ def pack_quanta(
     layout: Format,
     paired: bool = False,
 ) -> NativeMatrix:
-    """Return a matrix of quanta [rows, columns] with scales and, if the format has them, minima [rows, columns / block]."""
+    """Pack quanta [rows, columns] with scales and, if the format has them, minima [rows, columns / block]."""
     rows, columns = quanta.shape
     matrix = NativeMatrix(team, (rows, columns), layout, paired=paired)
     arrays = [None if each is None else np.ascontiguousarray(each) for each in (quanta, scales, minima)]
@@ -154,6 +154,6 @@ def _shape(weight: torch.Tensor) -> tuple[int, int]:
 
 
 def aligned_zeros(size_bytes: int) -> npt.NDArray[np.uint8]:
-    """Return zeros that begin with a cache line, so that no vector of them lies in two."""
+    """Return zeros aligned to a cache line, so that no vector crosses two cache lines."""
     data = np.zeros(size_bytes + _ALIGNMENT, np.uint8)
     return data[-data.ctypes.data % _ALIGNMENT :][:size_bytes]

@@ -1,6 +1,6 @@
-"""WorkerMetrics: Prometheus metrics of a worker. Counts once a step; a scrape reads the worker's state.
+"""WorkerMetrics: Prometheus metrics of a worker. Metrics are counted once per step; a scrape reads the worker's state.
 
-A plan's time at the worker is the wait for the device, while the step before it runs, and the step itself.
+A plan's time at the worker is the time in the queue, while the step before it runs, plus the time of the step itself.
 """
 
 import resource
@@ -24,10 +24,10 @@ _EXPERT_IMBALANCE = "Tokens of the busiest expert of a layer, over the mean; of 
 
 
 class WorkerMetrics:
-    """The metrics of one worker, in a registry of their own.
+    """The metrics of one worker, in a separate registry.
 
     Args:
-        snapshot: tells how far the worker has come; called from any thread.
+        snapshot: returns the worker's state; called on any thread.
     """
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
@@ -42,7 +42,7 @@ class WorkerMetrics:
         self.registry.register(_Pulled(snapshot))
 
     def run_step(self, plan: SchedulerOutput, queued_at: float, execute: Callable[[SchedulerOutput], T]) -> T:
-        """Execute a plan that waits since `queued_at` of perf_counter, and count it; on the compute thread."""
+        """Execute a plan that was queued at `queued_at` (by `time.perf_counter`), and count it; on the compute thread."""
         self._queue.observe(time.perf_counter() - queued_at)
         result = execute(plan)
         new, cached = plan.new_requests, plan.cached.num_scheduled_tokens
@@ -51,7 +51,7 @@ class WorkerMetrics:
         return result
 
     def note_result(self, result: ModelRunnerOutput) -> None:
-        """Count the time that a step took; on the event loop."""
+        """Count the duration of a step; called on the event loop."""
         self._compute.observe(result.compute_seconds)
         self._input.observe(result.input_seconds)
 
@@ -60,7 +60,7 @@ class WorkerMetrics:
 
 
 class _Pulled:
-    """Reads a worker at a scrape."""
+    """A collector that reads the worker's state at each scrape."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         self._snapshot = snapshot
@@ -82,7 +82,7 @@ class _Pulled:
 
 
 def _expert_tokens(layers: Sequence[Ints]) -> CounterMetricFamily:
-    """Return the tokens of each expert, or of neighbours together: at most _MOST_EXPERTS series."""
+    """Return the tokens of each expert, or of ranges of experts if there are many: at most _MOST_EXPERTS series."""
     family = CounterMetricFamily("tetrad:worker_expert_tokens", _EXPERT_TOKENS, labels=["expert"])
     size = max((len(counts) for counts in layers), default=0)
     totals = np.zeros(size, np.int64)

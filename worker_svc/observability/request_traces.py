@@ -1,4 +1,4 @@
-"""RequestTraces: log fields and spans for the requests of one Execute stream.
+"""RequestTraces: writes log entries and spans for the requests of one Execute stream.
 
 Called by the servicer, on the event loop, with each plan and each result in order. A traced request has a span
 `worker.prefill` until its first token and `worker.decode` until its last. A preempted or paused request has one pair of spans
@@ -17,14 +17,14 @@ from tetrad.services.timers.idle_timer import IdleTimer
 from tetrad.worker_svc.core.plan import ModelRunnerOutput, NewRequest, SchedulerOutput
 
 _PAUSE_S = 0.25
-"""Seconds without a plan after which a request counts as ended. Otherwise the next plan names the requests that have ended."""
+"""Seconds without a step after which running requests count as ended. Before that, the next plan names the ended requests."""
 
 log = get_logger()
 
 
 @dataclass(slots=True)
 class _Phase:
-    """A request's present phase, in nanoseconds of the wall clock."""
+    """A request's current phase, with times in nanoseconds of the wall clock."""
 
     name: str
     began_ns: int
@@ -43,8 +43,8 @@ class RequestTraces:
     """The requests of one stream.
 
     Args:
-        tracer: of the worker.
-        pause_s: how long nothing runs before what ran counts as over.
+        tracer: the worker's tracer.
+        pause_s: seconds without a step after which running requests count as ended.
     """
 
     def __init__(self, tracer: Tracer, *, pause_s: float = _PAUSE_S) -> None:
@@ -56,13 +56,13 @@ class RequestTraces:
         self._timer: IdleTimer | None = None
 
     def note_plan(self, plan: SchedulerOutput) -> None:
-        """Take a plan whose result is to come."""
+        """Record a plan whose result will follow."""
         self._plans.append(plan)
         for new in plan.new_requests:
             log.debug("request.added", **new.context.log_fields(new.request_id), num_tokens=len(new.token_ids))
 
     def note_result(self, result: ModelRunnerOutput) -> None:
-        """Take the result of the oldest plan."""
+        """Record the result of the oldest plan."""
         plan, now_ns = self._plans.popleft(), time.time_ns()
         for handle in plan.removed_handles:
             self._end(handle)
@@ -76,7 +76,7 @@ class RequestTraces:
             self._note_tokens(result.handles.tolist(), now_ns, result.compute_seconds)
 
     def close(self) -> None:
-        """End what is left, with the stream."""
+        """End the spans of all remaining requests at the end of the stream."""
         for handle in list(self._contexts):
             self._end(handle)
         self._stop_timer()
@@ -88,14 +88,14 @@ class RequestTraces:
             self._traced[new.handle] = _Traced(new, _Phase("worker.prefill", began_ns, began_ns))
 
     def _note_tokens(self, handles: Iterable[int], now_ns: int, compute_s: float) -> None:
-        """Note who got a token in a step that ended now."""
+        """Record the requests that got a token in the step that ended now."""
         self._timer = self._timer or IdleTimer(self._pause_s, self._on_pause)
         self._timer.note()
         for handle in handles:
             traced = self._traced.get(handle)
             if traced is None:
                 continue
-            if traced.phase is None:  # it goes on after a pause
+            if traced.phase is None:  # the request continues after a pause
                 traced.phase = _Phase("worker.decode", now_ns - int(compute_s * 1e9), now_ns)
             phase = traced.phase
             phase.ended_ns, phase.num_tokens, phase.compute_s = now_ns, phase.num_tokens + 1, phase.compute_s + compute_s
@@ -104,7 +104,7 @@ class RequestTraces:
                 traced.phase = _Phase("worker.decode", now_ns, now_ns)
 
     def _on_pause(self) -> None:
-        self._stop_timer()  # until there is a step again
+        self._stop_timer()  # the next step starts the timer again
         for traced in self._traced.values():
             if traced.phase is not None and traced.phase.name == "worker.decode":
                 self._record(traced, traced.phase)

@@ -1,7 +1,7 @@
 """AWQ checkpoints: Lin et al., "AWQ: Activation-aware Weight Quantization" (2023), as AutoAWQ's version "gemm" stores them.
 
-The transposed matrix [C, R] in 4 bits, eight columns a word, shuffled: `qweight` [C, R / 8] int32, `qzeros` [C / G, R / 8]
-int32, `scales` [C / G, R]; w = (q - zero) * scale.
+The transposed matrix [C, R] is stored in 4 bits, eight columns per word, shuffled: `qweight` [C, R / 8] int32, `qzeros`
+[C / G, R / 8] int32, `scales` [C / G, R]; w = (q - zero) * scale.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ from tetrad.worker_svc.packed_weights.words import unpack
 
 _INTS = (torch.int32,)
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Of eight columns in a word."""
+"""Places of eight columns in a word."""
 
 
 class AwqReader:
-    """See Reader.
+    """The Reader of AWQ checkpoints.
 
     Args:
         config: the quantization_config.

@@ -1,10 +1,10 @@
 """Checkpoints of bitsandbytes: Dettmers et al., "QLoRA" (2023), in nf4 or fp4; and "LLM.int8()" (2022).
 
-4 bits: `weight` [R * C / 2, 1] uint8, the matrix row by row, the first value high; `weight.quant_map` [16] the values;
-`weight.absmax` a scale for a block of values, in float32; or, quantized once more, in bytes: places in
+4 bits: `weight` [R * C / 2, 1] uint8 has the matrix row by row, the first value in the high bits; `weight.quant_map` [16] has
+the values; `weight.absmax` has a scale for each block of values, in float32, or quantized again, in bytes: indices into
 `weight.nested_quant_map` [256], scaled by `weight.nested_absmax` for 256 of them, plus an offset. Sizes and offset are in
 `weight.quant_state.bitsandbytes__nf4`, a JSON text as bytes.
-8 bits: `weight` [R, C] int8 and `SCB` [R], each row's largest value.
+8 bits: `weight` [R, C] int8 and `SCB` [R], the largest value of each row.
 """
 
 import json
@@ -27,7 +27,7 @@ _MAX_SIZE = 1 << 24
 
 
 class BitsAndBytesReader:
-    """See Reader. Everything that it needs is in the tensors."""
+    """The Reader of bitsandbytes' checkpoints. It needs no values of the config: all values are in the tensors."""
 
     def __init__(self, _config: Mapping[str, Any]) -> None:
         pass
@@ -43,7 +43,7 @@ class BitsAndBytesReader:
 
 
 class _State:
-    """What the JSON text says of a matrix; everything else of it is not needed."""
+    """The needed values of the JSON text about a matrix."""
 
     def __init__(self, shape: tuple[int, int], block: int, nested_block: int, nested_offset: float) -> None:
         self.shape, self.block = shape, block
@@ -51,7 +51,7 @@ class _State:
 
     @classmethod
     def read(cls, files: StoredTensors, name: str) -> "_State":
-        """Return the state; ModelError if the text is not what bitsandbytes writes."""
+        """Return the values; raise ModelError if the text is not in bitsandbytes' form."""
         text = bytes(load(files, name, dtypes=_BYTES).flatten().tolist())
         try:
             state = json.loads(text)

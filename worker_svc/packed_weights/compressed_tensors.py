@@ -1,12 +1,12 @@
 """Checkpoints of compressed-tensors: integers of 4 or 8 bits, packed into words or as int8, fp8, and MXFP4.
 
 Packed: `weight_packed` [R, C * bits / 32] int32, lowest first, and `weight_shape`; quanta are stored plus 2^(bits - 1). Int8:
-`weight` [R, C]. Of both `weight_scale` [R, C / G], [R, 1], [R] or [1], and, unless they are symmetric, `weight_zero_point`:
-int8, or packed along the rows. `weight_g_idx` names each column's group where these are not in order. MXFP4: `weight_packed`
-[R, C / 2] uint8 and `weight_scale` [R, C / 32] uint8. The experts of Granite lie in one stack: the same tensors [E, ...].
+`weight` [R, C]. Both have `weight_scale` [R, C / G], [R, 1], [R] or [1], and, unless symmetric, `weight_zero_point`: int8, or
+packed along the rows. `weight_g_idx` gives each column's group if groups are not in order. MXFP4: `weight_packed` [R, C / 2]
+uint8 and `weight_scale` [R, C / 32] uint8. Granite's experts are in one stack: the same tensors [E, ...].
 
 A matrix of the `ignore` list has a `weight` in floats and no scale. The config's values for activations and the KV cache
-are not used: activations are rounded as those of other formats.
+are not used: activations are rounded like those of other formats.
 """
 
 from collections.abc import Mapping
@@ -26,12 +26,12 @@ from tetrad.worker_svc.packed_weights.words import unpack
 
 _FORMATS = ["pack-quantized", "int-quantized", "naive-quantized", "float-quantized", "mxfp4-pack-quantized", "mixed-precision"]
 _OFFLINE = ("weight_input", "weight_output")
-"""Places of transforms that are done when the checkpoint is written."""
+"""Places of transforms that were applied when the checkpoint was written."""
 _INT8_ZERO = 128
 
 
 class CompressedTensorsReader:
-    """See Reader. What a matrix is stored as shows in its tensors, as formats may differ from group to group.
+    """The Reader of compressed-tensors. It finds a matrix's format by its tensors, because formats may differ between groups.
 
     Args:
         config: the quantization_config.
@@ -71,7 +71,7 @@ class CompressedTensorsReader:
 
 
 def _check_sparsity(sparsity: Any) -> None:
-    """Raise ModelError for weights whose zeros are left out."""
+    """Raise ModelError for sparse weights, which are stored without their zeros."""
     form = sparsity.get("format", "dense") if isinstance(sparsity, Mapping) else "dense"
     if form != "dense":
         raise ModelError(
@@ -80,7 +80,7 @@ def _check_sparsity(sparsity: Any) -> None:
 
 
 def _check_transforms(transforms: Any) -> None:
-    """Raise ModelError for rotations that a step applies to activations; those of weights are in the stored weights."""
+    """Raise ModelError for rotations of activations in each step; rotations of weights are in the stored weights."""
     groups = transforms.get("config_groups") if isinstance(transforms, Mapping) else None
     for name, scheme in groups.items() if isinstance(groups, Mapping) else ():
         applied = scheme.get("apply") if isinstance(scheme, Mapping) else None

@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint by their names there, as readers of packed matrices see them. Errors name tensor, shape and type."""
+"""Checkpoint tensors for readers of packed matrices, by their names in the files. Errors give tensor, shape and type."""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -11,17 +11,17 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class StoredTensors(Protocol):
-    """A model's files."""
+    """The tensors of a model's files."""
 
     def has(self, name: str) -> bool:
-        """Return whether there is a tensor of this name."""
+        """Return whether there is a tensor with this name."""
 
     def load_stored(self, name: str) -> torch.Tensor:
-        """Return the tensor in the type it is stored in; KeyError if there is none."""
+        """Return the tensor in its stored type; raise KeyError if there is none."""
 
 
 def load(files: StoredTensors, name: str, *shapes: tuple[int, ...], dtypes: Collection[torch.dtype]) -> torch.Tensor:
-    """Return a tensor; ModelError if it is missing, of another type, or of none of the shapes (none given: of any)."""
+    """Return a tensor; raise ModelError if it is missing, of another type, or of another shape (no shapes: any is allowed)."""
     if not files.has(name):
         raise ModelError(f"The model's files have no tensor {name}, which its quantization needs.")
     tensor = files.load_stored(name)
@@ -36,7 +36,7 @@ def load(files: StoredTensors, name: str, *shapes: tuple[int, ...], dtypes: Coll
 
 
 def load_matrix(files: StoredTensors, name: str, *, dtypes: Collection[torch.dtype]) -> torch.Tensor:
-    """Return a tensor of two dimensions, neither of them 0."""
+    """Return a tensor of two dimensions, neither of them 0; raise ModelError otherwise."""
     tensor = load(files, name, dtypes=dtypes)
     if tensor.dim() != 2 or not tensor.numel():
         raise ModelError(f"Tensor {name} has shape {tuple(tensor.shape)}, but its quantization asks for a matrix.")
@@ -44,7 +44,7 @@ def load_matrix(files: StoredTensors, name: str, *, dtypes: Collection[torch.dty
 
 
 def columns_of_group(name: str, columns: int, num_groups: int) -> int:
-    """Return the number of columns that share a scale; ModelError unless it is a multiple of 32."""
+    """Return the number of columns that share a scale; raise ModelError unless it is a multiple of 32."""
     if num_groups == 0 or columns % num_groups or columns // num_groups % 32:
         raise ModelError(f"Tensor {name} has {num_groups} groups of {columns} columns; supported: groups of a multiple of 32.")
     return columns // num_groups

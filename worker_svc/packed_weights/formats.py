@@ -1,4 +1,4 @@
-"""Formats: which reader unpacks a checkpoint's matrices."""
+"""Formats: chooses the reader that unpacks a checkpoint's matrices."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,7 +24,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Reader]] = {
 
 
 def open_reader(config_quantization: object) -> Reader:
-    """Return the reader for the `quantization_config` of config.json; ModelError if it is not supported."""
+    """Return the reader for the `quantization_config` of config.json; raise ModelError if it is not supported."""
     check_host_method(config_quantization)
     if not isinstance(config_quantization, Mapping):
         raise ModelError(f"quantization_config is {str(config_quantization)[:80]!r}, not an object.")

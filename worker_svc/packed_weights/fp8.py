@@ -1,7 +1,7 @@
-"""Fp8 checkpoints: weights in e4m3 with one scale a tensor, a row, or a block of a few rows and columns.
+"""Fp8 checkpoints: weights in e4m3 with one scale per tensor, per row, or per block of a few rows and columns.
 
-`weight` [R, C]; `weight_scale` (or `weight_scale_inv`, which is the same) of shape [], [1], [R] or [R, 1], or a value a block.
-Of Hugging Face's own `fp8`, and of `compressed-tensors`. Scales that were measured for activations are not used.
+`weight` [R, C]; `weight_scale` (or `weight_scale_inv`, with the same meaning) of shape [], [1], [R] or [R, 1], or a value per
+block. Hugging Face's `fp8` and `compressed-tensors` write this format. Scales that were measured for activations are not used.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ _MAX_BLOCK = 1 << 16
 
 
 class Fp8Reader:
-    """See Reader.
+    """The Reader of fp8 checkpoints.
 
     Args:
-        block: rows and columns that share a scale, where these are not rows or the matrix.
+        block: numbers of rows and columns that share a scale; None: a scale per row or per matrix.
     """
 
     def __init__(self, block: tuple[int, int] | None = None) -> None:
@@ -44,7 +44,7 @@ class Fp8Reader:
 
 
 def block_of(config: Mapping[str, Any], key: str) -> tuple[int, int] | None:
-    """Return rows and columns of a block as config[key] has them; None: there are no blocks."""
+    """Return the numbers of rows and columns of a block from config[key]; None if there are no blocks."""
     block = config.get(key)
     if block is None:
         return None
@@ -54,5 +54,5 @@ def block_of(config: Mapping[str, Any], key: str) -> tuple[int, int] | None:
 
 
 def open_fp8(config: Mapping[str, Any]) -> Fp8Reader:
-    """Return the reader of Hugging Face's `fp8`."""
+    """Return the reader of checkpoints with Hugging Face's `fp8`."""
     return Fp8Reader(block_of(config, "weight_block_size"))

@@ -1,8 +1,8 @@
 """GPTQ checkpoints: Frantar et al., "GPTQ" (2022), in 2, 4 or 8 bits.
 
-The transposed matrix [C, R], several rows a word: `qweight` [C / p, R] int32 of p = 32 / bits values, lowest first; `qzeros`
-[C / G, R / p] int32, less one (format "gptq") or as they are ("gptq_v2"); `scales` [C / G, R]; `g_idx` [C] int32, the group of
-each input. Groups that are not in order ("desc_act") are multiplied out.
+The transposed matrix [C, R] is stored with several rows per word: `qweight` [C / p, R] int32 of p = 32 / bits values, lowest
+first; `qzeros` [C / G, R / p] int32, minus one (format "gptq") or unchanged ("gptq_v2"); `scales` [C / G, R]; `g_idx` [C]
+int32, the group of each input. A matrix whose groups are not in order ("desc_act") is dequantized.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _INTS = (torch.int32,)
 
 
 class GptqReader:
-    """See Reader.
+    """The Reader of GPTQ checkpoints.
 
     Args:
         config: the quantization_config.
@@ -47,7 +47,7 @@ class GptqReader:
         zeros = load(files, f"{name}.qzeros", (count, rows // per_word), dtypes=_INTS)
         scales = load(files, f"{name}.scales", (count, rows), dtypes=FLOATS).T.float()
         quanta = unpack(words.T, self._bits)
-        # One more than 255 does not fit a byte, and is not known to be stored.
+        # A stored zero of 255 plus one would not fit a byte; no known checkpoint has such a zero.
         zeros = (unpack(zeros, self._bits).T + self._zero_offset).contiguous()
         groups = self._groups(files, name, columns, count)
         if groups is None or torch.equal(groups, torch.arange(columns) // group):

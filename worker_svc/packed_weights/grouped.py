@@ -1,4 +1,4 @@
-"""Grouped matrix: quanta of a matrix, with a scale for each group of a row's columns."""
+"""Grouped matrix: the quanta of a matrix, with a scale for each group of columns of a row."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ import torch
 
 _LARGEST = 127
 BLOCK = 32
-"""Columns of a group of values that are rounded here."""
+"""Number of columns in a group of values that `rounded` quantizes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -15,10 +15,10 @@ class GroupedMatrix:
     """A matrix [R, C]: weight = scale * (quantum - zero), or, with a table, scale * table[quantum].
 
     Attributes:
-        bits: of a quantum; at most 8.
+        bits: bits of a quantum; at most 8.
         quanta: [R, C] uint8.
-        scales: [R, C / G] float32, of groups of G columns.
-        zeros: [R, C / G] uint8, or one for all.
+        scales: [R, C / G] float32, scales of groups of G columns.
+        zeros: [R, C / G] uint8, or one value for all groups.
         table: [16] float32, or None.
     """
 
@@ -30,23 +30,23 @@ class GroupedMatrix:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """The numbers of rows and columns."""
         rows, columns = self.quanta.shape
         return rows, columns
 
     @property
     def group(self) -> int:
-        """Columns that share a scale."""
+        """The number of columns that share a scale."""
         return self.quanta.shape[1] // self.scales.shape[1]
 
     @property
     def block(self) -> int:
-        """Columns that are kept together: a group, or of one that is as long as a row, what products take at once."""
+        """The number of columns that must not be separated: a group, or BLOCK if a group is a whole row."""
         return self.group if self.scales.shape[1] > 1 else BLOCK
 
     @property
     def form(self) -> object:
-        """What matrices have in common that can be put below each other."""
+        """The properties that matrices must share so that their rows can be concatenated."""
         table = None if self.table is None else tuple(self.table.tolist())
         return self.bits, self.group, self.quanta.shape[1], table, None if isinstance(self.zeros, torch.Tensor) else self.zeros
 
@@ -62,19 +62,19 @@ class GroupedMatrix:
         return (values * self.scales[:, :, None]).flatten(1)
 
     def of_rows(self, choose: Callable[[torch.Tensor], torch.Tensor]) -> "GroupedMatrix":
-        """Return the matrix of some rows, as `choose` takes them out of tensors with R rows."""
+        """Return a matrix of some rows; `choose` selects them from tensors with R rows."""
         zeros = choose(self.zeros) if isinstance(self.zeros, torch.Tensor) else self.zeros
         return replace(self, quanta=choose(self.quanta), scales=choose(self.scales), zeros=zeros)
 
     def of_columns(self, first: int, end: int) -> "GroupedMatrix":
-        """Return the matrix of some columns, of whole blocks."""
+        """Return a matrix of the columns from `first` up to `end`, in whole blocks."""
         quanta, groups = self.quanta[:, first:end], slice(first // self.group, -(-end // self.group))
         zeros = self.zeros[:, groups] if isinstance(self.zeros, torch.Tensor) else self.zeros
         return replace(self, quanta=quanta.contiguous(), scales=self.scales[:, groups], zeros=zeros)
 
 
 def joined(parts: Sequence[GroupedMatrix]) -> GroupedMatrix:
-    """Return matrices of one form below each other."""
+    """Concatenate the rows of matrices of the same form."""
     if len(parts) == 1:
         return parts[0]
     zeros = [part.zeros for part in parts]
@@ -89,9 +89,9 @@ def joined(parts: Sequence[GroupedMatrix]) -> GroupedMatrix:
 
 
 def rounded(weights: torch.Tensor) -> GroupedMatrix | None:
-    """Return weights [R, C] in 8 bits, in groups of 32 columns; None if 32 does not divide C.
+    """Quantize weights [R, C] to 8 bits, in groups of 32 columns; return None if C is not a multiple of 32.
 
-    The largest of a group is 127 times its scale. A group with a value that is not finite has a scale that is not.
+    The largest value of a group is 127 times its scale. If a group has a non-finite value, its scale is not finite.
     """
     if weights.shape[1] % BLOCK:
         return None

@@ -1,7 +1,8 @@
 """MXFP4: Rouhani et al., "Microscaling Data Formats for Deep Learning" (2023): 4-bit floats, and a power of two for 32 of them.
 
-As gpt-oss is published: `NAME_blocks` [E, R, C / 32, 16] uint8, the matrices of all experts, two values a byte, the first one
-low; `NAME_scales` [E, R, C / 32] uint8, exponents plus 127. compressed-tensors has the same bytes, matrix by matrix.
+Published files of gpt-oss have `NAME_blocks` [E, R, C / 32, 16] uint8, the matrices of all experts, two values per byte, the
+first in the low bits, and `NAME_scales` [E, R, C / 32] uint8, exponents plus 127. compressed-tensors has the same bytes for
+each matrix.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,13 +19,13 @@ _BYTES = (torch.uint8,)
 _BLOCK, _BLOCK_BYTES = 32, 16
 _DIMENSIONS = 4
 _E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
-"""Doubled, so that all are whole numbers; scales are halved."""
+"""Values of E2M1 times two, so that all are whole numbers; scales are halved."""
 _SCALES = tuple(2.0 ** (exponent - 128) for exponent in range(256))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mxfp4Stack:
-    """The matrices of all experts as they are stored: only those rows are unpacked that are asked for.
+    """The matrices of all experts as stored; only selected rows are unpacked.
 
     Attributes:
         blocks: [E, R, C / 32, 16] uint8.
@@ -36,7 +37,7 @@ class Mxfp4Stack:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows of all matrices, and columns."""
+        """The number of rows of all matrices together, and the number of columns."""
         experts, rows, groups = self.exponents.shape
         return experts * rows, groups * _BLOCK
 
@@ -45,12 +46,12 @@ class Mxfp4Stack:
         return self.of_rows(lambda tensor: tensor.flatten(0, 1)).dequantized().reshape(*self.exponents.shape[:2], -1)
 
     def of_rows(self, choose: Callable[[torch.Tensor], torch.Tensor]) -> GroupedMatrix:
-        """Return the matrix of some rows, as `choose` takes them out of tensors [E, R, ...]."""
+        """Return a matrix of some rows; `choose` selects them from tensors [E, R, ...]."""
         return mxfp4_matrix(choose(self.blocks).flatten(1), choose(self.exponents))
 
 
 class Mxfp4Reader:
-    """See Reader. Everything that it needs is in the tensors."""
+    """The Reader of MXFP4 checkpoints. It needs no values of the config: all values are in the tensors."""
 
     def __init__(self, _config: Mapping[str, Any]) -> None:
         pass
@@ -71,7 +72,7 @@ class Mxfp4Reader:
 
 
 def mxfp4_matrix(packed: torch.Tensor, exponents: torch.Tensor) -> GroupedMatrix:
-    """Return the matrix of values [R, C / 2], two a byte, and exponents [R, C / 32]."""
+    """Return the matrix of packed values [R, C / 2], two per byte, and exponents [R, C / 32]."""
     quanta = torch.stack([packed & 15, packed >> 4], 2).flatten(1)
     scales = torch.tensor(_SCALES)[exponents.int()]
     return GroupedMatrix(4, quanta, scales, table=torch.tensor(_E2M1, dtype=torch.float32))

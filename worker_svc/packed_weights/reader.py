@@ -6,14 +6,14 @@ from tetrad.worker_svc.packed_weights.files import StoredTensors
 from tetrad.worker_svc.packed_weights.stacks import Matrix, MatrixStack
 
 Packed = Matrix | MatrixStack
-"""A matrix, or those of all experts."""
+"""A matrix, or the matrices of all experts."""
 
 
 class Reader(Protocol):
-    """Stateless but for what the config says."""
+    """A reader of packed matrices; its only state are values of the config."""
 
     def reads(self, files: StoredTensors, name: str) -> bool:
-        """Return whether the matrix of a prefix (without ".weight") is kept in this format."""
+        """Return whether the matrix of a prefix (without ".weight") is stored in this format."""
 
     def read(self, files: StoredTensors, name: str) -> Packed:
-        """Return the matrix; ModelError if its tensors contradict each other."""
+        """Return the matrix; raise ModelError if its tensors contradict each other."""

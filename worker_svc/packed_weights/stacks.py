@@ -1,4 +1,4 @@
-"""Matrix stacks: the matrices of all experts of a layer, which a checkpoint keeps in one tensor, or in a few."""
+"""Matrix stacks: the matrices of all experts of a layer, which a checkpoint stores in one tensor or a few."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,36 +11,36 @@ from tetrad.worker_svc.packed_weights.files import StoredTensors, load
 from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
 
 Matrix = GroupedMatrix | torch.Tensor
-"""A matrix in groups; or in float32 [R, C], of formats whose values or columns do not lie in groups."""
+"""A matrix in groups of columns, or a float32 matrix [R, C] from a format without such groups."""
 ReadMatrix = Callable[[StoredTensors, str], Matrix]
-"""(the tensors of one matrix, its name) -> the matrix."""
+"""Function (tensors of one matrix, its name) -> the matrix."""
 
 _PARTS = ("weight", "weight_packed", "weight_scale", "weight_scale_inv", "weight_zero_point", "weight_g_idx")
 _DIMENSIONS = 3
 
 
 class MatrixStack(Protocol):
-    """The matrices of all experts. Only the rows that are chosen are unpacked."""
+    """The matrices of all experts; only selected rows are unpacked."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows of all matrices, and columns."""
+        """The number of rows of all matrices together, and the number of columns."""
 
     def dequantized(self) -> torch.Tensor:
         """Return the weights [E, R, C] in float32."""
 
     def of_rows(self, choose: Callable[[torch.Tensor], torch.Tensor]) -> Matrix:
-        """Return the matrix of some rows of one expert, as `choose` takes them out of tensors [E, R, ...]."""
+        """Return a matrix of some rows of one expert; `choose` selects them from tensors [E, R, ...]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExpertStack:
-    """See MatrixStack. The tensors of one expert are those of a matrix by itself, with a dimension before them.
+    """A MatrixStack whose tensors are those of a single matrix, with an additional first dimension of experts.
 
     Attributes:
-        name: of the stack.
-        parts: end of a tensor's name -> the tensor [E, ...], or one that all experts share.
-        sizes: experts, rows and columns of each.
+        name: name of the stack.
+        parts: end of a tensor's name -> the tensor [E, ...], or a tensor that all experts share.
+        sizes: number of experts, and rows and columns of each.
         read: unpacks one expert's matrix.
     """
 
@@ -79,7 +79,7 @@ class ExpertStack:
 
 
 class _Tensors:
-    """See StoredTensors."""
+    """StoredTensors in a dictionary."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self._tensors = tensors
@@ -92,11 +92,11 @@ class _Tensors:
 
 
 def find_stack(files: StoredTensors, name: str, read: ReadMatrix) -> ExpertStack | None:
-    """Return the stack of a name (without ".weight"); None if there is a matrix by itself.
+    """Return the stack with a name (without ".weight"); None if the name is that of a single matrix.
 
     Args:
         files: the checkpoint.
-        name: of the stack or the matrix.
+        name: name of the stack or the matrix.
         read: unpacks one expert's matrix.
     """
     stem = "weight_packed" if files.has(f"{name}.weight_packed") else "weight"

@@ -1,4 +1,4 @@
-"""Words: several values of few bits in an int32."""
+"""Words: unpacks values of few bits from int32 words."""
 
 from collections.abc import Sequence
 
@@ -10,8 +10,8 @@ def unpack(words: torch.Tensor, bits: int, places: Sequence[int] | None = None) 
 
     Args:
         words: packed values.
-        bits: of a value: 1, 2, 4 or 8.
-        places: of each value in its word, in values from the lowest; None: in order.
+        bits: bits of a value: 1, 2, 4 or 8.
+        places: place of each value in its word, 0 for the lowest bits; None: in order.
     """
     order = range(32 // bits) if places is None else places
     mask = (1 << bits) - 1

@@ -1,7 +1,7 @@
 """AWQ checkpoints: Lin et al., "AWQ: Activation-aware Weight Quantization" (2023), as AutoAWQ's version "gemm" stores them.
 
-The transposed matrix [C, R] in 4 bits, eight columns a word, shuffled: `qweight` [C, R / 8] int32, `qzeros` [C / G, R / 8]
-int32, `scales` [C / G, R]; w = (q - zero) * scale.
+The transposed matrix [C, R] is stored in 4 bits, eight columns per word, shuffled: `qweight` [C, R / 8] int32, `qzeros`
+[C / G, R / 8] int32, `scales` [C / G, R]; w = (q - zero) * scale.
 """
 
 from collections.abc import Mapping
@@ -18,15 +18,15 @@ from tetrad.worker_svc.quantization.plain import PlainScheme
 
 _PER_WORD = 8
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Of eight columns, in units of 4 bits from a word's lowest."""
+"""Places of eight columns in a word, in units of 4 bits from the lowest."""
 
 
 class AwqScheme:
-    """See Scheme.
+    """The Scheme of AWQ checkpoints.
 
     Args:
         config: the quantization_config.
-        plain: for matrices that are not quantized.
+        plain: reads matrices that are not quantized.
     """
 
     def __init__(self, config: Mapping[str, Any], plain: PlainScheme) -> None:

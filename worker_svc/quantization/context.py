@@ -1,4 +1,4 @@
-"""Context of all products of one device: where they run, their type, their tiles."""
+"""Product context: device, type, tile shapes and tickets that all products of one model share."""
 
 from dataclasses import dataclass
 
@@ -12,14 +12,14 @@ _FP8_CAPABILITY = (8, 9)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ProductContext:
-    """Made once a model.
+    """The values that all products of a model share; created once for each model.
 
     Attributes:
-        device: of all tensors.
-        dtype: of activations.
-        shapes: of tiles.
+        device: device of all tensors.
+        dtype: type of activations.
+        shapes: shapes of tiles.
         tickets: see kernels.split_k; for products of one stream.
-        has_fp8: whether the device multiplies fp8; where it does not, fp8 weights are widened on their way.
+        has_fp8: whether the device can multiply fp8; if not, kernels convert fp8 weights when they read them.
     """
 
     device: torch.device
@@ -30,6 +30,6 @@ class ProductContext:
 
 
 def product_context(device: torch.device, dtype: torch.dtype) -> ProductContext:
-    """Return the context of a device. Host memory, which stands in for one in tests, has fp8: Triton's interpreter does."""
+    """Return the context of a device. Host memory, used as a device in tests, has fp8, because Triton's interpreter has it."""
     has_fp8 = device.type != "cuda" or torch.cuda.get_device_capability(device) >= _FP8_CAPABILITY
     return ProductContext(device, dtype, shapes_of(device), make_tickets(device), has_fp8)

@@ -1,7 +1,7 @@
-"""Fp8: weights in e4m3, each row, or group of a row's columns, with a scale.
+"""Fp8: weights in e4m3, with a scale for each row, or for each group of columns of a row.
 
-A few rows of activations stay floats: such a step does nothing but read weights, and is more exact so. More rows are quantized
-to e4m3 as they come, each with scales of its own, where the device multiplies that.
+With few rows of activations, activations stay floats: the time of such a step is that of reading weights, and floats are more
+exact. More rows are quantized to e4m3 in each step, with scales for each row, if the device can multiply e4m3.
 """
 
 from collections.abc import Sequence
@@ -17,18 +17,20 @@ from tetrad.worker_svc.quantization.context import ProductContext
 from tetrad.worker_svc.quantization.matrix import Matrix
 
 FEW_ROWS = 16
-"""At most so many rows stay floats."""
+"""Largest number of rows of activations that stay floats."""
 
 _LARGEST = 448.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fp8Form:
-    """Two tensors: e4m3's bits [R, C] uint8, as few operations of torch know the type itself; scales [R, ceil(C / group)].
+    """The form of a Matrix with two tensors: e4m3's bits [R, C] uint8, and scales [R, ceil(C / group)].
+
+    The bits are uint8 because few operations of torch support e4m3.
 
     Attributes:
-        context: of the device.
-        group: columns that share a scale; C: all of a row.
+        context: the product context.
+        group: number of columns that share a scale; C: the whole row.
     """
 
     context: ProductContext
@@ -41,10 +43,10 @@ class Fp8Form:
 
 
 class Fp8Linear:
-    """A Linear over weights in e4m3.
+    """A Linear with weights in e4m3.
 
     Args:
-        form: of the tensors.
+        form: the form of the tensors.
         bits: [N, K] uint8.
         scales: [ceil(K / group), N] float32.
         bias: [N] or None.
@@ -58,7 +60,7 @@ class Fp8Linear:
         self._suffix = f"/{form.group}" if self._is_grouped else ""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [T, N] in x's type."""
+        """Return the product [T, N] of x [T, K], in x's type."""
         if len(x) > FEW_ROWS and self._context.has_fp8:
             return self._multiply_quantized(x)
         shape = self._context.shapes.of(f"fp8{self._suffix}", len(x), *self._weight.shape)
@@ -93,7 +95,10 @@ class Fp8Linear:
         )
 
     def _multiply_by_library(self, x: torch.Tensor, quantized: torch.Tensor, row_scales: torch.Tensor) -> torch.Tensor:
-        """torch's product takes one scale a row, gives bfloat16 on all devices, and wants K and N to be multiples of 16."""
+        """Multiply with torch's fp8 product, which needs one scale per row, bfloat16 outputs, and multiples of 16 for K and N.
+
+        Other matrices are converted to floats.
+        """
         num_outputs, num_columns = self._weight.shape
         if self._is_grouped or x.dtype != torch.bfloat16 or num_outputs % 16 or num_columns % 16:
             return F.linear(x, self._widened(x.dtype), self._bias)
@@ -108,7 +113,7 @@ class Fp8Linear:
 
 
 def quantize_fp8(context: ProductContext, weight: torch.Tensor) -> Matrix:
-    """Return weight [R, C] in e4m3; the largest of a row is 448 times its scale. A row that is not finite stays so."""
+    """Quantize a weight [R, C] to e4m3; the largest value of a row is 448 times its scale. Non-finite rows stay non-finite."""
     wide = weight.float()
     scales = wide.abs().amax(1, keepdim=True).clamp_min(1e-12) / _LARGEST
     return fp8_matrix(context, (wide / scales).to(torch.float8_e4m3fn), scales, weight.shape[1])

@@ -1,8 +1,8 @@
-"""Fp8 checkpoints: weights in e4m3 with one scale a tensor, a row, or a block of 128 x 128.
+"""Fp8 checkpoints: weights in e4m3 with one scale per tensor, per row, or per block of 128 x 128.
 
-`weight` [R, C]; `weight_scale` (or `weight_scale_inv`, which is the same) of shape [], [1], [R] or [R, 1], or a value a block.
-Of Hugging Face's own `fp8`, and of `compressed-tensors`. Scales that were measured for activations are not used: each row of
-them is given its own as it comes, which is finer.
+`weight` [R, C]; `weight_scale` (or `weight_scale_inv`, with the same meaning) of shape [], [1], [R] or [R, 1], or a value per
+block. Hugging Face's `fp8` and `compressed-tensors` write this format. Scales that were measured for activations are not used:
+each row of activations gets its own scale in each step, which is more exact.
 """
 
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ _SCALES = ("weight_scale_inv", "weight_scale")
 
 
 class Fp8Scheme:
-    """See Scheme.
+    """The Scheme of fp8 checkpoints.
 
     Args:
-        plain: for matrices that are not quantized.
-        is_blocked: whether a scale is a block's.
+        plain: reads matrices that are not quantized.
+        is_blocked: whether there is one scale per block.
     """
 
     def __init__(self, plain: PlainScheme, *, is_blocked: bool) -> None:
@@ -49,14 +49,14 @@ class Fp8Scheme:
 
 
 def open_fp8(config: Mapping[str, Any], plain: PlainScheme) -> Fp8Scheme:
-    """Return the scheme of Hugging Face's `fp8`."""
+    """Return the scheme of checkpoints with Hugging Face's `fp8`."""
     choose(config, "fmt", ["e4m3", "float8_e4m3fn"], default="e4m3")
     block = choose(config, "weight_block_size", [[_BLOCK, _BLOCK], None])
     return Fp8Scheme(plain, is_blocked=block is not None)
 
 
 def open_compressed_tensors(config: Mapping[str, Any], plain: PlainScheme) -> Fp8Scheme:
-    """Return the scheme of `compressed-tensors` whose weights are all in fp8."""
+    """Return the scheme of `compressed-tensors` checkpoints; raise ModelError unless all weights are in fp8."""
     choose(config, "format", ["float-quantized"])
     groups = config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:

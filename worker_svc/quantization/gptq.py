@@ -1,8 +1,9 @@
-"""GPTQ checkpoints: Frantar et al., "GPTQ" (2022), in 4 bits, or in 8 that are symmetric.
+"""GPTQ checkpoints: Frantar et al., "GPTQ" (2022), in 4 bits, or in 8 bits with symmetric zeros.
 
-The transposed matrix [C, R], several rows a word: `qweight` [C / p, R] int32 of p = 32 / bits values, lowest first; `qzeros`
-[C / G, R / p] int32, less one (format "gptq") or as they are ("gptq_v2"); `scales` [C / G, R]; `g_idx` [C] int32, the group of
-each input. Where groups are not in order ("desc_act"), columns are sorted by them at load, and inputs at each product.
+The transposed matrix [C, R] is stored with several rows per word: `qweight` [C / p, R] int32 of p = 32 / bits values, lowest
+first; `qzeros` [C / G, R / p] int32, minus one (format "gptq") or unchanged ("gptq_v2"); `scales` [C / G, R]; `g_idx` [C]
+int32, the group of each input. If groups are not in order ("desc_act"), columns are sorted by group at load, and inputs at each
+product.
 """
 
 from collections.abc import Mapping
@@ -24,11 +25,11 @@ _INTS = (torch.int32,)
 
 
 class GptqScheme:
-    """See Scheme.
+    """The Scheme of GPTQ checkpoints.
 
     Args:
         config: the quantization_config.
-        plain: for matrices that are not quantized.
+        plain: reads matrices that are not quantized.
     """
 
     def __init__(self, config: Mapping[str, Any], plain: PlainScheme) -> None:
@@ -72,7 +73,7 @@ class GptqScheme:
         return torch.stack([(words >> shift & mask).to(torch.uint8) for shift in range(0, 32, self._bits)], 2).flatten(1)
 
     def _order(self, weights: WeightLoader, name: str, columns: int, group: int) -> torch.Tensor | None:
-        """Return which input each column takes so that groups are in order; None: they are."""
+        """Return the input of each column such that groups are in order; None if they are in order already."""
         if not weights.has(f"{name}.g_idx"):
             return None
         groups = weights.get_stored(f"{name}.g_idx", (columns,), dtypes=_INTS, num_parameters=0).to(torch.int64)

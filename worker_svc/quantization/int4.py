@@ -1,4 +1,4 @@
-"""Int4: weights in 4 bits, in groups of columns with a scale and a zero; activations stay floats."""
+"""Int4: stores weights in 4 bits, in groups of columns with a scale and a zero; activations stay floats."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ _LARGEST = 15
 
 @dataclass(frozen=True, slots=True)
 class Int4Form:
-    """Three tensors: quanta [R, C / 2] uint8 as kernels.int4_matmul packs them, scales and zeros [R, C / group].
+    """The form of a Matrix with three tensors: quanta [R, C / 2] uint8 (see kernels.int4_matmul), scales, zeros [R, C / group].
 
     Attributes:
-        context: of the device.
-        group: columns that share a scale and a zero, a multiple of 32.
+        context: the product context.
+        group: number of columns that share a scale and a zero, a multiple of 32.
     """
 
     context: ProductContext
@@ -33,10 +33,10 @@ class Int4Form:
 
 
 class Int4Linear:
-    """A Linear over weights of 4 bits.
+    """A Linear with weights of 4 bits.
 
     Args:
-        form: of the tensors.
+        form: the form of the tensors.
         packed: [N, K / 2] uint8.
         scales: [K / group, N].
         zeros: [K / group, N] uint8.
@@ -51,7 +51,7 @@ class Int4Linear:
         self._kernel = f"int4/{form.group}"
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [T, N] in x's type."""
+        """Return the product [T, N] of x [T, K], in x's type."""
         shape = self._context.shapes.of(self._kernel, len(x), len(self._packed), x.shape[1])
         if shape is None:
             return F.linear(x, self._widened(x.dtype), self._bias)
@@ -65,12 +65,12 @@ class Int4Linear:
 
 
 def group_for_int4(columns: int) -> int:
-    """Return the largest group, of at most 128, that divides so many columns; 0: none does, and they stay floats."""
+    """Return the largest group size, at most 128, that divides `columns`; 0 if none does, so that the matrix stays floats."""
     return next((group for group in (128, 64, BLOCK) if columns % group == 0), 0)
 
 
 def quantize_int4(context: ProductContext, weight: torch.Tensor, group: int) -> Matrix:
-    """Return weight [R, C] in 4 bits: a group's values are rounded to 16 between its least and its largest, 0 among them."""
+    """Quantize a weight [R, C] to 4 bits: a group's values are rounded to 16 steps from its smallest to its largest, with 0."""
     groups = weight.float().reshape(len(weight), -1, group)
     least, largest = groups.amin(2).clamp_max(0), groups.amax(2).clamp_min(0)
     scales = ((largest - least) / _LARGEST).clamp_min(1e-7).to(context.dtype)

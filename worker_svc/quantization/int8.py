@@ -19,8 +19,8 @@ class Int8Form:
     """The form of a Matrix with two tensors: quanta [R, C] int8, and scales [R, C / group].
 
     Attributes:
-        context: of the device.
-        group: columns that share a scale; C: all of a row.
+        context: the product context.
+        group: number of columns that share a scale; C: the whole row.
     """
 
     context: ProductContext
@@ -33,10 +33,10 @@ class Int8Form:
 
 
 class Int8Linear:
-    """A Linear over int8 weights.
+    """A Linear with int8 weights.
 
     Args:
-        form: of the tensors.
+        form: the form of the tensors.
         quanta: [N, K] int8.
         scales: [K / group, N].
         bias: [N] or None.
@@ -48,7 +48,7 @@ class Int8Linear:
         self._kernel = "int8" if form.group == quanta.shape[1] else f"int8/{form.group}"
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return [T, N] in x's type."""
+        """Return the product [T, N] of x [T, K], in x's type."""
         shape = self._context.shapes.of(self._kernel, len(x), *self._quanta.shape)
         if shape is None:
             return F.linear(x, self._widened(x.dtype), self._bias)
@@ -63,7 +63,7 @@ class Int8Linear:
 
 
 def quantize_int8(context: ProductContext, weight: torch.Tensor) -> Matrix:
-    """Return weight [R, C] in 8 bits; the largest of a row is 127 times its scale. A row with NaN or infinity stays so."""
+    """Quantize a weight [R, C] to 8 bits; a row's largest value is 127 times its scale. Non-finite rows stay non-finite."""
     wide = weight.float()
     scales = wide.abs().amax(1, keepdim=True).clamp_min(1e-12) / _LARGEST
     return Matrix(Int8Form(context, weight.shape[1]), ((wide / scales).round().to(torch.int8), scales))

@@ -1,7 +1,7 @@
 """Matrices on the device, in the form in which a kernel multiplies them.
 
-In every form, the first dimension of each tensor is the matrix's rows, its outputs. So code can stack the parts of a fused
-product and reorder rows without knowing the form.
+In every form, the first dimension of each tensor is the rows of the matrix, its outputs. So other code can concatenate the
+parts of a fused product and reorder rows without knowing the form.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class Form(Protocol):
     """The form of a matrix: the meaning of its tensors. Matrices of equal forms can be one product."""
 
     def linear(self, tensors: Sequence[torch.Tensor], bias: torch.Tensor | None) -> Linear:
-        """Return the layer: y = x W^T + b; the tensors are its own, as `fused` leaves them."""
+        """Return the layer y = x W^T + b; the tensors are in the layout of `fused`, and belong to the layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Matrix:
     """A matrix [R, C] of R outputs and C inputs.
 
     Attributes:
-        form: of its tensors.
-        tensors: each with R rows, on the device.
-        columns: [C] int64 on the device, which input each column takes; None: in order.
+        form: the form of the tensors.
+        tensors: the tensors on the device, each with R rows.
+        columns: [C] int64 on the device, the input of each column; None: in order.
     """
 
     form: Form
@@ -36,28 +36,28 @@ class Matrix:
     columns: torch.Tensor | None = None
 
     def reordered(self, order: torch.Tensor) -> "Matrix":
-        """Return the matrix whose row i is this one's row order[i]."""
+        """Return a matrix whose row i is row order[i] of this matrix."""
         return Matrix(self.form, tuple(tensor[order] for tensor in self.tensors), self.columns)
 
 
 class Scheme(Protocol):
-    """Reads matrices out of a model's files."""
+    """Reads matrices from a model's files."""
 
     def read(self, weights: WeightLoader, name: str, rows: int, columns: int) -> Matrix:
-        """Return the matrix of a prefix (without ".weight"); ModelError if the files do not have it as they say."""
+        """Return the matrix of a prefix (without ".weight"); raise ModelError if its tensors are missing or wrong."""
 
 
 def can_fuse(first: Matrix, second: Matrix) -> bool:
-    """Return whether the product of both over one input is one kernel."""
+    """Return whether one kernel can multiply both matrices with the same input."""
     if first.form != second.form or (first.columns is None) != (second.columns is None):
         return False
     return first.columns is None or second.columns is None or torch.equal(first.columns, second.columns)
 
 
 def fused(parts: Sequence[Matrix]) -> Matrix:
-    """Return the matrix of parts that can be fused, below each other, in memory of its own.
+    """Concatenate the rows of parts that can be fused, in new memory.
 
-    Weights stay as they are; scales and zeros [R, groups] become [groups, R], as the outputs of a tile are read side by side.
+    Weights keep their layout; scales and zeros [R, groups] become [groups, R], because a tile reads neighbouring outputs.
     """
     weight, *others = (torch.cat(pieces) for pieces in zip(*(part.tensors for part in parts), strict=True))
     return Matrix(parts[0].form, (weight, *(each.T.contiguous() for each in others)), parts[0].columns)

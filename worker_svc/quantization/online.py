@@ -1,4 +1,4 @@
-"""Quantization at load: weights that are stored in floats are rounded to fewer bits as they are read, each by itself.
+"""Quantization at load: rounds each matrix of weights that are stored in floats to fewer bits when it is read.
 
 The output layer, the embedding and the routers of experts stay floats: they are few, and rounding them changes every token.
 """
@@ -16,7 +16,7 @@ _KEPT = ("lm_head", "model.embed_tokens", "model.embed_positions", ".router", ".
 
 
 class OnlineScheme:
-    """Quantizes the matrices that `plain` reads.
+    """A Scheme that quantizes the matrices that `plain` reads.
 
     Args:
         plain: reads the floats.
@@ -47,4 +47,4 @@ def _fp8(plain: PlainScheme, matrix: Matrix) -> Matrix:
 
 
 ONLINE: Mapping[str, Callable[[PlainScheme, Matrix], Matrix]] = {"int8": _int8, "int4": _int4, "fp8": _fp8}
-"""The methods that may be requested."""
+"""The quantization methods that may be requested, and their functions."""

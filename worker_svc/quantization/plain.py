@@ -1,4 +1,4 @@
-"""Plain weights: floats in the type of the activations, multiplied by cuBLAS."""
+"""Plain weights: stores floats in the type of the activations, which cuBLAS multiplies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from tetrad.worker_svc.quantization.matrix import Matrix
 
 @dataclass(frozen=True, slots=True)
 class PlainForm:
-    """One tensor: the weight [R, C]."""
+    """The form of a Matrix with one tensor: the weight [R, C]."""
 
     def linear(self, tensors: Sequence[torch.Tensor], bias: torch.Tensor | None) -> Linear:
         """See Form."""
@@ -23,7 +23,7 @@ class PlainForm:
 
 @dataclass(frozen=True, slots=True)
 class PlainScheme:
-    """Weights that are stored as floats. The loader dequantizes those of a GGUF file."""
+    """The Scheme of weights that are stored as floats. The loader dequantizes the weights of a GGUF file."""
 
     context: ProductContext
 

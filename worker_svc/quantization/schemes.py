@@ -21,15 +21,15 @@ _CHECKPOINTS: Mapping[str, Callable[[Mapping[str, Any], PlainScheme], Scheme]] =
 
 
 def open_scheme(config_quantization: object, requested: str, plain: PlainScheme) -> Scheme:
-    """Return the scheme for a checkpoint's own quantization, or for what is requested of one in floats.
+    """Return the scheme for a checkpoint's own quantization, or for the requested quantization of a float checkpoint.
 
     Args:
-        config_quantization: `quantization_config` of config.json; None: in floats.
-        requested: as of LoadRequest.quantization; of a quantized checkpoint, nothing or its own.
-        plain: for what is not quantized.
+        config_quantization: `quantization_config` of config.json; None: a float checkpoint.
+        requested: LoadRequest.quantization; for a quantized checkpoint, "" or its own method.
+        plain: reads matrices that are not quantized.
 
     Raises:
-        ModelError: either is not supported, or they contradict each other.
+        ModelError: one of them is not supported, or they contradict each other.
     """
     if config_quantization is None:
         return _online(requested, plain)

@@ -1,1 +1,1 @@
-"""Model runner: one step on a device, from plan to tokens."""
+"""Model runners: each executes the steps of a model, from plans to results."""

@@ -1,7 +1,8 @@
-"""Draft outputs: computes the logits for all places of the drafts that a step verifies, with one run of the output head.
+"""Draft outputs: computes the logits for all draft places that a step verifies, with one run of the output head.
 
-Made by the model runner for one step, on the compute thread. The head's weights are read once, not once for each place of the
-drafts; rows have the same bits as alone. Logits that would take too much memory are computed place by place.
+Created by the model runner for one step, on the compute thread. The head's weights are read once, not once for each place.
+The logits of a row are bit for bit those of the row computed alone. If the logits of all places would take too much memory,
+they are computed place by place.
 """
 
 from collections.abc import Callable
@@ -15,18 +16,18 @@ from tetrad.worker_svc.core.plan import Floats, Ints
 from tetrad.worker_svc.models.interface import Model
 
 _MAX_LOGITS = 1 << 24
-"""Logits kept at once: 64 MiB."""
+"""Largest number of logits that are kept at once: 64 MiB of float32."""
 
 
 class DraftOutputs(Generic[M]):
-    """Outputs by row and place.
+    """The outputs of a step's model, by row and place.
 
     Args:
-        model: has the head.
-        hidden: [T, hidden], of the step's tokens.
-        first: [R]; hidden[first[r] + p] gives the token in place p of row r.
-        num_drafts: [R]; a row has one place more.
-        select: tells the model the rows [N] whose outputs it computes next.
+        model: the model with the output head.
+        hidden: [T, hidden], hidden states of the step's tokens.
+        first: [R]; hidden[first[r] + p] predicts the token at place p of row r.
+        num_drafts: [R]; a row has one place more than drafts.
+        select: called with the rows [N] whose outputs the model computes next, to select their adapters.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class DraftOutputs(Generic[M]):
         self._logits: torch.Tensor | None = None
 
     def argmax(self, rows: Ints, place: int) -> tuple[Ints, Floats]:
-        """Return the ids of the largest logits of `rows` in this place, and these logits."""
+        """Return the token ids of the largest logits of `rows` at this place, and these logits."""
         if self._best is None:
             self._select(self._owners)
             self._best = self._model.argmax(self._hidden[torch.from_numpy(self._rows)])
@@ -51,7 +52,7 @@ class DraftOutputs(Generic[M]):
         return ids[found], largest[found]
 
     def logits(self, rows: Ints, place: int) -> torch.Tensor:
-        """Return the logits [len(rows), V] in this place; the caller may change them."""
+        """Return the logits [len(rows), V] at this place; the caller may change them."""
         if not self._fits:
             self._select(rows)
             return self._model.logits(self._hidden[torch.from_numpy(self._first[rows] + place)])

@@ -1,9 +1,10 @@
-"""Drafting runner: lets a second, smaller model propose the tokens behind each step (speculative decoding with a draft model).
+"""Drafting runner: a second, smaller model proposes tokens after each step (speculative decoding with a draft model).
 
-A Runner around the model's own; owned by the compute thread. The draft model has keys and values of its own under the block ids
-of the plans. It computes the requests' new tokens, and then token after token behind them, as far as blocks are there. Drafts
-are drawn with the noise of their request's seed and position, as its tokens are: where both models have about the same
-distribution, they draw the same tokens at any temperature. Proposals never change tokens: the next step verifies them.
+Wraps the target model's runner; owned by the compute thread. The draft model has its own keys and values under the block ids of
+the plans. It computes the requests' new tokens, and then proposes one token after another, as far as allocated blocks have
+room. Drafts are drawn with the noise of their request's seed and position, like the request's own tokens: if both models have
+about the same distribution, they draw the same tokens at any temperature. Proposals never change the output: the next step
+verifies them.
 """
 
 import time
@@ -24,7 +25,7 @@ from tetrad.worker_svc.runner.model_runner import ModelRunner
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A request in a step: the tokens that the draft model has computed, and those that it is to have computed."""
+    """A request in a step: the draft model has computed `num_computed` of its tokens, and has to compute those up to `end`."""
 
     handle: int
     slot: int
@@ -34,37 +35,37 @@ class _Row:
 
 
 class DraftingRunner(Generic[M]):
-    """See Runner.
+    """A Runner whose results contain a draft model's proposals; see Runner.
 
     Args:
-        runner: of the model that samples.
-        model: proposes; of the same vocabulary, with one KV group that keeps everything.
-        cache: of `model`, with the blocks of the runner's.
+        runner: the runner of the target model, which samples.
+        model: the draft model; it has the same vocabulary, and one KV group with full attention.
+        cache: the KV cache of `model`, with the same blocks as the runner's cache.
     """
 
     def __init__(self, runner: ModelRunner[M], model: Model[M], cache: KvCache) -> None:
         self._runner, self._model, self._cache = runner, model, cache
         self._batch = runner.batch
         self._max_tokens = runner.layout.max_num_batched_tokens
-        self._num_computed: dict[int, int] = {}  # handle -> its tokens whose keys and values the draft model has
+        self._num_computed: dict[int, int] = {}  # handle -> number of tokens whose keys and values the draft model has
 
     @property
     def num_requests(self) -> int:
-        """Requests known."""
+        """The number of known requests."""
         return self._runner.num_requests
 
     def forget_all(self) -> None:
-        """Forget every request."""
+        """Remove every request."""
         self._num_computed.clear()
         self._runner.forget_all()
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:
-        """Run dummy steps of the model that samples."""
+        """Run dummy steps of the target model."""
         self._runner.warm_up(report)
 
     @torch.inference_mode()
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
-        """Run one step, and propose as many tokens behind it as the plan says."""
+        """Run one step, and propose up to `plan.num_spec_tokens` tokens after it."""
         started = time.perf_counter()
         self._cache.move(plan)
         result = self._runner.execute(plan)
@@ -76,10 +77,10 @@ class DraftingRunner(Generic[M]):
         return replace(result, proposals=proposals, compute_seconds=time.perf_counter() - started)
 
     def _rows(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> list[_Row]:
-        """Return the step's requests, but for those that failed."""
+        """Return the step's requests without those that failed."""
         for handle in plan.removed_handles:
             self._num_computed.pop(handle, None)
-        # The draft model's keys and values of a cached prefix were written together with the others.
+        # The draft model's keys and values of a cached prefix were written when the target model's were.
         self._num_computed.update((new.handle, new.num_computed_tokens) for new in plan.new_requests)
         ends = dict(
             zip(
@@ -96,17 +97,17 @@ class DraftingRunner(Generic[M]):
             if slot is None:
                 continue
             end = int(self._batch.num_tokens[slot]) if handle in sampled else planned_end
-            # The tokens proposed after the step before may differ from the sampled ones.
+            # The tokens proposed after the previous step may differ from the sampled ones.
             self._num_computed[handle] = num_computed = min(self._num_computed.get(handle, 0), end - 1)
-            # The last token may be the first of a block that the next plan gives.
+            # The last token may belong to a new block, which only the next plan allocates.
             num_slots = int(self._batch.num_blocks[slot]) * self._batch.block_size
             rows.append(_Row(handle, slot, num_computed, min(end, num_slots), handle in sampled and end <= num_slots))
         return rows
 
     def _propose(self, rows: list[_Row], num_tokens: int) -> DraftTokens | None:
-        """Compute the tokens that have come, then propose; None if there is nothing to compute.
+        """Compute the new tokens, then propose drafts; return None if there is nothing to compute.
 
-        Rows beyond the tokens of a step wait for the next one.
+        Tokens beyond max_num_batched_tokens wait for the next step.
         """
         behind = np.array([row.end - row.num_computed for row in rows])
         before = np.cumsum(behind) - behind
@@ -133,7 +134,7 @@ class DraftingRunner(Generic[M]):
         )
 
     def _extend(self, slots: Ints, hidden: torch.Tensor, num_tokens: int) -> dict[int, list[int]]:
-        """Return slot -> its proposals; hidden states [R, hidden] are those of the last token of each slot [R]."""
+        """Return slot -> proposed tokens; `hidden` [R, hidden] is the hidden state of the last token of each slot [R]."""
         batch = self._batch
         known = batch.num_tokens[slots].copy()
         everyone, found = slots, {int(slot): list[int]() for slot in slots}

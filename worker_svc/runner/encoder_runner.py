@@ -1,7 +1,8 @@
-"""Encoder runner: one step over whole prompts, from plan to pooled answers.
+"""Encoder runner: executes steps of whole prompts, from a plan to pooled answers.
 
-Owned by the compute thread. An encoder has no KV cache, so a request is computed in the step in which it is added, and no state
-of it is kept. An exception of `execute` means that the device failed; a request that cannot run is an entry of the result.
+Owned by the compute thread. An encoder has no KV cache, so a request is computed in the step in which it is added, and none of
+its state is kept. An exception from `execute` means that the device failed; a request that cannot run is an entry of the
+result.
 """
 
 import time
@@ -29,10 +30,10 @@ class ComputedPrompts:
     """A step whose hidden states are computed, or queued on a device.
 
     Attributes:
-        step_id: of the plan.
-        handles, prompts: of the requests that ran; all of their hidden states are gathered.
-        failures: of requests that could not.
-        started: by perf_counter.
+        step_id: the plan's step id.
+        handles, prompts: the requests that ran; the prompts contain their hidden states.
+        failures: the requests that could not run, with their errors.
+        started: start time in seconds, from `time.perf_counter`.
     """
 
     step_id: int
@@ -44,7 +45,7 @@ class ComputedPrompts:
     def result(
         self, pooled: Sequence[Pooled], failures: Sequence[tuple[int, TetradError]], compute_seconds: float
     ) -> ModelRunnerOutput:
-        """Return the result of the step with these answers."""
+        """Return the step's result with these answers and further failures."""
         return ModelRunnerOutput(
             self.step_id,
             _NONE,
@@ -62,14 +63,14 @@ def answer_on_host(pooler: Pooler, step: ComputedPrompts) -> ModelRunnerOutput:
 
 
 class EncoderRunner:
-    """Runs plans over a loaded encoder; see Runner.
+    """Executes plans with a loaded encoder; see Runner.
 
     Args:
-        encoder: with its weights.
-        pooler: makes the answers.
-        facts: what it pools.
+        encoder: the model with its weights.
+        pooler: computes the answers from hidden states.
+        facts: the supported pooling tasks.
         layout: limits of a step.
-        answer: makes the result of a step, or launches what does.
+        answer: computes the result of a step, or queues that computation on the device.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class EncoderRunner:
         self._answer = answer
 
     num_requests = 0
-    """No request outlives its step."""
+    """Always 0: no request is kept after its step."""
 
     @torch.inference_mode()
     def execute(self, plan: SchedulerOutput) -> ExecutedStep:
@@ -100,10 +101,10 @@ class EncoderRunner:
         return self._answer(self._pooler, step)
 
     def forget_all(self) -> None:
-        """Do nothing: nothing is kept."""
+        """Do nothing: no request is kept after its step."""
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:
-        """Run prompts of typical lengths: torch plans each kind of product on its first use."""
+        """Run prompts of typical lengths: torch prepares each shape of matrix product on its first use."""
         for completed, length in enumerate(_WARM_UP_LENGTHS, 1):
             with torch.inference_mode():
                 self._encoder.forward(PackedPrompts.of([np.zeros(min(length, self._layout.max_model_len), np.int64)], [None]))
@@ -119,7 +120,7 @@ class EncoderRunner:
         return prompts
 
     def _problem(self, new: NewRequest) -> TetradError | None:
-        """Return why a request cannot run, or None."""
+        """Return the error of a request that cannot run; None if it can."""
         if new.refusal is not None:
             return new.refusal
         if new.pooling is None:

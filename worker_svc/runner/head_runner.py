@@ -1,9 +1,10 @@
-"""Head runner: lets a head of the model propose the tokens behind each step (EAGLE-3, multi-token prediction).
+"""Head runner: a draft head of the model proposes tokens after each step (EAGLE-3, multi-token prediction).
 
-A Runner around the model's own; owned by the compute thread. The head has keys and values of its own under the block ids of the
-plans. It runs behind every step, over the tokens whose hidden states the step has computed: they are not kept. Its row at a
-position has the token behind that position. Behind the last known token it goes on with its own hidden states. Drafts are drawn
-with the noise of their request's seed and position. Proposals never change tokens: the next step verifies them.
+Wraps the model's runner; owned by the compute thread. The head has its own keys and values under the block ids of the plans. It
+runs after every step, over the tokens whose hidden states the step has computed, since hidden states are not kept. The head's
+input at a position is the model's hidden state there and the token of the next position. After the last known token, the head
+continues with its own hidden states. Drafts are drawn with the noise of their request's seed and position. Proposals never
+change the output: the next step verifies them.
 """
 
 import time
@@ -24,7 +25,7 @@ from tetrad.worker_svc.runner.model_runner import ModelRunner
 
 @dataclass(frozen=True, slots=True)
 class _Computed:
-    """What a step of the model has computed: its tokens, their requests and what it hands out of them [T, F]."""
+    """A computed step of the model: its inputs, the handles of its rows, and the head's input states [T, F] of its tokens."""
 
     inputs: StepInputs
     handles: Ints
@@ -32,13 +33,13 @@ class _Computed:
 
 
 class HeadRunner(Generic[M]):
-    """See Runner.
+    """A Runner whose results contain a draft head's proposals; see Runner.
 
     Args:
-        runner: of the model that samples.
-        head: proposes.
-        cache: of `head`, with the blocks of the runner's.
-        states_of: what the model hands out, from its last hidden states [T, hidden]: [T, F].
+        runner: the runner of the model, which samples.
+        head: the draft head.
+        cache: the KV cache of `head`, with the same blocks as the runner's cache.
+        states_of: returns the head's input states [T, F] for the model's last hidden states [T, hidden].
     """
 
     def __init__(
@@ -56,21 +57,21 @@ class HeadRunner(Generic[M]):
 
     @property
     def num_requests(self) -> int:
-        """Requests known."""
+        """The number of known requests."""
         return self._runner.num_requests
 
     def forget_all(self) -> None:
-        """Forget every request."""
+        """Remove every request."""
         self._runner.forget_all()
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:
-        """Run dummy steps of the model that samples."""
+        """Run dummy steps of the model."""
         self._runner.warm_up(report)
         self._computed = None
 
     @torch.inference_mode()
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
-        """Run one step and the head behind it; propose as many tokens as the plan says."""
+        """Run one step, and then the head; propose up to `plan.num_spec_tokens` tokens."""
         started = time.perf_counter()
         self._cache.move(plan)
         result = self._runner.execute(plan)
@@ -86,7 +87,7 @@ class HeadRunner(Generic[M]):
         self._computed = _Computed(inputs, self._batch.handles[inputs.slots].copy(), states)
 
     def _propose(self, computed: _Computed, result: ModelRunnerOutput, num_tokens: int) -> DraftTokens | None:
-        """Run the head over what was computed and is right; return proposals for the requests that sampled."""
+        """Run the head over the step's tokens without rejected drafts; return proposals for the requests that sampled."""
         inputs, batch = computed.inputs, self._batch
         ends = np.minimum(inputs.num_computed + inputs.num_scheduled, batch.num_tokens[inputs.slots] - 1)
         stays = np.array([batch.slot_of(handle) is not None for handle in computed.handles.tolist()], np.bool_)
@@ -109,7 +110,7 @@ class HeadRunner(Generic[M]):
         )
 
     def _extend(self, slots: Ints, hidden: torch.Tensor, num_tokens: int) -> dict[int, list[int]]:
-        """Return slot -> its proposals; hidden states [R, hidden] are the head's of the last row of each slot [R]."""
+        """Return slot -> proposed tokens; `hidden` [R, hidden] is the head's hidden state of the last row of each slot [R]."""
         batch, everyone = self._batch, slots
         known = batch.num_tokens[slots].copy()
         found = {int(slot): list[int]() for slot in slots}
@@ -119,7 +120,7 @@ class HeadRunner(Generic[M]):
                 for slot, token in zip(slots.tolist(), tokens.tolist(), strict=True):
                     found[slot].append(token)
                 batch.append_sampled(slots, tokens)
-                places = batch.num_tokens[slots] - 2  # the token behind it is the one just drafted
+                places = batch.num_tokens[slots] - 2  # the token after this place is the one just drafted
                 goes_on = (places < batch.num_blocks[slots] * batch.block_size) & (places + 2 < self._longest)
                 if len(found[int(slots[0])]) == num_tokens or not goes_on.any():
                     return found
@@ -136,7 +137,7 @@ class HeadRunner(Generic[M]):
         return self._head.argmax(hidden)
 
     def _forward(self, inputs: StepInputs, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the head's hidden states of a step's rows, each with the token behind it."""
+        """Return the head's hidden states for a step's rows; the token of a row is the one after its position."""
         metadata = self._head.attention.build_metadata(inputs, self._batch)
         owners = np.repeat(inputs.slots, inputs.num_scheduled)
         token_ids = torch.from_numpy(self._batch.token_ids[owners, inputs.positions + 1].astype(np.int64))
@@ -144,7 +145,7 @@ class HeadRunner(Generic[M]):
 
 
 def _tokens_of(inputs: StepInputs, own: StepInputs) -> torch.Tensor:
-    """Return the places of the rows of `own` in a step that began with the same tokens of its requests."""
+    """Return the indices in `inputs` of the tokens of `own`; each request of `own` begins with the same token in both."""
     first_of = dict(zip(inputs.slots.tolist(), inputs.first_token.tolist(), strict=True))
     first = np.array([first_of[slot] for slot in own.slots.tolist()], np.int64)
     return torch.from_numpy(np.arange(own.num_tokens) + np.repeat(first - own.first_token, own.num_scheduled))

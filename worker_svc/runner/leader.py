@@ -1,7 +1,7 @@
 """Leader: a model whose other parts are on other ranks, for the model runner of rank 0.
 
-Before the leader computes its own part, it sends the members the order to compute theirs; the layers add the parts up. The
-model runner knows nothing of ranks.
+Before the leader computes its own part, it sends the members an order to compute theirs; the layers sum the parts of all ranks.
+The model runner knows nothing of ranks.
 """
 
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ class LedPages:
     """The MetadataBuilder of a model on several ranks.
 
     Args:
-        own: of the leader's part.
+        own: the MetadataBuilder of the leader's part.
     """
 
     def __init__(self, own: MetadataBuilder[M]) -> None:
@@ -46,13 +46,13 @@ class LedPages:
 
 
 class LedLoras:
-    """The leader's part of the adapters, which notes what the members have to select; see ModelLoras.
+    """The leader's part of the adapters. It records the selection, which orders pass to the members; see ModelLoras.
 
     Attributes:
-        selected: the adapters of the rows that are computed next; empty: none of them has one.
+        selected: the adapter ids of the rows of the next computation; empty: no row has an adapter.
 
     Args:
-        own: applies them.
+        own: applies the leader's part of the adapters.
     """
 
     def __init__(self, own: ModelLoras) -> None:
@@ -66,12 +66,12 @@ class LedLoras:
 
 
 class LedModel:
-    """A Model; see models.interface.
+    """The Model of a group: it sends orders to the members and computes the leader's part; see models.interface.
 
     Args:
-        model: the leader's part.
-        ranks: all of them.
-        loras: the leader's part of the adapters; None: the model takes none.
+        model: the leader's part of the model.
+        ranks: the connections to the other ranks.
+        loras: the leader's part of the adapters; None: the model does not support adapters.
     """
 
     embedding_size = 0
@@ -89,35 +89,35 @@ class LedModel:
         metadata: LedStep,
         given: GivenRows | None = None,
     ) -> torch.Tensor:
-        """Return hidden states [T, hidden] behind the last layer of the leader's stage, which the next stage gets, too."""
+        """Return hidden states [T, hidden] after the last layer of the leader's stage, and send them to the next stage."""
         assert given is None, "see embedding_size"
         self._ranks.send_order(self._adapted(metadata.order))
         hidden = self._model.forward(token_ids, positions, caches, metadata.own)
         if self._ranks.stage.size > 1:
-            self._ranks.send_hidden(hidden.clone())  # it is valid until the next step
+            self._ranks.send_hidden(hidden.clone())  # the model reuses the tensor in the next step
         return hidden
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return hidden states [N, hidden] behind the last norm, which every rank has."""
+        """Return hidden states [N, hidden] after the last norm, which every rank has."""
         return self._model.normed(hidden)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return [N, vocab_size] float32."""
+        """Return the logits [N, vocab_size] float32 of hidden states [N, hidden]."""
         self._ranks.send_order(self._adapted(np.array([Kind.LOGITS])), hidden, to_stage=True)
         return self._model.logits(hidden)
 
     def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
-        """Return the ids [N] of the largest logits, and those [N]."""
+        """Return the token ids [N] of the largest logits, and these logits [N]."""
         self._ranks.send_order(self._adapted(np.array([Kind.ARGMAX])), hidden, to_stage=True)
         return self._model.argmax(hidden)
 
     def _adapted(self, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return an order with the adapters of its rows behind it."""
+        """Return an order with the adapter ids of its rows appended."""
         return order if self._loras is None else np.concatenate([order, self._loras.selected])
 
 
 class LedKvCache(KvCache):
-    """The leader's blocks; what moves between tiers moves on every rank."""
+    """The leader's KV cache; copies of blocks between tiers are ordered on every rank."""
 
     ranks: RankChannels
 
@@ -130,7 +130,7 @@ class LedKvCache(KvCache):
 
 
 def leading_runner(model: Model[M], ranks: RankChannels, layout: KvLayout, loras: LedLoras | None = None) -> Runner:
-    """Return the runner of rank 0; `loras` are its part of the adapters."""
+    """Return the runner of rank 0; `loras` is the leader's part of the adapters."""
 
     def make_cache(*args: object, **options: object) -> LedKvCache:
         cache = LedKvCache(*args, **options)  # type: ignore[arg-type] # passed through

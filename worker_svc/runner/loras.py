@@ -12,7 +12,7 @@ from tetrad.worker_svc.core.step_inputs import StepRows
 
 
 class NoLoras:
-    """A model without adapters."""
+    """The adapters of a model without support for them; requests with an adapter are refused."""
 
     def add(self, slot: int, request: NewRequest) -> None:
         """See SlotListener."""
@@ -21,7 +21,7 @@ class NoLoras:
         """See SlotListener."""
 
     def check(self, request: NewRequest) -> None:
-        """Unsupported for a request that has an adapter."""
+        """Raise Unsupported if the request has an adapter."""
         if request.lora_id:
             raise Unsupported("This worker does not support LoRA adapters here; start with enable_lora.")
 
@@ -33,11 +33,11 @@ class NoLoras:
 
 
 class SlotLoras:
-    """The adapter of each slot.
+    """The adapter ids of all slots.
 
     Args:
-        loras: of the model.
-        max_num_seqs: slots.
+        loras: the model's adapters.
+        max_num_seqs: number of slots.
     """
 
     def __init__(self, loras: ModelLoras, max_num_seqs: int) -> None:
@@ -45,15 +45,15 @@ class SlotLoras:
         self._ids: Ints = np.zeros(max_num_seqs, np.int64)
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Keep a request's adapter."""
+        """Store the adapter id of the slot's request."""
         self._ids[slot] = request.lora_id
 
     def remove(self, slot: int) -> None:
-        """Forget it."""
+        """Set the slot's adapter id to 0."""
         self._ids[slot] = 0
 
     def check(self, request: NewRequest) -> None:
-        """Unavailable if the request's adapter is not installed."""
+        """Raise Unavailable if the request's adapter is not installed."""
         if request.lora_id and not self._loras.has(request.lora_id):
             raise Unavailable(f"Adapter {request.lora_id} is not loaded on this worker.", reason="LORA_NOT_LOADED")
 

@@ -1,4 +1,4 @@
-"""Member: runs the leader's orders on a rank other than the first. Owned by the compute thread; knows no requests."""
+"""Member: executes the leader's orders on a rank other than the first. Owned by the compute thread; knows no requests."""
 
 from collections.abc import Callable
 from typing import Any, Generic, NoReturn, Protocol
@@ -17,33 +17,33 @@ from tetrad.worker_svc.runner.rank_channels import RankChannels
 
 
 class Part(Protocol):
-    """What a member has of a model."""
+    """A member's part of a model."""
 
     @property
     def config(self) -> ModelSizes:
-        """Its description."""
+        """The sizes of the model."""
 
     @property
     def kv_cache_spec(self) -> KvCacheSpec:
-        """The shape of its KV cache."""
+        """The shape of the part's KV cache."""
 
     @property
     def attention(self) -> MetadataBuilder[Any]:
-        """Prepares its steps."""
+        """The builder of the part's attention metadata."""
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: Any) -> None:
-        """Compute its part of a step, and send what the next stage needs."""
+        """Compute this part of a step, and send the hidden states that the next stage needs."""
 
     def compute_logits(self, kind: Kind, hidden: torch.Tensor) -> None:
-        """Compute its part of what rows of hidden states [N, hidden] bring."""
+        """Compute this part of the logits, or of their maxima, for hidden states [N, hidden]."""
 
 
 class ModelPart(Generic[M]):
     """A shard of the first stage; see Part.
 
     Args:
-        model: this rank's part.
-        ranks: the connections.
+        model: this rank's part of the model.
+        ranks: the connections to the other ranks.
     """
 
     def __init__(self, model: Model[M], ranks: RankChannels) -> None:
@@ -54,7 +54,7 @@ class ModelPart(Generic[M]):
         """See Part."""
         hidden = self._model.forward(token_ids, positions, caches, metadata)
         if self._ranks.stage.size > 1:
-            self._ranks.send_hidden(hidden.clone())  # it is valid until the next step
+            self._ranks.send_hidden(hidden.clone())  # the model reuses the tensor in the next step
 
     def compute_logits(self, kind: Kind, hidden: torch.Tensor) -> None:
         """See Part."""
@@ -63,11 +63,11 @@ class ModelPart(Generic[M]):
 
 
 class StagePart(Generic[M]):
-    """A shard of a stage behind the first; see Part.
+    """A shard of a stage after the first; see Part.
 
     Args:
-        stage: its layers, run by whichever program.
-        ranks: the connections.
+        stage: the layers of this rank.
+        ranks: the connections to the other ranks.
     """
 
     def __init__(self, stage: StageModel[M], ranks: RankChannels) -> None:
@@ -81,17 +81,17 @@ class StagePart(Generic[M]):
         self._ranks.send_hidden(hidden)
 
     def compute_logits(self, kind: Kind, hidden: torch.Tensor) -> NoReturn:  # noqa: ARG002 - of the protocol
-        """Refuse: the first stage alone has the vocabulary."""
+        """Raise InternalError: only the first stage has the output head."""
         raise InternalError(f"Order {kind.name} came to a stage without the vocabulary.")
 
 
 class MemberRunner:
-    """A Runner that gets orders instead of plans.
+    """A Runner that executes orders instead of plans.
 
     Args:
-        part: of the model.
-        layout: as the leader's.
-        loras: this rank's part of the adapters; None: the model takes none.
+        part: this rank's part of the model.
+        layout: the same as the leader's; FailedPrecondition if the model has fewer positions than max_model_len.
+        loras: this rank's part of the adapters; None: the model does not support adapters.
     """
 
     num_requests = 0
@@ -110,12 +110,12 @@ class MemberRunner:
         )
 
     def execute(self, plan: SchedulerOutput) -> NoReturn:
-        """Refuse: plans go to the leader."""
+        """Raise InternalError: only the leader takes plans."""
         raise InternalError(f"Step {plan.step_id} came to a member of a worker group; its leader takes plans.")
 
     @torch.inference_mode()
     def obey(self, order: ModelOrder) -> None:
-        """Compute this rank's part of what the leader computes."""
+        """Execute an order: compute this rank's part of the leader's step, or copy blocks."""
         if order.kind is Kind.FORWARD:
             self._forward(order)
         elif order.kind is Kind.MOVE_BLOCKS:
@@ -126,10 +126,10 @@ class MemberRunner:
             self._part.compute_logits(order.kind, order.hidden)
 
     def forget_all(self) -> None:
-        """Do nothing: there are no requests."""
+        """Do nothing: a member has no requests."""
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:
-        """Do nothing: the leader's dummy steps are this rank's, too."""
+        """Report completion only: the leader's dummy steps also run on this rank."""
         report(1, 1)
 
     def _forward(self, order: ModelOrder) -> None:

@@ -1,8 +1,8 @@
 """Model runner: runs one step on a device, from a plan to sampled tokens.
 
-Owned by the compute thread; made with the KV cache. It keeps sampled tokens for its own next step, so plans may be queued
-before results are read. An exception from `execute` means that the device failed; a request that fails alone is an entry of
-the result.
+Owned by the compute thread; allocates the KV cache when it is created. It keeps sampled tokens for its own next step, so plans
+may be queued before results are read. An exception from `execute` means that the device failed; a single failed request is an
+entry of the result.
 """
 
 import time
@@ -36,13 +36,13 @@ from tetrad.worker_svc.sampler.sampler import Sampled, Sampler, join_sampled
 
 @dataclass(frozen=True, slots=True)
 class BegunStep:
-    """A step whose plan was applied.
+    """A step whose plan was applied, before the forward pass.
 
     Attributes:
-        plan, inputs: of the step.
-        failures: requests that cannot run, and their errors.
-        started: by perf_counter.
-        input_seconds: what building the inputs took.
+        plan, inputs: the step's plan and inputs.
+        failures: handles of requests that cannot run, with their errors.
+        started: start time in seconds, from `time.perf_counter`.
+        input_seconds: duration of building the inputs.
     """
 
     plan: SchedulerOutput
@@ -53,14 +53,14 @@ class BegunStep:
 
 
 class ModelRunner(Generic[M]):
-    """Runs plans over a loaded model; see Runner.
+    """Executes plans with a loaded model; see Runner.
 
     Args:
-        model: with its weights.
+        model: the model with its weights.
         layout: KV blocks and limits; FailedPrecondition if the model has fewer positions than max_model_len.
-        pooling: makes what pools, for a batch; None: the model generates only.
-        make_cache: makes the KV cache.
-        loras: adapters of the model; None: it takes none.
+        pooling: creates the pooling part for an input batch; None: the model only generates.
+        make_cache: creates the KV cache.
+        loras: the model's adapters; None: the model does not support adapters.
     """
 
     def __init__(
@@ -100,22 +100,22 @@ class ModelRunner(Generic[M]):
         self._watch: Callable[[StepInputs, torch.Tensor], None] = _see_nothing
 
     def watch(self, see: Callable[[StepInputs, torch.Tensor], None]) -> None:
-        """Call `see` in each step, before it samples, with its inputs and the hidden states [T, hidden] of its tokens."""
+        """Call `see` in each step, before sampling, with the step's inputs and the hidden states [T, hidden] of its tokens."""
         self._watch = see
 
     @property
     def batch(self) -> InputBatch:
-        """The requests."""
+        """The input batch with the known requests."""
         return self._batch
 
     @property
     def num_requests(self) -> int:
-        """Requests known."""
+        """The number of known requests."""
         return len(self._batch)
 
     @torch.inference_mode()
     def execute(self, plan: SchedulerOutput) -> ExecutedStep:
-        """Run one step."""
+        """Execute one step and return its result."""
         begun = self._begin(plan)
         if isinstance(begun, ModelRunnerOutput):
             return begun
@@ -124,7 +124,7 @@ class ModelRunner(Generic[M]):
         return self._complete(begun, hidden)
 
     def _begin(self, plan: SchedulerOutput) -> BegunStep | ModelRunnerOutput:
-        """Apply a plan to the known requests; return its result at once if nothing is left to compute."""
+        """Apply a plan to the known requests; return the result at once if no row is left to compute."""
         started = time.perf_counter()
         self._kv_cache.move(plan)
         rows = self._requests.apply(plan)
@@ -134,7 +134,7 @@ class ModelRunner(Generic[M]):
         return BegunStep(plan, inputs, rows.failures, started, time.perf_counter() - started)
 
     def _complete(self, begun: BegunStep, hidden: torch.Tensor) -> ModelRunnerOutput:
-        """Return the output of a step from the hidden states [T, hidden] after the last layer."""
+        """Compute the result of a step from the hidden states [T, hidden] after the last layer."""
         plan, inputs = begun.plan, begun.inputs
         prompt_logprobs = collect(self._asked_prompts.chunks(inputs, self._batch), hidden, self._prompt_logits)
         pooled, pooling_failures = self._pooling.collect(inputs, hidden)
@@ -157,11 +157,11 @@ class ModelRunner(Generic[M]):
         )
 
     def forget_all(self) -> None:
-        """Forget every request; blocks keep their content until they are written again."""
+        """Remove every request; KV blocks keep their content until they are written again."""
         self._requests.forget_all()
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:
-        """Run dummy steps of typical sizes on the null block: kernels are made per size, on their first use."""
+        """Run dummy steps of typical sizes on the null block: libraries prepare kernels for each size on its first use."""
         plans = dummy_plans(self.layout)
         for completed, plan in enumerate(plans, 1):
             finished(self.execute(plan))
@@ -177,12 +177,12 @@ class ModelRunner(Generic[M]):
         return self._model.forward(token_ids, positions, self._kv_cache.layers, metadata, given)
 
     def _prompt_logits(self, hidden: torch.Tensor, slot: int) -> torch.Tensor:
-        """Return the logits of rows [N, hidden] of one slot's prompt."""
+        """Return the logits [N, V] of hidden states [N, hidden] of one slot's prompt."""
         self._loras.select_rows(np.full(len(hidden), slot))
         return self._model.logits(hidden)
 
     def _sample(self, plan: SchedulerOutput, inputs: StepInputs, hidden: torch.Tensor) -> tuple[Ints, Sampled]:
-        """Sample for the requests whose last known token was computed, and keep what was sampled."""
+        """Sample tokens for the requests whose last known token was computed, and append them to the batch."""
         rows = inputs.sampling_rows
         rows = rows[self._pooling.generating(inputs.slots[rows])]
         slots = inputs.slots[rows]
@@ -198,14 +198,14 @@ class ModelRunner(Generic[M]):
         return slots, sampled
 
     def _choose(self, hidden: torch.Tensor, slots: Ints, grammar: GrammarRows | None) -> Sampled:
-        """Return a token for each row of hidden states [R, hidden]."""
+        """Sample a token for each row of hidden states [R, hidden]."""
         self._loras.select_rows(slots)
         if self.sampler.needs_logits(slots, grammar):
             return self.sampler.sample(self._model.logits(hidden), slots, grammar)
         return self.sampler.take(*self._model.argmax(hidden))
 
     def _verify(self, grammar: GrammarRows | None, slots: Ints, first: Ints, hidden: torch.Tensor) -> tuple[Ints, Sampled]:
-        """Sample where drafts were computed; the token in a request's first place follows from hidden[first]."""
+        """Verify drafts: sample at each of their places; hidden[first] predicts the token at a request's first place."""
 
         def select(rows: Ints) -> None:
             self._loras.select_rows(slots[rows])

@@ -1,7 +1,7 @@
-"""Orders: the inputs of a step that a leader sends to every member, as arrays of integers and floats.
+"""Orders: messages by which a leader has every member compute its part of a step, as arrays of integers and floats.
 
-A member holds no requests: an order has all that its part of a step needs. Sampling, drafts, constraints and failed requests
-are the leader's alone.
+A member keeps no requests: an order contains all inputs of the member's part of a step. The leader alone handles sampling,
+drafts, constraints and failed requests.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _NO_PLACES = np.zeros((2, 0), np.int64)
 
 
 class Kind(IntEnum):
-    """What an order is."""
+    """The kind of an order, its first number."""
 
     FORWARD = 0
     LOGITS = 1
@@ -32,7 +32,7 @@ class Kind(IntEnum):
 class ModelOrder:
     """An Order: a kind, its integers and, for LOGITS and ARGMAX, hidden states [N, hidden].
 
-    The integers of LOGITS and ARGMAX are the adapters of the rows [N]; empty: none has one.
+    The integers of LOGITS and ARGMAX are the adapter ids of the rows [N]; empty: no row has an adapter.
     """
 
     kind: Kind
@@ -44,8 +44,8 @@ class ModelOrders:
     """The Orders of one group's leader.
 
     Args:
-        ranks: the connections.
-        epoch: of the group.
+        ranks: the connections to the other ranks.
+        epoch: the epoch of the group.
     """
 
     def __init__(self, ranks: RankChannels, epoch: int) -> None:
@@ -68,14 +68,14 @@ class ModelOrders:
 
 @dataclass(frozen=True, slots=True)
 class BlockTables:
-    """Block tables [G, R, P] of a step's rows: what attention reads of an input batch."""
+    """Block tables [G, R, P] of a step's rows: the part of an input batch that attention reads."""
 
     block_tables: npt.NDArray[np.int32]
     block_size: int
 
 
 def encode_step(inputs: StepInputs, batch: Tables) -> npt.NDArray[np.int64]:
-    """Return the numbers of a FORWARD order; the adapters of its tokens [T] may follow, if any of them has one."""
+    """Return the numbers of a FORWARD order; the caller appends the adapter ids of the tokens [T] if a token has an adapter."""
     num_pages = int(-(-(inputs.num_computed + inputs.num_scheduled).max() // batch.block_size))
     tables = batch.block_tables[:, inputs.slots, :num_pages]
     head = [Kind.FORWARD, *tables.shape, inputs.num_decodes, batch.block_size]
@@ -84,7 +84,7 @@ def encode_step(inputs: StepInputs, batch: Tables) -> npt.NDArray[np.int64]:
 
 
 def decode_step(numbers: npt.NDArray[np.int64]) -> tuple[StepInputs, BlockTables, Ints]:
-    """Return a step's inputs and tables, of rows that are counted from 0, and the adapters of its tokens; empty: none."""
+    """Return a step's inputs, its block tables and the adapter ids of its tokens (empty: none); slots are numbered from 0."""
     num_groups, num_rows, num_pages, num_decodes, block_size = numbers[:5].tolist()
     num_computed, num_scheduled, rest = np.split(numbers[5:], [num_rows, 2 * num_rows])
     num_tokens = int(num_scheduled.sum())
@@ -100,16 +100,16 @@ def decode_step(numbers: npt.NDArray[np.int64]) -> tuple[StepInputs, BlockTables
         first_token=ends - num_scheduled,
         num_decodes=num_decodes,
         num_tokens=num_tokens,
-        sampling_rows=rows[:0],  # the leader's business
+        sampling_rows=rows[:0],  # only the leader samples
         token_ids=token_ids,
         positions=positions,
         slot_mappings=tables[:, owners, positions // block_size] * block_size + positions % block_size,
     )
-    return inputs, BlockTables(tables.astype(np.int32), block_size), lora_ids  # as an input batch has them
+    return inputs, BlockTables(tables.astype(np.int32), block_size), lora_ids  # int32, as in an input batch
 
 
 def encode_moves(plan: SchedulerOutput) -> npt.NDArray[np.int64] | None:
-    """Return the numbers of a MOVE_BLOCKS order; None if the plan moves nothing."""
+    """Return the numbers of a MOVE_BLOCKS order; None if the plan copies no blocks between tiers."""
     if plan.swap_out is None and plan.swap_in is None:
         return None
     out, back = (_NO_PLACES if places is None else np.stack(places) for places in (plan.swap_out, plan.swap_in))
@@ -117,6 +117,6 @@ def encode_moves(plan: SchedulerOutput) -> npt.NDArray[np.int64] | None:
 
 
 def decode_moves(numbers: npt.NDArray[np.int64]) -> tuple[Ints, Ints]:
-    """Return the blocks [2, N] that go to the second tier, and those [2, N] that come back: sources, then destinations."""
+    """Return the copies [2, N] to the second tier and the copies [2, N] back; row 0 has the sources, row 1 the destinations."""
     end = 1 + 2 * int(numbers[0])
     return numbers[1:end].reshape(2, -1), numbers[end:].reshape(2, -1)

@@ -1,4 +1,4 @@
-"""Checks of runners whose requests are token ids and the base model's tokens, and nothing else."""
+"""Request checks of runners that only generate, from token ids, with the base model: no pooling, adapters or embeddings."""
 
 from tetrad.worker_svc.core.request_table import refuse_pooling
 from tetrad.worker_svc.runner.loras import NoLoras

@@ -1,7 +1,7 @@
-"""Pooling rows: pools the hidden states of a decoder's pooling requests; the class is chosen when the runner is made.
+"""Pooling rows: pools the hidden states of a decoder's pooling requests; the class is chosen when the runner is created.
 
 Called by the model runner and its request table, on the compute thread. Keeps the hidden states that each request's answer
-needs, chunk by chunk; a request that is removed or preempted begins anew. The CUDA runner has cuda/pooling_rows.py.
+needs, chunk by chunk; a request that was removed or preempted starts again. The CUDA runner uses cuda/pooling_rows.py.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,14 +27,14 @@ class PoolingRows(SlotListener, Protocol):
         """Raise the error of a request that this model cannot run."""
 
     def collect(self, rows: StepRows, hidden: torch.Tensor) -> tuple[list[Pooled], list[tuple[int, TetradError]]]:
-        """Return the answers and the failures of prompts that end in a step with hidden states [T, hidden]."""
+        """Return answers and failures of the prompts that end in this step, from its hidden states [T, hidden]."""
 
     def generating(self, slots: Ints) -> Ints:
-        """Return which of these slots' requests generate, as indices."""
+        """Return the indices in `slots` of the requests that generate."""
 
 
 class NoPooling:
-    """The model generates only; see PoolingRows."""
+    """The PoolingRows of a model that only generates."""
 
     check = staticmethod(refuse_pooling)
 
@@ -49,17 +49,17 @@ class NoPooling:
         rows: StepRows,  # noqa: ARG002 - of the protocol
         hidden: torch.Tensor,  # noqa: ARG002 - of the protocol
     ) -> tuple[list[Pooled], list[tuple[int, TetradError]]]:
-        """Return nothing."""
+        """Return no answers and no failures."""
         return [], []
 
     def generating(self, slots: Ints) -> Ints:
-        """Return all."""
+        """Return all indices: every request generates."""
         return np.arange(len(slots))
 
 
 @dataclass(frozen=True, slots=True)
 class GatheredChunk:
-    """What a step has computed of a prompt; `is_end`: nothing of it is left."""
+    """The part of a prompt that a step has computed; `is_end`: the part includes the prompt's last token."""
 
     handle: int
     prompt: PoolingPrompt
@@ -67,14 +67,14 @@ class GatheredChunk:
 
 
 class PooledSlots:
-    """The pooling requests of a batch, by slot, and what is gathered of their hidden states.
+    """The pooling requests of a batch, by slot, and their gathered hidden states.
 
     Args:
-        pooler: makes the answers.
-        facts: what it pools, and whether the model generates as well.
-        normed: the model's last norm: [N, hidden] -> [N, hidden], valid until the next call.
-        upload: brings indices to the device of the hidden states.
-        batch: the runner's.
+        pooler: computes the answers.
+        facts: the supported tasks, and whether the model generates as well.
+        normed: the model's last norm: [N, hidden] -> [N, hidden]; the result is valid until the next call.
+        upload: copies indices to the device of the hidden states.
+        batch: the runner's input batch.
     """
 
     def __init__(
@@ -96,16 +96,16 @@ class PooledSlots:
             raise Unsupported("The model pools and does not generate.")
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Begin a prompt."""
+        """Start to gather hidden states if the request pools."""
         if request.pooling is not None:
             self._prompts[slot] = self._pooler.prompt(request.pooling, request.token_ids)
 
     def remove(self, slot: int) -> None:
-        """Forget a prompt."""
+        """Delete the slot's prompt and its hidden states."""
         self._prompts.pop(slot, None)
 
     def gather(self, rows: StepRows, hidden: torch.Tensor) -> list[GatheredChunk]:
-        """Keep what a step with hidden states [T, hidden] computed of prompts, and return them."""
+        """Gather the prompts' hidden states from those of a step [T, hidden]; return the step's chunks."""
         chunks, indices = [], []
         for row, slot in enumerate(rows.slots.tolist()):
             prompt = self._prompts.get(slot)
@@ -124,12 +124,12 @@ class PooledSlots:
         return chunks
 
     def generating(self, slots: Ints) -> Ints:
-        """Return which generate."""
+        """Return the indices in `slots` of the requests that generate."""
         return np.array([index for index, slot in enumerate(slots.tolist()) if slot not in self._prompts], np.int64)
 
 
 class DecoderPooling(PooledSlots):
-    """The model pools, on the host; see PoolingRows.
+    """The PoolingRows of a model on the host that pools.
 
     Args:
         pooler, facts, normed, batch: see PooledSlots.
@@ -141,19 +141,19 @@ class DecoderPooling(PooledSlots):
         super().__init__(pooler, facts, normed, torch.from_numpy, batch)
 
     def collect(self, rows: StepRows, hidden: torch.Tensor) -> tuple[list[Pooled], list[tuple[int, TetradError]]]:
-        """Keep what the step computed of prompts, and return the answers of those that are complete."""
+        """Gather the step's hidden states of prompts; return answers and failures of the prompts that are complete."""
         return pooled_answers(self._pooler, [(each.handle, each.prompt) for each in self.gather(rows, hidden) if each.is_end])
 
 
 def pooled_answers(
     pooler: Pooler, ended: list[tuple[int, PoolingPrompt]]
 ) -> tuple[list[Pooled], list[tuple[int, TetradError]]]:
-    """Return the answers of complete prompts by handle, and the failures of those whose answers are not finite."""
+    """Return the answers to complete prompts by handle, and failures for answers that are not finite."""
     return checked_answers(zip([handle for handle, _ in ended], pooler.answers([prompt for _, prompt in ended]), strict=True))
 
 
 def checked_answers(answers: Iterable[tuple[int, Floats]]) -> tuple[list[Pooled], list[tuple[int, TetradError]]]:
-    """Return answers by handle, and the failures of those that are not finite."""
+    """Return the finite answers by handle, and failures for answers that are not finite."""
     pooled: list[Pooled] = []
     failures: list[tuple[int, TetradError]] = []
     for handle, values in answers:

@@ -1,7 +1,7 @@
-"""Prompt embeddings: positions of prompts that are vectors instead of token ids, by slot.
+"""Prompt embeddings: vectors that replace the token ids at positions of a prompt, by slot.
 
 A SlotListener of the request table: it keeps the vectors of each request until the request ends, since a preempted prompt is
-computed again, and gathers those of a step's tokens.
+computed again, and gathers the vectors of a step's tokens.
 """
 
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from tetrad.worker_svc.core.step_inputs import StepRows
 
 
 class NoPromptEmbeds:
-    """A device that takes token ids only."""
+    """The check of a device that only takes token ids."""
 
     def check(self, request: NewRequest) -> None:
-        """Unsupported for a request with embeddings."""
+        """Raise Unsupported if the request has embeddings."""
         if request.prompt_embeds is not None:
             raise Unsupported("This worker's device does not support prompt_embeds.", field="prompt_embeds")
 
@@ -26,7 +26,7 @@ class SlotEmbeds:
     """The prompt embeddings of each slot.
 
     Args:
-        size: values of an embedding; 0: the model takes none, as one that scales its embeddings.
+        size: number of values in an embedding; 0: the model takes no embeddings, for example because it scales its own.
     """
 
     def __init__(self, size: int) -> None:
@@ -35,19 +35,19 @@ class SlotEmbeds:
         self._values: dict[int, Floats] = {}
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Keep a request's embeddings: its position -> row."""
+        """Store a request's embeddings, and the map from position to row."""
         if request.prompt_embeds is not None:
             positions = request.prompt_embeds.positions.tolist()
             self._of_slot[slot] = dict(zip(positions, range(len(positions)), strict=True))
             self._values[slot] = request.prompt_embeds.values
 
     def remove(self, slot: int) -> None:
-        """Forget the slot."""
+        """Delete the slot's embeddings."""
         self._of_slot.pop(slot, None)
         self._values.pop(slot, None)
 
     def check(self, request: NewRequest) -> None:
-        """InvalidRequest for embeddings that the model cannot take, naming both sizes."""
+        """Raise InvalidRequest, with both sizes, if the model cannot take the request's embeddings."""
         embeds = request.prompt_embeds
         if embeds is None:
             return
@@ -59,7 +59,7 @@ class SlotEmbeds:
         _check_shape(embeds, request.num_prompt_tokens, self._size)
 
     def gather(self, inputs: StepRows) -> GivenRows | None:
-        """Return the rows of a step's tokens that are given as embeddings, and these; None: there are none."""
+        """Return the rows of a step's tokens that are given as embeddings, and these embeddings; None if there are none."""
         if not self._of_slot:
             return None
         rows, values = [], []

@@ -1,8 +1,8 @@
 """Prompt logprobs: gathers log-probabilities of the prompt's tokens chunk by chunk, and returns them with the last chunk.
 
 Called by the model runner after the forward pass, on the compute thread, for the few requests with prompt logprobs. They are
-part of the step with the first output token, as the engine core has no earlier output to send them with. A request that is
-preempted before that is computed and gathered anew.
+part of the step with the first output token, because the engine core has no earlier output to send them with. A request that is
+preempted before that step is computed and gathered again.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,32 +18,33 @@ from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.sampler.logprobs import gather_logprobs
 
 _ROWS_AT_ONCE = 256
-"""Logits of a whole prompt would take 200 MB per 1,000 tokens of a 49,152-word vocabulary."""
+"""Number of positions whose logits are computed at once. For a whole prompt, logits would take 200 MB per 1,000 tokens, with a
+vocabulary of 49,152."""
 
 LogitsOf = Callable[[torch.Tensor, int], torch.Tensor]
-"""Hidden states [N, hidden] of a slot -> logits [N, V]."""
+"""Function (hidden states [N, hidden], slot) -> logits [N, V]."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptChunk:
-    """Tokens of a prompt whose followers in it are known: their hidden states predict those."""
+    """The tokens of a prompt in one step; the hidden state of each predicts the next prompt token, its follower."""
 
     handle: int
     slot: int
-    first: int  # of its tokens among the step's
-    followers: Ints  # [N]
+    first: int  # index of its first token in the step's tokens
+    followers: Ints  # [N], the token ids after each of the tokens, within the prompt
     num_top: int
-    gathered: list[LogprobRows]  # of the chunks before; what this one brings is appended
-    last_position: int | None  # of the prompt, if this chunk reaches it
+    gathered: list[LogprobRows]  # log-probabilities of the earlier chunks; those of this chunk are appended
+    last_position: int | None  # the prompt's last position, if this chunk reaches it
 
     def pieces(self) -> Iterator[tuple[slice, Ints]]:
-        """Yield which of the step's tokens to make logits for at once, and their followers."""
+        """Yield slices of the step's tokens, each small enough to compute logits at once, with the followers."""
         for start in range(0, len(self.followers), _ROWS_AT_ONCE):
             followers = self.followers[start : start + _ROWS_AT_ONCE]
             yield slice(self.first + start, self.first + start + len(followers)), followers
 
     def finish(self) -> PromptLogprobs | None:
-        """Return the log-probabilities of the whole prompt; None before its end, and for a prompt of one token."""
+        """Return the log-probabilities of the whole prompt; None before the prompt's end, and for a prompt of one token."""
         if self.last_position is None or not self.gathered:
             return None
         rows = join_rows(self.gathered)
@@ -52,25 +53,25 @@ class PromptChunk:
 
 
 class AskedPrompts:
-    """A SlotListener that knows who asked, and for how many."""
+    """A SlotListener that keeps the requests with prompt logprobs, and their number of candidates per position."""
 
     def __init__(self) -> None:
         self._num_top: dict[int, int] = {}
         self._gathered: dict[int, list[LogprobRows]] = {}
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Remember a request that asks."""
+        """Store the request if it has prompt logprobs."""
         if request.sampling.num_prompt_logprobs is not None:
             self._num_top[slot] = request.sampling.num_prompt_logprobs
             self._gathered[slot] = []
 
     def remove(self, slot: int) -> None:
-        """Forget the slot."""
+        """Delete the slot's state."""
         self._num_top.pop(slot, None)
         self._gathered.pop(slot, None)
 
     def chunks(self, rows: StepRows, batch: InputBatch) -> list[PromptChunk]:
-        """Return the step's chunks of prompts whose requests ask for log-probabilities."""
+        """Return the step's chunks of prompts whose requests have prompt logprobs."""
         if not self._num_top:
             return []
         asked = [(row, slot) for row, slot in enumerate(rows.slots.tolist()) if slot in self._num_top]
@@ -91,7 +92,7 @@ class AskedPrompts:
 
 
 def collect(chunks: list[PromptChunk], hidden: torch.Tensor, logits_of: LogitsOf) -> list[PromptLogprobs]:
-    """Gather of a step's hidden states [T, hidden], on the host, and return the prompts that are through."""
+    """Compute the chunks' log-probabilities from a step's hidden states [T, hidden], on the host; return complete prompts."""
     found = []
     for chunk in chunks:
         for piece, followers in chunk.pieces():
@@ -102,9 +103,9 @@ def collect(chunks: list[PromptChunk], hidden: torch.Tensor, logits_of: LogitsOf
 
 
 def prompt_failures(found: Iterable[PromptLogprobs]) -> list[tuple[int, TetradError]]:
-    """Return the requests whose prompts have log-probabilities that are not numbers, and their errors.
+    """Return the requests whose prompt logprobs are not numbers, and their errors.
 
-    Logits with a NaN or an infinite one among them make all log-probabilities of their position NaN.
+    One NaN or infinite logit makes all log-probabilities of its position NaN.
     """
     failures: list[tuple[int, TetradError]] = []
     for each in found:

@@ -1,8 +1,9 @@
-"""Rank channels: carry parts of sums, orders and hidden states between the ranks of a group.
+"""Rank channels: connections that carry partial sums, orders and hidden states between the ranks of a group.
 
-Owned by the CPU device, for as long as the process lives; a group that is rebuilt replaces the connections inside. Orders and
-hidden states have connections of their own: a member waits for orders without a limit, whereas a rank that waits for a tensor
-gives up after a time. A sender does not wait, so a stage goes on with the next step while its hidden states travel.
+Owned by the CPU device for the lifetime of the process; a rebuilt group replaces the connections inside. Orders and hidden
+states
+have separate connections: a member waits for orders without a limit, whereas waiting for a tensor has a timeout. Sending does
+not block, so a stage computes the next step while its hidden states are in transfer.
 """
 
 import threading
@@ -20,17 +21,17 @@ from tetrad.worker_svc.layers.collectives import Collectives, OpenSums, gloo_sum
 from tetrad.worker_svc.layers.rendezvous import LIFE_S, STEP_TIMEOUT_S, Rendezvous
 
 _SHORT = 2048
-"""Integers of an order that one message holds; a longer one takes a second message."""
+"""Number of integers in the first message of an order; a longer order takes a second message."""
 _NUM_SENT = 64
-"""Messages that may be on their way, more than the steps that may be in flight bring."""
+"""Largest number of sent messages that are not confirmed yet; the steps in flight need fewer."""
 
 
 class Arrival:
-    """A tensor that another rank sends.
+    """A tensor that is being received from another rank.
 
     Args:
-        tensor: that is filled.
-        work: torch's; waited for once.
+        tensor: the tensor that the transfer fills.
+        work: torch's handle of the transfer; `wait` is called on it once.
     """
 
     def __init__(self, tensor: torch.Tensor, work: Any) -> None:
@@ -38,7 +39,7 @@ class Arrival:
         self._once = threading.Lock()  # guards `_work`: torch would wait for a second tensor
 
     def wait(self) -> torch.Tensor:
-        """Return the tensor when it is there, on any thread; RuntimeError if it does not come."""
+        """Wait for the tensor and return it; safe on any thread. Raises RuntimeError if the transfer fails."""
         with self._once:
             if self._is_lost:
                 raise RuntimeError("A rank's tensor did not come: its connection is lost.")
@@ -49,7 +50,7 @@ class Arrival:
                     self._is_lost = True
                     raise
                 finally:
-                    self._work = None  # it keeps connections open, and a traceback may keep this object
+                    self._work = None  # the handle keeps connections open, and a traceback may keep this object
         return self._tensor
 
 
@@ -57,12 +58,12 @@ class RankChannels:
     """The connections of one rank.
 
     Args:
-        shard, stage: of this rank.
-        open_sums: chooses how shards add up.
+        shard, stage: the place of this rank.
+        open_sums: chooses how shards compute sums.
 
     Attributes:
-        sums: with the other shards of its stage.
-        epoch: of the group that was joined last; 0: none.
+        sums: the sums with the other shards of the stage.
+        epoch: the epoch of the last joined group; 0: none.
     """
 
     def __init__(self, shard: Shard, stage: Stage, open_sums: OpenSums = gloo_sums) -> None:
@@ -77,19 +78,19 @@ class RankChannels:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this rank samples and answers."""
+        """Whether this rank is the leader, which samples and returns results."""
         return self._rank == 0
 
     @property
     def option(self) -> str:
-        """The option that asks for several ranks, with its value."""
+        """The name and value of the option that requires several ranks, for messages."""
         return GroupPlace(self.shard, self.epoch, (), stage=self.stage).option
 
     def connect(self, place: GroupPlace) -> None:
-        """Meet the other ranks; the connections of an earlier epoch end first.
+        """Connect to the other ranks, after closing the connections of an earlier epoch.
 
         Raises:
-            DeadlineExceeded: a rank did not come in time.
+            DeadlineExceeded: a rank did not join in time.
             Unavailable: the ranks could not connect.
         """
         self.disconnect()
@@ -109,7 +110,7 @@ class RankChannels:
         """Close the connections: the pending calls of other ranks fail.
 
         Args:
-            epoch: of the group that ends; connections of another one stay. None: whichever there is.
+            epoch: the epoch of the group that ends; connections of another epoch stay open. None: any epoch.
         """
         if epoch in (None, self.epoch):
             self.sums.disconnect()
@@ -117,11 +118,11 @@ class RankChannels:
             self._sent = deque()
 
     def send_order(self, numbers: npt.NDArray[np.int64], values: torch.Tensor | None = None, *, to_stage: bool = False) -> None:
-        """Give members an order, from the leader: integers, and perhaps a matrix of floats.
+        """Send an order from the leader to the members: integers, and optionally a matrix of floats.
 
         Args:
             numbers, values: the order.
-            to_stage: only to the other shards of the leader's stage, instead of to all ranks.
+            to_stage: send only to the other shards of the leader's stage, instead of to all ranks.
         """
         members = range(1, self.shard.size if to_stage else self._size)
         if not members:
@@ -138,7 +139,10 @@ class RankChannels:
             self._send(self._orders, values.contiguous(), members)
 
     def receive_order(self, epoch: int) -> tuple[npt.NDArray[np.int64], torch.Tensor | None]:
-        """Wait for the leader's next order in this group; ConnectionError if it is over. On any thread, one at a time."""
+        """Wait for the leader's next order in this group and return its integers and floats.
+
+        Callable on any thread, by one at a time. Raises ConnectionError if the group has ended.
+        """
         group = self._orders if epoch == self.epoch else None
         if group is None:
             raise ConnectionError("The rank has left its group.")
@@ -156,14 +160,14 @@ class RankChannels:
         return numbers.numpy(), values
 
     def send_hidden(self, hidden: torch.Tensor) -> None:
-        """Send hidden states [T, hidden] of this stage on: to the next one, from the last one to the leader."""
+        """Send hidden states [T, hidden] of this stage to the next stage, or from the last stage to the leader."""
         if not self.stage.is_last:
             self._send(self._hidden, hidden.contiguous(), [self._rank + self.shard.size])
         elif self.shard.index == 0:
             self._send(self._hidden, hidden.contiguous(), [0])
 
     def expect_hidden(self, num_tokens: int, hidden_size: int) -> Arrival:
-        """Return the hidden states [T, hidden] that the stage before sends, and the last one sends the leader."""
+        """Start to receive hidden states [T, hidden] from the previous stage; on the leader, from the last stage."""
         if self._hidden is None:
             raise ConnectionError("The rank has left its group.")
         source = self._size - self.shard.size if self.is_leader else self._rank - self.shard.size
@@ -180,6 +184,6 @@ class RankChannels:
 
 
 def _received(group: Any, tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor that the leader has sent."""
+    """Receive a tensor from the leader and return it."""
     group.recv([tensor], 0, 0).wait()
     return tensor

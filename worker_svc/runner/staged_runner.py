@@ -1,8 +1,9 @@
-"""Staged runner: the model runner of a pipeline's leader, with several steps on their way through the stages.
+"""Staged runner: the model runner of a pipeline's leader, with several steps in progress in the stages.
 
-Owned by the compute thread. A step begins when its plan comes: the first stage's layers are computed, and the hidden states go
-from stage to stage and back. It is completed, and sampled, when they are here and no later than a step that needs its tokens
-begins. So steps of different requests fill the stages, and tokens are those of one step after the other.
+Owned by the compute thread. A step begins when its plan arrives: the first stage's layers are computed, and the hidden states
+pass from stage to stage and back to the leader. The step is completed, and its tokens sampled, when the hidden states are back,
+and before a step that needs these tokens begins. So steps of different requests keep the stages busy, and the tokens are the
+same as with one step at a time.
 """
 
 from collections import deque
@@ -25,14 +26,14 @@ from tetrad.worker_svc.runner.rank_channels import Arrival, RankChannels
 
 
 class StepUnderWay:
-    """A step between the first stage and its result; see StagedStep.
+    """A step that has passed the first stage and has no result yet; see StagedStep.
 
     Args:
         begun: the step.
-        handles: its requests.
-        deciding: those whose state its completion changes: they get a token, or may fail.
-        arrival: the hidden states [T, hidden] behind the last layer.
-        complete: completes it, and those before it.
+        handles: the requests of the step.
+        deciding: the requests whose state changes when the step is completed: they get a token, or may fail.
+        arrival: the transfer of the hidden states [T, hidden] after the last layer.
+        complete: function that completes this step and the steps before it.
     """
 
     def __init__(
@@ -57,12 +58,12 @@ class StepUnderWay:
 
 
 class StagedRunner(ModelRunner[M]):
-    """Runs plans over a model whose layers are on several stages; see Runner.
+    """Executes plans with a model whose layers are on several stages; see Runner.
 
     Args:
-        model: whose `forward` sends the first stage's hidden states to the next one.
+        model: the group's model; its `forward` sends the first stage's hidden states to the next stage.
         layout: see ModelRunner.
-        ranks: the connections.
+        ranks: the connections to the other ranks.
         options: see ModelRunner.
     """
 
@@ -70,11 +71,11 @@ class StagedRunner(ModelRunner[M]):
         super().__init__(model, layout, **options)
         self._ranks = ranks
         self._under_way: deque[StepUnderWay] = deque()
-        self._leaving: set[int] = set()  # requests that a plan removed while a step with them was under way
+        self._leaving: set[int] = set()  # requests that a plan removed while a step in progress contained them
 
     @torch.inference_mode()
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput | StagedStep:
-        """Begin a step; steps that it depends on are completed before."""
+        """Complete the steps that this plan depends on, then begin its step."""
         self._complete_through(self._last_needed(plan))
         begun = self._begin(self._without_early_removals(plan))
         if isinstance(begun, ModelRunnerOutput):
@@ -93,7 +94,7 @@ class StagedRunner(ModelRunner[M]):
         return step
 
     def forget_all(self) -> None:
-        """Forget every request; what is under way is waited for, and dropped."""
+        """Remove every request; wait for the steps in progress and discard them."""
         while self._under_way:
             step = self._under_way.popleft()
             with suppress(RuntimeError):  # the group is lost
@@ -104,7 +105,7 @@ class StagedRunner(ModelRunner[M]):
 
     @torch.inference_mode()
     def _complete_one(self, step: StepUnderWay) -> None:
-        """Complete a step, and those before it, unless that has been done."""
+        """Complete a step and the steps before it, unless it is complete."""
         if step in self._under_way:
             self._complete_through(step)
 
@@ -120,9 +121,9 @@ class StagedRunner(ModelRunner[M]):
                 return
 
     def _last_needed(self, plan: SchedulerOutput) -> StepUnderWay | None:
-        """Return the last step under way that samples for a request which the plan computes, or may fail one.
+        """Return the last step that has to be completed before the plan: it samples for, or may fail, a request of the plan.
 
-        All of them, if the plan adds a request that is about to leave, or more requests than there are rows.
+        That is the last step in progress if the plan adds a request whose removal is delayed, or more requests than free slots.
         """
         new = {request.handle for request in plan.new_requests}
         if new & self._leaving or self.num_requests + len(new) > self.layout.max_num_seqs:
@@ -131,7 +132,7 @@ class StagedRunner(ModelRunner[M]):
         return next((step for step in reversed(self._under_way) if step.deciding & computed), None)
 
     def _without_early_removals(self, plan: SchedulerOutput) -> SchedulerOutput:
-        """Return the plan with the removals that are due: of requests that no step under way has."""
+        """Return the plan with only those removals whose requests are in no step in progress; delay the others."""
         named = set(chain.from_iterable(step.handles for step in self._under_way))
         removed = self._leaving.union(plan.removed_handles)
         self._leaving = removed & named

@@ -1,6 +1,6 @@
-"""Step result: makes the result of a plan from the sampled tokens.
+"""Step result: builds the result of a plan from the sampled tokens.
 
-A failed request is answered with its error alone: the engine core treats anything more as a fault.
+A failed request is answered only with its error: the engine core treats a further token or answer as a fault.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,15 +26,15 @@ def step_result(
     has_drafts: bool = False,
     skipped: Iterable[int] = (),
 ) -> ModelRunnerOutput:
-    """Return a plan's answer.
+    """Return the result of a step.
 
     Args:
-        step_id: of the plan.
-        handles: [R], of the rows that sampled; with drafts, several of one request.
-        sampled: the token of each.
-        failures: of requests, these rows' included.
+        step_id: the plan's step id.
+        handles: [R], handles of the rows that sampled; with drafts, a request can have several rows.
+        sampled: the sampled token of each row.
+        failures: errors of all failed requests, also of those in these rows.
         prompt_logprobs, pooled, compute_seconds, input_seconds, has_drafts: see ModelRunnerOutput.
-        skipped: rows of requests that have failed in a step before.
+        skipped: rows of requests that have failed in an earlier step.
     """
     logprobs = [SampledLogprobs(handles[asked], found) for asked, found in sampled.logprobs]
     token_ids = sampled.token_ids.astype(np.uint32)

@@ -1,4 +1,4 @@
-"""Warm-up: runs plans of typical sizes that use only the null block."""
+"""Warm-up: builds plans of typical sizes that use only the null block."""
 
 import numpy as np
 
@@ -14,12 +14,14 @@ _GREEDY = SamplingSpec(temperature=0.0)
 def dummy_plans(
     layout: KvLayout, largest_batch: int = _LARGEST_BATCH, pooling: PoolingSpec | None = None
 ) -> list[SchedulerOutput]:
-    """Return one prefill chunk and steps of 1, 2, 4, ... requests; run each, then forget all requests.
+    """Return the plans of one prefill chunk and of steps with 1, 2, 4, ... requests.
+
+    The caller runs each plan and then removes all requests.
 
     Args:
         layout: limits of a step.
-        largest_batch: most requests.
-        pooling: what the requests ask for; None: they generate.
+        largest_batch: largest number of requests in a step.
+        pooling: the pooling parameters of the requests; None: they generate.
     """
     chunk = min(_CHUNK_TOKENS, layout.max_model_len, layout.max_num_batched_tokens)
     most = min(layout.max_num_seqs, layout.max_num_batched_tokens, largest_batch)
@@ -35,7 +37,7 @@ def dummy_plan(
     sampling: SamplingSpec = _GREEDY,
     pooling: PoolingSpec | None = None,
 ) -> SchedulerOutput:
-    """Return a step of prompts on the null block."""
+    """Return the plan of a step with `num_requests` prompts of `num_tokens` tokens on the null block."""
     none = np.empty(0, np.int64)
     requests = [
         NewRequest(
@@ -45,7 +47,7 @@ def dummy_plan(
             num_prompt_tokens=num_tokens,
             num_computed_tokens=0,
             num_scheduled_tokens=num_tokens,
-            block_ids=np.zeros((1, -(-num_tokens // layout.block_size)), np.int64),  # of every group
+            block_ids=np.zeros((1, -(-num_tokens // layout.block_size)), np.int64),  # for every KV group
             sampling=sampling,
             pooling=pooling,
         )

@@ -1,1 +1,1 @@
-"""Sampling: from logits to tokens, all rows of a step in one vectorised pass. sampler.py is the table of contents."""
+"""Sampling: chooses tokens from logits, for all rows of a step in one vectorised pass. sampler.py is the table of contents."""

@@ -1,4 +1,4 @@
-"""Allowed ids: masks all ids but a request's list."""
+"""Allowed ids: masks all ids that are not in a request's list."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,38 +12,38 @@ from tetrad.worker_svc.sampler.processors import MASKED, PerSlot, scatter_index
 
 
 def allowed_ids(request: NewRequest) -> Ints | None:
-    """Return the ids that a request may sample; None: all."""
+    """Return the ids that a request may sample; None if all are allowed."""
     ids = request.sampling.allowed_token_ids
     return np.array(ids, np.int64) if ids else None
 
 
 class _Lists(NamedTuple):
-    """Rows that have a list, and the places of all their ids."""
+    """Rows that have a list, and the index (rows, ids) of all allowed logits."""
 
     rows: torch.Tensor
     places: tuple[torch.Tensor, torch.Tensor]
 
 
 class AllowedIds:
-    """See LogitsProcessor; keeps one list of ids per slot that has one."""
+    """The LogitsProcessor of allowed_token_ids."""
 
     def __init__(self) -> None:
         self._lists: PerSlot[Ints, _Lists] = PerSlot(allowed_ids, _flatten)
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Keep the request's list."""
+        """Store the request's list."""
         self._lists.add(slot, request)
 
     def remove(self, slot: int) -> None:
-        """Forget the slot."""
+        """Delete the slot's list."""
         self._lists.remove(slot)
 
     def concerns(self, slots: Ints) -> bool:
-        """Return whether any row asked."""
+        """Return whether any row has a list."""
         return self._lists.of(slots) is not None
 
     def apply(self, logits: torch.Tensor, slots: Ints, batch: InputBatch) -> None:  # noqa: ARG002 - one signature
-        """Mask what is not allowed."""
+        """Mask the ids that are not allowed."""
         lists = self._lists.of(slots)
         if lists is not None:
             kept = logits[lists.places]

@@ -1,7 +1,7 @@
 """Bad words: the last token of a forbidden sequence is masked while the output ends with the rest of it.
 
-All words of all rows are compared with the ends of their outputs at once: their leading tokens lie one after another in one
-column, each with its distance from the end.
+All words of all rows are compared with the ends of their outputs at once: one column contains the leading tokens of all words,
+each with its distance from the end of the output.
 """
 
 from collections.abc import Sequence
@@ -18,37 +18,37 @@ Words = tuple[tuple[int, ...], ...]
 
 
 def bad_words(request: NewRequest) -> Words | None:
-    """Return the sequences that a request forbids; None: it forbids nothing."""
+    """Return the sequences that a request forbids; None if there are none."""
     return tuple(word for word in request.sampling.bad_words if word) or None
 
 
 class _Table(NamedTuple):
-    """W words of all rows, and the P tokens that lead up to their last ones."""
+    """W words of all rows, and the P leading tokens: all tokens of the words except the last ones."""
 
     rows: Ints  # [W]
     last_ids: Ints  # [W]
     lead_words: Ints  # [P], index of the word
     lead_rows: Ints  # [P]
     lead_ids: Ints  # [P]
-    distances: Ints  # [P], 1 = the token before the next one
+    distances: Ints  # [P], 1 = the last token of the output
 
 
 class BadWords:
-    """See LogitsProcessor; looks at generated tokens only, as vLLM does."""
+    """The LogitsProcessor of bad_words; it compares only generated tokens, like vLLM."""
 
     def __init__(self) -> None:
         self._tables: PerSlot[Words, _Table] = PerSlot(bad_words, _flatten)
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Keep the request's sequences."""
+        """Store the request's sequences."""
         self._tables.add(slot, request)
 
     def remove(self, slot: int) -> None:
-        """Forget the slot."""
+        """Delete the slot's sequences."""
         self._tables.remove(slot)
 
     def concerns(self, slots: Ints) -> bool:
-        """Return whether any row asked."""
+        """Return whether any row forbids a sequence."""
         return self._tables.of(slots) is not None
 
     def apply(self, logits: torch.Tensor, slots: Ints, batch: InputBatch) -> None:

@@ -1,11 +1,12 @@
-"""Draw: one token a row, as the winner of an exponential race (Gumbel-max in other words), held twice.
+"""Draw: draws one token per row as the winner of an exponential race (equivalent to Gumbel-max), in two stages.
 
-First blocks of neighbouring ids race with their summed weights, then the ids of the winning block: P(block) P(id | block), so
-the distribution is exact, and a row needs a few hundred numbers rather than one for each id of the vocabulary.
+In the first stage, blocks of neighbouring ids race with their summed weights; in the second, the ids of the winning block race.
+The distribution P(block) P(id | block) is exact, and a row needs a few hundred random numbers instead of one for each id of the
+vocabulary.
 
-Why not the inverse CDF, which needs one: a logit differs by about 1e-5 from batch to batch, and in a cumulated sum that moves
-every boundary between two ids; where many unlikely ids stand together, a draw that falls among them would not come out twice.
-A race changes its winner only if the two best are that close, once in about a hundred thousand draws.
+The inverse CDF needs only one random number, but is not repeatable: a logit differs by about 1e-5 from batch to batch, and in a
+cumulated sum this moves every boundary between two ids. A draw among many neighbouring unlikely ids would then give another id.
+A race changes its winner only if the two best times are that close, once in about a hundred thousand draws.
 """
 
 import numpy as np
@@ -16,7 +17,7 @@ from tetrad.worker_svc.core.plan import Floats, Ints
 from tetrad.worker_svc.sampler.philox import uniforms
 
 BLOCK = 256
-"""Neighbouring ids that race as one."""
+"""Number of neighbouring ids in a block."""
 
 
 def weigh_(logits: torch.Tensor, largest: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
@@ -34,14 +35,14 @@ def block_sums(weights: torch.Tensor) -> Floats:
 
 
 def draw(weights: torch.Tensor, sums: Floats, thresholds: Floats, seeds: Ints, positions: Ints) -> Ints:
-    """Return an id for each row.
+    """Draw an id for each row.
 
     Args:
         weights: [N, V].
-        sums: [N, blocks], of the weights that can be drawn.
-        thresholds: [N]; weights below their row's cannot be drawn.
+        sums: [N, blocks], sums of the weights that can be drawn, by block.
+        thresholds: [N]; weights below the row's threshold cannot be drawn.
         seeds: [N].
-        positions: [N], absolute position of the token drawn; the noise is a function of it and the seed.
+        positions: [N], absolute positions of the drawn tokens; the noise is a function of position and seed.
     """
     blocks = _race(sums, uniforms(seeds, positions, np.zeros_like(seeds), sums.shape[1]))
     ids = blocks[:, None] * BLOCK + np.arange(BLOCK)
@@ -54,7 +55,7 @@ def draw(weights: torch.Tensor, sums: Floats, thresholds: Floats, seeds: Ints, p
 
 
 def _race(rates: Floats, noise: npt.NDArray[np.float64]) -> Ints:
-    """Return for each row the index whose exponential time -log(1 - noise) / rate is the shortest; rate 0 never arrives."""
+    """Return for each row the index with the shortest exponential time -log(1 - noise) / rate; rate 0 never wins."""
     times = np.divide(-np.log1p(-noise), rates, out=np.full(noise.shape, np.inf), where=rates > 0)
     winners: Ints = times.argmin(1)
     return winners

@@ -1,4 +1,4 @@
-"""Failures: rows without a token to sample, and rows whose logits are no numbers. Each fails alone, with the reason."""
+"""Failures: finds rows in which all tokens are masked, and rows whose logits are not finite. Each row fails alone."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from tetrad.worker_svc.sampler.processors import MASKED
 
 
 def failures(largest: Floats) -> Sequence[tuple[int, TetradError]]:
-    """Return the rows whose largest logit is no number, and why."""
+    """Return the rows whose largest logit is not finite, and their errors."""
     return [(row, _failure(float(largest[row]))) for row in np.flatnonzero(~np.isfinite(largest)).tolist()]
 
 

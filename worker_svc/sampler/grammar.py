@@ -8,7 +8,7 @@ from tetrad.worker_svc.sampler.processors import MASKED
 
 
 def constrained_rows(handles: Ints, grammar: GrammarRows | None) -> list[tuple[int, int]]:
-    """Return (row, index of its bitmask) of those of `handles` that have one."""
+    """Return (row, index of its bitmask) for each row of `handles` that has a bitmask."""
     if grammar is None:
         return []
     row_of = {handle: row for row, handle in enumerate(handles.tolist())}
@@ -16,13 +16,13 @@ def constrained_rows(handles: Ints, grammar: GrammarRows | None) -> list[tuple[i
 
 
 def apply_grammar(logits: torch.Tensor, handles: Ints, grammar: GrammarRows | None) -> None:
-    """Mask logits [R, V] in place where row r, the request `handles[r]`, has a bitmask; None: nothing to do."""
+    """Apply bitmasks to logits [R, V] in place; row r belongs to the request `handles[r]`. `grammar` None: do nothing."""
     pairs = constrained_rows(handles, grammar)
     if grammar is None or not pairs:
         return
     rows, indices = (list(column) for column in zip(*pairs, strict=True))
     words = np.ascontiguousarray(grammar.bitmask[indices]).view(np.uint8)
-    # Inverting the packed bytes takes an eighth of the work; ids behind the last word are not allowed.
+    # Inverting packed bytes takes an eighth of the work; ids after the last word are not allowed.
     forbidden = np.ones((len(rows), logits.shape[1]), np.bool_)
     bits = np.unpackbits(~words, axis=1, bitorder="little", count=min(8 * words.shape[1], logits.shape[1]))
     forbidden[:, : bits.shape[1]] = bits.view(np.bool_)

@@ -1,7 +1,7 @@
 """Logprobs: gathers the requested log-probabilities from the raw distribution.
 
-Rows with the same number of candidates are gathered together, so that a request for the whole vocabulary costs the others
-nothing.
+Rows with the same number of candidates are gathered together, so that a request for the whole vocabulary does not slow down the
+others.
 """
 
 from collections.abc import Sequence
@@ -17,29 +17,29 @@ WHOLE_VOCABULARY = -1
 
 
 class AskedLogprobs(NamedTuple):
-    """Rows that want candidates of one width: the `num_top` most likely ones, or exactly `ids`."""
+    """Rows with the same number of candidates: the `num_top` most likely tokens, or exactly `ids`."""
 
-    rows: Ints  # [n], of the step
-    places: Ints  # [n], of the rows that ask
+    rows: Ints  # [n], indices in the step's rows
+    places: Ints  # [n], indices in the rows with logprobs
     num_top: int
     ids: Ints | None  # [n, width - 1]
 
 
 class AskedRows(NamedTuple):
-    """All rows of a step that ask, and the same divided by width."""
+    """All rows of a step with logprobs, and the same rows grouped by number of candidates."""
 
     rows: Ints
     groups: Sequence[AskedLogprobs]
 
 
 def asked_logprobs(request: NewRequest) -> SamplingSpec | None:
-    """Return the parameters of a request that asks for log-probabilities; else None."""
+    """Return the parameters of a request with logprobs; None if it has no logprobs."""
     sampling = request.sampling
     return sampling if sampling.num_logprobs is not None or sampling.logprob_token_ids else None
 
 
 def by_width(rows: Ints, requests: Sequence[SamplingSpec]) -> AskedRows:
-    """Divide rows that ask by what they ask for."""
+    """Group rows with logprobs by their kind and number of candidates."""
     places: dict[tuple[bool, int], list[int]] = {}
     for place, sampling in enumerate(requests):
         ids = sampling.logprob_token_ids
@@ -59,36 +59,36 @@ class SampleLogprobs:
         self._buffer = torch.empty(0)
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Remember a request that asks."""
+        """Store the request if it has logprobs."""
         self._asked.add(slot, request)
 
     def remove(self, slot: int) -> None:
-        """Forget the slot."""
+        """Delete the slot's request."""
         self._asked.remove(slot)
 
     def concerns(self, slots: Ints) -> bool:
-        """Return whether any row asked."""
+        """Return whether any row has logprobs."""
         return self._asked.of(slots) is not None
 
     def asked(self, slots: Ints) -> AskedRows | None:
-        """Return which rows of a step ask; None if none does."""
+        """Return the rows of a step with logprobs; None if no row has them."""
         return self._asked.of(slots)
 
     def raw(self, logits: torch.Tensor, asked: AskedRows) -> torch.Tensor:
-        """Return the log-probabilities [asking rows, V] of logits [R, V], good until the next call."""
+        """Return the log-probabilities [rows with logprobs, V] of logits [R, V]; valid until the next call."""
         chosen = logits if len(asked.rows) == len(logits) else logits[torch.from_numpy(asked.rows)]
         if self._buffer.numel() < chosen.numel():
-            # Kept between steps: fresh memory for it would cost more than what is written there.
+            # The buffer is kept between steps, because allocating new memory costs more than writing it.
             self._buffer = torch.empty(chosen.numel())
         return torch.log_softmax(chosen, 1, out=self._buffer[: chosen.numel()].view(chosen.shape))
 
     def gather(self, raw: torch.Tensor, tokens: Ints, asked: AskedRows) -> list[tuple[Ints, LogprobRows]]:
-        """Return (rows, their log-probabilities), width by width.
+        """Return (rows, their log-probabilities) for each number of candidates.
 
         Args:
-            raw: what `raw` returned.
-            tokens: [R], sampled.
-            asked: what `asked` returned.
+            raw: the result of `raw`.
+            tokens: [R], the sampled tokens.
+            asked: the result of `asked`.
         """
         return [(group.rows, _gather(raw, tokens[group.rows], group)) for group in asked.groups]
 
@@ -98,8 +98,8 @@ def gather_logprobs(logprobs: torch.Tensor, actual: Ints, num_top: int) -> Logpr
 
     Args:
         logprobs: [P, V] float32.
-        actual: [P], the sampled (for a prompt: the actual) tokens.
-        num_top: WHOLE_VOCABULARY means all.
+        actual: [P], the sampled tokens, or for a prompt its tokens.
+        num_top: number of candidates; WHOLE_VOCABULARY: all.
     """
     values = logprobs.numpy()
     chosen = values[np.arange(len(actual)), actual]
@@ -108,7 +108,7 @@ def gather_logprobs(logprobs: torch.Tensor, actual: Ints, num_top: int) -> Logpr
 
 
 def _sorted(values: Floats) -> tuple[Ints, Floats]:
-    """Return all ids of rows [P, V] and their values, in falling order; numpy sorts in a sixth of the time of torch's topk."""
+    """Return all ids of rows [P, V] and their values, in descending order; numpy's sort takes a sixth of torch's topk."""
     ids = np.argsort(-values, axis=1)
     return ids, np.take_along_axis(values, ids, 1)
 
@@ -136,7 +136,7 @@ def _rows(actual: Ints, chosen: Floats, ids: Ints, values: Floats, ranks: Ints) 
 
 
 def _ranks(values: Floats, chosen: Floats, top: Floats) -> Ints:
-    """Return 1 + how many of each row's values [P, V] exceed the chosen one; its largest ones [P, k] are known."""
+    """Return 1 + the number of each row's values [P, V] above the chosen one; `top` [P, k] are the row's largest values."""
     ranks: Ints = 1 + (top > chosen[:, None]).sum(1)
     is_below = (chosen < top[:, -1]) if top.shape[1] else np.ones(len(chosen), np.bool_)
     if is_below.any():

@@ -1,4 +1,4 @@
-"""Min tokens: EOS and stop ids are masked until a request has generated enough."""
+"""Min tokens: masks EOS and stop ids until a request has generated min_tokens."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from tetrad.worker_svc.sampler.processors import MASKED, PerSlot, scatter_index
 
 
 def early_ends(request: NewRequest) -> tuple[int, Ints] | None:
-    """Return the length, in tokens, at which a request may end, and the ids that end it; None: it may end at once."""
+    """Return the smallest length, in tokens, at which a request may end, and the ids that end it; None: no minimum."""
     ids = set(request.sampling.stop_token_ids)
     if request.eos_token_id is not None:
         ids.add(request.eos_token_id)
@@ -22,7 +22,7 @@ def early_ends(request: NewRequest) -> tuple[int, Ints] | None:
 
 
 class _Ends(NamedTuple):
-    """Rows that must not end yet, their minimum lengths, and the positions of the ids that end them."""
+    """Rows with a minimum length, these lengths, and the index (rows, ids) of the ids that end them."""
 
     rows: Ints  # [N]
     lengths: Ints  # [N]
@@ -31,21 +31,21 @@ class _Ends(NamedTuple):
 
 
 class MinTokens:
-    """See LogitsProcessor."""
+    """The LogitsProcessor of min_tokens."""
 
     def __init__(self) -> None:
         self._ends: PerSlot[tuple[int, Ints], _Ends] = PerSlot(early_ends, _flatten)
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Keep the length at which the request may end, and the ids that end it."""
+        """Store the length at which the request may end, and the ids that end it."""
         self._ends.add(slot, request)
 
     def remove(self, slot: int) -> None:
-        """Forget the slot."""
+        """Delete the slot's values."""
         self._ends.remove(slot)
 
     def concerns(self, slots: Ints) -> bool:
-        """Return whether any row asked."""
+        """Return whether any row has a minimum length."""
         return self._ends.of(slots) is not None
 
     def apply(self, logits: torch.Tensor, slots: Ints, batch: InputBatch) -> None:

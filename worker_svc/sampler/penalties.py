@@ -1,7 +1,7 @@
 """Penalties: repetition (prompt and output), frequency and presence (output) lower the logits of tokens seen before.
 
-Sparse: for each penalised request the distinct ids and their counts, updated from the input batch when it samples; a
-step changes only their logits. All requests are updated and penalised at once.
+The state is sparse: each penalised request has its distinct ids and their counts, updated from the input batch when the request
+samples; a step changes only the logits of these ids. All requests are updated and penalised at once.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ _UNSEEN = -1
 
 
 def penalties(request: NewRequest) -> tuple[float, float, float] | None:
-    """Return the strengths of repetition, frequency and presence penalty; None: no penalty."""
+    """Return the repetition, frequency and presence penalties of a request; None if it has no penalty."""
     sampling = request.sampling
     strengths = (sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty)
     return None if strengths == (1.0, 0.0, 0.0) else strengths
@@ -33,10 +33,10 @@ class _Rows(NamedTuple):
 
 
 class Penalties:
-    """See LogitsProcessor; all penalised rows of a step are changed at once.
+    """The LogitsProcessor of penalties; it changes all penalised rows of a step at once.
 
     Args:
-        vocab_size: ids are smaller.
+        vocab_size: number of columns of the logits.
     """
 
     def __init__(self, vocab_size: int) -> None:
@@ -44,11 +44,11 @@ class Penalties:
         self._seen = _Seen(vocab_size)
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Start counting for a request that has a penalty."""
+        """Start counting tokens if the request has a penalty."""
         self._rows.add(slot, request)
 
     def remove(self, slot: int) -> None:
-        """Forget the slot."""
+        """Stop counting for the slot."""
         line = self._rows.remove(slot)
         if line is not None:
             self._seen.close(line)
@@ -58,12 +58,12 @@ class Penalties:
         if strengths is None:
             return None
         ids, num_prompt_ids, embeds = request.token_ids, request.num_prompt_tokens, request.prompt_embeds
-        if embeds is not None:  # ids of positions that are vectors mean nothing
+        if embeds is not None:  # positions with embeddings have no meaningful ids
             ids, num_prompt_ids = np.delete(ids, embeds.positions), num_prompt_ids - len(embeds.positions)
         return self._seen.open(ids, num_prompt_ids, len(request.token_ids), strengths)
 
     def concerns(self, slots: Ints) -> bool:
-        """Return whether any row asked."""
+        """Return whether any row has a penalty."""
         return self._rows.of(slots) is not None
 
     def apply(self, logits: torch.Tensor, slots: Ints, batch: InputBatch) -> None:
@@ -81,9 +81,9 @@ class Penalties:
 
 
 class _Seen:
-    """Distinct tokens of penalised requests, one line each, in order of appearance, with their counts in the output.
+    """Distinct tokens of penalised requests, one line per request, in order of appearance, with their counts in the output.
 
-    Lines of ended requests are reused; there are as many as requests were ever penalised at once.
+    Lines of ended requests are reused; their number is about the largest number of penalised requests at once.
     """
 
     def __init__(self, vocab_size: int) -> None:
@@ -92,17 +92,17 @@ class _Seen:
         self._num_tokens: Ints = np.zeros(0, np.int64)
         self._ids: Ints = np.zeros((0, _FIRST_WIDTH), np.int64)
         self._counts: Floats = np.zeros((0, _FIRST_WIDTH), np.float32)
-        self._places: npt.NDArray[np.int32] = np.full((0, vocab_size), _UNSEEN, np.int32)  # of an id in its line
+        self._places: npt.NDArray[np.int32] = np.full((0, vocab_size), _UNSEEN, np.int32)  # index of each id in its line
         self._free: list[int] = []
 
     def open(self, token_ids: Ints, num_prompt_ids: int, num_tokens: int, strengths: tuple[float, float, float]) -> int:
         """Return a line with the counts of a request's tokens.
 
         Args:
-            token_ids: those of the prompt, then those of the output.
-            num_prompt_ids: how many are the prompt's.
-            num_tokens: of the request, with those that are not ids.
-            strengths: of the three penalties.
+            token_ids: the ids of the prompt, then those of the output.
+            num_prompt_ids: number of ids of the prompt.
+            num_tokens: number of the request's tokens, positions with embeddings included.
+            strengths: the three penalties.
         """
         if not self._free:
             self._add_lines()
@@ -118,11 +118,11 @@ class _Seen:
         return line
 
     def close(self, line: int) -> None:
-        """Take a line back."""
+        """Make a line free for another request."""
         self._free.append(line)
 
     def catch_up(self, lines: Ints, slots: Ints, batch: InputBatch) -> None:
-        """Take in the tokens that the requests in `slots` got since the last call, one of each request at a time."""
+        """Count the tokens that the requests in `slots` got since the last call, one token per request at a time."""
         while True:
             is_behind = self._num_tokens[lines] < batch.num_tokens[slots]
             if not is_behind.any():
@@ -131,7 +131,7 @@ class _Seen:
             self._take(lines, batch.token_ids[slots, self._num_tokens[lines]])
 
     def of(self, lines: Ints) -> tuple[Ints, Ints, Floats, Floats]:
-        """Return all ids of some lines: which of `lines` each belongs to, the ids, their counts [n] and strengths [n, 3]."""
+        """Return n ids of these lines: for each, the index of its line in `lines`, the id, its count and strengths [n, 3]."""
         numbers = self._num_ids[lines]
         width = int(numbers.max())
         which, places = np.nonzero(np.arange(width) < numbers[:, None])

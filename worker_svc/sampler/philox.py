@@ -1,4 +1,4 @@
-"""Philox4x32-10: uniforms that are a pure function of (seed, position).
+"""Philox4x32-10: computes uniform random numbers as a pure function of (seed, position).
 
 Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). Counter = (position, lane, stream,
 0), key = seed; no state, so the noise of a token is the same in every batch, after a preemption, a retry or a restart.
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tetrad.worker_svc.core.plan import Ints
 
 Words = npt.NDArray[np.uint64]
-"""32-bit words in 64-bit lanes, so that a product keeps its high half."""
+"""32-bit words in 64-bit integers, so that a product keeps its high half."""
 
 _ROUNDS = 10
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
@@ -31,13 +31,13 @@ def philox4x32(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Wor
 
 
 def uniforms(seeds: Ints, positions: Ints, streams: Ints, count: int) -> npt.NDArray[np.float64]:
-    """Return `count` numbers in [0, 1) with 53 random bits for each (seed, absolute position of the token sampled, stream).
+    """Return `count` numbers in [0, 1) with 53 random bits for each (seed, absolute position of the sampled token, stream).
 
     Args:
         seeds: [N].
         positions: [N], below 2**32.
-        streams: [N], below 2**32; sets of numbers of one token that must not depend on each other.
-        count: numbers a row.
+        streams: [N], below 2**32; different streams give independent numbers for the same token.
+        count: number of values per row.
 
     Returns:
         [N, count].

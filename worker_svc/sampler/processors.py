@@ -20,27 +20,27 @@ Flat = TypeVar("Flat")
 
 
 class LogitsProcessor(Protocol):
-    """Changes logits before a token is chosen."""
+    """A component that changes logits before a token is chosen."""
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Remember what the request asks of this processor, if anything."""
+        """Store the request's parameters for this processor, if it has any."""
 
     def remove(self, slot: int) -> None:
-        """Forget a slot; one that asked for nothing is no error."""
+        """Delete the slot's parameters; do nothing if it has none."""
 
     def concerns(self, slots: Ints) -> bool:
-        """Return whether any of a step's rows, the requests in `slots`, asked for something."""
+        """Return whether any of a step's rows, the requests in `slots`, has parameters for this processor."""
 
     def apply(self, logits: torch.Tensor, slots: Ints, batch: InputBatch) -> None:
         """Change logits [R, V] in place; row r is the request in slots[r]."""
 
 
 class PerSlot(Generic[Entry, Flat]):
-    """Parameters of some requests by slot, and flattened for all rows of a step.
+    """The parameters of some requests by slot, and a flat form for all rows of a step.
 
     Args:
-        asked: what a request asks for; None: nothing.
-        flatten: (rows that have an entry, their entries) -> what a step works with.
+        asked: returns the parameters of a request; None: it has none.
+        flatten: function (rows that have parameters, their parameters) -> flat form.
     """
 
     def __init__(self, asked: Callable[[NewRequest], Entry | None], flatten: Callable[[Ints, Sequence[Entry]], Flat]) -> None:
@@ -50,21 +50,21 @@ class PerSlot(Generic[Entry, Flat]):
         self._flat: Flat | None = None
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Keep what a request asks for."""
+        """Store the request's parameters, if it has any."""
         entry = self._asked(request)
         if entry is not None:
             self._entries[slot] = entry
             self._slots = None
 
     def remove(self, slot: int) -> Entry | None:
-        """Forget a slot, and return what it had."""
+        """Delete a slot's parameters and return them; None if it has none."""
         entry = self._entries.pop(slot, None)
         if entry is not None:
             self._slots = None
         return entry
 
     def of(self, slots: Ints) -> Flat | None:
-        """Return the entries of a step's rows; None if no row has any."""
+        """Return the flat form of the parameters of a step's rows; None if no row has any."""
         if not self._entries:
             return None
         if self._slots is None or not np.array_equal(self._slots, slots):

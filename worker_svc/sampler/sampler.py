@@ -31,30 +31,30 @@ from tetrad.worker_svc.sampler.thinking_budget import ThinkingBudget
 from tetrad.worker_svc.sampler.truncation import TruncationRows, truncate
 
 LEAST_TEMPERATURE = 0.01
-"""Lower ones are raised to this, as in vLLM: exp would overflow long before the result changes."""
+"""Smallest temperature; lower ones are raised to it, as in vLLM, because exp would overflow while results hardly change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One token for each row, which means nothing where the row failed; logprobs of rows, width by width."""
+    """One token for each row (without meaning if the row failed), and logprobs of rows, grouped by number of candidates."""
 
     token_ids: Ints  # [R]
     logprobs: Sequence[tuple[Ints, LogprobRows]] = ()
     failures: Sequence[tuple[int, TetradError]] = ()
 
     def without_failed(self) -> tuple["Sampled", Ints]:
-        """Return the rows that did not fail, and which they were."""
+        """Return the samples of the rows that did not fail, and the indices of these rows."""
         stays = ~self.has_failed()
         return self.select(stays), np.flatnonzero(stays)
 
     def has_failed(self) -> npt.NDArray[np.bool_]:
-        """Return which rows [R] failed."""
+        """Return for each row [R] whether it failed."""
         failed = np.zeros(len(self.token_ids), np.bool_)
         failed[[row for row, _ in self.failures]] = True
         return failed
 
     def select(self, rows: npt.NDArray[np.bool_]) -> "Sampled":
-        """Return the rows [R] that are true."""
+        """Return the samples where `rows` [R] is true."""
         places = np.cumsum(rows) - 1
         logprobs = [(places[asked[rows[asked]]], found.select(rows[asked])) for asked, found in self.logprobs]
         failed = [(int(places[row]), error) for row, error in self.failures if rows[row]]
@@ -62,7 +62,7 @@ class Sampled:
 
 
 def join_sampled(parts: Sequence[Sampled]) -> Sampled:
-    """Return the rows of all parts, one part behind the other, with one entry of log-probabilities for each width."""
+    """Concatenate the rows of all parts, with one entry of log-probabilities for each number of candidates."""
     starts = np.cumsum([0, *(len(part.token_ids) for part in parts)]).tolist()
     by_width: dict[int, list[tuple[Ints, LogprobRows]]] = {}
     for start, part in zip(starts, parts, strict=False):
@@ -79,8 +79,8 @@ class Sampler:
     """Chooses tokens for the requests of an input batch.
 
     Args:
-        batch: where the requests' tokens are.
-        vocab_size: columns of the logits.
+        batch: holds the requests' tokens.
+        vocab_size: number of columns of the logits.
     """
 
     def __init__(self, batch: InputBatch, vocab_size: int) -> None:
@@ -102,7 +102,7 @@ class Sampler:
         self._seeds = np.zeros(slots, np.int64)
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Take in a request's sampling parameters."""
+        """Store a request's sampling parameters."""
         sampling = request.sampling
         self._is_greedy[slot] = sampling.is_greedy
         self._temperature[slot] = max(sampling.temperature, LEAST_TEMPERATURE)
@@ -114,22 +114,22 @@ class Sampler:
             listener.add(slot, request)
 
     def remove(self, slot: int) -> None:
-        """Forget a slot."""
+        """Delete a slot's parameters."""
         for listener in self._listeners:
             listener.remove(slot)
 
     def needs_logits(self, slots: Ints, grammar: GrammarRows | None) -> bool:
-        """Return whether these rows need more than the largest of their logits; if not, `take` does what is left to do."""
+        """Return whether sampling needs all logits of these rows; otherwise the largest ones suffice, see `take`."""
         if grammar is not None or not self._is_greedy[slots].all():
             return True
         return any(each.concerns(slots) for each in self._listeners)
 
     def take(self, tokens: Ints, largest: Floats) -> Sampled:
-        """Return the tokens [R] of the largest logits [R] as they are."""
+        """Return the tokens [R] of the largest logits [R] as samples."""
         return Sampled(tokens, failures=failures(largest))
 
     def sample(self, logits: torch.Tensor, slots: Ints, grammar: GrammarRows | None) -> Sampled:
-        """Return a token for each row of logits [R, V], which are used up; row r is the request in slots[r]."""
+        """Sample a token for each row of logits [R, V], which are overwritten; row r belongs to the request in slots[r]."""
         asked = self._logprobs.asked(slots)
         raw = None if asked is None else self._logprobs.raw(logits, asked)
         for processor in self._before_grammar:
@@ -142,11 +142,11 @@ class Sampler:
         return Sampled(tokens, gathered, failures(largest))
 
     def draws(self, slots: Ints) -> bool:
-        """Return whether any of these rows is drawn."""
+        """Return whether any of these rows is sampled at random, not greedily."""
         return not self._is_greedy[slots].all()
 
     def guess(self, logits: torch.Tensor, slots: Ints) -> Ints:
-        """Return the tokens of another model's logits [R, V], by temperature, truncation and noise alone."""
+        """Choose tokens from a draft model's logits [R, V] with temperature, truncation and noise, without processors."""
         tokens, _ = self._choose(logits, slots)
         return tokens
 

@@ -1,8 +1,8 @@
 """Thinking budget: ends reasoning beyond its budget by forcing the ids of its end mark one by one.
 
-A pure function of a request's output, so preemption, recovery and steps in flight change nothing: at the end of its budget, an
-output inside its reasoning gets the rest of the end mark, and no other id can be sampled until the mark is complete. Outside
-of that a row costs one comparison a step.
+This is a pure function of a request's output, so preemption, recovery and steps in flight do not change the result: if an
+output is inside its reasoning at the end of its budget, only the ids of the rest of the end mark can be sampled, until the mark
+is complete. At other times a row costs one comparison per step.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from tetrad.worker_svc.sampler.processors import MASKED, PerSlot
 
 
 class Budget(NamedTuple):
-    """Of one request: the ids that open and end its reasoning, and how many tokens of output come before the end at most."""
+    """A request's budget: the ids that open and end its reasoning, and the most output tokens before the end mark."""
 
     start_ids: Ints
     end_ids: Ints
@@ -26,7 +26,7 @@ class Budget(NamedTuple):
 
 
 def thinking_budget(request: NewRequest) -> Budget | None:
-    """Return a request's budget; None: it may think as long as it likes."""
+    """Return a request's budget; None if its reasoning has no limit."""
     sampling = request.sampling
     if sampling.thinking_token_budget is None:
         return None
@@ -35,7 +35,7 @@ def thinking_budget(request: NewRequest) -> Budget | None:
 
 
 class _Budgets(NamedTuple):
-    """Of all rows that have one, and where each end may be written: from `firsts` to before `lasts`, in tokens of output."""
+    """The budgets of rows, and the range of each end mark: output tokens `firsts` up to, not including, `lasts`."""
 
     rows: Ints  # [N]
     firsts: Ints  # [N]
@@ -44,31 +44,31 @@ class _Budgets(NamedTuple):
 
 
 class ThinkingBudget:
-    """See LogitsProcessor. Comes last: what it forces nothing else may mask."""
+    """The LogitsProcessor of thinking budgets. It is the last processor, so that no other one masks the ids that it forces."""
 
     def __init__(self) -> None:
         self._budgets: PerSlot[Budget, _Budgets] = PerSlot(thinking_budget, _flatten)
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Keep the request's budget; it counts from behind what opens the reasoning."""
+        """Store the request's budget, which begins after the ids that open the reasoning."""
         self._budgets.add(slot, request)
 
     def remove(self, slot: int) -> None:
-        """Forget the slot."""
+        """Delete the slot's budget."""
         self._budgets.remove(slot)
 
     def concerns(self, slots: Ints) -> bool:
-        """Return whether any row asked."""
+        """Return whether any row has a budget."""
         return self._budgets.of(slots) is not None
 
     def apply(self, logits: torch.Tensor, slots: Ints, batch: InputBatch) -> None:
-        """Leave one id to rows whose reasoning has to end."""
+        """Mask all ids but one in rows whose reasoning has to end."""
         found = self._budgets.of(slots)
         if found is None:
             return
         owners = slots[found.rows]
         lengths = batch.num_tokens[owners] - batch.num_prompt_tokens[owners]
-        # A row is looked at closely only where its end may have to be written: for a few steps of its life.
+        # The output of a row is examined only in the few steps in which an end mark may be forced.
         for place in np.flatnonzero((lengths >= found.firsts) & (lengths < found.lasts)).tolist():
             slot = owners[place]
             output = batch.token_ids[slot, batch.num_prompt_tokens[slot] : batch.num_tokens[slot]]
@@ -85,7 +85,7 @@ def _flatten(rows: Ints, budgets: Sequence[Budget]) -> _Budgets:
 
 
 def _forced_id(output: npt.NDArray[np.int32], budget: Budget) -> int | None:
-    """Return the id that must come next, at the end of the budget or up to an end's length behind; None: any may."""
+    """Return the next id if it is forced: from the budget's end until the end mark is complete; None: any id may follow."""
     thoughts, end = output[: budget.num_tokens], budget.end_ids
     if not np.array_equal(thoughts[: len(budget.start_ids)], budget.start_ids) or _holds(thoughts, end):
         return None
@@ -101,6 +101,6 @@ def _holds(output: npt.NDArray[np.int32], ids: Ints) -> bool:
 
 
 def _num_begun(output: npt.NDArray[np.int32], ids: Ints) -> int:
-    """Return how many of `ids` the output ends with: the model may have been about to write them."""
+    """Return the number of first `ids` that the output ends with: the model may have begun the end mark itself."""
     longest = min(len(output), len(ids) - 1)
     return next((number for number in range(longest, 0, -1) if np.array_equal(output[-number:], ids[:number])), 0)

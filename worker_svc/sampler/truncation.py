@@ -1,13 +1,14 @@
 """Truncation: min_p, top_k and top_p as one threshold per row, below which a token cannot be drawn.
 
-Works on weights = exp(logit - largest logit), so the most likely token weighs 1. Order: min_p, then top_k of the remaining
-tokens, then top_p of the remaining mass. Tokens as likely as the last one kept are kept too.
+Works on weights = exp(logit - largest logit), so the most likely token has weight 1. Order: min_p, then top_k of the remaining
+tokens, then top_p of the remaining mass. Tokens with the same weight as the last kept token are kept too.
 
-Sorting a vocabulary costs a millisecond a row, so only values that can matter are sorted. The largest weights of
-some hundred disjoint parts of a row are themselves weights of the row: where k of them reach a value, so do at least k
-weights; where together they hold a share of the mass, so do the weights that reach the least of them. That gives each row a
-floor that its threshold cannot lie below, usually close to it; what reaches the floor is sorted. The few rows of which most
-reaches it (a high temperature, a wide nucleus) are taken one by one, see wide_rows.py. Thresholds are exact either way.
+Sorting a vocabulary costs a millisecond per row, so only weights that can matter are sorted. A row is divided into some hundred
+disjoint parts, and the largest weight of each part is found. If k of these largest weights reach a value, at least k weights of
+the row do; if they together hold a share of the mass, the weights that reach the smallest of them do too. This gives each row a
+floor: its threshold is not below it, and usually close to it. Only weights that reach the floor are sorted. The few rows with
+many such weights (a high temperature, a wide nucleus) are computed one by one, see wide_rows.py. Thresholds are exact in both
+cases.
 """
 
 from collections.abc import Iterator
@@ -22,16 +23,17 @@ from tetrad.worker_svc.sampler.draw import BLOCK
 from tetrad.worker_svc.sampler.wide_rows import RowLimits, wide_threshold
 
 _PARTS = (64, 16, 4)
-"""Weights of a part, the largest that gives as many parts as top_k needs; parts interleave, as likely ids stand together."""
+"""Possible numbers of weights in a part; the largest one is used that gives as many parts as top_k needs. Parts interleave,
+because likely ids are often neighbours."""
 _WIDTHS = (1024, 8192)
-"""Rows with so many candidates are sorted together; those with more are wide."""
+"""Limits of the number of candidates: rows below the same limit are sorted together; rows above the last one are wide."""
 
 Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class TruncationRows:
-    """Parameters of N rows."""
+    """The truncation parameters of N rows."""
 
     top_k: Ints  # 0: off
     top_p: Doubles  # 1: off
@@ -39,27 +41,27 @@ class TruncationRows:
 
     @property
     def is_on(self) -> npt.NDArray[np.bool_]:
-        """Which rows truncate."""
+        """Whether each row has truncation [N]."""
         return (self.top_k > 0) | (self.top_p < 1) | (self.min_p > 0)
 
     @property
     def is_nucleus_of_all(self) -> npt.NDArray[np.bool_]:
-        """Which rows' top_p counts from all of the mass, not from what top_k and min_p leave of it."""
+        """Whether each row's top_p is a share of the whole mass [N], not of the mass that top_k and min_p keep."""
         found: npt.NDArray[np.bool_] = (self.top_p < 1) & (self.top_k == 0) & (self.min_p == 0)
         return found
 
     def select(self, rows: Ints) -> "TruncationRows":
-        """Return the parameters of some of the rows."""
+        """Return the parameters of the rows with these indices."""
         return TruncationRows(self.top_k[rows], self.top_p[rows], self.min_p[rows])
 
 
 def truncate(weights: torch.Tensor, sums: Floats, rows: TruncationRows) -> Floats:
-    """Return the threshold [N] of each row of weights [N, V]; 0 where nothing is cut.
+    """Return the threshold [N] of each row of weights [N, V]; 0 for a row without truncation.
 
     Args:
-        weights: see above.
-        sums: [N, blocks], of neighbouring weights; those of cut rows become the sums of what is kept.
-        rows: what to cut.
+        weights: [N, V], see above.
+        sums: [N, blocks], sums of neighbouring weights; for truncated rows they are replaced by the sums of kept weights.
+        rows: the truncation parameters.
     """
     thresholds = np.zeros(len(sums), np.float32)
     cut = np.flatnonzero(rows.is_on)
@@ -79,16 +81,16 @@ def truncate(weights: torch.Tensor, sums: Floats, rows: TruncationRows) -> Float
 
 
 def _totals(weights: Floats, rows: TruncationRows) -> Doubles:
-    """Return the mass [N] of the rows whose top_p counts from all of it; 0 for the others."""
+    """Return the whole mass [N] of the rows whose top_p is a share of it; 0 for the others."""
     needed = rows.is_nucleus_of_all
     totals = np.zeros(len(weights))
-    # float64: near the end of a long tail rounding would move the nucleus by whole tokens.
+    # float64, because in a long tail, rounding would move the end of the nucleus by whole tokens.
     totals[needed] = (weights if needed.all() else weights[needed]).sum(1, dtype=np.float64)
     return totals
 
 
 def _floors(weights: torch.Tensor, totals: Doubles, rows: TruncationRows) -> Floats:
-    """Return values [N] that the rows' thresholds are not below."""
+    """Return lower bounds [N] of the rows' thresholds."""
     floors = rows.min_p.astype(np.float32)
     if not ((rows.top_k > 0) | (rows.top_p < 1)).any():
         return floors
@@ -99,14 +101,14 @@ def _floors(weights: torch.Tensor, totals: Doubles, rows: TruncationRows) -> Flo
     is_short = np.cumsum(peaks, 1, dtype=np.float64) < (rows.top_p * totals)[:, None]
     num_needed = is_short.sum(1)
     covering = np.where(num_needed < num_peaks, peaks[every, np.minimum(num_needed, num_peaks - 1)], 0)
-    # All weights below this together are less than what top_p leaves out; the margin is for rounding.
+    # The sum of all weights below this value is less than the mass that top_p cuts; the margin is for rounding.
     negligible = 0.99 * (1 - rows.top_p) * totals / weights.shape[1]
     nucleus = np.where(rows.is_nucleus_of_all, np.maximum(covering, negligible), 0).astype(np.float32)
     return np.maximum(floors, np.maximum(kth, nucleus))
 
 
 def _peaks(weights: torch.Tensor, most: int) -> Floats:
-    """Return the largest weight of each part of each row, falling; at least `most` of them if that many parts are worth it."""
+    """Return the largest weight of each part of each row, in descending order; at least `most` parts if the parts allow it."""
     num_rows, vocab_size = weights.shape
     part = next((part for part in _PARTS if vocab_size // part >= most), _PARTS[0])
     num_parts = vocab_size // part
@@ -135,7 +137,7 @@ class _Candidates:
         self._starts = np.cumsum(self.counts) - self.counts
 
     def falling(self, rows: Ints) -> Iterator[tuple[Ints, Floats]]:
-        """Yield `rows` in groups, with their candidates [n, w] from the largest on; zeros fill a row up."""
+        """Yield `rows` in groups, with their candidates [n, w] in descending order; rows are padded with zeros."""
         least = 0
         for most in _WIDTHS:
             group = rows[(self.counts[rows] > least) & (self.counts[rows] <= most)]
@@ -148,7 +150,7 @@ class _Candidates:
                 yield group, np.sort(np.where(is_there, self._values[index], np.float32(0)), axis=1)[:, ::-1]
 
     def block_sums(self, thresholds: Floats, num_blocks: int) -> Floats:
-        """Return the sums [N, num_blocks] of those that reach their row's threshold."""
+        """Return the sums [N, num_blocks] of the candidates that reach their row's threshold."""
         kept = self._values >= thresholds[self._rows]
         index = self._rows[kept] * num_blocks + self._ids[kept] // BLOCK
         sums = np.bincount(index, self._values[kept], minlength=len(thresholds) * num_blocks)
@@ -156,7 +158,7 @@ class _Candidates:
 
 
 def _thresholds(candidates: _Candidates, totals: Doubles, rows: TruncationRows) -> Floats:
-    """Return the least weight that each row keeps (wide rows: min_p); see _totals."""
+    """Return the smallest weight that each row keeps (for wide rows only by min_p); `totals`: see _totals."""
     thresholds = rows.min_p.astype(np.float32)
     for group, values in candidates.falling(np.flatnonzero((rows.top_k > 0) | (rows.top_p < 1))):
         params, every = rows.select(group), np.arange(len(group))
@@ -169,6 +171,6 @@ def _thresholds(candidates: _Candidates, totals: Doubles, rows: TruncationRows) 
         mass = np.where(params.is_nucleus_of_all, totals[group], cumulated[:, -1])
         in_nucleus = (masses > 0) & ((cumulated - masses) < (params.top_p * mass)[:, None])
         last = values[every, np.maximum(in_nucleus.sum(1), 1) - 1]
-        # With top_p off nothing more is cut, whatever rounding says of the last tokens.
+        # Without top_p nothing more is cut, even if rounding would cut the last tokens.
         thresholds[group] = np.where(params.top_p < 1, last, least)
     return thresholds

@@ -1,7 +1,8 @@
-"""Wide rows: the truncation of a row of which thousands of tokens may be drawn, without sorting them.
+"""Wide rows: truncates a row in which thousands of tokens can be drawn, without sorting them.
 
-Called by truncation.py, row by row, and has its rules. A float32 that is not negative is ordered like its bits, so their upper
-half sorts weights into some ten thousand buckets; the one in which the nucleus ends is looked into, the others are only added.
+Called by truncation.py for each such row; the rules are the same. Non-negative float32 numbers have the same order as their
+bits, so the upper half of the bits sorts weights into some ten thousand buckets. Only the bucket in which the nucleus ends is
+sorted; the weights of the other buckets are only summed.
 """
 
 from typing import NamedTuple
@@ -15,7 +16,7 @@ _BUCKET_BITS = 15
 
 
 class RowLimits(NamedTuple):
-    """Parameters of one row; see TruncationRows."""
+    """The truncation parameters of one row; see TruncationRows."""
 
     top_k: int
     top_p: float
@@ -23,12 +24,12 @@ class RowLimits(NamedTuple):
 
 
 def wide_threshold(weights: Floats, limits: RowLimits, total: float) -> np.float32:
-    """Return the least weight that is kept of weights [V], the largest of which is 1.
+    """Return the smallest kept weight of weights [V], whose largest is 1.
 
     Args:
-        weights: of one row.
-        limits: what to keep.
-        total: mass of the row; used if top_p alone cuts it.
+        weights: [V], the weights of one row.
+        limits: the truncation parameters.
+        total: the whole mass of the row; used if the row only has top_p.
     """
     least = np.float32(limits.min_p)
     if 0 < limits.top_k < len(weights):
@@ -42,11 +43,11 @@ def wide_threshold(weights: Floats, limits: RowLimits, total: float) -> np.float
 
 
 def _nucleus_end(weights: Floats, mass: float) -> np.float32:
-    """Return the least weight of the smallest set of largest weights that has this mass."""
+    """Return the smallest weight of the nucleus: the smallest set of largest weights that has this mass."""
     buckets: npt.NDArray[np.int32] = weights.view(np.int32) >> _BUCKET_BITS
     falling = np.bincount(buckets, weights)[::-1]
     cumulated = np.cumsum(falling)
-    # Rounding may leave the whole a little short of what is wanted: then all is in.
+    # Due to rounding, the sum of all weights may be slightly below `mass`; then all weights are kept.
     ending = min(int(np.searchsorted(cumulated, mass)), len(falling) - 1)
     inside = np.sort(weights[buckets == len(falling) - 1 - ending])[::-1]
     before = cumulated[ending] - falling[ending] + np.cumsum(inside, dtype=np.float64) - inside

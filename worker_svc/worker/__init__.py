@@ -1,1 +1,1 @@
-"""The worker's states: started, loaded, ready, asleep; its compute thread and its watch over the device."""
+"""The worker's states (started, loaded, ready, asleep), its compute thread, and the detection of a lost device."""

@@ -1,6 +1,6 @@
 """Collective methods: the methods that CollectiveRpc may call, by name.
 
-Arguments and results are JSON; nothing that came over the wire is executed.
+Arguments and results are JSON; nothing that was received is executed as code.
 """
 
 import json
@@ -10,17 +10,20 @@ from typing import Any
 from tetrad.services.errors import InvalidRequest, NotFound
 
 Method = Callable[..., Any]
-"""Takes and returns what JSON can say."""
+"""A collective method; its arguments and its result can be represented in JSON."""
 
 
 class CollectiveMethods:
-    """A registry, filled at start."""
+    """A registry of collective methods, filled at start."""
 
     def __init__(self, methods: Mapping[str, Method]) -> None:
         self._methods = dict(methods)
 
     def call(self, method: str, args_json: str, kwargs_json: str) -> str:
-        """Return the method's result as JSON; NotFound, or InvalidRequest if the arguments do not fit."""
+        """Call a method and return its result as JSON.
+
+        Raises NotFound if there is no such method, InvalidRequest if the arguments do not fit.
+        """
         if method not in self._methods:
             known = ", ".join(sorted(self._methods))
             raise NotFound(f"The worker has no collective method {method!r}; it has: {known}.")

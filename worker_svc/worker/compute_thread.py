@@ -1,6 +1,6 @@
-"""Compute thread: the one thread that owns the device. The event loop submits calls and awaits them; they run in order.
+"""Compute thread: the only thread that uses the device. The event loop submits calls and awaits them; they run in order.
 
-It is a daemon thread: a device that hangs in a call must not keep the process from ending.
+It is a daemon thread, so a device that hangs in a call does not keep the process from ending.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ class ComputeThread:
     """A queue of calls and the thread that runs them; the thread sleeps while the queue is empty.
 
     Args:
-        name: of the thread.
+        name: name of the thread.
     """
 
     def __init__(self, name: str = "compute") -> None:
@@ -29,13 +29,13 @@ class ComputeThread:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        """Queue a call and return its future; cancelling one that has not begun drops the call. On the event loop."""
+        """Queue a call and return its future; cancelling the future before the call begins drops it. On the event loop."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._calls.put((future, partial(call, *args, **kwargs)))
         return future
 
     def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a call after the queued ones and return its result; on any thread but this one and the event loop's."""
+        """Run a call after the queued ones and return its result; on any thread except this one and the event loop's."""
         return self.queue(call, *args, **kwargs).result()
 
     def queue(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> concurrent.futures.Future[T]:
@@ -45,7 +45,7 @@ class ComputeThread:
         def settle() -> None:
             try:
                 done.set_result(call(*args, **kwargs))
-            except BaseException as failure:  # noqa: BLE001 - the caller gets it
+            except BaseException as failure:  # noqa: BLE001 - passed to the caller
                 done.set_exception(failure)
 
         self._calls.put((None, settle))
@@ -75,7 +75,7 @@ class ComputeThread:
                 result = call()
             except BaseException as failure:  # noqa: BLE001 - the caller gets it
                 error = failure
-            with suppress(RuntimeError):  # the loop is closed, and the caller with it
+            with suppress(RuntimeError):  # the loop is closed, so no caller waits
                 future.get_loop().call_soon_threadsafe(_settle, future, result, error)
             del item, future, call, result, error  # arguments and results must not live until the next call
 

@@ -1,7 +1,7 @@
-"""Follower: takes a leader's orders on a member of a worker group and runs them on the compute thread, one after the other.
+"""Follower: receives a leader's orders on a member of a worker group and runs them on the compute thread, one after another.
 
-A thread of its own waits for orders, so that the compute thread stays free for the lifecycle calls in between. It ends with the
-group. An order that fails ends the group at once: no rank waits for a part that never comes.
+A separate thread waits for orders, so that the compute thread stays free for lifecycle calls in between. The thread ends with
+the group. A failed order ends the group at once, so that no rank waits for the failed part.
 """
 
 import threading
@@ -15,12 +15,12 @@ log = get_logger()
 
 
 class Follower:
-    """Follows one leader.
+    """Runs the orders of one leader.
 
     Args:
-        orders: of the leader.
+        orders: the leader's orders.
         compute: the compute thread.
-        obey: runs an order there.
+        obey: runs an order; called on the compute thread.
     """
 
     def __init__(self, orders: Orders, compute: ComputeThread, obey: Callable[[Order], None]) -> None:
@@ -29,16 +29,16 @@ class Follower:
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
 
     def start(self) -> None:
-        """Follow from now on."""
+        """Start the thread."""
         self._thread.start()
 
     def wait_end(self, timeout_s: float) -> bool:
-        """Return whether the thread has ended, which it does when the leader has left the group."""
+        """Wait for the end of the thread, which ends after the leader has left the group; return whether it has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        """Queue orders as they come, so that the leader need not wait until this rank has run those before."""
+        """Queue orders as they arrive, so that the leader does not wait until this rank has run the earlier ones."""
         try:
             while not self._has_ended:
                 self._compute.queue(self._obey_now, self._orders.receive())
@@ -48,7 +48,7 @@ class Follower:
             self._end()
 
     def _obey_now(self, order: Order) -> None:
-        """Run an order on the compute thread, unless the worker has joined another group while the order waited."""
+        """Run an order on the compute thread, unless the worker has joined another group while the order was queued."""
         if self._has_ended or not self._orders.are_current:
             return
         try:

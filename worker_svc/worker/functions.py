@@ -1,7 +1,8 @@
-"""Functions: runs functions of the program that owns the worker, where it allows them (allow_functions).
+"""Functions: runs functions of the program that started the worker, if the option allow_functions is set.
 
-A function is named, "module:function", and imported here; arguments and results are JSON, so nothing is unpickled. It runs on
-the compute thread, between steps, with the worker or its loaded model as its first argument. Without the option it is refused.
+A function is given by its name, "module:function", and imported here; arguments and results are JSON, so nothing is unpickled.
+It runs on the compute thread, between steps, with the worker or its loaded model as its first argument. Without the option,
+every function is refused.
 """
 
 import importlib
@@ -20,8 +21,8 @@ def function_methods(worker: Worker, *, are_allowed: bool) -> Mapping[str, Calla
     """Return the collective methods that take a function's name, its further arguments and its keyword arguments.
 
     Args:
-        worker: first argument of functions.
-        are_allowed: whether they run; else they are refused.
+        worker: the first argument of functions.
+        are_allowed: whether functions run; otherwise they are refused.
     """
 
     def call(name: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:

@@ -1,13 +1,12 @@
-"""Lost device: detects that a device is of no more use to this process, because it hangs in a step or fails every call.
+"""Lost device: detects that this process can no longer use the device, because it hangs in a step or fails every call.
 
-On the event loop. Only a new process helps, so the service ends.
+Runs on the event loop. Only a new process can use the device again, so the service ends. Three cases are detected:
 
-- A hang: an engine core gives up a worker whose step takes too long, but the step itself cannot be cancelled, and the next
-  engine core would wait for it without end. The compute thread runs calls in order, so a stream's last call is done when its
-  steps are.
-- A function: one of the program that owns the worker (worker/functions.py) has outlived its caller's timeout.
-- A lost context: after an illegal memory access CUDA answers every call with the same error. Steps of innocent requests would
-  fail on the same process, and their requests would be found guilty.
+- A hang: an engine core leaves a worker whose step takes too long, but the step itself cannot be cancelled, and the next
+  engine core would wait for it forever. The compute thread runs calls in order, so a stream's last call ends after its steps.
+- A function of the program that started the worker (worker/functions.py) still runs after its caller's timeout.
+- A lost context: after an illegal memory access, CUDA answers every call with the same error. Steps of other requests would
+  fail too, and crash isolation would suspect these requests.
 """
 
 import asyncio
@@ -22,10 +21,10 @@ _FUNCTION_GRACE_S = 1.0
 
 
 class LostDevice:
-    """Watches the ends of streams and the checks behind failed steps.
+    """Watches the ends of streams, and the checks after failed steps.
 
     Args:
-        timeout_s: time limit of the device for the end of a stream, and for a check.
+        timeout_s: time limit for the end of a stream and for a check, in seconds.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -33,11 +32,11 @@ class LostDevice:
         self._found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def watch(self, ending: asyncio.Future[None]) -> None:
-        """Expect a stream's last call, or a check, to be done in time."""
+        """Report the device lost if a stream's last call, or a check, does not end within the time limit."""
         self._expect(ending, self._timeout_s, "The device has been busy with a step for {:g} s after its stream ended.")
 
     def watch_function(self, ending: asyncio.Future[None]) -> None:
-        """Expect the end of a function whose caller has left: nothing else can end it, and steps wait for it."""
+        """Report the device lost if a function whose caller has left does not end soon: it blocks the steps."""
         self._expect(ending, _FUNCTION_GRACE_S, "A function of the program runs {:g} s after its call ended.")
 
     def _expect(self, ending: asyncio.Future[None], timeout_s: float, reason: str) -> None:
@@ -45,17 +44,17 @@ class LostDevice:
         ending.add_done_callback(lambda _: timer.cancel())
 
     async def check(self, checking: asyncio.Future[None]) -> None:
-        """Return when the device has passed a check behind a failed step; never if it is lost: the process ends."""
+        """Wait for a check after a failed step. If the device is lost, report it and never return: the process ends."""
         self.watch(checking)
         try:
             await checking
-        except Exception as error:  # noqa: BLE001 - whatever the device raises
+        except Exception as error:  # noqa: BLE001 - a device may raise any error
             log.error("device.lost", error=str(error))
             self._give_up(f"The device answers every call with an error: {error}")
             await asyncio.Event().wait()
 
     async def wait(self) -> None:
-        """Return never, or raise InternalError when the device is lost."""
+        """Wait until the device is lost, and raise InternalError then; never return."""
         raise InternalError(await asyncio.shield(self._found))
 
     def _give_up(self, reason: str) -> None:

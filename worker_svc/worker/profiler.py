@@ -1,6 +1,6 @@
-"""Profiler: torch's, over the compute thread, from StartProfile to StopProfile; writes a Chrome trace.
+"""Profiler: records the compute thread with torch's profiler, from StartProfile to StopProfile, and writes a Chrome trace.
 
-Of a worker without torch (the simulated device), services/observability/profiling.py records the calls of a step instead.
+For a worker without torch (the simulated device), services/observability/profiling.py records the calls of a step instead.
 """
 
 from pathlib import Path
@@ -11,20 +11,23 @@ from tetrad.services.observability.profiling import profile_path
 
 
 class Profiler(Protocol):
-    """At most one recording; its methods run on the compute thread, because that is whose work it records."""
+    """A profiler with at most one recording. Its methods are called on the compute thread, whose work it records."""
 
     def start(self, prefix: str) -> None:
-        """Begin to record; AlreadyExists if it does, FailedPrecondition if there is nowhere to write."""
+        """Start a recording.
+
+        Raises AlreadyExists during a recording, FailedPrecondition if there is no directory to write to.
+        """
 
     def stop(self) -> Path:
-        """End the recording and return the path of its trace; NotFound if there is none."""
+        """End the recording and return the path of its trace; raise NotFound if there is no recording."""
 
 
 class TorchProfiler:
-    """See Profiler.
+    """The Profiler of workers with torch; see Profiler.
 
     Args:
-        directory: where traces go; made when first needed.
+        directory: directory of the traces; created at the first recording.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -33,19 +36,19 @@ class TorchProfiler:
         self._path = directory
 
     def start(self, prefix: str) -> None:
-        """Begin to record."""
+        """Start a recording; see Profiler."""
         if self._recording is not None:
             raise AlreadyExists("A profile is being recorded; call StopProfile first.")
         self._path = profile_path(self._directory, prefix, "worker")
         import torch.profiler  # a second to import, and seldom needed
 
-        # The processor, and the GPU's kernels where there is one.
+        # Records the processor, and the GPU's kernels if there is a GPU.
         activities = torch.profiler.supported_activities()  # type: ignore[no-untyped-call] # torch leaves it bare
         self._recording = torch.profiler.profile(activities=activities)
         self._recording.start()
 
     def stop(self) -> Path:
-        """End the recording and write it."""
+        """End the recording and write its trace; see Profiler."""
         if self._recording is None:
             raise NotFound("No profile is being recorded; call StartProfile first.")
         recording, self._recording = self._recording, None

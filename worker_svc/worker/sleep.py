@@ -1,6 +1,6 @@
 """Sleep: the state that a worker needs to restore its weights and KV cache.
 
-Kept by worker.py, on the compute thread. Knows which parts may wake up in which order; moves nothing.
+Kept by worker.py, on the compute thread. Knows the order in which parts may wake up; moves no memory itself.
 """
 
 from collections.abc import Iterable
@@ -11,17 +11,17 @@ from tetrad.worker_svc.core.device import KvLayout
 
 WEIGHTS, KV_CACHE = "weights", "kv_cache"
 LEVELS = (1, 2)
-"""1: weights are in host memory; 2: they are gone, and will be loaded again."""
+"""Levels of sleep. 1: weights are kept in host memory; 2: weights are deleted, and loaded again at wake-up."""
 
 
 @dataclass(slots=True)
 class Sleep:
-    """A worker that sleeps.
+    """The state of a sleeping worker.
 
     Attributes:
         level: one of LEVELS.
-        layout: of the KV cache that it had; None: it had none.
-        has_weights: whether they have been woken up.
+        layout: the layout of the KV cache before the sleep; None: there was no KV cache.
+        has_weights: whether the weights have been restored.
     """
 
     level: int
@@ -30,13 +30,16 @@ class Sleep:
 
 
 def check_level(level: int) -> None:
-    """InvalidRequest for a level that a worker does not have."""
+    """Raise InvalidRequest unless the level is one of LEVELS."""
     if level not in LEVELS:
         raise InvalidRequest(f"level must be 1 or 2, got {level}.", field="level")
 
 
 def parts_to_wake(sleep: Sleep, tags: Iterable[str]) -> frozenset[str]:
-    """Return WEIGHTS, KV_CACHE or both, which no tags mean; InvalidRequest for another one or a KV cache before its weights."""
+    """Return the parts to wake up: WEIGHTS, KV_CACHE, or both if there are no tags.
+
+    Raises InvalidRequest for another tag, or for a KV cache before the weights.
+    """
     parts = frozenset(tags) or frozenset((WEIGHTS, KV_CACHE))
     if unknown := parts - {WEIGHTS, KV_CACHE}:
         raise InvalidRequest(f"tags may be {WEIGHTS} and {KV_CACHE}, got {min(unknown)!r}.", field="tags")

@@ -1,7 +1,7 @@
 """Worker: the state (started, loaded, ready, asleep), device, model and runner of a worker process.
 
-Every method runs on the compute thread, except `snapshot`, which only reads. Knows nothing of gRPC. Loading the loaded model,
-or allocating the allocated layout, changes nothing, so an engine core that restarts is served at once.
+Every method runs on the compute thread, except `snapshot`, which only reads. Knows nothing of gRPC. Loading a model that is
+loaded already, or allocating the layout that is allocated already, does nothing, so a restarted engine core is served at once.
 """
 
 import gc
@@ -53,25 +53,25 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The answer of GetInfo."""
+    """The worker's state at one time; the answer to GetInfo."""
 
     state: State
     device: str
     model: ModelInfo | None
     layout: KvLayout | None
     num_requests: int
-    epoch: int  # of the engine core whose stream is open; 0: none is
-    model_load_s: float  # 0: none is loaded
+    epoch: int  # epoch of the engine core whose stream is open; 0: no stream
+    model_load_s: float  # 0: no model is loaded
     kv_cache_bytes: int
-    expert_tokens: Sequence[Ints] = ()  # of each layer with experts, [experts]
+    expert_tokens: Sequence[Ints] = ()  # for each layer with experts, number of tokens of each expert [experts]
 
 
 class Worker:
-    """One device, at most one model and one KV cache.
+    """A device with at most one model and one KV cache.
 
     Args:
-        device: opened; `set_up` is called here, so construct the worker on the compute thread.
-        trusts_code: whether code that a model brings may run.
+        device: the open device; the constructor calls `set_up`, so it has to run on the compute thread.
+        trusts_code: whether code from a model's files may run.
     """
 
     def __init__(self, device: Device, *, trusts_code: bool = False) -> None:
@@ -88,14 +88,14 @@ class Worker:
         self._is_warm = False
         self._model_load_s = 0.0
         self._kv_cache_bytes = 0
-        self._num_groups = 1  # of the KV cache
+        self._num_groups = 1  # number of KV groups of the cache
         self._stream_id = 0
         self._epoch = 0
         self._part = Shard(0, 1), Stage()
         self._measured: tuple[tuple[float, int], int] | None = None  # arguments of the last memory query, and its result
 
     def snapshot(self) -> Snapshot:
-        """Return the present state; may be called from any thread."""
+        """Return the current state; safe on any thread."""
         runner, model = self._runner, self._model
         num_requests = runner.num_requests if runner else 0
         return Snapshot(
@@ -111,14 +111,14 @@ class Worker:
         )
 
     def join_group(self, place: GroupPlace) -> Orders | None:
-        """Make this worker a rank among several, or a lone one again; a model that is loaded for another place is dropped.
+        """Make this worker a rank of a group, or a single worker again; a model loaded for another place is dropped.
 
         Returns:
-            On a member, the leader's orders.
+            On a member, the leader's orders; otherwise None.
 
         Raises:
-            Unsupported: the device computes alone.
-            DeadlineExceeded, Unavailable: the ranks did not meet.
+            Unsupported: the device does not support groups.
+            DeadlineExceeded, Unavailable: the ranks could not connect.
         """
         if not isinstance(self._device, GroupDevice):
             if place.size == 1:
@@ -132,18 +132,18 @@ class Worker:
         return self._device.join_group(place)
 
     def leave_group(self) -> None:
-        """Close the connections to the other ranks: the group is lost, and no rank waits for this one."""
+        """Close the connections to the other ranks: the group ends, so that no rank waits for this one."""
         if isinstance(self._device, GroupDevice):
             self._device.leave_group()
 
     def obey(self, order: Order) -> None:
-        """Run an order of the leader; raises what the device raises."""
+        """Run an order of the leader; raises the device's errors."""
         runner = self._ready_runner()
         assert isinstance(runner, ObedientRunner), "only a member has a leader"
         runner.obey(order)
 
     def load_model(self, model: str, report: Progress, **options: str | int | bool | LoraLimits | None) -> ModelInfo:
-        """Load a model, dropping another one; NotFound or ModelError if that cannot be."""
+        """Load a model, after dropping another one; raise NotFound or ModelError if it cannot be loaded."""
         overrides = str(options.get("hf_overrides_json", ""))
 
         def check_drafter(config: Mapping[str, Any]) -> None:
@@ -167,13 +167,14 @@ class Worker:
         return self._loaded().info
 
     def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
-        """Return the shape of the KV cache."""
+        """Return the groups of the KV cache."""
         return self._loaded().kv_groups(block_size)
 
     def available_memory(self, utilization: float, max_num_batched_tokens: int) -> int:
-        """Return the bytes that KV blocks may take; those of the present cache count as free.
+        """Return the bytes available for KV blocks; the memory of the current cache counts as available.
 
-        The same question has the same answer as long as that cache exists: an engine core that restarts finds it as it left it.
+        With the same arguments the result is the same as long as that cache exists, so a restarted engine core finds the cache
+        unchanged.
         """
         model, question = self._loaded(), (utilization, max_num_batched_tokens)
         if self._runner is not None and self._measured is not None and self._measured[0] == question:
@@ -184,9 +185,9 @@ class Worker:
         return answer
 
     def initialize_kv_cache(self, layout: KvLayout, groups: Sequence[KvGroup] = ()) -> int:
-        """Allocate blocks (or keep those of the same layout) and return their bytes.
+        """Allocate blocks (or keep those of the same layout) and return their size in bytes.
 
-        FailedPrecondition if there is no room, or if plans would have block tables of other groups than the model's; none: one.
+        Raises FailedPrecondition if memory is too small, or if `groups` are not the model's; no groups mean one group.
         """
         model = self._loaded()
         own = model.kv_groups(layout.block_size)
@@ -208,7 +209,7 @@ class Worker:
         return layout.num_blocks * block_size_bytes
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:
-        """Run dummy steps, unless that has been done."""
+        """Run dummy steps, unless the worker is warm already."""
         runner = self._ready_runner()
         if not self._is_warm:
             runner.forget_all()
@@ -217,7 +218,10 @@ class Worker:
             self._is_warm = True
 
     def sleep(self, level: int) -> None:
-        """Drop the KV cache, and move the weights to host memory (level 1) or drop them, too (2). Asleep already: nothing."""
+        """Drop the KV cache, and move the weights to host memory (level 1) or drop them (level 2).
+
+        Does nothing if the worker is asleep.
+        """
         check_level(level)
         if self._sleep is not None:
             return
@@ -233,7 +237,7 @@ class Worker:
         log.info("worker.asleep", level=level)
 
     def wake_up(self, tags: Iterable[str]) -> bool:
-        """Undo `sleep` for some parts, see parts_to_wake; return whether something still sleeps. Warm up afterwards."""
+        """Restore some parts, see parts_to_wake; return whether a part is still asleep. Call `warm_up` afterwards."""
         if self._sleep is None:
             return False
         parts = parts_to_wake(self._sleep, tags)
@@ -247,20 +251,20 @@ class Worker:
         return self._sleep is not None
 
     def loaded_model(self) -> LoadedModel:
-        """Return the loaded model; FailedPrecondition if there is none."""
+        """Return the loaded model; raise FailedPrecondition if there is none."""
         return self._loaded()
 
     def model_loras(self) -> ModelLoras:
-        """Return the adapters of the loaded model; Unsupported if it takes none."""
+        """Return the adapters of the loaded model; raise Unsupported if it does not support adapters."""
         loras = self._loaded().loras
         if loras is None:
             raise Unsupported("This worker does not support LoRA adapters here; start with enable_lora.")
         return loras
 
     def begin_stream(self, epoch: int) -> int:
-        """Start an Execute stream and return its id: an earlier one is superseded, its requests and adapters are forgotten.
+        """Start an Execute stream and return its id; it supersedes an earlier one, whose requests and adapters are removed.
 
-        FailedPrecondition, reason STALE_EPOCH, if the open one belongs to an engine core of a newer epoch.
+        Raises FailedPrecondition, reason STALE_EPOCH, if the open stream belongs to an engine core of a newer epoch.
         """
         if epoch < self._epoch:
             raise stale_epoch()
@@ -272,7 +276,7 @@ class Worker:
         return self._stream_id
 
     def end_stream(self, stream_id: int) -> None:
-        """Forget the stream's requests; nothing if another stream has taken over."""
+        """Remove the stream's requests; do nothing if another stream has superseded it."""
         if stream_id == self._stream_id and self._runner is not None:
             self._stream_id += 1
             self._epoch = 0
@@ -281,11 +285,11 @@ class Worker:
     def execute(self, stream_id: int, plan: SchedulerOutput) -> ExecutedStep:
         """Run one step of a stream, or queue it on the device.
 
-        A step that fails ends the stream, because what is queued behind was planned on its results.
+        A failed step ends the stream, because later queued plans depend on its results.
 
         Raises:
-            FailedPrecondition: the stream is over or superseded.
-            InvalidRequest: the plan contradicts the layout or what is known; reason INVALID_PLAN.
+            FailedPrecondition: the stream has ended or is superseded.
+            InvalidRequest: the plan contradicts the layout or the known requests; reason INVALID_PLAN.
             InternalError: the device failed; reason STEP_FAILED.
         """
         if stream_id != self._stream_id:
@@ -308,7 +312,7 @@ class Worker:
             raise InvalidRequest(f"num_spec_tokens {plan.num_spec_tokens}: this worker was given no draft model.")
 
     def check_device(self) -> None:
-        """Raise the device's error if it fails every later call, too: only a new process helps then."""
+        """Raise the device's error if every later call fails too: only a new process can use the device then."""
         self._device.check()
 
     @property
@@ -365,12 +369,15 @@ class Worker:
             self._give_back_memory()
 
     def _give_back_memory(self) -> None:
-        gc.collect()  # runners and models may refer to themselves in a ring
+        gc.collect()  # runners and models may contain reference cycles
         self._device.give_back_memory()
 
 
 def finish(step_id: int, step: PendingStep) -> ModelRunnerOutput:
-    """Return a queued step's output, on a thread that may wait; InternalError, reason STEP_FAILED, if the device failed."""
+    """Wait for a queued step and return its output, on a thread that may block.
+
+    Raises InternalError, reason STEP_FAILED, if the device failed.
+    """
     try:
         return step.wait()
     except Exception as error:
@@ -378,18 +385,18 @@ def finish(step_id: int, step: PendingStep) -> ModelRunnerOutput:
 
 
 def step_failed(step_id: int, error: Exception) -> InternalError:
-    """Log an error of the device and return that of its step."""
+    """Log an error of the device and return the step's error."""
     log.error("step.failed", step_id=step_id, exc_info=error)
     return InternalError(f"Step {step_id} failed on the device: {error}", reason="STEP_FAILED")
 
 
 def stale_epoch() -> FailedPrecondition:
-    """Return the error of an engine core whose worker another one has taken over."""
+    """Return the error for an engine core whose worker another engine core uses now."""
     return FailedPrecondition("Another engine core has taken this worker over; a worker serves one.", reason="STALE_EPOCH")
 
 
 def _report_nothing(done: int, total: int) -> None:
-    """Progress of a load without a caller."""
+    """Ignore the progress of a load that no client requested."""
 
 
 def _expert_tokens(model: object) -> Sequence[Ints]:

@@ -24,7 +24,7 @@ def gateway_services(names: tuple[str, ...], models: ModelDirectory, limits: Cal
     """Return the servicers of these APIs, by the full names of their services.
 
     Args:
-        names: `smg`, `vllm`; `auto` is those that can be served.
+        names: `smg`, `vllm`, `openengine`; `auto` is those that can be served.
         models: that do the work. Those whose APIs name no model use the first.
         limits: of time, for clients.
         guard: checks operators.
@@ -67,4 +67,22 @@ def _vllm_inference(models: ModelDirectory, limits: CallLimits, guard: Guard) ->
     }
 
 
-_APIS: dict[str, Callable[[ModelDirectory, CallLimits, Guard], Services]] = {"smg": _vllm_engine, "vllm": _vllm_inference}
+def _openengine(models: ModelDirectory, limits: CallLimits, guard: Guard) -> Services:
+    from tetrad.frontend.api.gateways.openengine_control.servicer import ControlServicer
+    from tetrad.frontend.api.gateways.openengine_inference.open_requests import OpenRequests
+    from tetrad.frontend.api.gateways.openengine_inference.servicer import InferenceServicer
+    from tetrad.openengine_api import control_pb2_grpc, inference_pb2_grpc
+
+    requests = OpenRequests(models.first, limits)
+    inference, control = InferenceServicer(models, requests), ControlServicer(models, requests, guard)
+    return {
+        "openengine.v1.Inference": lambda server: inference_pb2_grpc.add_InferenceServicer_to_server(inference, server),
+        "openengine.v1.Control": lambda server: control_pb2_grpc.add_ControlServicer_to_server(control, server),
+    }
+
+
+_APIS: dict[str, Callable[[ModelDirectory, CallLimits, Guard], Services]] = {
+    "smg": _vllm_engine,
+    "vllm": _vllm_inference,
+    "openengine": _openengine,
+}

@@ -31,7 +31,7 @@ from tetrad.frontend.api.http.middleware.request_ids import RequestIds
 from tetrad.frontend.api.http.middleware.request_timeouts import RequestTimeouts
 from tetrad.frontend.api.http.ollama import models as ollama_models
 from tetrad.frontend.api.http.ollama import router as ollama
-from tetrad.frontend.api.http.operations import loras, monitoring, operator
+from tetrad.frontend.api.http.operations import loading, loras, monitoring, operator
 from tetrad.frontend.api.http.operations import models as model_lists
 from tetrad.frontend.api.http.pooling import cohere, scoring
 from tetrad.frontend.api.http.pooling import router as pooling
@@ -44,6 +44,7 @@ from tetrad.frontend.api.http.tokens import router as tokens
 from tetrad.frontend.api.http.trace_points import trace_points
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.llm.model_directory import ModelDirectory
+from tetrad.frontend.llm.model_loader import ModelLoader
 from tetrad.frontend.llm.profiling import Profiling
 from tetrad.services.errors import TetradError
 from tetrad.services.observability.profiling import StepProfiler, profile_directory
@@ -52,7 +53,7 @@ from tetrad.services.version import VERSION
 
 _MODULES = (
     *(completions, chat, responses, messages, ollama, pooling, cohere, scoring),
-    *(render, render_message, generate, derender, model_lists, ollama_models, tokens, monitoring, operator, loras),
+    *(render, render_message, generate, derender, model_lists, ollama_models, tokens, monitoring, operator, loras, loading),
 )
 _DESCRIPTION = (
     "OpenAI's API, Anthropic's messages, Ollama's API and vLLM's additions to them. Where a server has API keys, requests"
@@ -110,11 +111,13 @@ def create_app(models: ModelDirectory, settings: FrontendSettings, guard: Guard)
     )
     add_documentation(app)
     app.state.models = models
+    app.state.loader = ModelLoader(models)
     app.state.settings = settings
     app.state.guard = guard
     app.state.bodies = BodyBudget(settings.max_total_body_bytes)
     app.state.profiling = Profiling(
-        StepProfiler("frontend", profile_directory(settings.profile_dir), trace_points), *(llm.engine_admin for llm in models)
+        StepProfiler("frontend", profile_directory(settings.profile_dir), trace_points),
+        lambda: [llm.engine_admin for llm in models],
     )
     app.state.responses = ResponsesService.of(settings)
     for module in _MODULES:

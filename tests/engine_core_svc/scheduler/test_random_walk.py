@@ -287,7 +287,7 @@ def test_random_walks_lose_no_block_and_no_request(make_bench, compiled, vocabul
     run_state_machine_as_test(
         type("GivenWalk", (Walk,), given),
         settings=settings(
-            max_examples=math.ceil(num_walks * SHARE), stateful_step_count=60, deadline=None, derandomize=True,
+            max_examples=math.ceil(num_walks * SHARE), stateful_step_count=60, derandomize=True,
             suppress_health_check=list(HealthCheck),
         ),
     )  # fmt: skip

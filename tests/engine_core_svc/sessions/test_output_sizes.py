@@ -53,7 +53,7 @@ def steps(draw):
 
 
 @given(step=steps(), limit=st.sampled_from((MIB, DEFAULT_MAX_MESSAGE_BYTES)))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_no_message_is_larger_than_the_frontend_reads(step, limit):
     messages = messages_of(step, limit)
 

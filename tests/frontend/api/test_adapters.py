@@ -8,6 +8,8 @@ import pytest
 from tetrad.frontend.llm.adapter_names import adapter_of
 from tetrad.services.rpc.channel import open_channel
 from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+from tetrad.vllm_api import inference_pb2 as vllm_pb2
+from tetrad.vllm_api import inference_pb2_grpc as vllm_pb2_grpc
 
 SQL = adapter_of("sql", "/adapters/sql")
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -24,6 +26,15 @@ async def adapted(serve_frontend, engine):
     """A frontend that leaves it to the first request to load the adapter."""
     engine.supports_lora = True
     fields = {"lora_modules": ("sql=/adapters/sql",), "engine_admin_targets": ()}
+    async with serve_frontend(listen="127.0.0.1:0", **fields) as running:
+        yield running
+
+
+@pytest.fixture
+async def frontend_of_two(serve_frontend, engine):
+    """A frontend with two adapters."""
+    engine.supports_lora = True
+    fields = {"lora_modules": ("sql=/adapters/sql", "poems=/adapters/poems"), "engine_admin_targets": ()}
     async with serve_frontend(listen="127.0.0.1:0", **fields) as running:
         yield running
 
@@ -91,6 +102,24 @@ async def test_grpc_calls_carry_the_adapter_that_model_names(channel, engine):
             pass
 
     assert sent_to(engine) == [WITH_SQL] * 2 + [WITHOUT] * 4
+
+
+async def test_calls_of_vllms_api_carry_the_adapter_that_model_or_lora_name_names(channel, engine):
+    stub = vllm_pb2_grpc.InferenceStub(channel)
+    for fields in ({"model": "sql"}, {"lora_name": "sql"}, {"model": "fake", "lora_name": "sql"}, {"model": "fake"}, {}):
+        await stub.Generate(vllm_pb2.GenerateRequest(text="hi", **fields))
+
+    assert sent_to(engine) == [WITH_SQL] * 3 + [WITHOUT] * 2
+
+
+async def test_a_call_of_vllms_api_that_names_two_adapters_is_refused(frontend_of_two, engine):
+    async with open_channel(frontend_of_two.grpc_address) as opened:
+        with pytest.raises(grpc.aio.AioRpcError, match="give one of them"):
+            await vllm_pb2_grpc.InferenceStub(opened).Generate(
+                vllm_pb2.GenerateRequest(text="hi", model="sql", lora_name="poems")
+            )
+
+    assert engine.requests == []
 
 
 async def test_grpc_lists_adapters_with_their_parent(channel):

@@ -72,7 +72,7 @@ def in_flight(draw):
 
 
 @given(requests=in_flight(), limit=st.sampled_from(LIMITS))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_no_message_is_larger_than_the_engine_core_reads(requests, limit):
     fitting = [each for each in requests if each.num_bytes <= limit]
 
@@ -87,7 +87,7 @@ def test_no_message_is_larger_than_the_engine_core_reads(requests, limit):
 
 
 @given(requests=in_flight())
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 def test_an_engine_core_that_knows_no_shared_parameters_gets_messages_as_small(requests):
     fitting = [each for each in requests if each.num_bytes <= DEFAULT_MAX_MESSAGE_BYTES][:60]
 

@@ -83,7 +83,7 @@ async def test_a_profile_whose_caller_leaves_before_it_began_is_stopped(tmp_path
             await asyncio.get_running_loop().create_future()
 
     own = StepProfiler("frontend", tmp_path, lambda: ())
-    starting = asyncio.create_task(Profiling(own, Hanging()).start())
+    starting = asyncio.create_task(Profiling(own, lambda: [Hanging()]).start())
     await asyncio.sleep(0)
 
     starting.cancel()

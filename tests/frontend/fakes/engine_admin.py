@@ -51,6 +51,14 @@ class FakeEngineAdmin(engine_core_pb2_grpc.EngineCoreAdminServiceServicer):
     async def GetInfo(self, request, context):
         return engine_core_pb2.EngineCoreAdminServiceGetInfoResponse(info=self.engine._info())
 
+    async def LoadLora(self, request, context):
+        self.engine.orders.append(("load_lora", request.lora.name, request.lora.id, request.lora.path))
+        return engine_core_pb2.EngineCoreAdminServiceLoadLoraResponse()
+
+    async def UnloadLora(self, request, context):
+        self.engine.orders.append(("unload_lora", request.id))
+        return engine_core_pb2.EngineCoreAdminServiceUnloadLoraResponse()
+
     async def ListLoras(self, request, context):
         """Two in a message."""
         later = [number for number in self.engine.lora_ids if number > request.after_id]

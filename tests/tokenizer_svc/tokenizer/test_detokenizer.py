@@ -12,7 +12,7 @@ from tetrad.tokenizer_svc.tokenizer.facts import LoadedTokenizer, SpecialTokens
 from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer
 
 # Fixtures that are read only: one for all examples.
-relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 mixed_text = st.text(alphabet=st.sampled_from("aZ 0\n.é你好界한😀🤖👩‍👧\u200d\ufffd\x00▁"), max_size=40)
 splits = st.lists(st.integers(1, 5), max_size=60)
 

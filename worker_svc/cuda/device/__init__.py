@@ -1,1 +1,1 @@
-"""The CUDA accelerator: streams, copies to the host, and weights that stay there."""
+"""The CUDA accelerator: streams, copies to and from the host, and weights that are kept in host memory."""

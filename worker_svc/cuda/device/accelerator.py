@@ -1,7 +1,7 @@
-"""Accelerator: the calls in which a CUDA device differs from host memory under Triton's interpreter.
+"""Accelerator: the operations that differ between a CUDA device and host memory under Triton's interpreter.
 
-Copies to and from the device, copies on a second stream, graphs, and the amount of memory. The rest of a step is tensors and
-kernels, the same for both.
+These are copies to and from the device, copies on a second stream, graphs, and the amount of memory. The rest of a step
+consists of tensors and kernels and is the same for both.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,74 +12,74 @@ import torch
 
 
 class Download(Protocol):
-    """Values on their way to the host."""
+    """Tensors that are being copied to the host."""
 
     def wait(self) -> list[np.ndarray]:
-        """Return them, in the order in which they were asked for; may be called from any thread."""
+        """Wait for the copy and return the values, in the order of the tensors; safe on any thread."""
 
 
 class Graph(Protocol):
-    """Work that was recorded once."""
+    """Recorded work that can be run again."""
 
     def replay(self) -> None:
-        """Queue it again, on the same tensors."""
+        """Queue the recorded work again, on the same tensors."""
 
 
 class Mark(Protocol):
-    """A place in what is queued beside the steps; see `Accelerator.beside`."""
+    """A point in the second stream's queue; see `Accelerator.beside`."""
 
 
 class Accelerator(Protocol):
-    """One device, used by one thread."""
+    """A device that one thread uses."""
 
     device: torch.device
     num_processors: int
-    """Streaming multiprocessors."""
+    """Number of streaming multiprocessors."""
     has_fp8: bool
-    """Whether products of float8_e4m3fn are the hardware's."""
+    """Whether the hardware can multiply float8_e4m3fn."""
 
     def upload(self, values: np.ndarray) -> torch.Tensor:
-        """Return the values on the device, without waiting; `values` may be written again at once."""
+        """Copy values to the device without waiting; the caller may change `values` afterwards."""
 
     def upload_into(self, target: torch.Tensor, values: np.ndarray) -> None:
         """Write values [n, ...] to the first n entries of a tensor on the device, without waiting."""
 
     def download(self, tensors: Sequence[torch.Tensor]) -> Download:
-        """Begin to copy tensors to the host; they must not be written before later work of the same step."""
+        """Queue a copy of tensors to the host; only work that is queued later may change the tensors."""
 
     def host_memory(self, size_bytes: int) -> torch.Tensor:
-        """Return [size_bytes] uint8 of host memory that is copied to and from the device without waiting."""
+        """Return host memory [size_bytes] uint8 that can be copied to and from the device without waiting."""
 
     def beside(self, work: Callable[[], None]) -> Mark:
-        """Queue `work` behind all that is queued so far and what went this way before; the steps go on meanwhile.
+        """Queue `work` on a second stream, after all work that is queued so far on both streams; steps continue meanwhile.
 
-        It allocates nothing on the device. Before a step or a recording ends it has to wait for all its marks.
+        `work` must not allocate device memory. Before a step or a recording ends, it has to wait for all its marks.
         """
 
     def wait_for(self, mark: Mark) -> None:
-        """Let what is queued from now on wait for what was queued beside, up to a mark; the host does not wait."""
+        """Make work that is queued from now on wait for the second stream up to a mark; the host does not wait."""
 
     def capture(self, work: Callable[[], None]) -> Graph:
-        """Run `work`, which allocates nothing that outlives it and reads nothing of the host, and record it."""
+        """Run `work` and record it; it must not allocate memory that is used after it, and must not read host memory."""
 
     def memory(self) -> tuple[int, int]:
-        """Return the bytes that are free and those that there are, on the device."""
+        """Return (free bytes, total bytes) of the device."""
 
     def peak_bytes(self, work: Callable[[], None]) -> int:
-        """Run `work` to its end and return the most memory that it took."""
+        """Run `work`, wait for its end, and return the largest number of bytes that it allocated."""
 
     def give_back_memory(self) -> None:
-        """Return to the device what was freed; graphs that are recorded from here on share no memory with those before."""
+        """Return freed memory to the device; graphs that are recorded later share no memory with earlier ones."""
 
     def check(self) -> None:
-        """Wait for all that is queued; RuntimeError if the device's context is lost and every later call fails, too."""
+        """Wait for all queued work; raise RuntimeError if the device's context is lost, so that every later call fails too."""
 
 
 class CudaAccelerator:
-    """See Accelerator; becomes the current device of the thread that makes it.
+    """A CUDA device; see Accelerator. It becomes the current device of the creating thread.
 
     Args:
-        index: of the device.
+        index: index of the device.
     """
 
     def __init__(self, index: int = 0) -> None:
@@ -87,7 +87,7 @@ class CudaAccelerator:
         torch.cuda.set_device(self.device)
         self.num_processors = torch.cuda.get_device_properties(self.device).multi_processor_count
         self.has_fp8 = torch.cuda.get_device_capability(self.device) >= (8, 9)
-        # Two for as long as the device is used: the libraries keep workspaces for every stream that they have seen.
+        # The same two streams during the whole lifetime: libraries keep a workspace for every stream that was ever used.
         self._copies, self._rehearsals = (
             torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call] # torch leaves it bare
             for _ in range(2)
@@ -95,7 +95,7 @@ class CudaAccelerator:
         self._graph_memory = torch.cuda.graph_pool_handle()
 
     def upload(self, values: np.ndarray) -> torch.Tensor:
-        """Return the values on the device."""
+        """See Accelerator; copies from pinned memory."""
         # torch keeps pinned memory until the copy that reads it is done.
         return _pinned(values).to(self.device, non_blocking=True)
 
@@ -104,7 +104,7 @@ class CudaAccelerator:
         target[: len(values)].copy_(_pinned(values), non_blocking=True)
 
     def download(self, tensors: Sequence[torch.Tensor]) -> Download:
-        """Begin to copy tensors to pinned memory."""
+        """Queue a copy of tensors to pinned memory."""
         copies = [torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for each in tensors]
         for copy, tensor in zip(copies, tensors, strict=True):
             copy.copy_(tensor, non_blocking=True)
@@ -117,7 +117,7 @@ class CudaAccelerator:
         return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
 
     def beside(self, work: Callable[[], None]) -> Mark:
-        """Run on a second stream; within a recording this is a branch of the graph."""
+        """Queue work on the second stream; within a recording, it becomes a branch of the graph."""
         self._copies.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._copies):
             work()
@@ -125,12 +125,12 @@ class CudaAccelerator:
         return mark
 
     def wait_for(self, mark: Mark) -> None:
-        """Let the current stream wait."""
+        """Make the current stream wait for the mark."""
         assert isinstance(mark, torch.cuda.Event)
         torch.cuda.current_stream(self.device).wait_event(mark)
 
     def capture(self, work: Callable[[], None]) -> Graph:
-        """Run twice, since a first run compiles and allocates, then record; graphs share their memory."""
+        """Run `work` twice, since a first run compiles and allocates, then record it; graphs share their memory."""
         self._rehearsals.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._rehearsals):
             work()
@@ -142,14 +142,13 @@ class CudaAccelerator:
         return graph
 
     def memory(self) -> tuple[int, int]:
-        """Return free and total bytes."""
-        # Memory cached by torch counts as free.
+        """Return free and total bytes; memory in torch's cache counts as free."""
         free, total = torch.cuda.mem_get_info(self.device)
         kept = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return free + kept, total
 
     def peak_bytes(self, work: Callable[[], None]) -> int:
-        """Run and wait; other torch memory of the process is not counted."""
+        """See Accelerator; torch memory that was allocated before is not counted."""
         torch.cuda.reset_peak_memory_stats(self.device)
         before = torch.cuda.memory_allocated(self.device)
         work()
@@ -159,11 +158,11 @@ class CudaAccelerator:
     def give_back_memory(self) -> None:
         """Empty torch's caches."""
         torch.cuda.empty_cache()
-        # A pool whose graphs are gone cannot be captured into again.
+        # A pool whose graphs were deleted cannot be used for captures again.
         self._graph_memory = torch.cuda.graph_pool_handle()
 
     def check(self) -> None:
-        """Synchronize: it allocates nothing, so it succeeds behind a step that ran out of memory."""
+        """Synchronize with the device. This allocates no memory, so it succeeds after a step that ran out of memory."""
         torch.cuda.synchronize(self.device)
 
 
@@ -177,11 +176,11 @@ class _CudaDownload:
 
 
 class HostAccelerator:
-    """Host memory in the place of a device; for tests, with TRITON_INTERPRET=1.
+    """Host memory used as a device; for tests, with TRITON_INTERPRET=1.
 
     Args:
-        num_processors: that it pretends to have.
-        memory_bytes: that it pretends to have.
+        num_processors: simulated number of processors.
+        memory_bytes: simulated size of the memory.
     """
 
     def __init__(self, num_processors: int = 4, memory_bytes: int = 1 << 30) -> None:
@@ -190,7 +189,7 @@ class HostAccelerator:
         self._memory_bytes = memory_bytes
 
     def upload(self, values: np.ndarray) -> torch.Tensor:
-        """Return a copy."""
+        """Return a copy of the values."""
         return torch.from_numpy(values.copy())
 
     def upload_into(self, target: torch.Tensor, values: np.ndarray) -> None:
@@ -198,7 +197,7 @@ class HostAccelerator:
         target[: len(values)].copy_(torch.from_numpy(values))
 
     def download(self, tensors: Sequence[torch.Tensor]) -> Download:
-        """Copy at once, as a device's copy shows what was there when it was queued."""
+        """Copy tensors immediately: a device's copy also has the values from the time of queuing."""
         return _HostDownload([tensor.clone() for tensor in tensors])
 
     def host_memory(self, size_bytes: int) -> torch.Tensor:
@@ -206,15 +205,15 @@ class HostAccelerator:
         return torch.empty(size_bytes, dtype=torch.uint8)
 
     def beside(self, work: Callable[[], None]) -> Mark:
-        """Run at once, as the fastest of devices would."""
+        """Run the work immediately."""
         work()
         return _Past()
 
     def wait_for(self, mark: Mark) -> None:
-        """Do nothing: all is done."""
+        """Do nothing: all work has ended."""
 
     def capture(self, work: Callable[[], None]) -> Graph:
-        """Run; a replay runs it again."""
+        """Run the work; a replay runs it again."""
         work()
         return _HostGraph(work)
 
@@ -223,15 +222,15 @@ class HostAccelerator:
         return self._memory_bytes, self._memory_bytes
 
     def peak_bytes(self, work: Callable[[], None]) -> int:
-        """Run; nothing is counted, as nothing is the device's."""
+        """Run the work and return 0: it uses no device memory."""
         work()
         return 0
 
     def give_back_memory(self) -> None:
-        """Do nothing: the allocator does."""
+        """Do nothing: the allocator manages host memory."""
 
     def check(self) -> None:
-        """Do nothing: host memory has no context to lose."""
+        """Do nothing: host memory has no device context that could be lost."""
 
 
 class _Past:

@@ -1,18 +1,18 @@
-"""Host copy: bytes of the device in pinned host memory, for sleeping and for offloaded weights."""
+"""Host copy: a copy of device bytes in pinned host memory, for sleeping models and offloaded weights."""
 
 import torch
 
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 
 _PIECE_BYTES = 1 << 26
-"""Pinned memory is rounded up to a power of two: in one piece, a copy could take twice its size."""
+"""Size of a piece of pinned memory. Sizes are rounded up to a power of two: one piece could take twice the copy's size."""
 
 
 class HostCopy:
-    """A copy of bytes, queued where it is made; the bytes may be written over by what is queued behind.
+    """A copy of bytes, queued by the constructor; only work that is queued later may change the bytes.
 
     Args:
-        accelerator: where they are.
+        accelerator: the device with the bytes.
         source: [bytes] uint8, on the device.
     """
 
@@ -24,11 +24,11 @@ class HostCopy:
             piece.copy_(source[start : start + len(piece)], non_blocking=True)
 
     def write_to(self, target: torch.Tensor) -> None:
-        """Queue the copy back, to the first of target [bytes] uint8, without waiting for it."""
+        """Queue the copy back to the begin of target [bytes] uint8, without waiting for it."""
         self.write_part(target[: self.size_bytes], 0)
 
     def write_part(self, target: torch.Tensor, begin: int) -> None:
-        """Queue the copy back of the bytes from `begin` on that fill target [bytes] uint8, without waiting for it."""
+        """Queue the copy back of the bytes from `begin` on, as many as fill target [bytes] uint8, without waiting for it."""
         end = begin + len(target)
         for index, piece in enumerate(self._pieces):
             first = index * _PIECE_BYTES

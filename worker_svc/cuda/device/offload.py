@@ -1,8 +1,8 @@
-"""Offload: moves tensors from the device to host memory and back, as the same tensors.
+"""Offload: moves tensors from the device to host memory and back, and keeps the tensor objects.
 
-The storage below a tensor is emptied and filled again, so views of one another (tied embeddings, parts of a fused weight) stay
-views, and holders of a tensor need no change. Addresses change: captured graphs are void. Called by a loaded model that
-sleeps, on the compute thread, while no step runs.
+The storage of a tensor is freed and later filled again, so views of the same storage (tied embeddings, parts of a fused weight)
+stay views, and all references to a tensor stay valid. Addresses change: captured graphs become invalid. Called by a loaded
+model that goes to sleep, on the compute thread, while no step runs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,25 +18,28 @@ class Offload:
     """Tensors of one device that move together.
 
     Args:
-        accelerator: where they are.
-        tensors: all of them; several may share a storage, and one may be given twice.
+        accelerator: the device with the tensors.
+        tensors: the tensors; several may share a storage, and a tensor may appear twice.
     """
 
     def __init__(self, accelerator: Accelerator, tensors: Iterable[torch.Tensor]) -> None:
         self._accelerator = accelerator
         storages = (tensor.untyped_storage() for tensor in tensors if tensor.device == accelerator.device)
-        # On a device all can be resized; on the host, those that are a file or another library's stay where they are.
+        # On a device, all storages can be resized; on the host, storages of files or of other libraries do not move.
         found = {storage.data_ptr(): storage for storage in storages if storage.nbytes() and storage.resizable()}
         self._storages = list(found.values())
         self._copies: list[HostCopy] | None = None
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the tensors, wherever it is; what they share is counted once."""
+        """The size of the tensors in bytes, on the device or on the host; shared storage is counted once."""
         return sum(copy.size_bytes for copy in self._copies) if self._copies else sum(each.nbytes() for each in self._storages)
 
     def sleep(self) -> None:
-        """Copy the tensors to (pinned) host memory and free theirs; they must not be read before `wake_up`. Again: a no-op."""
+        """Copy the tensors to pinned host memory and free their device memory; do nothing if they are asleep.
+
+        The tensors must not be read before `wake_up`.
+        """
         if self._copies is not None:
             return
         self._copies = [HostCopy(self._accelerator, bytes_of(storage)) for storage in self._storages]
@@ -44,7 +47,10 @@ class Offload:
             storage.resize_(0)
 
     def wake_up(self) -> None:
-        """Copy them back; torch.OutOfMemoryError, and all are still asleep, if the device has no room. Awake: a no-op."""
+        """Copy the tensors back to the device; do nothing if they are awake.
+
+        Raises torch.OutOfMemoryError, with all tensors still asleep, if the device has too little free memory.
+        """
         if self._copies is None:
             return
         try:
@@ -60,7 +66,7 @@ class Offload:
 
 
 def wake_weights(weights: Offload, accelerator: Accelerator) -> None:
-    """Move a model's weights back; FailedPrecondition, with the numbers, if the device has no room."""
+    """Move a model's weights back; raise FailedPrecondition, with the numbers, if the device has too little free memory."""
     try:
         weights.wake_up()
     except torch.OutOfMemoryError as error:
@@ -71,7 +77,7 @@ def wake_weights(weights: Offload, accelerator: Accelerator) -> None:
 
 
 def tensors_in(root: object) -> Iterator[torch.Tensor]:
-    """Yield every tensor that an object of this package holds, in whatever attribute or container, each once or more."""
+    """Yield every tensor that an object of this package holds in its attributes and containers, each once or more."""
     seen: set[int] = set()
     pending = [root]
     while pending:

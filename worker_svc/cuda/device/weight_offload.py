@@ -1,7 +1,7 @@
 """Weight offload: layers whose matrices stay in pinned host memory and are on the device only while they run (cpu_offload_gb).
 
-Two buffers on the device serve all of them in turns. A second stream copies the next offloaded layer's matrices while earlier
-layers compute.
+All offloaded layers share two buffers on the device, alternately. A second stream copies the next offloaded layer's matrices
+while earlier layers compute.
 
     steps    | 0   1   2  | 3: A  | 4   5   6  | 7: B  | 8   9   10 | 11: A |
     beside     3 -> A ...   7 -> B ..... 11 -> A ..... 15 -> B .....
@@ -29,12 +29,12 @@ _ALIGNMENT = 256
 
 
 class WeightOffload:
-    """The layers of one model that are offloaded, as many as free the bytes that are asked for, evenly among the others.
+    """The offloaded layers of one model, evenly spread; their number follows from the bytes to free.
 
     Args:
-        accelerator: where they run.
-        size_bytes: to free on the device, the buffers counted; 0: no layer is offloaded. More than there are: all are.
-        num_layers: of the model.
+        accelerator: the device that runs the layers.
+        size_bytes: bytes to free on the device, minus the buffers; 0: no layer is offloaded. Too large a number offloads all.
+        num_layers: the model's number of layers.
     """
 
     def __init__(self, accelerator: Accelerator, size_bytes: int, num_layers: int) -> None:
@@ -43,19 +43,19 @@ class WeightOffload:
         self._buffers: list[torch.Tensor] = []
         self._copies: list[HostCopy] = []
         self._number_of: dict[int, int] = {}
-        """Index of a layer -> that of its copy."""
+        """Index of a layer -> index of its copy."""
 
     @property
     def freed_bytes(self) -> int:
-        """Bytes that the device has more than without."""
+        """The bytes of device memory that offloading saves."""
         return sum(copy.size_bytes for copy in self._copies) - sum(buffer.nbytes for buffer in self._buffers)
 
     def take(self, layer: object, tensors: Sequence[torch.Tensor]) -> None:
-        """Move a layer's matrices to the host if it is one of those; called for all of them, in their order, as they are read.
+        """Move a layer's matrices to the host if the layer is offloaded; called for every layer, in order, when it is loaded.
 
         Args:
-            layer: whatever holds tensors that mean these; they then mean the same in a buffer.
-            tensors: all that was loaded for it. Another layer's may be smaller than the first one's, not larger.
+            layer: an object that holds views of these tensors; the views are redirected to a buffer.
+            tensors: all tensors that were loaded for the layer; not larger than the first layer's.
 
         Raises:
             ModelError: the host has too little memory.
@@ -80,7 +80,7 @@ class WeightOffload:
             _move(tensor, places, buffer)
 
     def each(self, layers: Sequence[Layer]) -> Iterator[Layer]:
-        """Yield the layers of a step one after the other; what is queued before the next one is asked for has its matrices."""
+        """Yield the layers of a step in order; work queued before the next iteration finds the yielded layer's matrices."""
         arrivals = [self._fetch(number) for number in range(min(_NUM_BUFFERS, len(self._copies)))]
         for index, layer in enumerate(layers):
             number = self._number_of.get(index)
@@ -88,13 +88,13 @@ class WeightOffload:
                 self._accelerator.wait_for(arrivals[number])
             yield layer
             if number is not None and len(arrivals) < len(self._copies):
-                arrivals.append(self._fetch(len(arrivals)))  # to where this layer's were
+                arrivals.append(self._fetch(len(arrivals)))  # into the buffer of this layer
 
     def _plan(self, layer_bytes: int) -> None:
-        """Say how many layers are offloaded, and make the buffers."""
+        """Choose the offloaded layers and allocate the buffers."""
         wanted = _NUM_BUFFERS + -(-self._size_bytes // layer_bytes)
         if self._num_layers <= _NUM_BUFFERS:
-            wanted = 0  # they would be in the buffers at all times
+            wanted = 0  # the buffers would hold all layers permanently
         self._num_wanted = min(wanted, self._num_layers)
         needed, available = self._num_wanted * layer_bytes, available_memory_bytes()
         if needed > available:
@@ -111,7 +111,7 @@ class WeightOffload:
 
 
 def _places(storages: dict[int, torch.UntypedStorage]) -> tuple[dict[int, int], int]:
-    """Return where in a buffer each storage begins, by its address, and the bytes of all."""
+    """Return each storage's offset in a buffer, by the storage's address, and the total size in bytes."""
     places, size = {}, 0
     for address, storage in storages.items():
         places[address] = size
@@ -120,7 +120,7 @@ def _places(storages: dict[int, torch.UntypedStorage]) -> tuple[dict[int, int], 
 
 
 def _move(tensor: torch.Tensor, places: dict[int, int], buffer: torch.Tensor) -> None:
-    """Let a tensor mean the same bytes in a buffer, if its storage has a place there."""
+    """Redirect a tensor to the same bytes in a buffer, if its storage has a place there."""
     place = places.get(tensor.untyped_storage().data_ptr())
     if place is not None:
         offset = place // tensor.element_size() + tensor.storage_offset()

@@ -1,1 +1,1 @@
-"""The sampler on CUDA."""
+"""The sampler of the CUDA device."""

@@ -1,4 +1,4 @@
-"""Allowed ids: masks all ids but a request's list. A list becomes a bitmask, as for grammars."""
+"""Allowed ids: masks all ids that are not in a request's list. The list becomes a bitmask, as for grammars."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -16,11 +16,11 @@ from tetrad.worker_svc.sampler.processors import PerSlot
 
 
 class DeviceAllowedIds:
-    """See DeviceProcessor.
+    """The DeviceProcessor of allowed_token_ids.
 
     Args:
-        accelerator: where the logits are.
-        vocab_size: ids are smaller.
+        accelerator: the device with the logits.
+        vocab_size: number of columns of the logits.
     """
 
     def __init__(self, accelerator: Accelerator, vocab_size: int) -> None:
@@ -28,15 +28,15 @@ class DeviceAllowedIds:
         self._masks: PerSlot[Ints, torch.Tensor] = PerSlot(allowed_ids, self._uploaded)
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Keep the request's list."""
+        """Store the request's list."""
         self._masks.add(slot, request)
 
     def remove(self, slot: int) -> None:
-        """Forget the slot."""
+        """Delete the slot's list."""
         self._masks.remove(slot)
 
     def change_for(self, rows: SamplingRows) -> LogitsChange | None:
-        """Mask what is not allowed."""
+        """Return the change that masks all ids that are not allowed."""
         masks = self._masks.of(rows.slots)
         return None if masks is None else partial(apply_token_masks, masks=masks)
 

@@ -17,12 +17,12 @@ from tetrad.worker_svc.sampler.processors import PerSlot
 
 
 class DeviceBadWords:
-    """See DeviceProcessor.
+    """The DeviceProcessor of bad_words.
 
     Args:
-        accelerator: where the logits are.
-        state: the tokens that words are compared with.
-        parameters: where prompts end.
+        accelerator: the device with the logits.
+        state: the tokens that are compared with the words.
+        parameters: the lengths of prompts.
     """
 
     def __init__(self, accelerator: Accelerator, state: DeviceState, parameters: SamplingParameters) -> None:
@@ -30,15 +30,15 @@ class DeviceBadWords:
         self._tables: PerSlot[Words, torch.Tensor] = PerSlot(bad_words, self._uploaded)
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Keep the request's sequences."""
+        """Store the request's sequences."""
         self._tables.add(slot, request)
 
     def remove(self, slot: int) -> None:
-        """Forget the slot."""
+        """Delete the slot's sequences."""
         self._tables.remove(slot)
 
     def change_for(self, rows: SamplingRows) -> LogitsChange | None:
-        """Mask the tokens that would complete a sequence."""
+        """Return the change that masks tokens which would complete a sequence."""
         words = self._tables.of(rows.slots)
         if words is None:
             return None

@@ -1,4 +1,4 @@
-"""Logit bias and min_tokens: values that are added to chosen logits, -inf for the ids that would end a request too early."""
+"""Logit bias and min_tokens: adds values to chosen logits, and -inf to the ids that would end a request too early."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,7 +20,7 @@ _ALWAYS = 2**62
 
 
 class Bias(NamedTuple):
-    """The bias of one request: distinct ids, the values added to their logits, and the last position."""
+    """The bias of one request: distinct ids, the values added to their logits, and the first position without the bias."""
 
     ids: Ints
     values: Floats
@@ -29,16 +29,16 @@ class Bias(NamedTuple):
 
 class _Entries(NamedTuple):
     table: torch.Tensor
-    rows: Ints  # [M], those that have a bias
+    rows: Ints  # [M], rows that have a bias
     until: Ints  # [M]
 
 
 class DeviceBiases:
-    """See DeviceProcessor.
+    """The DeviceProcessor of biases.
 
     Args:
-        accelerator: where the logits are.
-        bias: of a request, if it has one.
+        accelerator: the device with the logits.
+        bias: returns the bias of a request; None: the request has none.
     """
 
     def __init__(self, accelerator: Accelerator, bias: Callable[[NewRequest], Bias | None]) -> None:
@@ -46,15 +46,15 @@ class DeviceBiases:
         self._entries: PerSlot[Bias, _Entries] = PerSlot(bias, self._uploaded)
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Keep the request's bias."""
+        """Store the request's bias."""
         self._entries.add(slot, request)
 
     def remove(self, slot: int) -> None:
-        """Forget the slot."""
+        """Delete the slot's bias."""
         self._entries.remove(slot)
 
     def change_for(self, rows: SamplingRows) -> LogitsChange | None:
-        """Add the values."""
+        """Return the change that adds the values."""
         entries = self._entries.of(rows.slots)
         if entries is None or not (rows.positions[entries.rows] < entries.until).any():
             return None
@@ -76,13 +76,13 @@ class DeviceBiases:
 
 
 def bias_of_request(request: NewRequest) -> Bias | None:
-    """Return the request's own logit bias."""
+    """Return the request's logit_bias; None if it has none."""
     bias = logit_bias(request)
     return None if bias is None else Bias(*bias, _ALWAYS)
 
 
 def bias_of_early_ends(request: NewRequest) -> Bias | None:
-    """Return the bias that keeps a request from ending before it has min_tokens."""
+    """Return the bias that prevents a request from ending before min_tokens; None if it has no min_tokens."""
     ends = early_ends(request)
     if ends is None:
         return None

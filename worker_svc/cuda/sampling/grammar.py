@@ -11,7 +11,7 @@ from tetrad.worker_svc.kernels.token_masks import apply_token_masks
 
 
 def grammar_change(rows: SamplingRows, grammar: GrammarRows | None) -> LogitsChange | None:
-    """Return the change that masks rows with a bitmask; None if no row has one. The bitmasks are uploaded each step."""
+    """Return the change that applies the bitmasks of rows; None if no row has a bitmask. Bitmasks are uploaded in each step."""
     if grammar is None:
         return None
     indices = grammar.indices(rows.handles, rows.places)

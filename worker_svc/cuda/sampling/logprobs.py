@@ -1,4 +1,4 @@
-"""Logprobs on the device: gathered from the raw logits for the rows with logprobs, grouped by width."""
+"""Logprobs on the device: gathers log-probabilities from the raw logits, for the rows with logprobs, grouped by width."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ TENSORS_A_GROUP = 3
 
 
 class AskedGroup(NamedTuple):
-    """Rows of a step that want candidates of one width: the `num_top` most likely ones, or exactly `ids`."""
+    """Rows of a step with the same number of candidates: the `num_top` most likely tokens, or exactly `ids`."""
 
     rows: Ints  # [n]
     rows_on_device: torch.Tensor  # [n] int64
@@ -28,7 +28,7 @@ class DeviceLogprobs:
     """A SlotListener that gathers the log-probabilities of sampled tokens for the requests with logprobs.
 
     Args:
-        accelerator: where the logits are.
+        accelerator: the device with the logits.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -36,15 +36,15 @@ class DeviceLogprobs:
         self._asked: PerSlot[SamplingSpec, Sequence[AskedGroup]] = PerSlot(asked_logprobs, self._uploaded)
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Remember a request that asks."""
+        """Store the request if it has logprobs."""
         self._asked.add(slot, request)
 
     def remove(self, slot: int) -> None:
-        """Forget the slot."""
+        """Delete the slot's request."""
         self._asked.remove(slot)
 
     def asked(self, slots: Ints) -> Sequence[AskedGroup]:
-        """Return which rows of a step ask."""
+        """Return the rows of a step with logprobs, grouped by width."""
         return self._asked.of(slots) or ()
 
     def _uploaded(self, rows: Ints, requests: Sequence[SamplingSpec]) -> Sequence[AskedGroup]:
@@ -58,12 +58,12 @@ class DeviceLogprobs:
 
 
 def gather_group(raw: torch.Tensor, token_ids: torch.Tensor, group: AskedGroup) -> list[torch.Tensor]:
-    """Return the ids [n, W] int32 of a group's rows, their log-probabilities [n, W] float32 and the first ids' ranks [n] int32.
+    """Return a group's candidate ids [n, W] int32, their log-probabilities [n, W] float32 and the sampled ids' ranks [n] int32.
 
     Args:
-        raw: [R, V] logits, before anything has changed them.
-        token_ids: [R] int32, sampled.
-        group: of the step's rows.
+        raw: [R, V] logits, before any change.
+        token_ids: [R] int32, the sampled tokens.
+        group: a group of the step's rows.
     """
     if len(group.rows) < len(raw):
         raw, token_ids = raw.index_select(0, group.rows_on_device), token_ids.index_select(0, group.rows_on_device)
@@ -73,7 +73,7 @@ def gather_group(raw: torch.Tensor, token_ids: torch.Tensor, group: AskedGroup) 
 def gather_candidates(
     raw: torch.Tensor, token_ids: torch.Tensor, num_top: int, ids: torch.Tensor | None = None
 ) -> list[torch.Tensor]:
-    """The same for all rows of raw [n, V]: the token first, then `ids` [n, W - 1], or else the `num_top` most likely ones."""
+    """Return the same for all rows of raw [n, V]; candidates: the token, then `ids` [n, W - 1] or the `num_top` most likely."""
     if ids is None:
         num_top = raw.shape[1] if num_top == WHOLE_VOCABULARY else min(num_top, raw.shape[1])
         ids = raw.topk(num_top).indices.to(torch.int32)
@@ -82,6 +82,6 @@ def gather_candidates(
 
 
 def read_group(arrays: Sequence[np.ndarray]) -> LogprobRows:
-    """Return the results of gather_group, from the host's copies of its tensors."""
+    """Return the results of gather_group from the host's copies of its tensors."""
     ids, logprobs, ranks = arrays
     return LogprobRows(ids.astype(np.uint32), logprobs, ranks.astype(np.uint32))

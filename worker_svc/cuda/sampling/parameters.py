@@ -1,4 +1,4 @@
-"""Sampling parameters by slot, on the device, as the kernels read them; new requests are uploaded in one copy."""
+"""Sampling parameters by slot, in device memory for the kernels; the parameters of new requests are uploaded in one copy."""
 
 import numpy as np
 import torch
@@ -11,10 +11,10 @@ _NUM_FLOATS = 3
 
 
 class SamplingParameters:
-    """Parameters of S slots; a SlotListener.
+    """The sampling parameters of S slots; a SlotListener.
 
     Args:
-        accelerator: where they are.
+        accelerator: the device with the parameters.
         num_slots: S.
     """
 
@@ -33,7 +33,7 @@ class SamplingParameters:
         """Whether top_k, top_p or min_p leave anything out."""
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Take in a request's parameters."""
+        """Store a request's parameters on the host; `catch_up` copies them to the device."""
         sampling = request.sampling
         temperature = 0.0 if sampling.is_greedy else max(sampling.temperature, LEAST_TEMPERATURE)
         self._host[:_NUM_FLOATS].view(np.float64)[:, slot] = temperature, sampling.top_p, sampling.min_p
@@ -43,10 +43,10 @@ class SamplingParameters:
         self._changed.add(slot)
 
     def remove(self, slot: int) -> None:
-        """Do nothing: what is left there is written over."""
+        """Do nothing: the next request overwrites the slot's values."""
 
     def catch_up(self) -> None:
-        """Copy what has changed."""
+        """Copy changed parameters to the device."""
         if self._changed:
             slots = np.array(sorted(self._changed))
             changes = self._accelerator.upload(np.concatenate([slots[None], self._host[:, slots]]))

@@ -1,4 +1,4 @@
-"""Penalties: lower the logits of earlier tokens, including tokens that only the device has so far."""
+"""Penalties: lower the logits of earlier tokens, including tokens that are not on the host yet."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,35 +25,35 @@ class _Penalised(NamedTuple):
 
 
 class DevicePenalties:
-    """See DeviceProcessor.
+    """The DeviceProcessor of penalties.
 
     Args:
-        accelerator: where the logits are.
+        accelerator: the device with the logits.
         state: the tokens that are counted.
-        parameters: where prompts end.
-        vocab_size: ids are smaller.
+        parameters: the lengths of prompts.
+        vocab_size: number of columns of the logits.
     """
 
     def __init__(self, accelerator: Accelerator, state: DeviceState, parameters: SamplingParameters, vocab_size: int) -> None:
         self._accelerator, self._state, self._parameters = accelerator, state, parameters
         self._rows: PerSlot[tuple[int, Strengths], _Penalised] = PerSlot(self._open, self._uploaded)
-        # Lines are kept when a request goes and used again; there are as many as requests were ever penalised at once.
+        # Lines are reused after a request ends; their number is about the largest number of penalised requests at once.
         self._seen = torch.zeros((0, vocab_size), dtype=torch.int32, device=accelerator.device)
         self._num_counted = torch.zeros(0, dtype=torch.int32, device=accelerator.device)
         self._free: list[int] = []
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Start counting for a request that has a penalty."""
+        """Start counting tokens if the request has a penalty."""
         self._rows.add(slot, request)
 
     def remove(self, slot: int) -> None:
-        """Forget the slot."""
+        """Stop counting for the slot, and free its line."""
         entry = self._rows.remove(slot)
         if entry is not None:
             self._free.append(entry[0])
 
     def change_for(self, rows: SamplingRows) -> LogitsChange | None:
-        """Count what is new, and lower what was seen."""
+        """Return the change that counts new tokens and lowers the logits of seen ones."""
         penalised = self._rows.of(rows.slots)
         if penalised is None:
             return None
@@ -68,7 +68,7 @@ class DevicePenalties:
         return change
 
     def _apply_behind_drafts(self, logits: torch.Tensor, rows: SamplingRows, penalised: _Penalised) -> None:
-        """Count known tokens once for each request, then drafts, which may be wrong, in a copy of the line for each row."""
+        """Count known tokens once for each request; count drafts, which may be wrong, in a copy of the line for each row."""
         first = self._accelerator.upload(np.flatnonzero(rows.places[penalised.rows] == 0))
         self._count(self._seen, self._num_counted, rows, penalised.table.index_select(0, first))
         lines = penalised.table[:, 1]
@@ -82,14 +82,14 @@ class DevicePenalties:
         count_tokens(seen, num_counted, self._state.token_ids, *rows.on_device, self._parameters.num_prompt_tokens, table)
 
     def _open(self, request: NewRequest) -> tuple[int, Strengths] | None:
-        """Return a line that has counted nothing, and the strengths; None if the request is not penalised."""
+        """Return an empty line of counts and the request's penalties; None if it has no penalties."""
         strengths = penalties(request)
         if strengths is None:
             return None
         if not self._free:
             self._add_lines()
         line = self._free.pop()
-        # Behind the steps that are under way and may still use it for the request before.
+        # Queued after the steps in flight, which may still use the line for the previous request.
         self._seen[line].zero_()
         self._num_counted[line].zero_()
         return line, strengths

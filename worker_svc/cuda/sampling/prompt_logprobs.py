@@ -1,4 +1,4 @@
-"""Prompt logprobs on the device: launched with a step's logits, and read once they have arrived.
+"""Prompt logprobs on the device: launched with a step's logits, and read after their copy to the host.
 
 The reading thread keeps the log-probabilities of a prompt's earlier chunks, step after step in order; the compute thread keeps
 none.
@@ -21,12 +21,12 @@ class LaunchedPrompts:
     """The prompt log-probabilities of a launched step."""
 
     tensors: Sequence[torch.Tensor] = ()
-    """To be copied out for `read`."""
+    """The tensors that have to be copied to the host for `read`."""
     chunks: Sequence[tuple[PromptChunk, int]] = ()
-    """And how many pieces of each are among them."""
+    """The step's chunks, and the number of pieces of each in `tensors`."""
 
     def read(self, arrays: list[np.ndarray]) -> list[PromptLogprobs]:
-        """Return the prompts that are through, from the copies of `tensors`."""
+        """Return the log-probabilities of complete prompts, from the copies of `tensors`."""
         pieces = iter([arrays[at : at + TENSORS_A_GROUP] for at in range(0, len(arrays), TENSORS_A_GROUP)])
         found = []
         for chunk, num_pieces in self.chunks:
@@ -38,13 +38,13 @@ class LaunchedPrompts:
 def launch_prompts(
     chunks: list[PromptChunk], hidden: torch.Tensor, logits_of: LogitsOf, accelerator: Accelerator
 ) -> LaunchedPrompts:
-    """Launch what gathers the log-probabilities of a step's prompts.
+    """Launch the gathering of log-probabilities of a step's prompts.
 
     Args:
-        chunks: of the step.
-        hidden: [T, hidden].
-        logits_of: the model's last layer.
-        accelerator: where they are.
+        chunks: the step's chunks of prompts.
+        hidden: [T, hidden], the step's hidden states.
+        logits_of: computes logits from hidden states.
+        accelerator: the device with the hidden states.
     """
     tensors: list[torch.Tensor] = []
     counts = []

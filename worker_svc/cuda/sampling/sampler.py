@@ -2,7 +2,7 @@
 
 Owned by the runner, on the compute thread. A greedy step without further parameters is one kernel. Logits stay unchanged
 unless a processor changes them; truncation and draw compute their weights on the fly. Sampled tokens stay on the device, and
-results are read once the runner has copied them out.
+results are read after the runner has copied them to the host.
 """
 
 from collections.abc import Sequence
@@ -37,14 +37,14 @@ class DeviceSampled:
     """The samples of a launched step."""
 
     token_ids: torch.Tensor
-    """[R] int32; any id of the vocabulary where a row failed."""
+    """[R] int32; a failed row has an arbitrary id of the vocabulary."""
     tensors: list[torch.Tensor]
-    """To be copied out for `read`."""
+    """The tensors that have to be copied to the host for `read`."""
     groups: Sequence[AskedGroup]
-    """Rows whose log-probabilities are among them."""
+    """Groups of rows whose log-probabilities are in `tensors`."""
 
     def read(self, arrays: list[np.ndarray]) -> Sampled:
-        """Return the host's form of it, from the copies of `tensors`; any thread may do this."""
+        """Return the samples on the host, from the copies of `tensors`; safe on any thread."""
         token_ids, largest = arrays[0]
         of_groups = [arrays[start : start + TENSORS_A_GROUP] for start in range(1, len(arrays), TENSORS_A_GROUP)]
         return Sampled(
@@ -58,10 +58,10 @@ class DeviceSampler:
     """Chooses tokens for the requests of an input batch; a SlotListener.
 
     Args:
-        accelerator: where the logits are.
-        state: the device's tokens, up to the last one before those to be sampled.
-        batch: the requests; of their tokens it need not know those that the device has sampled.
-        vocab_size: columns of the logits.
+        accelerator: the device with the logits.
+        state: the tokens on the device, up to the last one before those to be sampled.
+        batch: the requests; it may lack the ids of tokens that are sampled but not copied to the host yet.
+        vocab_size: number of columns of the logits.
     """
 
     def __init__(self, accelerator: Accelerator, state: DeviceState, batch: InputBatch, vocab_size: int) -> None:
@@ -80,12 +80,12 @@ class DeviceSampler:
         self._nothing_cut = torch.zeros(batch.max_num_seqs, device=accelerator.device)
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Take in a request's sampling parameters."""
+        """Store a request's sampling parameters."""
         for listener in self._listeners:
             listener.add(slot, request)
 
     def remove(self, slot: int) -> None:
-        """Forget a slot."""
+        """Delete a slot's sampling parameters."""
         for listener in self._listeners:
             listener.remove(slot)
 
@@ -93,10 +93,10 @@ class DeviceSampler:
     def sample(
         self, logits: torch.Tensor, slots: Ints, grammar: GrammarRows | None, places: Ints | None = None
     ) -> DeviceSampled:
-        """Launch what samples a token for each row of logits [R, V], which are used up; row r is the request in slots[r].
+        """Launch the sampling of a token for each row of logits [R, V], which are overwritten; row r belongs to slots[r].
 
-        The logits are float32, bfloat16 or float16. A token's position is the number of tokens that its request has, and of
-        the drafts behind them, `places` [R]. All rows of one request have to be there, in their order.
+        The logits are float32, bfloat16 or float16. A token's position is the request's number of tokens plus the number of
+        drafts before it, `places` [R]. All rows of a request must be included, in order.
         """
         rows = SamplingRows(self._accelerator, self._batch, slots, places)
         groups = self._logprobs.asked(slots)
@@ -111,7 +111,7 @@ class DeviceSampler:
         return DeviceSampled(chosen[0], [chosen, *gathered], groups)
 
     def _changes(self, rows: SamplingRows, grammar: GrammarRows | None) -> list[LogitsChange]:
-        """Return the changes of a step's logits, in their order."""
+        """Return the changes of a step's logits, in the order of application."""
         changes = [
             *(processor.change_for(rows) for processor in self._before_grammar),
             grammar_change(rows, grammar),
@@ -127,7 +127,7 @@ class DeviceSampler:
         parameters.catch_up()
         slots, positions = rows.on_device
         peaks, masses = block_masses(logits, slots, parameters.temperature)
-        if len(rows.slots) > len(self._nothing_cut):  # drafts have rows of their own
+        if len(rows.slots) > len(self._nothing_cut):  # drafts have separate rows
             self._nothing_cut = torch.zeros(len(rows.slots), device=self._accelerator.device)
         thresholds = self._nothing_cut
         if parameters.is_cut[rows.slots].any():

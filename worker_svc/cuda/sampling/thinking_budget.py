@@ -23,7 +23,7 @@ class _Entry(NamedTuple):
 
 
 class _Budgets(NamedTuple):
-    """Of all rows that have one, and the positions at which ends may be written: from `firsts` to before `lasts`."""
+    """The budgets of a step's rows, and the positions of possible end marks: from `firsts` up to, not including, `lasts`."""
 
     table: torch.Tensor
     rows: Ints  # [M]
@@ -32,12 +32,12 @@ class _Budgets(NamedTuple):
 
 
 class DeviceThinkingBudget:
-    """See DeviceProcessor. Comes last: what it forces nothing else may mask.
+    """The DeviceProcessor of thinking budgets. It is the last processor, so that no other one masks the ids that it forces.
 
     Args:
-        accelerator: where the logits are.
+        accelerator: the device with the logits.
         state: the tokens of the reasoning.
-        parameters: where prompts end.
+        parameters: the lengths of prompts.
     """
 
     def __init__(self, accelerator: Accelerator, state: DeviceState, parameters: SamplingParameters) -> None:
@@ -45,15 +45,15 @@ class DeviceThinkingBudget:
         self._budgets: PerSlot[_Entry, _Budgets] = PerSlot(_entry, self._uploaded)
 
     def add(self, slot: int, request: NewRequest) -> None:
-        """Keep the request's budget."""
+        """Store the request's budget."""
         self._budgets.add(slot, request)
 
     def remove(self, slot: int) -> None:
-        """Forget the slot."""
+        """Delete the slot's budget."""
         self._budgets.remove(slot)
 
     def change_for(self, rows: SamplingRows) -> LogitsChange | None:
-        """Leave one id to rows whose reasoning has to end; lengths alone say that no row is near it."""
+        """Return the change that masks all ids but one in rows whose reasoning has to end; None if no row is long enough."""
         found = self._budgets.of(rows.slots)
         if found is None:
             return None

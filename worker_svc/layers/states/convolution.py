@@ -1,4 +1,4 @@
-"""Causal convolutions over time, each channel by itself; and the layer that is one between two gates (LFM2).
+"""Causal convolutions over time, separate for each channel, and LFM2's layer: a convolution between two gates.
 
 The last kernel - 1 inputs of a sequence are its state. Dims: D sequences, L tokens, C channels, K tokens of the kernel.
 """
@@ -13,7 +13,7 @@ class CausalConvolution:
 
     Args:
         weight: [C, K].
-        bias: [C]; None: there is none.
+        bias: [C]; None: no bias.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -22,14 +22,14 @@ class CausalConvolution:
         self.state_size = self.num_past * weight.shape[0]
 
     def step(self, x: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        """Return [D, C] for one token [D, C] of each sequence; moves the inputs in states [D, (K - 1) * C] on."""
+        """Return the outputs [D, C] for one token [D, C] of each sequence; shift the inputs in states [D, (K - 1) * C]."""
         window = torch.cat([states.view(len(x), self.num_past, -1), x[:, None]], 1)
         states.copy_(window[:, 1:].flatten(1))
         found = (window * self._weight).sum(1)
         return found if self._bias is None else found.add_(self._bias)
 
     def scan(self, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """Return [L, C] for the tokens [L, C] of a sequence; moves the inputs in its state [(K - 1) * C] on."""
+        """Return the outputs [L, C] for the tokens [L, C] of a sequence; shift the inputs in its state [(K - 1) * C]."""
         inputs = torch.cat([state.view(self.num_past, -1), x])
         state.copy_(inputs[len(x) :].flatten())
         found = inputs[: len(x)] * self._weight[0]
@@ -39,11 +39,11 @@ class CausalConvolution:
 
 
 class GatedConvolution:
-    """See Recurrence: C * conv(B * x).
+    """The Recurrence C * conv(B * x); see Recurrence.
 
     Args:
-        sizes: of the layer.
-        convolution: of its channels.
+        sizes: the sizes of the layer.
+        convolution: the convolution of its channels.
     """
 
     def __init__(self, sizes: ShortConvolution, convolution: CausalConvolution) -> None:

@@ -2,8 +2,8 @@
 
     S = exp(g) S;    S = S + k (b (v - S^T k))^T        o = S^T q / sqrt(K)
 
-Over many tokens it is computed in chunks (section 3.3 of the paper): what tokens of a chunk correct of each other's values is
-one triangular system. Dims: D sequences, L tokens, H heads of values, K dimensions of keys, V of values.
+Many tokens are computed in chunks (section 3.3 of the paper): the corrections between the values of a chunk's tokens are one
+triangular system. Dims: D sequences, L tokens, H value heads, K dimensions of keys, V of values.
 """
 
 import torch
@@ -15,18 +15,18 @@ from tetrad.worker_svc.layers.states.mamba2 import chunks_of, decays_between
 from tetrad.worker_svc.model_facts.states import GatedDeltaRule
 
 _LENGTH_EPS = 1e-6
-"""Added to the square of a length before it divides, as the model was trained."""
+"""Value added to the squared length of keys and queries before they are divided by it, as in the model's training."""
 
 
 class DeltaRecurrence:
-    """See Recurrence.
+    """The Recurrence of gated delta nets; see Recurrence.
 
     Args:
-        sizes: of the layer.
-        convolution: of queries, keys and values.
-        decay_bias: [H], added to what decays depend on.
+        sizes: the sizes of the layer.
+        convolution: the convolution of queries, keys and values.
+        decay_bias: [H], added to the inputs of decays.
         decay: [H], below 0.
-        norm: of the outputs of a head, [..., V].
+        norm: the norm of the outputs of a head, [..., V].
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class DeltaRecurrence:
         decays, betas = self._decays(decays).exp_()[..., None, None], betas.sigmoid()[..., None, None]
         query, key, value = query[:, :, None], key[:, :, None], value[:, :, None]
         found = torch.empty_like(value)
-        for row, its_state in enumerate(state):  # a state fits a processor's cache, all of them do not
+        for row, its_state in enumerate(state):  # one state fits into a processor's cache, all states do not
             known = torch.bmm(key[row], its_state.mul_(decays[row]))
             its_state.baddbmm_(key[row].transpose(1, 2), (value[row] - known).mul_(betas[row]))
             torch.bmm(query[row], its_state, out=found[row])
@@ -75,14 +75,14 @@ class DeltaRecurrence:
         return self._norm(outputs.view(len(outputs), -1, sizes.value_dim)).flatten(1).mul_(F.silu(gate))
 
     def _parts(self, mixed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return queries and keys [T, H, K] and values [T, H, V] of what the convolution brings."""
+        """Return queries and keys [T, H, K] and values [T, H, V] from the convolution's outputs."""
         sizes, keys = self._sizes, self._sizes.num_key_heads * self._sizes.key_dim
         query, key, value = torch.split(F.silu(mixed), [keys, keys, sizes.size], 1)
         query, key = (self._of_heads(each.view(len(mixed), sizes.num_key_heads, -1)) for each in (query, key))
         return query.mul_(sizes.key_dim**-0.5), key, value.view(len(mixed), sizes.num_value_heads, -1)
 
     def _of_heads(self, shared: torch.Tensor) -> torch.Tensor:
-        """Return [T, H, K], of length 1, for heads of keys: several heads of values have the same."""
+        """Return vectors [T, H, K] of length 1 for key heads; several value heads share a key head."""
         unit = shared * torch.rsqrt(shared.square().sum(-1, keepdim=True).add_(_LENGTH_EPS))
         count = self._sizes.num_value_heads // self._sizes.num_key_heads
         return unit.repeat(1, count, 1) if self._sizes.are_keys_in_turns else unit.repeat_interleave(count, 1)
@@ -94,14 +94,14 @@ class DeltaRecurrence:
 def _chunk(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, beta: torch.Tensor, decay: torch.Tensor, state: torch.Tensor
 ) -> torch.Tensor:
-    """Return [L, H, V] for queries and keys [H, L, K], values [H, L, V], betas and logarithms of decays [H, L].
+    """Return the outputs [L, H, V] for queries and keys [H, L, K], values [H, L, V], betas and logarithms of decays [H, L].
 
-    The state [H, K, V] changes in place.
+    The state [H, K, V] is changed in place.
     """
     decay = decay.cumsum(1)
     between = decays_between(decay)
     weighted = key * beta[..., None]
-    # Token i corrects its value by what the tokens before it, themselves corrected, have written: a unit triangular system.
+    # The correction of token i's value depends on the corrected values of the tokens before it: a unit triangular system.
     system = (weighted @ key.transpose(1, 2)).mul_(between)
     wanted = value * beta[..., None] - (weighted * decay.exp()[..., None]) @ state
     written = torch.linalg.solve_triangular(system.tril_(-1), wanted, upper=False, unitriangular=True)

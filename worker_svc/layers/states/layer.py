@@ -1,7 +1,7 @@
 """State layer: runs a recurrence over the rows of a step, and carries the states of sequences through the cache.
 
-The tokens of decodes are computed side by side, those of a chunk in its recurrence's own way. All states are read before any is
-written. Between the two products all numbers are float32. Dims: T tokens, D decode rows, P inputs, S numbers of a state,
+Tokens of decodes are computed together; the recurrence computes the tokens of a chunk in order. All states are read before any
+state is written. Between the two products all values are float32. Dims: T tokens, D decode rows, P inputs, S values of a state,
 O outputs.
 """
 
@@ -14,7 +14,7 @@ from tetrad.worker_svc.layers.linear import Linear
 
 
 class Recurrence(Protocol):
-    """What a layer does with the tokens of a sequence, one after another. States change in place.
+    """The computation of a state layer on the tokens of a sequence, in order. States are changed in place.
 
     Attributes:
         num_outputs: O.
@@ -29,15 +29,15 @@ class Recurrence(Protocol):
         """Return the outputs [L, O] of L tokens of one sequence, for inputs [L, P] and a state [S]."""
 
     def gated(self, outputs: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the outputs [T, O] as the gate lets them through."""
+        """Apply the layer's gate, computed from inputs [T, P], to outputs [T, O]."""
 
 
 class StateLayer:
-    """One layer.
+    """A layer with a state for each sequence.
 
     Args:
         inputs: [hidden] -> [P].
-        recurrence: between the two products.
+        recurrence: the computation between the two products.
         output: [O] -> [hidden].
     """
 
@@ -45,7 +45,7 @@ class StateLayer:
         self._inputs, self._recurrence, self._output = inputs, recurrence, output
 
     def __call__(self, x: torch.Tensor, cache: torch.Tensor, rows: StateRows) -> torch.Tensor:
-        """Return [T, hidden] for x [T, hidden]; reads and writes the layer's cache [num_blocks, S]."""
+        """Return the output [T, hidden] for x [T, hidden]; read and write the layer's cache [num_blocks, S]."""
         inputs = self._inputs(x).float()
         outputs = inputs.new_empty((len(x), self._recurrence.num_outputs))
         chunks = [(chunk, self._state_before(chunk, cache)) for chunk in rows.chunks]

@@ -2,8 +2,8 @@
 
     S = exp(d A) S + d x B^T        y = S C + D x
 
-Over many tokens it is computed in chunks, as in section 6 of the paper: within a chunk as products of tokens with each other,
-between chunks by the state. Dims: D sequences, L tokens, H heads, P dimensions of a head, G groups, N numbers of the state.
+Many tokens are computed in chunks, as in section 6 of the paper: products of tokens with each other within a chunk, and the
+state between chunks. Dims: D sequences, L tokens, H heads, P dimensions of a head, G groups, N values of the state.
 """
 
 from collections.abc import Iterator
@@ -16,24 +16,24 @@ from tetrad.worker_svc.layers.states.convolution import CausalConvolution
 from tetrad.worker_svc.model_facts.states import Mamba2
 
 _CHUNK = 32
-"""Tokens whose products with each other are computed at once."""
+"""Number of tokens in a chunk, whose products with each other are computed at once."""
 
 
 def chunks_of(num_tokens: int) -> Iterator[slice]:
-    """Cut so many tokens into chunks."""
+    """Return the slices of tokens in chunks."""
     return (slice(start, start + _CHUNK) for start in range(0, num_tokens, _CHUNK))
 
 
 class Mamba2Recurrence:
-    """See Recurrence.
+    """The Recurrence of Mamba2; see Recurrence.
 
     Args:
-        sizes: of the layer.
-        convolution: of x, B and C.
+        sizes: the sizes of the layer.
+        convolution: the convolution of x, B and C.
         step_bias: [H], added to time steps.
         decay: [H], A; below 0.
         skip: [H], D.
-        norm: of the outputs [..., norm group's size], which the gate multiplies before or after.
+        norm: the norm of the outputs [..., norm group's size], before or after the product with the gate.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Mamba2Recurrence:
         decays, added = (steps * self._decay).exp_()[..., None, None], (x * steps[:, :, None])[..., None]
         into, out_of = self._of_heads(into)[:, :, None], self._of_heads(out_of)[..., None]
         found = torch.empty_like(x)
-        for row, its_state in enumerate(state):  # a state fits a processor's cache, all of them do not
+        for row, its_state in enumerate(state):  # one state fits into a processor's cache, all states do not
             its_state.mul_(decays[row]).baddbmm_(added[row], into[row])
             torch.bmm(its_state, out_of[row], out=found[row][..., None])
         return found.add_(self._skip * x).flatten(1)
@@ -87,8 +87,8 @@ class Mamba2Recurrence:
     def _chunk(
         self, x: torch.Tensor, into: torch.Tensor, out_of: torch.Tensor, steps: torch.Tensor, state: torch.Tensor
     ) -> torch.Tensor:
-        """Return [L, H, P] for x [L, H, P], B and C [L, G, N], time steps [L, H]; the state [H, P, N] changes in place."""
-        decays = (steps * self._decay).cumsum(0).T  # [H, L], logarithms since the chunk's beginning
+        """Return the outputs [L, H, P] for x [L, H, P], B and C [L, G, N], time steps [L, H]; change the state [H, P, N]."""
+        decays = (steps * self._decay).cumsum(0).T  # [H, L], logarithms of the decay since the chunk's beginning
         added = (x * steps[..., None]).transpose(0, 1)  # [H, L, P]
         into, out_of = (self._of_heads(each).transpose(0, 1) for each in (into, out_of))  # [H, L, N]
         products = (out_of @ into.transpose(1, 2)).mul_(decays_between(decays))
@@ -99,7 +99,7 @@ class Mamba2Recurrence:
         return found.transpose(0, 1)
 
     def _parts(self, mixed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return x [T, H, P], and B and C [T, G, N], of what the convolution brings."""
+        """Return x [T, H, P], and B and C [T, G, N], from the convolution's outputs."""
         sizes, shared = self._sizes, self._sizes.num_groups * self._sizes.state_dim
         x, into, out_of = torch.split(F.silu(mixed), [sizes.size, shared, shared], 1)
         groups = (len(mixed), sizes.num_groups, sizes.state_dim)
@@ -109,15 +109,15 @@ class Mamba2Recurrence:
         return F.softplus(steps + self._step_bias).clamp_(self._sizes.min_step, self._sizes.max_step)
 
     def _of_heads(self, shared: torch.Tensor) -> torch.Tensor:
-        """Return [T, H, N] for [T, G, N]: heads of a group have the same."""
+        """Return [T, H, N] for `shared` [T, G, N], which the heads of a group share."""
         return shared.repeat_interleave(self._sizes.num_heads // self._sizes.num_groups, 1)
 
 
 def decays_between(decays: torch.Tensor) -> torch.Tensor:
-    """Return [H, L, L], by how much what token j adds has decayed at token i; 0 for tokens behind i.
+    """Return [H, L, L]: the decay of token j's addition at token i; 0 if token j is after token i.
 
     Args:
-        decays: [H, L], logarithms of the decay since a common beginning, that of token i included.
+        decays: [H, L], logarithms of the decay since a common beginning, token i's own decay included.
     """
     later = torch.ones(decays.shape[1], decays.shape[1], dtype=torch.bool, device=decays.device).triu_(1)
     return (decays[:, :, None] - decays[:, None]).masked_fill_(later, float("-inf")).exp_()

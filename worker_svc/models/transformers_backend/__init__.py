@@ -1,1 +1,1 @@
-"""Transformers backend: runs models that no family describes through transformers' own modelling code, over our KV pages."""
+"""Transformers backend: runs models of no described family with transformers' modelling code, on this worker's KV pages."""

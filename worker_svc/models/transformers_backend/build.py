@@ -1,6 +1,6 @@
-"""Builds a model of the transformers backend: loads the module, finds its attention, and checks it against its own.
+"""Builds a model of the transformers backend: loads the module, finds its attention, and compares results with the module's.
 
-Every refusal is one line that names the architecture and why it cannot be served.
+Every refusal is one line with the architecture and the reason.
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ from tetrad.worker_svc.models.transformers_backend.probe import LayerCall, Probe
 from tetrad.worker_svc.models.transformers_backend.self_check import check
 
 _PROBED = 3
-"""Tokens of the probe."""
+"""Number of tokens in the probe."""
 
 
 def build(
     foreign: Foreign, path: Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] | None, *, seed: int
 ) -> tuple[TransformersModel, LoadedModule]:
-    """Return a model over KV pages, and what it is made of; ModelError if it cannot be served. Arguments: see load_module."""
+    """Return a model with KV pages, and its module; raise ModelError if it cannot be served. Arguments: see load_module."""
     try:
         loaded = load_module(foreign, path, config, tensors, seed=seed)
         model = TransformersModel(loaded.module, _layers(loaded.module, loaded), loaded)
@@ -34,7 +34,7 @@ def build(
         raise _refusal(foreign, str(error)) from error
     except (TetradError, MemoryError):
         raise
-    except Exception as error:  # whatever a model's code makes of a forward pass
+    except Exception as error:  # a model's code can raise any error in a forward pass
         raise _refusal(foreign, f"its code fails: {one_line(error)}") from error
     return model, loaded
 

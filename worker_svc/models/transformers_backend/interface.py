@@ -1,7 +1,7 @@
-"""Attention interface of transformers: one attention function and one mask function under a name of ours.
+"""Attention interface of transformers: an attention function and a mask function, registered under our own name.
 
-transformers calls both while a model runs. They pass each call to the object that is active: the probe (probe.py) when a model
-is loaded, the step (model.py) afterwards. Used by the compute thread alone.
+transformers calls both while a model runs. They pass each call to the active object: the probe (probe.py) while a model is
+loaded, the step (model.py) afterwards. Used only by the compute thread.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,15 +15,15 @@ IMPLEMENTATION = "tetrad_paged"
 """The value of attn_implementation."""
 
 MaskFunction = Callable[[Any, Any, Any, Any], Any]
-"""(batch, head, query position, key position) -> whether the query sees the key."""
+"""Function (batch, head, query position, key position) -> whether the query attends to the key."""
 
 
 class UnservableError(Exception):
-    """A model that paged attention cannot run; the message is the reason, the end of a sentence that names the model."""
+    """Paged attention cannot run the model. The message is the reason, as the end of a sentence with the model's name."""
 
 
 class Calls(Protocol):
-    """Answers the calls of one forward pass. Methods may raise UnservableError."""
+    """Handles the calls of one forward pass. Methods may raise UnservableError."""
 
     def attend(
         self,
@@ -34,24 +34,24 @@ class Calls(Protocol):
         mask: torch.Tensor | None,
         **options: Any,
     ) -> torch.Tensor:
-        """Return [1, T, H, V] for queries [1, H, T, D], keys [1, K, T, D] and values [1, K, T, V].
+        """Return the attention [1, T, H, V] for queries [1, H, T, D], keys [1, K, T, D] and values [1, K, T, V].
 
         Args:
-            module: the attention layer that calls.
-            query, key, value: of the tokens of this pass.
-            mask: what `make_mask` has returned, unless the model changed it.
-            options: scaling, sliding_window, softcap, s_aux and others, as the model names them.
+            module: the calling attention layer.
+            query, key, value: queries, keys and values of this pass's tokens.
+            mask: the result of `make_mask`, unless the model changed it.
+            options: scaling, sliding_window, softcap, s_aux and others, under the model's names.
         """
 
     def make_mask(self, num_queries: int, num_keys: int, function: MaskFunction, local_size: int | None) -> torch.Tensor | None:
-        """Return the mask of a kind of layers; `local_size` is their window or chunk."""
+        """Return the mask of a kind of layers; `local_size` is their window or chunk size."""
 
 
 _active: ContextVar[Calls] = ContextVar("calls")
 
 
 def register() -> None:
-    """Register both functions with transformers; may be called again."""
+    """Register both functions with transformers; further calls have no effect."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(IMPLEMENTATION, _attend)

@@ -1,6 +1,6 @@
 """Loads a causal model of transformers: its class, its config and its weights, in float32.
 
-Weights pass through our own readers of files. A model's own code (auto_map) runs only if the worker was started with
+Weights are read by this worker's readers of files. A model's own code (auto_map) runs only if the worker was started with
 trust_remote_code.
 """
 
@@ -19,7 +19,7 @@ from tetrad.worker_svc.models.transformers_backend.interface import IMPLEMENTATI
 
 _MAX_NAMED = 3
 _DEPENDS_ON_BATCH = ("dynamic", "longrope", "su")
-"""Types of rotary embedding that transformers chooses by the longest context of a batch."""
+"""Types of rotary embedding for which transformers' results depend on the longest context of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class LoadedModule:
     """A causal model of transformers.
 
     Attributes:
-        module: in evaluation mode, with our attention.
-        vocab_size, max_position_embeddings, hidden_size, num_layers: of its text config.
+        module: the module, in evaluation mode, with our attention functions.
+        vocab_size, max_position_embeddings, hidden_size, num_layers: values of its text config.
     """
 
     module: Any
@@ -41,14 +41,14 @@ class LoadedModule:
 def load_module(
     foreign: Foreign, path: Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] | None, *, seed: int
 ) -> LoadedModule:
-    """Return the model; ModelError if its files are wrong, UnservableError if paged attention cannot run it.
+    """Return the model; raise ModelError if its files are wrong, UnservableError if paged attention cannot run it.
 
     Args:
-        foreign: whose class it is.
-        path: of its directory.
-        config: of its config.json, with overrides.
-        tensors: its weights by the names of transformers' files; None: they are random.
-        seed: of random weights.
+        foreign: the origin of the model's class.
+        path: path of its directory.
+        config: the values of its config.json, with overrides.
+        tensors: its weights, under transformers' names; None: random weights.
+        seed: seed of random weights.
     """
     register()
     with _errors_of(foreign.architecture):
@@ -74,7 +74,7 @@ def _size(settings: Any, name: str) -> int:
 
 
 def check_class(model_class: Any, settings: Any) -> None:
-    """Raise UnservableError for a model whose results are more than attention over keys and values."""
+    """Raise UnservableError for a model that keeps other state than keys and values, or that paged attention cannot run."""
     rope = getattr(settings, "rope_parameters", None) or getattr(settings, "rope_scaling", None) or {}
     types = [each.get("rope_type", each.get("type")) for each in (rope, *rope.values()) if isinstance(each, Mapping)]
     if getattr(settings, "is_encoder_decoder", False) or getattr(settings, "add_cross_attention", False):
@@ -137,7 +137,7 @@ def _named(names: list[str]) -> str:
 
 @contextmanager
 def _errors_of(architecture: str) -> Iterator[None]:
-    """Turn whatever a model's code makes of its config and files into a ModelError."""
+    """Convert any error of a model's code while it loads into a ModelError."""
     try:
         yield
     except (ModelError, UnservableError, MemoryError):
@@ -148,7 +148,7 @@ def _errors_of(architecture: str) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep transformers' progress bars and advice off the log."""
+    """Suppress transformers' progress bars and advice."""
     from transformers.utils import logging
 
     level, has_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()

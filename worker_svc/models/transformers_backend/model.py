@@ -1,7 +1,7 @@
-"""A model of transformers over KV pages, behind the runner's interface.
+"""A model of transformers with KV pages, and with the interface that the runner calls.
 
-The tokens of a step are one row [1, T] with their positions: everything but attention works token by token. Attention finds
-the requests in the step's metadata.
+The tokens of a step are one row [1, T] with their positions: all parts except attention compute tokens separately. Attention
+finds the requests in the step's metadata.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,11 +23,11 @@ from tetrad.worker_svc.models.transformers_backend.probe import LayerCall
 
 
 class TransformersModel:
-    """See Model.
+    """A model that transformers' code runs; see Model.
 
     Args:
-        module: of a causal model, in float32.
-        layers: its attention.
+        module: the module of a causal model, in float32.
+        layers: the attention of its layers.
         config: its sizes.
     """
 
@@ -68,23 +68,23 @@ class TransformersModel:
         return hidden
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the hidden states [N, hidden] as they are: `forward` has normed them."""
+        """Return the hidden states [N, hidden] unchanged: `forward` has normed them."""
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return [N, vocab_size] float32: what the model's code makes of its last hidden states."""
+        """Return the logits [N, vocab_size] float32, computed by the model's code from its last hidden states."""
         with _returning(self._base, hidden[None]):
             outputs = self._module(input_ids=torch.zeros(1, len(hidden), dtype=torch.long), use_cache=False, return_dict=True)
         logits: torch.Tensor = outputs.logits[0].float()
         return logits
 
     def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
-        """Return the ids [N] of the largest logits, and those [N]."""
+        """Return the ids [N] of the largest logits, and these logits [N]."""
         return argmax(self.logits(hidden))
 
 
 class _Step:
-    """Calls of one step; see Calls."""
+    """The Calls of one step; see Calls."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class _Step:
         self._layers = iter(zip(layers, caches, metadata, strict=True))
 
     def make_mask(self, num_queries: int, num_keys: int, function: MaskFunction, local_size: int | None) -> None:
-        """Return nothing: the metadata says which keys are seen."""
+        """Return None: the step's metadata contains the masks."""
 
     def attend(
         self,
@@ -106,7 +106,7 @@ class _Step:
         mask: torch.Tensor | None,  # noqa: ARG002 - as Calls
         **options: Any,  # noqa: ARG002 - as Calls
     ) -> torch.Tensor:
-        """Write keys and values into the layer's pages, and attend over them; see Calls."""
+        """Write keys and values into the layer's pages, and compute attention over the pages; see Calls."""
         (layer, attention), cache, metadata = next(self._layers)
         assert module is layer.module, "a pass calls the layers that the probe has found"
         heads = layer.shape.heads
@@ -117,13 +117,13 @@ class _Step:
 
 
 def _rows(states: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Return [T, H * head_dim] for [1, H, T, D], each head filled up with zeros."""
+    """Return rows [T, H * head_dim] of states [1, H, T, D]; each head is padded with zeros."""
     rows = states[0].transpose(0, 1)
     return torch.nn.functional.pad(rows, (0, head_dim - rows.shape[-1])).reshape(len(rows), -1)
 
 
 class _Returned:
-    """An output of a base model: hidden states, and nothing else."""
+    """The output of a base model, with only the hidden states."""
 
     def __init__(self, hidden: torch.Tensor) -> None:
         self.last_hidden_state = hidden
@@ -137,7 +137,7 @@ class _Returned:
 
 @contextmanager
 def _returning(base: torch.nn.Module, hidden: torch.Tensor) -> Iterator[None]:
-    """Let a base model return these hidden states, whatever its input."""
+    """Make a base model return these hidden states for any input, inside the context."""
     base.forward = lambda *_, **__: _Returned(hidden)
     try:
         yield

@@ -1,6 +1,6 @@
-"""Probe: one forward pass over a few tokens, which finds the attention of each layer of a model of transformers.
+"""Probe: runs one forward pass over a few tokens to find the attention of each layer of a model of transformers.
 
-A model whose attention is more than AttentionShape says is refused.
+A model whose attention AttentionShape cannot describe is refused.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from tetrad.worker_svc.models.transformers_backend.interface import MaskFunction
 from tetrad.worker_svc.models.transformers_backend.sight import sees, sight_of
 
 _WITHOUT_EFFECT = frozenset({"position_ids", "cache_position", "sliding_window", "scaling", "softcap", "s_aux", "is_causal"})
-"""Options of attention that are tensors or read here; any other tensor changes what attention computes."""
+"""Options of attention that are read here or have no effect; any other tensor would change the attention."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -23,10 +23,10 @@ class LayerCall:
     """The attention of one layer: the n-th call of a forward pass.
 
     Attributes:
-        module: that calls.
-        shape: with the layer's own heads, as wide as the wider of keys and values.
-        window: keys that a query sees, itself included; None: all.
-        key_dim, value_dim: of a head.
+        module: the calling module.
+        shape: the attention, with the layer's own heads; a head has the larger of key_dim and value_dim.
+        window: number of keys that a query attends to, itself included; None: all.
+        key_dim, value_dim: dimensions of a head's keys and values.
     """
 
     module: torch.nn.Module
@@ -37,14 +37,14 @@ class LayerCall:
 
 
 class Probe:
-    """Calls that note each layer; see Calls. Attention is computed by torch over the tokens of the pass."""
+    """Calls that record each layer; see Calls. torch computes attention over the tokens of the pass."""
 
     def __init__(self) -> None:
         self.layers: list[LayerCall] = []
         self._masks: list[tuple[torch.Tensor, Sight]] = []
 
     def make_mask(self, num_queries: int, num_keys: int, function: MaskFunction, local_size: int | None) -> torch.Tensor:
-        """Return a mask that `attend` knows again."""
+        """Return a mask that `attend` can recognise."""
         sight = sight_of(function, local_size)
         mask = torch.tensor([[sees(sight, query, key) for key in range(num_keys)] for query in range(num_queries)])[None, None]
         self._masks.append((mask, sight))
@@ -59,7 +59,7 @@ class Probe:
         mask: torch.Tensor | None,
         **options: Any,
     ) -> torch.Tensor:
-        """Note the layer; see Calls."""
+        """Record the layer; see Calls."""
         if key.shape[2] != query.shape[2]:
             raise UnservableError(f"a layer has keys of {key.shape[2]} tokens for queries of {query.shape[2]}")
         _check_options(module, options)
@@ -82,7 +82,7 @@ class Probe:
                 return sight
         if mask is not None and not _is_causal(mask, num_tokens):
             raise UnservableError("it changes the mask of its attention, as alibi does")
-        # The model makes masks by itself: the window is what it says of it.
+        # The model makes its own masks, so the window is taken from its options.
         window = options.get("sliding_window")
         return Sight(int(window) if window else None)
 

@@ -1,7 +1,7 @@
-"""Self-check: compares the logits of a model over KV pages with those of its own attention, on two made-up sequences.
+"""Self-check: compares the logits of a model with KV pages with those of its own attention, on two random sequences.
 
-The sequences are computed together and in chunks, so the check finds a model that keeps any other state between tokens than
-keys and values.
+The sequences are computed together and in chunks, so the check finds a model that keeps other state between tokens than keys
+and values.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ from tetrad.worker_svc.models.transformers_backend.model import TransformersMode
 _BLOCK_SIZE = 16
 _LENGTHS = (29, 12)
 _STEPS = ((17, 9), (1, 1), (11, 2))
-"""Tokens of each sequence in each step."""
+"""Number of tokens of each sequence in each step."""
 _TOLERANCE = 2e-3
-"""Of the standard deviation of logits; rounding alone makes about 1e-5."""
+"""Largest difference, relative to the standard deviation of logits; rounding alone causes about 1e-5."""
 
 
 @torch.inference_mode()
 def check(model: TransformersModel, module: Any) -> None:
-    """Raise UnservableError if logits differ."""
+    """Raise UnservableError if the logits differ by more than the tolerance."""
     prompts = [np.random.default_rng(length).integers(0, model.config.vocab_size, length) for length in _LENGTHS]
     found = _paged(model, prompts)
     module.set_attn_implementation("eager")
@@ -43,7 +43,7 @@ def _paged(model: TransformersModel, prompts: Sequence[np.ndarray]) -> list[torc
     num_groups, per_prompt = len(model.kv_cache_spec.groups), -(-max(_LENGTHS) // _BLOCK_SIZE)
     num_blocks = 1 + len(prompts) * num_groups * per_prompt
     cache = KvCache(model.kv_cache_spec, num_blocks=num_blocks, block_size=_BLOCK_SIZE)
-    # In falling order: no test passes by blocks being in a row.
+    # In descending order, so that the check does not pass only because blocks are contiguous.
     blocks = np.arange(num_blocks - 1, 0, -1).reshape(len(prompts), num_groups, per_prompt)
     batch = InputBatch(max_num_seqs=len(prompts), max_model_len=max(_LENGTHS), block_size=_BLOCK_SIZE, num_groups=num_groups)
     slots = np.array([batch.add(_request(*each)) for each in enumerate(zip(prompts, blocks, strict=True))], np.int64)

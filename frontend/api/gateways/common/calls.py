@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 
@@ -20,8 +20,14 @@ from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.request.outputs import RequestOutput
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.services.errors import TetradError
 
 Message = TypeVar("Message")
+
+
+def raise_failure(error: TetradError) -> NoReturn:
+    """End a call with the status of an error: what `GatewayCalls.run` does for APIs without messages for failures."""
+    raise error
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,8 @@ class GatewayCalls:
         request: GatewayRequest,
         messages_of: Callable[[RequestOutput], Iterable[Message]],
         llm: AsyncLLM | None = None,
+        *,
+        failure_of: Callable[[TetradError], Message] = raise_failure,
     ) -> AsyncGenerator[Message, None]:
         """Yield the messages of a request's outputs. In the task of its handler; leaving early aborts the request.
 
@@ -70,25 +78,33 @@ class GatewayCalls:
             request: what to generate.
             messages_of: makes the messages of one output; of one with many log-probabilities in a side thread, one by one.
             llm: what generates. None: what this API's calls use.
+            failure_of: makes the last message of a request that was taken and cannot be finished, or raises its error.
 
         Raises:
-            TetradError: the request is wrong, or cannot be taken or finished.
+            TetradError: the request is wrong, or cannot be taken; by `failure_of`: or finished.
         """
         with traced_call(self._llm, request.request_id) as request_id, self._noted(request_id) as call:
             stream = await (llm or self._llm).add_request(request_id, request.prompt, request.params, **request.options)
             with closing(stream):
                 call.begin(stream)
-                async for output in stream:
-                    num_logprobs, messages = num_logprobs_of(output), iter(messages_of(output))
-                    while (message := await rendered(num_logprobs, partial(next, messages, None))) is not None:
-                        yield message
-                    await drop_logprobs(output)
+                try:
+                    async for output in stream:
+                        num_logprobs, messages = num_logprobs_of(output), iter(messages_of(output))
+                        while (message := await rendered(num_logprobs, partial(next, messages, None))) is not None:
+                            yield message
+                        await drop_logprobs(output)
+                except TetradError as error:
+                    yield failure_of(error)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End requests of this API; ids that it does not have are ignored, and requests of other APIs that have the same."""
         for request_id in request_ids:
             for call in self._open.get(request_id, ()):
                 call.abort()
+
+    def open_ids(self) -> frozenset[str]:
+        """Return the ids of the requests that can be aborted."""
+        return frozenset(self._open)
 
     @contextmanager
     def _noted(self, request_id: str) -> Iterator["_OpenCall"]:

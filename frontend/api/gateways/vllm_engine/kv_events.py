@@ -1,22 +1,15 @@
-"""KV events: merges the changes of all prefix caches into one stream of KvEventBatches, for gateways that route by prefix.
+"""KV events: encodes the changes of all prefix caches as KvEventBatches, for gateways that route by prefix.
 
 Each subscription begins with an AllBlocksCleared and a snapshot, numbered from the gateway's start number; no state is kept
 between subscriptions, and no number is missing. Engine cores are ranks, each with its own numbers.
 """
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from smg_grpc_proto.generated import common_pb2
 
 from tetrad.services.rpc.columns import unpack_u32
 from tetrad.v1 import engine_core_pb2
-
-_CAPACITY = 16
-"""Batches that are read ahead; a gateway that is slower gets a snapshot some time, like any listener of an engine core."""
-
-Told = tuple[int, engine_core_pb2.SubscribeKvEventsResponse]
 
 
 class KvEventBatches:
@@ -40,35 +33,6 @@ class KvEventBatches:
             events=[_event(number, event) for event in told.events],
             dp_rank=rank,
         )
-
-
-async def merged(
-    streams: Sequence[AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse]],
-) -> AsyncGenerator[Told, None]:
-    """Yield the messages of several streams with the index of their stream, until one of them ends; raise its error."""
-    queue: asyncio.Queue[Told] = asyncio.Queue(_CAPACITY)
-
-    async def read(rank: int, stream: AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse]) -> None:
-        async for told in stream:
-            await queue.put((rank, told))
-
-    readers = [asyncio.create_task(read(rank, stream)) for rank, stream in enumerate(streams)]
-    getting = asyncio.create_task(queue.get())
-    try:
-        while True:
-            await asyncio.wait({getting, *readers}, return_when=asyncio.FIRST_COMPLETED)
-            if getting.done():
-                yield getting.result()
-                getting = asyncio.create_task(queue.get())
-                continue
-            for reader in readers:
-                if reader.done():
-                    reader.result()
-            return
-    finally:
-        for task in (getting, *readers):
-            task.cancel()
-        await asyncio.gather(getting, *readers, return_exceptions=True)
 
 
 def _event(number: int, event: engine_core_pb2.KvCacheEvent) -> common_pb2.KvCacheEvent:

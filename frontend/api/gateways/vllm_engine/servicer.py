@@ -12,11 +12,12 @@ from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2, vllm_engine_pb
 
 from tetrad.frontend.access.guard import Guard
 from tetrad.frontend.api.gateways.common.calls import GatewayCalls
+from tetrad.frontend.api.gateways.common.kv_streams import merged
 from tetrad.frontend.api.gateways.common.operators import check_operator
 from tetrad.frontend.api.gateways.common.refusals import refuse
 from tetrad.frontend.api.gateways.vllm_engine.answers import EngineAnswers
 from tetrad.frontend.api.gateways.vllm_engine.facts import loads, model_info, server_info
-from tetrad.frontend.api.gateways.vllm_engine.kv_events import KvEventBatches, merged
+from tetrad.frontend.api.gateways.vllm_engine.kv_events import KvEventBatches
 from tetrad.frontend.api.gateways.vllm_engine.requests import request_of
 from tetrad.frontend.api.grpc.call_limits import CallLimits
 from tetrad.frontend.api.grpc.traced_calls import traced_call

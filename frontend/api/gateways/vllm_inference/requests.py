@@ -5,7 +5,8 @@ from typing import Any
 from tetrad.frontend.api.gateways.common.calls import GatewayRequest
 from tetrad.frontend.api.gateways.common.refusals import refuse
 from tetrad.frontend.api.grpc.sampling_fields import as_written
-from tetrad.frontend.llm.adapter_names import AdapterNames
+from tetrad.frontend.llm.served_model import ModelNames
+from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
@@ -23,7 +24,7 @@ def request_of(
     message: inference_pb2.GenerateRequest,
     metadata: dict[str, str],
     defaults: dict[str, Any],
-    adapters: AdapterNames,
+    names: ModelNames,
     *,
     is_stream: bool,
 ) -> GatewayRequest:
@@ -33,19 +34,17 @@ def request_of(
         message: of the gateway.
         metadata: of its call.
         defaults: of SamplingParams, where the message has nothing.
-        adapters: those that it may name.
+        names: names of the model and its adapters.
         is_stream: whether deltas are wanted.
 
     Raises:
         InvalidRequest: it asks for what is not served here, or is wrong.
-        NotFound: it asks for an adapter that is not there.
+        NotFound: it names a model or an adapter that does not exist.
     """
     refuse({field.name for field, _ in message.ListFields()}, ("media",), "models served here read text alone")
     kv_fields = {field.name for field, _ in message.kv.ListFields()}
     refuse(kv_fields, ("kv_transfer_params", "ec_transfer_params"), "there are no connectors")
-    lora = adapters.get(message.lora_name) if message.lora_name else None
-    if message.lora_name and lora is None:
-        raise NotFound(f"The adapter `{message.lora_name}` does not exist.", field="lora_name")
+    lora = _adapter_of(message, names)
     if message.sampling.num_sequences > 1 and not is_stream:
         text = f"num_sequences must be 1 but on a stream, got {message.sampling.num_sequences}: the answer holds one output."
         raise InvalidRequest(text, field="num_sequences")
@@ -59,6 +58,20 @@ def request_of(
         "lora_request": lora,
     }
     return GatewayRequest(message.request_id, _prompt_of(message), params, options)
+
+
+def _adapter_of(message: inference_pb2.GenerateRequest, names: ModelNames) -> LoRARequest | None:
+    """Return the adapter that `model` or `lora_name` names; None: the base model."""
+    named = names.lora_of(names.resolve(message.model))
+    if not message.lora_name:
+        return named
+    found = names.adapters.get(message.lora_name)
+    if found is None:
+        raise NotFound(f"The adapter `{message.lora_name}` does not exist.", field="lora_name")
+    if named not in (None, found):
+        text = f"`model` names the adapter `{message.model}`, and lora_name `{message.lora_name}`: give one of them."
+        raise InvalidRequest(text, field="lora_name")
+    return found
 
 
 def _prompt_of(message: inference_pb2.GenerateRequest) -> PromptType:

@@ -47,8 +47,6 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     ) -> tuple[AsyncLLM, GatewayRequest, InferenceAnswers]:
         self._calls.admit(context)
         llm = self._models.find(request.model)
-        llm.model_names.resolve(request.model)
         metadata = dict(context.invocation_metadata() or ())
-        defaults, adapters = llm.default_sampling_fields(), llm.model_names.adapters
-        wanted = request_of(request, metadata, defaults, adapters, is_stream=is_stream)
+        wanted = request_of(request, metadata, llm.default_sampling_fields(), llm.model_names, is_stream=is_stream)
         return llm, wanted, InferenceAnswers(request.response, llm.tokenizer_info.eos_token_ids)

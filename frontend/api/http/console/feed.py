@@ -80,13 +80,14 @@ class Feed:
             return self._latest
 
     async def _snapshot(self) -> dict[str, Any]:
-        loads = await asyncio.gather(*(llm.engine_admin.loads_known() for llm in self._models))
+        asked = tuple(self._models)
+        loads = dict(zip(asked, await asyncio.gather(*(llm.engine_admin.loads_known() for llm in asked)), strict=True))
         return {
             "time": time.time(),
             "model": ", ".join(llm.model_names.names[0] for llm in self._models if llm.started),
             "traces_url": self._traces_url,
             "topology": topology_of(self._models, loads, self._started),
-            "load": load_of(self._models.metrics, self._prefix, [engine for known in loads for engine in known]),
+            "load": load_of(self._models.metrics, self._prefix, [engine for known in loads.values() for engine in known]),
         }
 
     def _refusal(self, keys: Sequence[str], origin: str | None) -> str:

@@ -4,12 +4,13 @@ Plain dicts for JSON. Without addresses: every caller that may send requests may
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from tetrad.frontend.engine.client import DRAINING, SLEEPING, WORKER_LOST, EngineClient
 from tetrad.frontend.engine.facts import EngineLoad, KvCacheFacts, WorkerStatus
+from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.frontend.llm.readiness import Dependency, Report
 from tetrad.frontend.tokenizer.replicas import Replica
@@ -22,19 +23,20 @@ Node = dict[str, Any]
 _STATES = {DRAINING: "draining", SLEEPING: "asleep"}
 
 
-def topology_of(models: ModelDirectory, loads: Sequence[list[EngineLoad | None]], started: float) -> dict[str, Any]:
+def topology_of(models: ModelDirectory, loads: Mapping[AsyncLLM, list[EngineLoad | None]], started: float) -> dict[str, Any]:
     """Return the state of every service.
 
     Args:
         models: of this frontend.
-        loads: of each model's engine cores, in their order; of another length where it is not known whose is whose.
+        loads: of each model's engine cores, in their order; of another length where it is not known whose is whose. Models
+            that were loaded meanwhile have none.
         started: wall clock at which this frontend was.
     """
     report = models.readiness.report()
     told = iter(report.dependencies)
     tokenizer_nodes, engine_nodes = [], []
-    for llm, known in zip(models, loads, strict=True):
-        engines = llm.backends.engines.engines
+    for llm in models:
+        engines, known = llm.backends.engines.engines, loads.get(llm, [])
         in_order = known if len(known) == len(engines) else [None] * len(engines)
         tokenizer_nodes += [_tokenizer(replica, next(told)) for replica in llm.backends.tokenizers]
         engine_nodes += [_engine(engine, next(told), load) for engine, load in zip(engines, in_order, strict=True)]

@@ -1,4 +1,4 @@
-"""Example requests: a body for each endpoint, which the page /docs sends when a reader tries it. They name no model."""
+"""Example requests: a body for each endpoint, which the page /docs sends when a reader tries it. None names a served model."""
 
 from typing import Any
 
@@ -37,5 +37,12 @@ REQUESTS: dict[str, Any] = {
     "CohereEmbedRequest": {"texts": _TEXTS, "input_type": "search_document", "embedding_types": ["float"]},
     "EmbedRequest": {"input": _TEXTS},
     "EmbeddingsRequest": {"prompt": _TEXTS[0]},
+    "FurtherModel": {
+        "served_model_names": ["reader"],
+        "tokenizer_targets": ["dns:///tokenizer-reader:50051"],
+        "engine_targets": ["dns:///engine-core-reader:50052"],
+        "engine_admin_targets": ["dns:///engine-core-reader:50054"],
+    },
+    "UnloadModelRequest": {"model": "reader"},
 }
 """Name of a body's schema -> its example."""

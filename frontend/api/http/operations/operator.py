@@ -199,7 +199,7 @@ def _chosen(request: Request, model: str) -> list[AsyncLLM]:
 async def _states(request: Request, model: str) -> list[tuple[str, AdminState]]:
     """Return the state of each model that is meant, with what stands before the numbers of its engine cores."""
     chosen = _chosen(request, model)
-    prefixes = [f"{llm.settings.names[0]}: " for llm in chosen] if len(chosen) > 1 else [""]
+    prefixes = [f"{llm.served_names[0]}: " for llm in chosen] if len(chosen) > 1 else [""]
     return [(prefix, await llm.engine_admin.state()) for prefix, llm in zip(prefixes, chosen, strict=True)]
 
 

@@ -96,6 +96,7 @@ class Generation:
     async def updates(self) -> AsyncGenerator[list[Event], None]:
         """Yield the events of each step, the last behind saving; raises what fails. Closing it aborts the request."""
         assert self._turn is not None, "not started"
+        self._llm.callers.note()  # in the background this is another task than the one that found the model
         begun = False
         try:
             async for update in self._turn:

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from smg_grpc_proto.generated import common_pb2
 
-from tetrad.frontend.api.gateways.vllm_engine.kv_events import KvEventBatches, merged
+from tetrad.frontend.api.gateways.common.kv_streams import merged
+from tetrad.frontend.api.gateways.vllm_engine.kv_events import KvEventBatches
 from tetrad.services.errors import Unavailable
 from tetrad.services.rpc.columns import pack_u32
 from tetrad.v1 import engine_core_pb2 as pb

@@ -137,7 +137,7 @@ GARBAGE = st.lists(st.sampled_from(MARKS) | st.text(max_size=5), max_size=12).ma
 
 @pytest.mark.parametrize("name", [each.name for each in REASONING_FORMATS])
 @given(prompt=GARBAGE, output=GARBAGE, cuts=st.lists(st.integers(0, 60), max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_garbage_in_any_chunking_is_read_alike(name, prompt, output, cuts):
     places = sorted(min(cut, len(output)) for cut in cuts)
 

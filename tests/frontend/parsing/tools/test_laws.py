@@ -82,7 +82,7 @@ def test_output_cut_anywhere_means_the_same_in_every_chunking(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(garbage=TEXTS, position=st.integers(0, 400))
 def test_garbage_is_read_without_loss_and_the_same_in_every_chunking(name, garbage, position):
     chunks = [OUTPUTS[name][:position], *garbage, OUTPUTS[name][position:]]
@@ -100,7 +100,7 @@ def test_garbage_is_read_without_loss_and_the_same_in_every_chunking(name, garba
 
 
 @pytest.mark.parametrize("name", HELD)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(garbage=TEXTS, position=st.integers(0, 400))
 def test_output_without_a_trigger_has_no_strict_calls(name, garbage, position):
     """What never triggered the tag was not held to the schemas, so it must not count."""

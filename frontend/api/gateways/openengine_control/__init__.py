@@ -1,0 +1,1 @@
+"""openengine.v1.Control: OpenEngine's gRPC API for discovery and operators."""

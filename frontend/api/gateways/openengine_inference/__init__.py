@@ -1,0 +1,1 @@
+"""openengine.v1.Inference: OpenEngine's gRPC API for requests."""

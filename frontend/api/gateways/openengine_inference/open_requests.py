@@ -1,0 +1,88 @@
+"""Open requests: the requests of OpenEngine's API by their ids, which Inference runs and Control ends. Knows no messages.
+
+An id stands for one open request. The ids of the last requests that ended are kept: an Abort of one of them succeeds, and an
+Abort of an unknown request does not.
+"""
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
+from typing import TypeVar
+
+import grpc
+
+from tetrad.frontend.api.gateways.common.calls import GatewayCalls, GatewayRequest
+from tetrad.frontend.api.grpc.call_limits import CallLimits
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.request.outputs import RequestOutput
+from tetrad.services.errors import AlreadyExists, NotFound, TetradError
+
+_NUM_ENDED = 4096
+
+Message = TypeVar("Message")
+
+
+class OpenRequests:
+    """The requests of one frontend.
+
+    Args:
+        llm: the first model.
+        limits: of time, for clients.
+        num_ended: ids of ended requests that are kept.
+    """
+
+    def __init__(self, llm: AsyncLLM, limits: CallLimits, num_ended: int = _NUM_ENDED) -> None:
+        self._calls = GatewayCalls(llm, limits)
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._num_ended = num_ended
+
+    def admit(self, context: grpc.aio.ServicerContext) -> None:
+        """Refuse a call if none can be taken now."""
+        self._calls.admit(context)
+
+    async def run(
+        self,
+        request: GatewayRequest,
+        messages_of: Callable[[RequestOutput], Iterable[Message]],
+        llm: AsyncLLM,
+        failure_of: Callable[[TetradError], Message],
+    ) -> AsyncGenerator[Message, None]:
+        """Yield the messages of a request's outputs; see GatewayCalls.run.
+
+        Raises:
+            AlreadyExists: an open request has the same id.
+            TetradError: the request is wrong, or cannot be taken.
+        """
+        if request.request_id in self._calls.open_ids():
+            raise AlreadyExists(f"An open request has the id {request.request_id!r}.", field="request_id")
+        try:
+            async with aclosing(self._calls.run(request, messages_of, llm, failure_of=failure_of)) as messages:
+                async for message in messages:
+                    yield message
+        finally:
+            self._note_ended(request.request_id)
+
+    def abort(self, request_id: str) -> bool:
+        """End a request; return whether it was still open.
+
+        Raises:
+            NotFound: no request had this id lately.
+        """
+        if request_id in self._calls.open_ids():
+            self._calls.abort([request_id])
+            return True
+        if request_id not in self._ended:
+            raise NotFound(f"The request {request_id[:64]!r} does not exist.", field="request_id", reason="REQUEST_NOT_FOUND")
+        return False
+
+    def abort_all(self) -> bool:
+        """End all requests; return whether there was one."""
+        ids = self._calls.open_ids()
+        self._calls.abort(ids)
+        return bool(ids)
+
+    def _note_ended(self, request_id: str) -> None:
+        self._ended[request_id] = None
+        self._ended.move_to_end(request_id)
+        if len(self._ended) > self._num_ended:
+            self._ended.popitem(last=False)

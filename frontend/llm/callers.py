@@ -1,0 +1,26 @@
+"""Callers: the tasks of the calls that use a model, so that a model which is unloaded can wait for them.
+
+A call uses its model before, between and after its requests: to render a chat, to count tokens. The directory notes each call
+that finds the model; over HTTP and gRPC each call is a task. One event loop.
+"""
+
+import asyncio
+from typing import Any
+from weakref import WeakSet
+
+
+class Callers:
+    """The calls of one model."""
+
+    def __init__(self) -> None:
+        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+
+    def note(self) -> None:
+        """Note the task that runs now."""
+        if (task := asyncio.current_task()) is not None:
+            self._tasks.add(task)
+
+    async def wait_done(self) -> None:
+        """Wait until every noted task has ended."""
+        while tasks := [task for task in self._tasks if not task.done()]:
+            await asyncio.wait(tasks)
