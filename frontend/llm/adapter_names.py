@@ -16,11 +16,11 @@ _CONFIG = "adapter_config.json"
 
 
 class AdapterNames:
-    """Names and what they stand for.
+    """The names of LoRA adapters, and the adapter of each.
 
     Args:
-        modules: "NAME=PATH" of the settings; InvalidRequest for another form.
-        resolver_dir: each directory in it with an adapter may be named; empty: none.
+        modules: the setting `lora_modules`: entries "NAME=PATH"; InvalidRequest for another form.
+        resolver_dir: a directory whose subdirectories with an adapter may be named; empty: there is none.
     """
 
     def __init__(self, modules: Sequence[str] = (), resolver_dir: str = "") -> None:
@@ -33,11 +33,11 @@ class AdapterNames:
             self.add(adapter_of(name, path))
 
     def __iter__(self) -> Iterator[LoRARequest]:
-        """Iterate over the adapters that are known."""
+        """Iterate over the adapters that have been added."""
         return iter(self._known.values())
 
     def get(self, name: str) -> LoRARequest | None:
-        """Return the adapter of this name, None if there is none; looks into the resolver directory."""
+        """Return the adapter with this name, also from the resolver directory; None if there is none."""
         found = self._known.get(name)
         if found is None and self._is_in_directory(name):
             assert self._resolver_dir is not None
@@ -46,20 +46,20 @@ class AdapterNames:
         return found
 
     def add(self, lora: LoRARequest) -> None:
-        """Let clients name an adapter."""
+        """Add an adapter, so that clients may name it."""
         self._known[lora.lora_name] = lora
 
     def remove(self, name: str) -> None:
-        """Forget a name."""
+        """Remove a name; no-op if it is unknown."""
         self._known.pop(name, None)
 
     def _is_in_directory(self, name: str) -> bool:
-        # A name is one part of a path: it never leads out of the directory.
+        # A name is one component of a path: it cannot name a place outside of the directory.
         if self._resolver_dir is None or not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
             return False
         return (self._resolver_dir / name / _CONFIG).is_file()
 
 
 def adapter_of(name: str, path: str) -> LoRARequest:
-    """Return an adapter with the number that follows from its name and path."""
+    """Return an adapter whose number is computed from its name and path."""
     return LoRARequest(name, 1 + zlib.crc32(f"{name}\0{path}".encode()) % _MAX_ID, path)

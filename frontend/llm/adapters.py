@@ -1,6 +1,6 @@
-"""Adapters: loads, unloads, lists and pins the adapters that requests may name, wherever they live.
+"""Adapters: loads, unloads, lists and pins the adapters that requests may name.
 
-A LoRA adapter lives in the engine cores, a prompt adapter in this frontend. Called by operators' endpoints and the library.
+LoRA adapters are loaded in the engine cores, prompt adapters in this frontend. Called by operators' endpoints and the library.
 """
 
 from tetrad.frontend.engine.admin_client import EngineAdminClient
@@ -12,7 +12,7 @@ class Adapters:
     """The adapters of a frontend and its engine cores.
 
     Args:
-        engine_admin: of the engine cores.
+        engine_admin: client of the engine cores' administration.
         prompts: the prompt adapters.
     """
 
@@ -20,19 +20,19 @@ class Adapters:
         self._engine_admin, self._prompts = engine_admin, prompts
 
     async def load(self, lora: LoRARequest) -> None:
-        """Load an adapter, or raise why it cannot be used; see PromptAdapters.load and EngineAdminClient.load_lora."""
+        """Load an adapter; raise the reason if it cannot be used. See PromptAdapters.load and EngineAdminClient.load_lora."""
         if not await self._prompts.load(lora):
             await self._engine_admin.load_lora(lora)
 
     async def unload(self, lora_id: int) -> bool:
-        """Forget an adapter; return whether there was one. FailedPrecondition while unfinished requests have a LoRA adapter."""
+        """Unload an adapter; return whether it was loaded. FailedPrecondition while unfinished requests use a LoRA adapter."""
         return self._prompts.remove(lora_id) or await self._engine_admin.unload_lora(lora_id)
 
     async def list(self) -> list[LoRARequest]:
-        """Return the adapters that are known, each once."""
+        """Return all loaded adapters, each once."""
         return [*self._prompts, *await self._engine_admin.list_loras()]
 
     async def pin(self, lora_id: int) -> None:
-        """Keep an adapter in memory; NotFound if there is none."""
+        """Keep an adapter in memory; NotFound if it is not loaded."""
         if not self._prompts.pin(lora_id):
             await self._engine_admin.pin_lora(lora_id)

@@ -1,4 +1,4 @@
-"""Backends: the services behind one frontend, connected, watched and closed together.
+"""Backends: connects, watches and closes the services that one frontend uses.
 
 Built and owned by AsyncLLM. Constructs the clients and connects them with each other; knows no requests.
 """
@@ -37,10 +37,10 @@ class Backends:
     """Clients of the tokenizers and the engine cores, with the unfinished requests and the output processor between them.
 
     Args:
-        settings: where they are, and how long they may be away.
-        metrics: for the processor, and for how many are there.
-        recent: takes the requests that end.
-        carrier: to them.
+        settings: addresses of the services, and how long they may be unreachable.
+        metrics: take the processor's counts and the number of connected services.
+        recent: records the requests that end.
+        carrier: transport of the connections to the services.
     """
 
     def __init__(self, settings: FrontendSettings, metrics: FrontendMetrics, recent: RecentRequests, carrier: Carrier) -> None:
@@ -82,11 +82,11 @@ class Backends:
         return self._replicas.replicas
 
     async def start(self, timeout_s: float | None) -> TokenizerInfo:
-        """Connect, and return what the tokenizer says of itself when all is there that requests need.
+        """Connect to all services that requests need, and return the tokenizer's facts.
 
         Raises:
-            Unavailable: it is not after `timeout_s`; None: any time.
-            FailedPrecondition: an engine speaks another revision of the contract.
+            Unavailable: a service is not connected after `timeout_s`; None: no time limit.
+            FailedPrecondition: an engine has another revision of the contract.
         """
         self._replicas.start()
         self.detokenizer.start()
@@ -97,7 +97,7 @@ class Backends:
         except TimeoutError:
             raise self.not_ready(timeout_s or 0.0) from None
         except ExceptionGroup as errors:
-            # The first failure has cancelled the others, and is the whole story.
+            # The first failure has cancelled the other tasks: it alone is the cause.
             raise errors.exceptions[0] from None
         assert self._replicas.info is not None
         return self._replicas.info
@@ -107,7 +107,7 @@ class Backends:
         return bundle_chunks(self._replicas, self._settings.recovery_timeout_s)
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         await self.engines.close()
         await self.detokenizer.close()
         await self._replicas.close()
@@ -117,7 +117,7 @@ class Backends:
         return self._carrier.connect(endpoint.target, server_name=endpoint.server_name, max_message_bytes=limit, tls=tls)
 
     def _join(self, endpoint: Endpoint) -> Member:
-        """Return a member for an engine core, which listens to its KV events if these are of use and can be had."""
+        """Return a member for an engine core, subscribed to its KV events if routing uses them and its admin port is known."""
         number, timeout_s = next(self._engine_numbers), self._settings.recovery_timeout_s
         engine = EngineClient(
             endpoint.target,
@@ -134,7 +134,7 @@ class Backends:
         return Member(endpoint, engine, prefixes, events)
 
     def not_ready(self, timeout_s: float) -> Unavailable:
-        """Return the error of services that were not there within `timeout_s`: which one, and why."""
+        """Return the error for services that were not connected within `timeout_s`: it names the service and the cause."""
         if not self.engines.engines:
             text = f"No engine core was found within {timeout_s:g} s: {self.engines.discovery.problem}."
             return Unavailable(text)

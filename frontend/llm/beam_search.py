@@ -19,7 +19,7 @@ from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingP
 from tetrad.services.errors import InvalidRequest
 
 _MAX_BEAM_WIDTH = 1024
-# Longer contexts than any to this power still fit a float.
+# Any possible context length to this power still fits a float.
 _MAX_LENGTH_PENALTY = 50.0
 
 
@@ -33,9 +33,9 @@ class BeamSearchParams:
     Args:
         beam_width: beams to keep, and sequences to return.
         max_tokens: maximum number of tokens to generate.
-        ignore_eos: go on behind EOS.
-        temperature: taken for vLLM's sake. Scores are log-probabilities before temperature, so it changes nothing.
-        length_penalty: more than 0 favours long sequences, less than 0 short ones.
+        ignore_eos: continue after EOS.
+        temperature: accepted for compatibility with vLLM. Scores are log-probabilities before temperature, so it has no effect.
+        length_penalty: a value above 0 favours long sequences, below 0 short ones.
         include_stop_str_in_output: keep the EOS that ended a sequence in its text. Its tokens have it in any case.
         early_stopping: when to stop once `beam_width` sequences have ended. True: at once; False: when no running beam scores
             better at its present length; "never": when none can score better at any length.
@@ -74,17 +74,17 @@ class BeamSearchParams:
 
 @dataclass
 class BeamSearchSequence:
-    """One sequence that was found.
+    """One sequence that the search found.
 
     Attributes:
         orig_prompt: the prompt, as ids.
         tokens: the prompt's ids and the generated ones.
-        logprobs: per generated token, the candidates there, the most likely first.
-        cum_logprob: sum over the generated tokens.
-        text: of prompt and generated tokens.
+        logprobs: for each generated token the candidates at its position, the most likely first.
+        cum_logprob: sum of the generated tokens' log-probabilities.
+        text: text of the prompt and the generated tokens.
         finish_reason: "stop" for EOS, "length", or "abort".
         stop_reason: the id of the EOS; None otherwise.
-        score: what ranks the sequences; see BeamSearchParams.
+        score: the value that sequences are ranked by; see BeamSearchParams.
     """
 
     orig_prompt: TokensPrompt
@@ -117,16 +117,16 @@ async def beam_search(
     """Return the best continuations of a prompt. Cancel the call to end it early.
 
     Args:
-        llm: what computes the steps.
-        request_id: the caller's name for the search: that of the requests that it makes, in logs.
+        llm: computes the steps.
+        request_id: the caller's id of the search; all requests of the search have it, also in logs.
         prompt: text, ids, TextPrompt or TokensPrompt.
-        params: how to search.
-        lora_request: adapter to run with.
+        params: the parameters of the search.
+        lora_request: adapter of the requests.
         priority: larger is more urgent.
 
     Raises:
         InvalidRequest: the prompt is wrong or too long, or the vocabulary too small for so many beams.
-        Overloaded, Unavailable: it cannot be run now.
+        Overloaded, Unavailable: the server cannot run the search now.
     """
     if normalize_prompt(prompt).embeds is not None:
         raise InvalidRequest("Beam search does not take prompt_embeds: it continues a prompt of ids.", field="prompt_embeds")
@@ -135,7 +135,7 @@ async def beam_search(
 
 
 class _Search:
-    """One search: asks for the steps, and makes the output."""
+    """One search: sends the requests of each step and makes the output."""
 
     def __init__(
         self,
@@ -183,16 +183,16 @@ class _Search:
         return BeamSearchOutput(await self._sequences(ids, beams.finished))
 
     async def _first_step(self) -> tuple[list[int], list[PositionLogprobs]]:
-        """Return the prompt's ids and the candidates behind it; here everything wrong with the prompt is found."""
+        """Return the prompt's ids and the candidates that follow it; raises all errors of the prompt."""
         stream = await self._ask(self._prompt)
         return stream.prompt_token_ids, await _collect([stream])
 
     async def _step(self, prompts: Iterable[PromptType]) -> list[PositionLogprobs]:
-        """Return the candidates behind each prompt; see _collect."""
+        """Return the candidates that follow each prompt; see _collect."""
         streams: list[OutputStream] = []
         try:
             for prompt in prompts:
-                streams.append(await self._ask(prompt))  # noqa: PERF401 - those before one that fails must be closed
+                streams.append(await self._ask(prompt))  # noqa: PERF401 - the streams before a failing one must be closed
         except BaseException:
             for stream in streams:
                 stream.close()
@@ -200,7 +200,7 @@ class _Search:
         return await _collect(streams)
 
     async def _ask(self, prompt: PromptType) -> OutputStream:
-        # EOS has no meaning here: what ends a beam is decided from the candidates.
+        # EOS must not end the request: the candidates decide whether a beam ends.
         params = SamplingParams(
             temperature=0.0,
             max_tokens=1,
@@ -240,7 +240,7 @@ class _Search:
 
 
 async def _collect(streams: list[OutputStream]) -> list[PositionLogprobs]:
-    """Return the candidates that each stream brings; an empty one if it was aborted, as an operator may order."""
+    """Return the candidates of each stream; no candidates for a stream that was aborted, for example by an operator."""
     try:
         outputs = [await stream.get() for stream in streams]
     finally:

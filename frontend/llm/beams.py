@@ -13,7 +13,7 @@ from typing import Literal
 from tetrad.frontend.request.outputs import PositionLogprobs
 
 EarlyStopping = bool | Literal["never"]
-"""When enough beams have finished: see BeamSearchParams."""
+"""When to stop after enough beams have finished: see BeamSearchParams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Beam:
 
 @dataclass(frozen=True, slots=True)
 class FinishedBeam:
-    """A beam that ended, and the score that ranks it."""
+    """A beam that has ended, and the score that ranks it."""
 
     beam: Beam
     score: float
@@ -36,7 +36,7 @@ class FinishedBeam:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A running beam with one more token, not made yet."""
+    """A possible extension of a running beam by one token."""
 
     parent: int
     token_id: int
@@ -50,7 +50,7 @@ class Beams:
         width: beams to keep.
         max_tokens: maximum number of tokens of a beam.
         eos_token_ids: tokens that end a beam.
-        length_penalty: exponent of the length by which the sum is divided; more than 0 favours long beams.
+        length_penalty: exponent of the length that divides the sum; a value above 0 favours long beams.
         early_stopping: see BeamSearchParams.
     """
 
@@ -74,20 +74,20 @@ class Beams:
 
     @property
     def num_candidates(self) -> int:
-        """Top tokens that a step needs of each beam: however many of them end it, `width` go on."""
+        """The number of top tokens that a step needs of each beam: enough for `width` beams to continue if others end."""
         return num_candidates(self._width, len(self._eos_token_ids))
 
     @property
     def done(self) -> bool:
-        """Whether no further step can be made or is worth it."""
+        """Whether no further step is possible, or none can improve the result."""
         if self._length == self._max_tokens or not self.running:
             return True
         if len(self.finished) < self._width:
             return False
         if self._early_stopping is True:
             return True
-        # Sums only fall, so a beam's score is bounded by its sum now over the length it may reach; without "never" that length
-        # is the present one, a heuristic of transformers'.
+        # Sums only decrease. So the upper bound of a beam's score is its present sum, divided by the length penalty of the
+        # greatest length that it can reach. Without "never" this length is the present one, as transformers' heuristic does.
         reachable = self._max_tokens if self._early_stopping == "never" and self._length_penalty > 0 else self._length
         return self._score(self.running[0].cum_logprob, reachable) <= self.finished[-1].score
 
@@ -95,14 +95,14 @@ class Beams:
         """Extend every running beam by one token.
 
         Args:
-            tops: for each running beam, in order, its `num_candidates` most likely next tokens.
+            tops: the `num_candidates` most likely next tokens of each running beam, in the order of `running`.
         """
         parents, self.running = self.running, []
         self._length += 1
         is_last = self._length == self._max_tokens
         for place, candidate in enumerate(self._best_candidates(parents, tops)):
             if candidate.token_id in self._eos_token_ids or is_last:
-                # Those behind the first `width` are there only so that enough beams go on.
+                # Candidates after the first `width` serve only to keep enough beams running.
                 if place < self._width:
                     reason: Literal["stop", "length"] = "stop" if candidate.token_id in self._eos_token_ids else "length"
                     self._finish(_extend(parents, tops, candidate), reason)
@@ -110,7 +110,7 @@ class Beams:
                 self.running.append(_extend(parents, tops, candidate))
 
     def abort(self) -> None:
-        """End all running beams where they are."""
+        """End all running beams at their present length."""
         for beam in self.running:
             self._finish(beam, "abort")
         self.running = []
@@ -134,7 +134,7 @@ class Beams:
 
 
 def num_candidates(width: int, num_eos_token_ids: int) -> int:
-    """Return the top tokens that a step needs of each of `width` beams."""
+    """Return the number of top tokens that a step needs of each of `width` beams."""
     return max(2, 1 + num_eos_token_ids) * width
 
 

@@ -9,18 +9,18 @@ from typing import Any
 from tetrad.services.errors import InvalidRequest
 
 _FIELD = "messages"
-# `function` is what OpenAI's API once called `tool`.
+# `function` is the older name of `tool` in OpenAI's API.
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 def plain_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages with their text parts joined, fields that are null left out, and reasoning as templates read it.
+    """Return the messages with joined text parts, without null fields, and with reasoning in the field that templates read.
 
     Args:
         messages: {"role", "content", ...}; content is a string, a list of parts, or None.
 
     Raises:
-        InvalidRequest: an unknown role, parts that are not text, or tool calls and results without what they need.
+        InvalidRequest: an unknown role, parts that are not text, or tool calls with missing or malformed fields.
     """
     if not messages:
         raise InvalidRequest("messages cannot be empty", field=_FIELD)
@@ -28,11 +28,11 @@ def plain_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def in_parts(messages: Sequence[dict[str, Any]], plain: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return plain messages with their contents as lists of text parts, for templates that are to read those.
+    """Return plain messages with their contents as lists of text parts, for templates that read lists of parts.
 
     Args:
-        messages: as the client wrote them.
-        plain: what `plain_messages` made of them.
+        messages: the messages as the client sent them.
+        plain: the result of `plain_messages` for them.
     """
     return [
         {**made, "content": _parts(given.get("content"), made["content"])} for given, made in zip(messages, plain, strict=True)
@@ -40,7 +40,7 @@ def in_parts(messages: Sequence[dict[str, Any]], plain: Sequence[dict[str, Any]]
 
 
 def num_chars(value: object) -> int:
-    """Return the characters of all texts in messages, tools and the like, names of fields left out."""
+    """Return the number of characters of all strings in a JSON value (messages, tools), without the names of fields."""
     number, left = 0, [value]
     while left:
         each = left.pop()
@@ -54,7 +54,7 @@ def num_chars(value: object) -> int:
 
 
 def _plain(where: str, message: dict[str, Any]) -> dict[str, Any]:
-    # Absent fields stay absent: templates ask whether they are defined.
+    # Absent fields stay absent: templates test whether a field is defined.
     plain = {name: value for name, value in message.items() if value is not None}
     plain["role"] = _role(where, message.get("role"))
     plain["content"] = _content(where, message)
@@ -64,7 +64,7 @@ def _plain(where: str, message: dict[str, Any]) -> dict[str, Any]:
     if plain["role"] == "assistant":
         _check_calls(where, plain)
     elif plain["role"] == "tool":
-        # Templates that need no id of it do not care what it is.
+        # Most templates do not read the id: any value serves.
         plain.setdefault("tool_call_id", plain.get("name", ""))
     _check_text(where, plain)
     return plain
@@ -82,7 +82,7 @@ def _role(where: str, role: object) -> str:
 def _content(where: str, message: dict[str, Any]) -> str:
     content = message.get("content")
     if content is None:
-        # A refusal is the assistant's answer.
+        # A refusal takes the place of the assistant's content.
         return message["refusal"] if isinstance(message.get("refusal"), str) else ""
     if isinstance(content, list):
         return "\n".join(_text(f"{where}.content", part) for part in content)
@@ -142,7 +142,7 @@ def _check_call(where: str, call: object) -> None:
 
 
 def _check_text(where: str, message: dict[str, Any]) -> None:
-    """Refuse lone surrogates, wherever they are."""
+    """Refuse lone surrogates in any field of the message."""
     for name, value in message.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
         try:

@@ -1,4 +1,4 @@
-"""GivenOutputs: outputs that exist already, as a stream of one final output, for code that reads the outputs of requests."""
+"""GivenOutputs: presents an existing final output as a stream, for code that reads the outputs of requests."""
 
 from collections.abc import AsyncIterator
 
@@ -6,10 +6,10 @@ from tetrad.frontend.request.outputs import RequestOutput
 
 
 class GivenOutputs:
-    """A finished request.
+    """The output stream of a finished request.
 
     Args:
-        output: all of it.
+        output: the complete output.
     """
 
     def __init__(self, output: RequestOutput) -> None:
@@ -18,7 +18,7 @@ class GivenOutputs:
 
     @property
     def prompt_token_ids(self) -> list[int]:
-        """The prompt's ids, as far as they are known."""
+        """The prompt's ids; empty if unknown."""
         return self._output.prompt_token_ids
 
     @property
@@ -30,4 +30,4 @@ class GivenOutputs:
         yield self._output
 
     def close(self) -> None:
-        """Do nothing: nothing runs."""
+        """Do nothing: no request is running."""

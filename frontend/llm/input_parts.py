@@ -1,7 +1,7 @@
-"""InputParts: the inputs of a pooling request in parts that the model computes, and one answer of those of an input's parts.
+"""InputParts: splits the inputs of a pooling request into parts that fit the model, and joins the answers of an input's parts.
 
-Made by the pooling intake. An input that is not longer than the model is one part. The others are embedded: their answer is the
-mean of the embeddings of their parts, weighted by tokens, as in vLLM's chunked processing.
+Made by the pooling intake. An input that fits the model's context is one part. Longer inputs are embedded only: their answer is
+the mean of the embeddings of their parts, weighted by tokens, as in vLLM's chunked processing.
 """
 
 from array import array
@@ -13,21 +13,21 @@ import numpy as np
 from tetrad.frontend.request.pooling import PooledTensor, PoolingParams, PoolingRequestOutput
 
 _UNIT_TOLERANCE = 1e-2
-"""Of the length of embeddings that count as normalised: it allows for rounding to bfloat16."""
+"""Largest difference from 1 of the length of an embedding that counts as normalised: allows for rounding to bfloat16."""
 
 
 class InputParts:
     """The parts of one request.
 
     Args:
-        inputs: token ids of each.
-        params: of each.
-        size: most tokens of a part.
+        inputs: the token ids of each input.
+        params: the parameters of each input.
+        size: maximum number of tokens of a part.
 
     Attributes:
-        prompts: token ids of all parts, in order.
-        params: of all parts.
-        owners: the place of the input that each part is of.
+        prompts: the token ids of all parts, in order.
+        params: the parameters of all parts.
+        owners: for each part the index of its input.
     """
 
     def __init__(self, inputs: Sequence[list[int]], params: Sequence[PoolingParams], size: int) -> None:
@@ -38,13 +38,13 @@ class InputParts:
         self._unanswered = Counter(self.owners)
 
     def note_answer(self, part: int) -> bool:
-        """Note the answer of a part; return whether it was the last one of its input."""
+        """Count the answer of a part; return whether its input has all answers now."""
         owner = self.owners[part]
         self._unanswered[owner] -= 1
         return not self._unanswered[owner]
 
     def joined(self, answers: Sequence[PoolingRequestOutput]) -> list[PoolingRequestOutput]:
-        """Return the answer of each input; `answers` are those of all parts, in order."""
+        """Return the answer of each input; `answers` are the answers of all parts, in order."""
         if len(answers) == len(self._inputs):
             return list(answers)
         found: list[list[PoolingRequestOutput]] = [[] for _ in self._inputs]

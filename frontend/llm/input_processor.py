@@ -1,4 +1,4 @@
-"""InputProcessor: converts a caller's prompt and parameters to a request for the engine core, or raises the reason against it.
+"""InputProcessor: converts a caller's prompt and parameters to a request for the engine core, or raises why they are invalid.
 
 Called by the intake. Calls the tokenizer; knows limits and the model's facts; knows no engines and no outputs.
 """
@@ -26,11 +26,11 @@ from tetrad.services.timers.time_slice import TimeSlice
 
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:
-    """A request that can be sent as token ids.
+    """The prompt and parameters of a request, ready to be sent as token ids.
 
     Attributes:
-        token_ids: the prompt, truncated.
-        params: with max_tokens within the context.
+        token_ids: the ids of the prompt, after truncation.
+        params: the parameters, with max_tokens limited to the context.
     """
 
     token_ids: list[int]
@@ -42,8 +42,8 @@ class InputProcessor:
 
     Args:
         tokenizer: encodes texts.
-        model: its special ids, its limits, and how it marks its reasoning.
-        prompt_adapters: whose virtual tokens stand before prompts.
+        model: gives special ids, limits and the marks of reasoning.
+        prompt_adapters: the adapters whose virtual tokens precede prompts.
     """
 
     def __init__(self, tokenizer: TokenizerClient, model: ServedModel, prompt_adapters: PromptAdapters) -> None:
@@ -58,9 +58,9 @@ class InputProcessor:
         """Return the prepared request; InvalidRequest if the request is invalid.
 
         Args:
-            request: as its caller made it.
-            deadline: for the engine.
-            new_handle: gives each sequence its handle.
+            request: the caller's request.
+            deadline: the deadline that the engine keeps.
+            new_handle: returns the handle of each sequence.
         """
         params, prompt, ids = await self._read(request)
         params.stream_interval = params.stream_interval or self._stream_interval
@@ -83,7 +83,7 @@ class InputProcessor:
             predicted_ids=predicted_ids,
         )
         state.num_virtual_tokens = len(all_ids) - len(ids)
-        lora = request.lora_request if virtual is None else None  # of the engine cores
+        lora = request.lora_request if virtual is None else None  # only adapters that the engine cores apply
         await self._add_sequences(state, all_ids, lora, deadline, new_handle)
         return PreparedRequest(
             state=state,
@@ -99,7 +99,7 @@ class InputProcessor:
         )
 
     async def render(self, request: NewRequest) -> RenderedPrompt:
-        """Return a request's prompt as ids, with the parameters that are left to send; InvalidRequest if it is wrong."""
+        """Return a request's prompt as ids, with the parameters to send; InvalidRequest if the request is invalid."""
         params, _, ids = await self._read(request)
         virtual = await self._prompt_adapters.rows_of(request.lora_request)
         num_virtual = 0 if virtual is None else virtual.num_rows
@@ -108,7 +108,7 @@ class InputProcessor:
         return RenderedPrompt(ids, params)
 
     async def _read(self, request: NewRequest) -> tuple[SamplingParams, Prompt, list[int]]:
-        """Return a request's own parameters, its prompt in one form, and the prompt's ids."""
+        """Return a copy of a request's parameters, its prompt in normal form, and the prompt's ids."""
         params = request.params.clone()
         self.limits.check_params(params, max_logprobs=request.max_logprobs)
         check_budget(params, self._formats)
@@ -143,7 +143,7 @@ class InputProcessor:
         return ids
 
     async def _encode_prediction(self, text: str) -> list[int]:
-        """Return the ids of the expected output, as far as an output may go."""
+        """Return the ids of the expected output, at most max_model_len of them."""
         if not text:
             return []
         self.limits.check_num_chars(len(text), field="prediction")
@@ -152,7 +152,7 @@ class InputProcessor:
         return ids
 
     async def _encode_bad_words(self, words: list[str]) -> list[list[int]]:
-        """Return the ids of each word, at the start of a text and behind a space where that differs."""
+        """Return the ids of each word at the start of a text, and also after a space if these differ."""
         if not words:
             return []
         bare_words = [word.lstrip() or word for word in words]
@@ -161,7 +161,7 @@ class InputProcessor:
         sequences = []
         for bare, spaced in zip(encoded[::2], encoded[1::2], strict=True):
             sequences.append(bare)
-            # A space that became a token of its own would ban the word only after a double space.
+            # If the space is a token of its own, this variant would ban the word only after a double space.
             if len(spaced) == len(bare) and spaced[:1] != bare[:1]:
                 sequences.append(spaced)
         return [ids for ids in sequences if ids]
@@ -205,14 +205,14 @@ class InputProcessor:
 
 
 def kept(ids: list[int], most: int | None, keep_end: bool) -> list[int]:
-    """Return at most so many ids, the last ones or the first; None: all."""
+    """Return at most `most` ids: the last ones if `keep_end`, else the first. None: all ids."""
     if most is None or len(ids) <= most:
         return ids
     return ids[-most:] if keep_end else ids[:most]
 
 
 def _check_embeds(embeds: PromptEmbeds | None, params: SamplingParams) -> None:
-    """Refuse what needs the ids of a prompt that has none."""
+    """Refuse parameters that need the prompt's ids if the prompt consists of embeddings."""
     if embeds is not None and params.prompt_logprobs is not None:
         raise InvalidRequest("prompt_logprobs is not compatible with prompt embeds.", field="prompt_logprobs")
 

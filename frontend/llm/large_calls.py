@@ -1,8 +1,8 @@
-"""LargeCalls: processes the outputs of calls with many sequences in parts, beside the outputs of other calls.
+"""LargeCalls: processes the outputs of calls with many sequences in parts, concurrently with the outputs of other calls.
 
-Used by the output processor. One engine step may bring tokens of hundreds of sequences of one client call (n outputs, many
-prompts): tokens of other calls do not wait for these. While a part is processed, the engine's later steps are joined, so that a
-large call catches up. The updates of each sequence stay in their order. Knows no requests and no text.
+Used by the output processor. One engine step may contain tokens of hundreds of sequences of one client call (n outputs, many
+prompts): tokens of other calls do not wait for these. While a part is processed, the engine's later steps are merged, so that
+processing a large call does not fall further behind. The updates of each sequence stay in order. Knows no requests and no text.
 """
 
 import asyncio
@@ -15,28 +15,28 @@ from operator import not_
 from tetrad.frontend.request.steps import Step
 
 _MOST_TOGETHER = 32
-"""Updates of one call that are processed with those of the others, and at once: about 2 ms."""
+"""Maximum number of one call's updates that are processed with those of other calls; also the size of a part, about 2 ms."""
 _CAPACITY = 64
-"""Steps that could not be joined and wait; then the engine's next step waits, too."""
+"""Maximum number of waiting steps that could not be merged; at this number the engine's next step waits, too."""
 
 
 class LargeCalls:
     """The outputs of one engine's large calls.
 
     Args:
-        process: takes a part of a step.
-        call_of: the call that a handle belongs to; None: it has ended.
+        process: processes a part of a step.
+        call_of: returns the call of a handle; None: the call has ended.
     """
 
     def __init__(self, process: Callable[[Step], Awaitable[None]], call_of: Callable[[int], Hashable | None]) -> None:
         self._process, self._call_of = process, call_of
         self._waiting: deque[Step] = deque()
-        self._handles: set[int] = set()  # that have updates here
+        self._handles: set[int] = set()  # handles with waiting updates
         self._task: asyncio.Task[None] | None = None
         self._has_room = asyncio.Event()
 
     async def take_from(self, step: Step) -> Step:
-        """Take the updates of large calls, and those behind updates that are here; return the rest of the step."""
+        """Queue updates of large calls, and updates whose handle has waiting ones; return the rest of the step."""
         if len(step.updates) <= _MOST_TOGETHER and not self._handles:
             return step
         calls = [self._call_of(handle) for handle, _, _ in step.updates]
@@ -51,7 +51,7 @@ class LargeCalls:
         return replace(step, updates=list(compress(step.updates, map(not_, large))))
 
     async def settle(self) -> None:
-        """Wait until everything is processed, unless the caller's task is cancelled; raises what failed."""
+        """Wait until all queued updates are processed, unless the caller's task is cancelled; raises a failed part's error."""
         task, self._task = self._task, None
         if task is None:
             return
@@ -66,7 +66,7 @@ class LargeCalls:
 
     async def _add(self, step: Step) -> None:
         if self._task is not None and self._task.done():
-            await self.settle()  # raises what ended it
+            await self.settle()  # raises the error that ended the task
         self._handles.update(handle for handle, _, _ in step.updates)
         if not self._waiting or not self._waiting[-1].try_join(step):
             self._waiting.append(step)

@@ -9,10 +9,10 @@ from tetrad.frontend.request.pooling import PooledTensor
 
 
 def max_sims(pairs: Iterable[tuple[PooledTensor, PooledTensor]]) -> list[float]:
-    """Return for each query and document the sum, over the query's rows, of the largest dot product with a document's row.
+    """Return the score of each pair: for each row of the query the largest dot product with a row of the document, summed.
 
     Args:
-        pairs: matrices of float32, [tokens of the query, width] and [tokens of the document, width].
+        pairs: float32 matrices of query and document, [tokens of the query, width] and [tokens of the document, width].
     """
     import numpy as np  # here, since only models of late interaction need it: it takes 0.1 s to load
 

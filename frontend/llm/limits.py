@@ -1,4 +1,4 @@
-"""Limits: refuses requests beyond the limits before they are scheduled, and bounds open-ended parameters.
+"""Limits: refuses requests beyond the limits before they are scheduled, and limits parameters without an upper bound.
 
 Checked for every request. Combines the server's limits (settings) with the model's (context, vocabulary).
 """
@@ -15,24 +15,24 @@ _REST_OF_OUTPUT_BYTES = 1024
 """Estimated bytes of an output besides its log-probabilities."""
 
 _FEW_LOGPROBS = 128
-"""Log-probabilities a token of which any number of tokens is taken: they cost less than the tokens themselves."""
+"""Log-probabilities per token that answers of any length may have: so few cost less than the tokens themselves."""
 
 
 class Context(Protocol):
-    """What bounds a sequence's length."""
+    """The source of the limit of a sequence's length."""
 
     @property
     def max_model_len(self) -> int:
-        """Longest prompt plus output that every engine core takes, in tokens."""
+        """The largest length of prompt plus output, in tokens, that every engine core accepts."""
 
 
 class Limits:
     """The limits of one server with one model.
 
     Args:
-        settings: the server's caps.
-        context: says how long prompt plus output may be at this moment; engine cores come and go.
-        vocab_size: ids are smaller than this.
+        settings: the server's limits.
+        context: gives the present limit of prompt plus output, which changes when engine cores are added or removed.
+        vocab_size: token ids must be smaller than this.
     """
 
     def __init__(self, settings: FrontendSettings, *, context: Context, vocab_size: int) -> None:
@@ -41,25 +41,25 @@ class Limits:
 
     @property
     def max_model_len(self) -> int:
-        """Longest prompt plus output, in tokens."""
+        """The largest length of prompt plus output, in tokens."""
         return self._context.max_model_len
 
     @property
     def max_prompt_chars(self) -> int:
-        """Longest text that is tokenized, in characters: a longer one cannot fit the context, however few tokens it has."""
+        """The largest length of a text to be tokenized, in characters; no longer text can fit the context."""
         return self.max_model_len * self._settings.max_chars_per_token
 
     def check_text(self, text: str, *, longest: int | None = None) -> None:
-        """Refuse a text that is empty or too long to be tokenized; `longest` tokens replace the context's length."""
+        """Refuse an empty or too long text; `longest`, in tokens, replaces the context's length."""
         if not text:
             raise InvalidRequest("The decoder prompt cannot be empty", field="prompt")
         self.check_num_chars(len(text), longest=longest)
 
     def check_num_chars(self, number: int, *, field: str = "prompt", longest: int | None = None) -> None:
-        """Refuse a text of so many characters if it is too long to be tokenized.
+        """Refuse a text of `number` characters if it is too long to be tokenized.
 
-        A text that is to be truncated is no exception. The tokenizer would have to read all of it: where a text is cut
-        decides how the rest of it is divided into tokens, so only tokens can be cut off.
+        This includes texts that are to be truncated: the tokenizer has to read all of such a text, because a cut in the text
+        changes how the rest is divided into tokens. Only tokens can be cut off.
         """
         limit = longest or self.max_model_len
         most = limit * self._settings.max_chars_per_token
@@ -71,9 +71,9 @@ class Limits:
             )
 
     def check_prompt(self, ids: list[int], *, num_new_tokens: int = 1, longest: int | None = None) -> None:
-        """Refuse a prompt that is empty, has unknown ids, or leaves no room for so many new tokens.
+        """Refuse a prompt that is empty, has unknown ids, or leaves no room for `num_new_tokens`.
 
-        `longest` tokens replace the context's length.
+        `longest`, in tokens, replaces the context's length.
         """
         if not ids:
             raise InvalidRequest("The decoder prompt cannot be empty", field="prompt")
@@ -86,7 +86,7 @@ class Limits:
             raise InvalidRequest(text, field="prompt")
 
     def check_params(self, params: SamplingParams, *, max_logprobs: int | None = None) -> None:
-        """Refuse sampling parameters beyond the server's caps or the model's vocabulary; `max_logprobs` replaces that cap."""
+        """Refuse parameters beyond the server's limits or the model's vocabulary; `max_logprobs` replaces the setting."""
         caps = self._settings
         most_logprobs = caps.max_logprobs if max_logprobs is None else max_logprobs
         if params.n > caps.max_n:
@@ -112,7 +112,10 @@ class Limits:
             self._check_ids(name, getattr(params, name))
 
     def check_logprob_columns(self, params: SamplingParams, num_prompt_tokens: int) -> None:
-        """Refuse log-probabilities that fit no message from the engine core: the first has a prompt's and a new token's."""
+        """Refuse log-probabilities that do not fit one message from the engine core.
+
+        The first message has the log-probabilities of the prompt and of a new token.
+        """
         sizes = {
             "logprobs": self._column_bytes(params.logprobs),
             "prompt_logprobs": self._column_bytes(params.prompt_logprobs) * num_prompt_tokens,
@@ -124,12 +127,12 @@ class Limits:
             raise too_large(what, num_bytes, limit, field=name)
 
     def resolve_max_tokens(self, params: SamplingParams, num_prompt_tokens: int) -> int:
-        """Return the maximum number of tokens to generate: the request's, within the context."""
+        """Return the maximum number of tokens to generate: the request's max_tokens, limited to the context."""
         room = self.max_model_len - num_prompt_tokens
         return room if params.max_tokens is None else min(params.max_tokens, room)
 
     def check_answer_logprobs(self, params: SamplingParams, *, num_prompt_tokens: int, max_tokens: int) -> None:
-        """Refuse an answer with too many log-probabilities: all other tokens would wait while it is written."""
+        """Refuse an answer with too many log-probabilities: writing it would delay all other requests' tokens."""
         of_output = params.n * max_tokens * self._many_logprobs(params.logprobs)
         of_prompt = (num_prompt_tokens - 1) * self._many_logprobs(params.prompt_logprobs)
         number, most = of_output + of_prompt, self._settings.max_answer_logprobs
@@ -142,7 +145,7 @@ class Limits:
             )
 
     def _many_logprobs(self, asked: int | None) -> int:
-        """Return the number of log-probabilities of a token, 0 for few."""
+        """Return the number of log-probabilities per token; 0 if there are so few that they need no limit."""
         number = self._vocab_size if asked == -1 else asked or 0
         return number if number > _FEW_LOGPROBS else 0
 
@@ -156,7 +159,7 @@ class Limits:
             raise InvalidRequest(text, field=name)
 
     def _column_bytes(self, number: int | None) -> int:
-        """Return the bytes of one position's log-probabilities: an id and a value for each candidate, and a rank."""
+        """Return the size in bytes of one position's log-probabilities: an id and a value for each candidate, and a rank."""
         if number is None:
             return 0
         width = 1 + (self._vocab_size if number == -1 else number)

@@ -1,8 +1,8 @@
 """OutputProcessor: converts engine steps to RequestOutputs.
 
 Called by the engine clients, one step at a time per engine core. For each step it sends one Detokenize message, and one Decode
-call for log-probabilities of unknown tokens, then updates every sequence. A sequence that fails ends alone. Knows no callers
-beyond their collectors and no engines beyond their abort.
+call for log-probabilities of unknown tokens, then updates every sequence. An error of one sequence ends this sequence only. Of
+callers it knows only their collectors, of engines only how to abort.
 """
 
 import time
@@ -32,13 +32,13 @@ class OutputProcessor:
 
     Args:
         requests: the unfinished requests.
-        detokenizer: the Detokenize stream.
-        tokenizer: names the tokens of log-probabilities.
-        metrics: counted per step.
+        detokenizer: client of the Detokenize stream.
+        tokenizer: gives the texts of the tokens in log-probabilities.
+        metrics: updated once per step.
 
     Attributes:
         eos_token_ids: ids that end generation; their stop reason is None.
-        num_steps: that brought something, since start.
+        num_steps: steps with outputs for this frontend's sequences, since the start.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class OutputProcessor:
         self._requests.fail(sequence, error)
 
     async def process(self, step: Step) -> None:
-        """Take one engine step; outputs of calls with many sequences are processed later."""
+        """Process one engine step; outputs of calls with many sequences are queued and processed later."""
         self._metrics.observe_scheduler(step)
         self._note_strays(step)
         self.num_steps += any(self._requests.find(handle) is not None for handle, _, _ in step.updates)
         await self._process(await self._large_calls_of(step.engine_index).take_from(step))
 
     async def settle(self, engine_index: int) -> None:
-        """Wait until all outputs of an engine's steps are processed; raises what failed."""
+        """Wait until all outputs of an engine's steps are processed; raises the error of a failed part."""
         if (large_calls := self._large_calls.pop(engine_index, None)) is not None:
             await large_calls.settle()
 
@@ -95,7 +95,7 @@ class OutputProcessor:
         tally = StepTally()
         worded = [update for update in updates if update.active.sequence.params.detokenize]
         for update in updates:
-            # Updates without text do not wait for a tokenizer that may be lost.
+            # Updates without text do not wait for the tokenizer, which may be unreachable.
             if not update.active.sequence.params.detokenize:
                 self._apply_safely(update, step, tally)
         await self._detokenize(worded)
@@ -106,17 +106,17 @@ class OutputProcessor:
         self._metrics.observe_step(tally)
 
     def _note_strays(self, step: Step) -> None:
-        """Count outputs for handles that no sequence ever had; those of sequences that have just ended are ordinary."""
+        """Count outputs for handles that were never issued; outputs for sequences that have just ended are normal."""
         for handle, _, _ in step.updates:
             if self._requests.find(handle) is None and not self._requests.has_issued(handle):
                 self._strays.add(handle=handle, engine=step.engine_index)
 
     def _apply_safely(self, update: StepUpdate, step: Step, tally: StepTally) -> None:
-        """Apply what came for one sequence, unless it ended meanwhile; a bug of ours ends this sequence alone."""
+        """Apply an update to its sequence, unless this has ended meanwhile; an unexpected exception fails this request only."""
         try:
             if not update.active.sequence.finished:
                 self._apply(update, step, tally)
-        except Exception as error:  # other sequences of the step must have their tokens
+        except Exception as error:  # the step's other sequences must still receive their tokens
             ids = update.active.request.call.context.log_fields(update.active.sequence.request_id)
             log.exception("step.not_applied", **ids)
             self._requests.fail_request(
@@ -147,7 +147,7 @@ class OutputProcessor:
             columns = [rows for rows in (update.rich.logprobs, update.rich.prompt_logprobs) if rows is not None]
             if columns and not update.active.sequence.finished:
                 named.append(update)
-                if not self._tokenizer.knows_all_texts:  # else a set of 49,152 ids for each token would be made for nothing
+                if not self._tokenizer.knows_all_texts:  # else a set of 49,152 ids would be built for each token without use
                     ids.update(*(rows.token_ids for rows in columns))
         try:
             if ids:
@@ -155,14 +155,14 @@ class OutputProcessor:
             for update in named:
                 await self._load_prompt_texts(update)
         except TetradError as error:
-            # An answer with ids in the place of texts would differ from that of an undisturbed run.
+            # An answer with ids instead of texts would differ from the answer of a run without failures.
             for update in named:
                 self._requests.fail_request(update.active.request, error)
 
     async def _load_prompt_texts(self, update: StepUpdate) -> None:
         rows = update.rich.prompt_logprobs
         if rows is not None:
-            # The first token has no log-probability, but may begin the character that the second ends.
+            # The first token has no log-probability, but may be the first part of a character that the second token completes.
             first = update.active.request.prompt_token_ids[:1]
             await self._tokenizer.load_token_texts(first)
             ids = first + rows.token_ids[:: rows.width]
@@ -187,7 +187,7 @@ class OutputProcessor:
                     stopped_by_text = True
                     break
         if not stopped_by_text:
-            # The ids without text: all of them without detokenization, else the id that stopped the request.
+            # Ids without text: all ids if there is no detokenization, else the id that stopped the request.
             sequence.add_token_ids(update.ids[len(sequence.output_token_ids) - num_before :])
         num_tokens = len(sequence.output_token_ids) - num_before
         self._take_facts(update, num_tokens)
@@ -203,7 +203,7 @@ class OutputProcessor:
             request.deliver(sequence)
 
     def _take_facts(self, update: StepUpdate, num_tokens: int) -> None:
-        """Take what came besides tokens, and log-probabilities of the `num_tokens` ids that were kept."""
+        """Apply the parts of an update besides tokens, and the log-probabilities of the `num_tokens` ids that were kept."""
         request, rich = update.active.request, update.rich
         if rich is PLAIN:
             return
@@ -221,7 +221,7 @@ class OutputProcessor:
             request.set_prompt_logprobs(self._positions(rich.prompt_logprobs, update.prompt_texts))
 
     def _count(self, active: ActiveSequence, num_tokens: int, step: Step, tally: StepTally) -> None:
-        """Note when tokens were there."""
+        """Record the arrival of tokens in the tally, the sequence and the request's metrics."""
         sequence, request = active.sequence, active.request
         tally.add(sequence.last_token_time, num_tokens)
         sequence.last_token_time = tally.now

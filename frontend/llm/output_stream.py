@@ -1,4 +1,4 @@
-"""OutputStream: the caller's end of one request. Made by AsyncLLM; used on its event loop."""
+"""OutputStream: gives a caller the outputs of its request. Made by AsyncLLM; used on its event loop."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol, Self
@@ -11,7 +11,7 @@ from tetrad.frontend.request.request_state import RequestState
 
 
 class Outputs(Protocol):
-    """The outputs of a request, to be iterated once and closed."""
+    """The outputs of a request; to be iterated once, then closed."""
 
     @property
     def prompt_token_ids(self) -> list[int]:
@@ -19,7 +19,7 @@ class Outputs(Protocol):
 
     @property
     def predicted_ids(self) -> list[int]:
-        """The ids that the caller expects as the output."""
+        """The token ids that the caller expects as the output."""
 
     @property
     def prompt(self) -> str | None:
@@ -29,13 +29,13 @@ class Outputs(Protocol):
         """Iterate over the outputs."""
 
     def close(self) -> None:
-        """End the request unless it is finished."""
+        """Abort the request unless it is finished."""
 
 
 class OutputStream:
-    """The outputs of one request. Closing it before the last one aborts the request.
+    """The outputs of one request. Closing the stream before the last output aborts the request.
 
-    Iterate it, or call `get`; both raise the request's TetradError.
+    Iterate over the stream, or call `get`; both raise the request's TetradError.
     """
 
     def __init__(self, request: RequestState, requests: UnfinishedRequests) -> None:
@@ -50,7 +50,7 @@ class OutputStream:
 
     @property
     def predicted_ids(self) -> list[int]:
-        """The ids that the caller expects as the output."""
+        """The token ids that the caller expects as the output."""
         return self._request.predicted_ids
 
     @property
@@ -67,11 +67,11 @@ class OutputStream:
         return output
 
     def call_when_ready(self, note_ready: Callable[[], None]) -> None:
-        """Call `note_ready` when `get` need not wait: once for each output, and for the failure."""
+        """Call `note_ready` whenever `get` would not wait: once for each output, and once for a failure."""
         self._request.collector.call_when_ready(note_ready)
 
     def get_nowait(self) -> RequestOutput | None:
-        """Return the next output if it is there."""
+        """Return the next output; None if there is none yet."""
         output = self._request.collector.get_nowait()
         if output is not None:
             self._done = self._done or output.finished
@@ -88,11 +88,11 @@ class OutputStream:
         return await self.get()
 
     def abort(self) -> None:
-        """End the request with finish reason "abort", in an output that is still to be taken; no-op if it is finished."""
+        """End the request with finish reason "abort" and one more output to read; no-op if it is finished."""
         if not self._request.finished:
             self._requests.abort_request(self._request)
 
     def close(self) -> None:
-        """Abort the request unless it is finished; nothing comes any more."""
+        """Abort the request unless it is finished, and end the stream."""
         self.abort()
         self._done = True

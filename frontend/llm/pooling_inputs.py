@@ -1,4 +1,4 @@
-"""PoolingInputs: converts the inputs of a pooling request to token ids, or raises the reason against one of them.
+"""PoolingInputs: converts the inputs of a pooling request to token ids, or raises why one of them is invalid.
 
 Called by the pooling intake. Calls the tokenizer, with all texts of a request in few messages; knows no engines.
 """
@@ -15,19 +15,19 @@ from tetrad.services.errors import InvalidRequest, Unsupported
 
 
 class PoolingInputs:
-    """Tokenizes for one model.
+    """The input conversion of one model.
 
     Args:
         tokenizer: encodes texts.
-        limits: of the server and the model.
-        prompt_adapters: which pooling requests may not name.
+        limits: the limits of the server and the model.
+        prompt_adapters: the prompt adapters, which pooling requests may not use.
     """
 
     def __init__(self, tokenizer: TokenizerClient, limits: Limits, prompt_adapters: PromptAdapters) -> None:
         self._tokenizer, self._limits, self._prompt_adapters = tokenizer, limits, prompt_adapters
 
     async def check_adapters(self, new: NewPooling, *, is_enabled: bool) -> None:
-        """Refuse adapters that engine cores cannot apply to pooling requests; `is_enabled`: they apply LoRA adapters."""
+        """Refuse adapters that engine cores cannot apply to pooling requests; `is_enabled`: the engine cores have LoRA."""
         for lora in {each.lora_int_id: each for each in new.lora_requests if each is not None}.values():
             if await self._prompt_adapters.rows_of(lora) is not None:
                 text = f"Prompt adapters are not supported for pooling, and {lora.lora_name} is one."
@@ -36,11 +36,11 @@ class PoolingInputs:
                 raise Unsupported(f"Got lora_request {lora.lora_name} but LoRA is not enabled!", field="lora_request")
 
     async def token_ids(self, new: NewPooling, longest: int) -> list[list[int]]:
-        """Return the ids of each input; InvalidRequest for one that is wrong, with its place if there are several.
+        """Return the ids of each input. InvalidRequest if one is invalid; with several inputs, the error names its index.
 
         Args:
             new: the request.
-            longest: most tokens of an input.
+            longest: maximum number of tokens of an input.
         """
         keep = _tokens_to_keep(new.truncate_prompt_tokens, longest)
         keep_end = new.truncation_side == "left"
@@ -81,7 +81,7 @@ def _tokens_to_keep(truncate: int | None, longest: int) -> int | None:
 
 
 def _placed(error: InvalidRequest, place: int, prompts: Sequence[object]) -> InvalidRequest:
-    """Return the error with the place of its input, if there are several."""
+    """Return the error; with several inputs, its message names the index of the input."""
     if len(prompts) > 1:
         error.message = f"Input {place}: {error.message}"
         error.args = (error.message,)

@@ -1,7 +1,7 @@
-"""PoolingIntake: admits a pooling request, prepares its inputs, and sends them to engine cores as these have room.
+"""PoolingIntake: admits a pooling request, prepares its inputs, and sends them to engine cores when these have room.
 
-Owned by AsyncLLM. A request with many inputs is one admission, one deadline and one end: the first input that fails fails it.
-All errors of its inputs are found before the first one is sent. One event loop.
+Owned by AsyncLLM. A request with many inputs has one admission and one deadline, and fails with the first input that fails.
+All inputs are checked before the first one is sent. One event loop.
 """
 
 from tetrad.frontend.llm.backends import Backends
@@ -23,20 +23,20 @@ from tetrad.services.errors import InvalidRequest
 from tetrad.services.observability.tracing import Tracer, reason_of
 
 _STEPS_AHEAD = 4
-"""Full steps of work that are sent to an engine core: two in flight, and two that it plans meanwhile."""
+"""Amount of work that an engine core has at a time, in full steps: two in flight, and two to plan meanwhile."""
 
 
 class PoolingIntake:
-    """The way of every pooling request into this frontend.
+    """Accepts all pooling requests of one model.
 
     Args:
-        gate: closed: no request is taken.
-        tasks: of the server's models.
-        admission: limits how many there are.
-        backends: the engines, and what processes their outputs.
-        tracer: of calls that a program makes in this process; others bring theirs.
-        timeout_s: most seconds that a request may take; None: as many as it likes.
-        metrics: count the prompt tokens of requests that are answered.
+        gate: refuses all requests while it is closed.
+        tasks: the tasks of the server's models.
+        admission: limits the number of requests.
+        backends: the engines and the output processor.
+        tracer: makes the spans of calls from a program in this process; other calls have a trace already.
+        timeout_s: maximum duration of a request in seconds; None: no limit.
+        metrics: count the prompt tokens of answered requests.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class PoolingIntake:
         self._window = PoolingWindow(self._most_tokens)
 
     def open(self, inputs: PoolingInputs, model: str) -> None:
-        """Take requests from now on; `model` is what spans call it."""
+        """Accept requests from now on; `model` is the model's name in spans."""
         self._inputs, self._model = inputs, model
 
     async def take(self, new: NewPooling) -> PoolingJob:
-        """Return a request whose inputs are being sent. Errors: see AsyncLLM.encode_all."""
+        """Check and admit a request, start to send its inputs, and return its job. Errors: see AsyncLLM.encode_all."""
         inputs = self._gate.required(self._inputs)
         check_identity(new.request_id, new.priority)
         facts = self._pooling_facts(new)
@@ -99,7 +99,7 @@ class PoolingIntake:
 
     @staticmethod
     def _verified(new: NewPooling, facts: PoolingFacts) -> list[PoolingParams]:
-        """Return the parameters of each input, with their tasks.
+        """Return the parameters of each input, with the task filled in.
 
         Raises:
             InvalidRequest: there are no inputs, or the parameters do not fit the model.

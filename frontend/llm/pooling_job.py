@@ -1,4 +1,4 @@
-"""PoolingJob: one pooling request that is being sent, part by part of its inputs, and answered.
+"""PoolingJob: sends the parts of one pooling request's inputs to engine cores and collects their answers.
 
 Made by the pooling intake. One event loop.
 """
@@ -25,19 +25,19 @@ from tetrad.services.rpc.columns import pack_u32
 
 
 class PoolingJob:
-    """One request.
+    """One pooling request in progress.
 
     Args:
         new: the request.
-        parts: of its inputs, each of which is sent.
-        backends: the engines, and what processes their outputs.
-        window: says when an input is sent.
-        metrics: count its prompt tokens when it is answered.
-        deadline: for the engines.
-        call: of the client.
+        parts: the parts of its inputs; each part is sent as one sequence.
+        backends: the engines and the output processor.
+        window: decides when a part is sent.
+        metrics: count the request's prompt tokens when it is answered.
+        deadline: the deadline that the engines keep; None: none.
+        call: the client call of the request.
 
     Attributes:
-        state: the request's.
+        state: the state of the request.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class PoolingJob:
             )
 
     def start(self, ticket: Ticket) -> None:
-        """Send the inputs, as there is room; `ticket` is what admission gave."""
+        """Send the inputs as the window allows; `ticket` is the request's admission."""
         state = self.state
         state.hold(ticket)
         state.metrics.submitted_time = time.time()
@@ -98,7 +98,7 @@ class PoolingJob:
         self._turn.start()
 
     async def answers(self) -> list[PoolingRequestOutput]:
-        """Wait for the answers to all inputs, and return them in their order; leaving early aborts what is unfinished."""
+        """Return the answers to all inputs, in order, when all have one; cancelling the call aborts the request."""
         try:
             await self.state.collector.get()
         finally:
@@ -110,7 +110,7 @@ class PoolingJob:
         return answers
 
     def _send(self, place: int) -> None:
-        """Send one input to an engine core. The request fails if there is none for it, or the input fits no message."""
+        """Send one part to an engine core. The request fails if none is available or the part is too large for a message."""
         sequence = self.state.sequences[place]
         if sequence.finished:
             return

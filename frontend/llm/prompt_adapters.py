@@ -1,7 +1,7 @@
-"""PromptAdapters: prompt adapters (PEFT's prompt tuning), whose virtual tokens stand before the prompts of their requests.
+"""PromptAdapters: reads and keeps prompt adapters (PEFT's prompt tuning), whose virtual tokens precede the prompts of requests.
 
-Named and loaded as LoRA adapters are. A virtual token is a row of embeddings, so such a request is one with prompt embeddings:
-the frontend reads the file, and engine cores and workers need not know. Files are read on a thread; one event loop.
+They are named and loaded like LoRA adapters. A virtual token is a row of embeddings, so the request becomes one with prompt
+embeddings: the frontend reads the file; engine cores and workers need no support. Files are read on a thread; one event loop.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from tetrad.services.errors import AlreadyExists, FailedPrecondition, InvalidReq
 
 _CONFIG, _WEIGHTS, _TENSOR = "adapter_config.json", "adapter_model.safetensors", "prompt_embeddings"
 _MOST_KEPT = 256
-"""Maximum number of adapters in memory; the least recently used ones are evicted, and read again when they are needed."""
+"""Maximum number of adapters in memory; the least recently used are evicted, and read again when they are needed."""
 
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    """An adapter: its virtual tokens, None if it is no prompt adapter."""
+    """An adapter and its virtual tokens; `rows` is None if it is not a prompt adapter."""
 
     lora: LoRARequest
     rows: PromptEmbeds | None
@@ -29,7 +29,7 @@ class _Known:
 
 
 class PromptAdapters:
-    """The prompt adapters of one frontend; others are left to the engine cores."""
+    """The prompt adapters of one frontend. The engine cores handle all other adapters."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}  # by number, the least recently used first
@@ -39,11 +39,11 @@ class PromptAdapters:
         return (each.lora for each in self._known.values() if each.rows is not None)
 
     async def rows_of(self, lora: LoRARequest | None) -> PromptEmbeds | None:
-        """Return the virtual tokens of the adapter that a request names, reading it first; None: it is no prompt adapter.
+        """Return the virtual tokens of a request's adapter, after reading it if necessary; None: it is not a prompt adapter.
 
         Raises:
-            InvalidRequest: its number is another adapter's.
-            ModelError: it cannot be used.
+            InvalidRequest: another adapter has its number.
+            ModelError: the adapter cannot be used.
         """
         if lora is None:
             return None
@@ -60,9 +60,9 @@ class PromptAdapters:
         return known.rows
 
     async def load(self, lora: LoRARequest) -> bool:
-        """Read a prompt adapter; return False, having done nothing, if it is none.
+        """Read a prompt adapter and return True; return False if the adapter is of another kind.
 
-        AlreadyExists if its number is another one's and that is not to be replaced; else errors as `rows_of`.
+        AlreadyExists if another adapter has its number and `load_inplace` is not set; other errors as in `rows_of`.
         """
         known = self._known.get(lora.lora_int_id)
         if known is None or known.rows is None or lora.load_inplace:
@@ -72,12 +72,12 @@ class PromptAdapters:
         return True
 
     def remove(self, lora_id: int) -> bool:
-        """Forget an adapter; return whether it was a prompt adapter. Requests under way have their virtual tokens already."""
+        """Remove an adapter; return whether it was a prompt adapter. Unfinished requests have a copy of the virtual tokens."""
         known = self._known.pop(lora_id, None)
         return known is not None and known.rows is not None
 
     def pin(self, lora_id: int) -> bool:
-        """Keep an adapter in memory; return whether it is a prompt adapter."""
+        """Exclude an adapter from eviction; return whether it is a prompt adapter."""
         known = self._known.get(lora_id)
         if known is None or known.rows is None:
             return False
@@ -88,7 +88,7 @@ class PromptAdapters:
 
     async def _read(self, lora: LoRARequest) -> PromptEmbeds | None:
         found = await asyncio.to_thread(_read_adapter, lora)
-        if found is None:  # nothing is there, or nothing that this process can see
+        if found is None:  # the directory does not exist, or this process cannot read it
             return None
         before = self._known.get(lora.lora_int_id)
         found.is_pinned = before is not None and before.is_pinned
@@ -112,7 +112,7 @@ def _is_same(one: LoRARequest, other: LoRARequest) -> bool:
 
 
 def _read_adapter(lora: LoRARequest) -> _Known | None:
-    """Return an adapter as its directory has it; None: there is no readable config. ModelError for a wrong prompt adapter."""
+    """Read an adapter from its directory; None: it has no readable config. ModelError for an invalid prompt adapter."""
     directory = Path(lora.lora_path).expanduser()
     try:
         config = json.loads((directory / _CONFIG).read_text())

@@ -1,8 +1,8 @@
-"""Scoring: how well pairs of texts fit. Used by the HTTP API, the gRPC API and the library.
+"""Scoring: computes the similarity of pairs of texts. Used by the HTTP API, the gRPC API and the library.
 
-A cross-encoder reads both texts of a pair together, joined by its tokenizer or written by a chat template. A model that makes
-embeddings embeds each text once, and the score is the cosine of the two embeddings. A model of late interaction makes an
-embedding of each token: late_interaction.py.
+A cross-encoder reads both texts of a pair together, joined by its tokenizer or by a chat template. An embedding model embeds
+each text once, and the score is the cosine of the two embeddings. A late-interaction model makes one embedding per token: see
+late_interaction.py.
 """
 
 import operator
@@ -26,7 +26,7 @@ _SCORING = (CLASSIFY, EMBED, TOKEN_EMBED)
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of pairs, in their order, and the answers that they were made of."""
+    """The scores of pairs, in order, and the answers that they were computed from."""
 
     values: list[float]
     outputs: list[PoolingRequestOutput]
@@ -34,12 +34,12 @@ class Scores:
 
 @dataclass(frozen=True)
 class PairLimits:
-    """How many tokens are kept; None: all.
+    """The numbers of tokens that are kept; None: all.
 
     Attributes:
-        prompt: of what the model reads; -1: as many as the context has. A pair loses the end of its document.
-        query: of each first text.
-        document: of each second text.
+        prompt: limit of the model's whole prompt; -1: the length of the context. The end of the document is cut off.
+        query: limit of the first text of each pair.
+        document: limit of the second text of each pair.
     """
 
     prompt: int | None = None
@@ -51,7 +51,7 @@ NO_LIMITS = PairLimits()
 
 
 def pairs_of(first: Sequence[str], second: Sequence[str]) -> list[tuple[str, str]]:
-    """Return pairs: one text with each of the others, or each with its own; InvalidRequest for other lengths."""
+    """Return pairs: one first text with every second text, or element by element; InvalidRequest for other lengths."""
     if not first or not second:
         name = "text" if not first else "text_pair"
         raise InvalidRequest(f"At least one {name} element must be given", field="text_1" if not first else "text_2")
@@ -74,15 +74,15 @@ async def score_pairs(
     """Return the score of each pair.
 
     Args:
-        llm: whose model scores.
-        pairs: of texts that are not empty.
-        run: runs the requests.
-        limits: of tokens.
-        use_activation: of a cross-encoder: make a probability of its logit. None: as the model's files say.
-        template: of a cross-encoder: writes its prompts.
+        llm: the LLM of the model.
+        pairs: the pairs of texts; no text is empty.
+        run: runs the pooling requests.
+        limits: limits of tokens.
+        use_activation: for a cross-encoder: convert its logit to a probability. None: as the model's files specify.
+        template: for a cross-encoder: makes its prompts.
 
     Raises:
-        InvalidRequest: the model generates, or has other than one label; a text or a limit is wrong.
+        InvalidRequest: the model is generative, or does not have exactly one label; a text or a limit is invalid.
     """
     task = _scoring_task(llm)
     pairs = await _cut(llm, pairs, limits)
@@ -116,7 +116,7 @@ def _scoring_task(llm: AsyncLLM) -> str:
 
 
 async def _cut(llm: AsyncLLM, pairs: Pairs, limits: PairLimits) -> Pairs:
-    """Return the pairs with each text cut at the limit of its kind."""
+    """Return the pairs with first texts cut at limits.query and second texts at limits.document."""
     firsts, seconds = ([pair[side] for pair in pairs] for side in (0, 1))
     if limits.query is not None:
         firsts = await llm.texts.cut(firsts, limits.query, field="max_tokens_per_query")
@@ -126,7 +126,7 @@ async def _cut(llm: AsyncLLM, pairs: Pairs, limits: PairLimits) -> Pairs:
 
 
 async def _by_embeddings(pairs: Pairs, run: Run, task: str) -> Scores:
-    """Embed each text once, however many pairs it is in."""
+    """Return the scores of an embedding model; each text is embedded once, even if it is in several pairs."""
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     outputs = await run(texts, [PoolingParams(task=task, use_activation=True)] * len(texts))
     found = {text: output.outputs for text, output in zip(texts, outputs, strict=True)}

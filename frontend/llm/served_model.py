@@ -1,4 +1,4 @@
-"""ServedModel: facts of the model from its tokenizer and an engine core. They do not change afterwards."""
+"""ServedModel: facts of the model, read once from its tokenizer and an engine core."""
 
 import functools
 import time
@@ -18,12 +18,12 @@ from tetrad.services.errors import FailedPrecondition, NotFound
 
 
 class ModelNames:
-    """The served names; the first is what responses say.
+    """The names of the model; responses have the first one.
 
     Args:
         names: at least one.
-        root: what they stand for: a path or a built-in name.
-        adapters: LoRA adapters have names of their own.
+        root: the model that the names refer to: a path or a built-in name.
+        adapters: the names of LoRA adapters.
     """
 
     def __init__(self, names: Sequence[str], *, root: str, adapters: AdapterNames | None = None) -> None:
@@ -33,7 +33,7 @@ class ModelNames:
         self.created_unix_s = int(time.time())
 
     def resolve(self, name: str | None) -> str:
-        """Return the name to answer with; none means the first. NotFound for any other."""
+        """Return the model name of the response: `name`, or the first name if it is empty. NotFound for an unknown name."""
         if not name:
             return self.names[0]
         if name not in self.names and self.adapters.get(name) is None:
@@ -41,21 +41,21 @@ class ModelNames:
         return name
 
     def lora_of(self, name: str | None) -> LoRARequest | None:
-        """Return the adapter that a name stands for; None: it is the model's own, or none."""
+        """Return the adapter with this name; None: the name is empty, unknown, or the model's own."""
         return None if not name or name in self.names else self.adapters.get(name)
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """One model.
+    """The facts of one model.
 
     Attributes:
-        names: clients may ask for it by.
-        tokenizer: what that said of itself.
-        limits: what is refused.
-        formats: in which it writes its turns.
-        sampling_defaults: of its authors, by SamplingParams' names; empty if they are not to be used.
-        stream_interval: of requests that do not say.
+        names: the names that clients may use.
+        tokenizer: the tokenizer's facts.
+        limits: the limits of requests.
+        formats: the formats of the model's tool calls and reasoning.
+        sampling_defaults: the model authors' sampling parameters, by SamplingParams' names; empty if they are not to be used.
+        stream_interval: the default of requests that do not set it.
     """
 
     names: ModelNames
@@ -70,12 +70,12 @@ class ServedModel:
         """Return the model behind these services.
 
         Raises:
-            InvalidRequest: the settings name a format that there is not.
-            FailedPrecondition: the tokenizer is not one of the engine's model.
+            InvalidRequest: the settings name an unknown format.
+            FailedPrecondition: the tokenizer does not fit the engine's model.
         """
         engine = backends.engines.info
         _check_vocabulary(tokenizer, engine)
-        # Models pad their embedding: ids beyond the tokenizer's have no text.
+        # Models pad their embedding matrix: ids beyond the tokenizer's vocabulary have no text.
         vocab_size = min(filter(None, (tokenizer.vocab_size, engine.vocab_size)))
         root = settings.model or tokenizer.model or engine.model
         formats = await choose_chat_formats(
@@ -100,7 +100,7 @@ class ServedModel:
 
 
 def _check_vocabulary(tokenizer: TokenizerInfo, engine: EngineInfo) -> None:
-    """Refuse a tokenizer with ids that the model does not have: each prompt with one of them would fail."""
+    """Refuse a tokenizer with ids that the model does not have: any prompt with such an id would fail."""
     if engine.vocab_size and tokenizer.vocab_size > engine.vocab_size:
         raise FailedPrecondition(
             f"The tokenizer of {tokenizer.model or 'the model'} has {tokenizer.vocab_size} tokens, but the model"

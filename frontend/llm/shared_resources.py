@@ -1,4 +1,4 @@
-"""SharedResources: the limits, peers on the same port, spans and recent requests of a frontend, common to its models.
+"""SharedResources: the limits, peers on the same port, tracer and recent requests that all models of a frontend share.
 
 Made once for a frontend. Knows no models.
 """
@@ -18,17 +18,17 @@ _NUM_RECENT_REQUESTS = 100
 
 
 class SharedResources:
-    """The common parts.
+    """The shared parts of one frontend.
 
     Args:
-        settings: of the frontend.
+        settings: the frontend's settings.
 
     Attributes:
-        peers: the other frontends of the port; None: this one is alone.
+        peers: the other frontends on the same port; None: there are none.
         admission: limits the requests of all models together.
-        tracer: of the frontend's spans.
+        tracer: makes the frontend's spans.
         recent: the last requests of all models.
-        tasks: of all models.
+        tasks: the tasks of all models.
     """
 
     def __init__(self, settings: FrontendSettings) -> None:
@@ -43,21 +43,21 @@ class SharedResources:
         self.recent = RecentRequests(_NUM_RECENT_REQUESTS if settings.console else 0)
 
     async def start(self, render: Callable[[], bytes]) -> None:
-        """Let the other frontends read this one's metrics, which `render` returns."""
+        """Serve this frontend's metrics, which `render` returns, to the other frontends."""
         if self.peers is not None:
             await self.peers.serve(render)
 
     async def merged_metrics(self, own: bytes) -> bytes:
-        """Return `own`, this frontend's metrics, with those of the other frontends."""
+        """Return `own`, this frontend's metrics, merged with the metrics of the other frontends."""
         if self.peers is None:
             return own
         return merged(await self.peers.pages() | {self.peers.slots.number: own})
 
     async def close(self) -> None:
-        """Send the last spans and leave the other frontends."""
+        """Send the last spans and disconnect from the other frontends."""
         try:
             await asyncio.to_thread(self.tracer.close)
-        except RuntimeError:  # the interpreter is ending: threads take no calls any more
+        except RuntimeError:  # the interpreter is shutting down: thread pools accept no calls
             self.tracer.close()
         if self.peers is not None:
             await self.peers.close()

@@ -1,4 +1,4 @@
-"""StepUpdate: the part of an engine step for one sequence, inside the output processor.
+"""StepUpdate: the part of an engine step for one sequence; used by the output processor.
 
 Selects the ids of a step that have text, and whether their texts are needed token by token.
 """
@@ -10,11 +10,11 @@ from tetrad.frontend.tokenizer.detokenizer_client import Row
 from tetrad.services.errors import TetradError
 
 PLAIN = RichUpdate()
-"""Of a step that brought ids and nothing else."""
+"""The update of a step that has ids only."""
 
 
 class StepUpdate:
-    """The outputs of one step for one sequence, received at `received_ns`; later also the text deltas of its rows."""
+    """The outputs of one step for one sequence, received at `received_ns`. The text deltas of its rows are added later."""
 
     __slots__ = ("active", "deltas", "ids", "prompt_texts", "received_ns", "rich", "rows")
 
@@ -28,13 +28,13 @@ class StepUpdate:
         self.prompt_texts: list[str | None] = []
 
     def texts(self) -> list[str | None]:
-        """Return the text that each id added; None where rows hold several ids or text is missing."""
+        """Return the text of each row; None for a row of several ids or without text."""
         added = zip(self.rows, self.deltas, strict=False)
         return [delta if isinstance(delta, str) else None for row, delta in added if len(row.token_ids) == 1]
 
 
 def _rows(sequence: Sequence, ids: list[int], rich: RichUpdate) -> list[Row]:
-    """Return the ids whose text is wanted, as one row; one row a token where the text of each matters."""
+    """Return the ids to detokenize: one row of all ids, or one row per token where the text of each token is needed."""
     params = sequence.params
     if not params.detokenize:
         return []
@@ -42,7 +42,7 @@ def _rows(sequence: Sequence, ids: list[int], rich: RichUpdate) -> list[Row]:
         # The id that stopped the engine is part of the ids, not of the text.
         ids = ids[:-1]
         if not ids:
-            # Still a row: held-back bytes are flushed by it.
+            # An empty row is still needed: it makes the detokenizer flush the bytes that it has held back.
             return [Row(sequence, [])] if sequence.output_token_ids else []
     if (sequence.has_stops or sequence.logprobs is not None) and len(ids) > 1:
         return [Row(sequence, [token_id]) for token_id in ids]

@@ -1,6 +1,6 @@
-"""Thinking budget: finds the marks of reasoning that a reasoning budget uses, for one prompt.
+"""Thinking budget: finds the reasoning marks that the reasoning budget of one prompt needs.
 
-Called by the input processor. The model's format has the marks, and finds whether the prompt opens or closes the reasoning.
+Called by the input processor. The model's format has the marks, and detects whether the prompt opens or closes the reasoning.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from tetrad.services.errors import InvalidRequest
 
 
 def check_budget(params: SamplingParams, formats: ChatFormats) -> None:
-    """Refuse a budget for a model without a known reasoning format: it could not be enforced."""
+    """Refuse a budget for a model without a known reasoning format: the budget could not be enforced."""
     if params.thinking_token_budget is not None and formats.reasoning is None:
         text = (
             "thinking_token_budget is set but this model has no reasoning parser. Leave it out, or start the server with"
@@ -25,13 +25,15 @@ def check_budget(params: SamplingParams, formats: ChatFormats) -> None:
 def marks_of_budget(
     params: SamplingParams, formats: ChatFormats, prompt: Prompt, prompt_token_ids: Sequence[int]
 ) -> MarkIds | None:
-    """Return the marks of the output's reasoning; no start if it is open from the start. None: no budget, or no reasoning.
+    """Return the marks of the output's reasoning. None: the request has no budget, or its output no reasoning.
 
     Args:
-        params: a constraint that holds from the first token leaves no room for reasoning.
-        formats: of the model.
-        prompt: its text decides, if it is known.
-        prompt_token_ids: decide otherwise.
+        The start mark is empty if the prompt has opened the reasoning.
+
+        params: with a constraint that holds from the first token there is no reasoning.
+        formats: the model's formats.
+        prompt: its text shows whether reasoning is open or over, if the text is known.
+        prompt_token_ids: show it otherwise.
     """
     reasoning, marks, outputs = formats.reasoning, formats.thinking, params.structured_outputs
     if params.thinking_token_budget is None or (outputs is not None and outputs.start_after_token_ids is None):
@@ -45,7 +47,7 @@ def marks_of_budget(
 
 
 def _last_place(ids: Sequence[int], wanted: tuple[int, ...]) -> int:
-    """Return the last index of `wanted` in `ids`; -1: not found."""
+    """Return the start of the last occurrence of `wanted` in `ids`; -1: not found."""
     places = range(len(ids) - len(wanted), -1, -1)
     return next(
         (place for place in places if ids[place] == wanted[0] and tuple(ids[place : place + len(wanted)]) == wanted), -1

@@ -1,4 +1,4 @@
-"""Texts: tokenization without generation: prompts of conversations, ids of texts, texts of ids.
+"""Texts: serves calls that need only the tokenizer: prompts of conversations, ids of texts, texts of ids.
 
 Owned by AsyncLLM. Refuses texts too long for a prompt of the served model; starts no requests.
 """
@@ -20,11 +20,11 @@ class Texts:
     """The texts of one model.
 
     Args:
-        model: whose limits they keep.
-        tokenizer: the service.
-        admission: limits how many texts and conversations are under way.
-        metrics: count what is refused.
-        timeout_s: most seconds that a conversation may take; None: as many as it likes.
+        model: gives the limits of texts.
+        tokenizer: client of the tokenizer service.
+        admission: limits the texts and conversations in progress.
+        metrics: count refused calls.
+        timeout_s: maximum duration of rendering a conversation in seconds; None: no limit.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class Texts:
     ) -> TokensPrompt:
         """Return the prompt of a conversation, as text and ids.
 
-        `keep_parts` leaves contents as lists of text parts to a template that reads such; else they are joined to one text.
+        `keep_parts` keeps contents as lists of text parts, for templates that read such lists; else the parts are joined.
 
         Raises:
-            InvalidRequest: no messages, or what the model's template refuses; PromptTooLong if they are far too long.
+            InvalidRequest: there are no messages, or the model's template refuses them; PromptTooLong if they are far too long.
             Overloaded, DeadlineExceeded: as in AsyncLLM.add_request.
         """
         plain = plain_messages(messages)
@@ -71,7 +71,7 @@ class Texts:
             plain = in_parts(messages, plain)
         limits, size = self._model.limits, num_chars([plain, tools, documents, chat_template_kwargs])
         limits.check_num_chars(size, field="messages")
-        # The place is released with the rendering; a following `add_request` takes it in the same turn of the event loop.
+        # The admission is released after rendering; a following `add_request` takes it in the same iteration of the event loop.
         with self._admission.admit(num_tokens=estimated_tokens(size)):
             async with within(earliest_deadline(self._timeout_s)):
                 chat = await self._tokenizer.render_chat(
@@ -108,12 +108,12 @@ class Texts:
     async def tokenize_pairs(
         self, pairs: Sequence[tuple[str, str]], *, max_tokens: int | None = None, template: PairTemplate = NO_TEMPLATE
     ) -> list[tuple[list[int], int | None]]:
-        """Return the ids of each pair of texts, joined for a cross-encoder, and where tokens of type 1 begin.
+        """Return the ids of each pair of texts, joined for a cross-encoder, and the index of the first token of type 1.
 
         Args:
-            pairs: of texts that are not empty.
-            max_tokens: keep at most so many of each pair; -1: as many as the context has. None: none is cut off.
-            template: writes the pairs.
+            pairs: pairs of texts; no text is empty.
+            max_tokens: maximum number of tokens of each pair; -1: the length of the context. None: nothing is cut off.
+            template: joins the texts of a pair.
         """
         limits = self._model.limits
         for pair in pairs:
@@ -125,12 +125,12 @@ class Texts:
             return await self._tokenizer.encode_pairs(pairs, max_tokens=most, template=template)
 
     async def cut(self, texts: Sequence[str], max_tokens: int, *, field: str) -> list[str]:
-        """Return the texts, each cut behind its first `max_tokens` tokens; special tokens do not count.
+        """Return the texts, each cut after its first `max_tokens` tokens; special tokens do not count.
 
         Args:
-            texts: not empty, each.
-            max_tokens: at least 1, and less than the context has.
-            field: of the request, that has this limit.
+            texts: the texts; none is empty.
+            max_tokens: at least 1, and less than the length of the context.
+            field: the request's field with this limit, for errors.
         """
         limits = self._model.limits
         if not 1 <= max_tokens < limits.max_model_len:

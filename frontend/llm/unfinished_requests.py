@@ -1,6 +1,6 @@
 """UnfinishedRequests: all requests in progress, the engine core of each, and every way in which a request ends.
 
-The intake adds requests; the output processor finds sequences by handle. A request ends once: this class then informs its
+The intake adds requests; the output processor finds sequences by handle. A request ends once: this class then notifies its
 engine core, the detokenizer, the metrics, the call's trace and the log.
 """
 
@@ -23,9 +23,9 @@ class UnfinishedRequests:
     """All unfinished requests of this frontend.
 
     Args:
-        detokenizer: forgets the sequences that end.
-        metrics: counted per request.
-        recent: remembers requests that ended.
+        detokenizer: notified of each sequence that ends.
+        metrics: updated once per request.
+        recent: records the requests that have ended.
     """
 
     def __init__(self, detokenizer: DetokenizerClient, metrics: FrontendMetrics, recent: RecentRequests) -> None:
@@ -42,33 +42,33 @@ class UnfinishedRequests:
         return sum(len(states) for states in self._requests.values())
 
     def new_handle(self) -> int:
-        """Return a handle that no unfinished sequence has."""
+        """Return a handle that no unfinished sequence uses."""
         while True:
             self._last_handle = (self._last_handle + 1) % 2**32
             if self._last_handle not in self._active:
                 return self._last_handle
 
     def add(self, request: RequestState, active: Iterable[ActiveSequence]) -> None:
-        """Take a request with its sequences, or with the first of them."""
+        """Add a request with its sequences, or with the first of them."""
         self._idle.clear()
         self._requests.setdefault(request.request_id, []).append(request)
         for each in active:
             self.add_sequence(each)
 
     def add_sequence(self, active: ActiveSequence) -> None:
-        """Take a further sequence of a request that was added before."""
+        """Add a further sequence of a request that was added before."""
         self._active[active.sequence.handle] = active
 
     def find(self, handle: int) -> ActiveSequence | None:
-        """Return the sequence of a handle; None: it has ended."""
+        """Return the sequence of a handle; None: the sequence has ended."""
         return self._active.get(handle)
 
     def has_issued(self, handle: int) -> bool:
-        """Return whether a handle was given to a sequence, which may have ended; only roughly after 2**32 of them."""
+        """Return whether `new_handle` has returned this handle; approximate after 2**32 handles."""
         return 0 < handle <= self._last_handle
 
     def move(self, sequence: Sequence, engine: Engine) -> None:
-        """Note that another engine goes on with a sequence."""
+        """Record that another engine continues a sequence."""
         active = self._active.get(sequence.handle)
         if active is not None:
             active.engine = engine
@@ -80,14 +80,14 @@ class UnfinishedRequests:
     # --- how they end -----------------------------------------------------------------------------------------------
 
     def finish(self, active: ActiveSequence, received_ns: int) -> None:
-        """Deliver the last output of a sequence; what it ended with came at `received_ns` of the wall clock."""
+        """End a sequence and deliver its last output; its last step was received at `received_ns` of the wall clock."""
         self._end(active, received_ns)
         active.request.deliver(active.sequence)
         if active.request.finished:
             self._retire(active.request)
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """End requests by the caller's ids with finish reason "abort"; unknown ids are ignored."""
+        """End the requests with these caller's ids with finish reason "abort"; unknown ids are ignored."""
         for request_id in request_ids:
             for request in list(self._requests.get(request_id, ())):
                 self.abort_request(request)
@@ -99,7 +99,7 @@ class UnfinishedRequests:
                 continue
             sequence.finish("abort")
             active = self._active.get(sequence.handle)
-            if active is not None:  # else it was not sent yet
+            if active is not None:  # else the sequence has not been sent yet
                 active.engine.abort([sequence.request_id])
                 self._end(active)
             request.deliver(sequence)
