@@ -1,6 +1,6 @@
-"""Admission: counts the requests and prompt tokens of this frontend, and refuses more with a retry delay.
+"""Admission: counts the requests and prompt tokens of this frontend, and refuses requests beyond its limits with a retry delay.
 
-Frontends that share a port share the limits: each counts the requests of the others, too.
+Frontends that share a port share the limits: each also counts the requests of the others.
 
 Checked before a prompt is tokenized: a refusal costs two comparisons at any queue length. Until a prompt is tokenized its
 length is estimated from its characters. Engine cores have limits of their own. One event loop.
@@ -12,21 +12,21 @@ from typing import Protocol, Self
 
 from tetrad.services.errors import Overloaded
 
-# Characters per token of ordinary text; the estimate holds for milliseconds.
+# Characters per token of ordinary text. The estimate is replaced after milliseconds, when the prompt is tokenized.
 _CHARS_PER_TOKEN = 4
 _WINDOW_S = 10.0
 _LEAST_RETRY_S, _MOST_RETRY_S = 1.0, 60.0
-# A delay until one place is free would bring all refused clients back at once: wait for a share of the queue.
+# If the delay lasted until one place is free, all refused clients would retry at once: wait for a share of the queue.
 _SHARE_TO_WAIT_FOR = 0.1
 
 
 def estimated_tokens(num_chars: int) -> int:
-    """Return about how many tokens a text has."""
+    """Return an estimate of the number of tokens of a text with `num_chars` characters."""
     return num_chars // _CHARS_PER_TOKEN + 1
 
 
 class Rate:
-    """A recent rate of events per second: over the last 10 to 20 seconds, in two counters and without a timer.
+    """The rate of events per second over the last 10 to 20 seconds; needs two counters and no timer.
 
     Args:
         clock: seconds; monotonic.
@@ -39,12 +39,12 @@ class Rate:
         self._now = 0
 
     def add(self, number: int) -> None:
-        """Count admitted and ended requests."""
+        """Count `number` events."""
         self._turn()
         self._now += number
 
     def per_second(self) -> float:
-        """Return the rate; 0 if nothing happened."""
+        """Return the rate; 0 if there were no events."""
         self._turn()
         return (self._before + self._now) / (_WINDOW_S + self._clock() - self._start)
 
@@ -61,23 +61,23 @@ class OtherFrontends(Protocol):
     """The frontends that share this one's limits."""
 
     def publish(self, num_requests: int, num_tokens: int) -> None:
-        """Tell them what this one has."""
+        """Publish this frontend's unfinished requests and queued tokens to the others."""
 
     def others(self) -> tuple[int, int]:
-        """Return their requests and queued tokens."""
+        """Return the numbers of the others' unfinished requests and queued tokens."""
 
     def forget_dead(self) -> None:
-        """Drop what frontends had that have ended."""
+        """Remove the counts of frontends that have ended."""
 
 
 class Alone:
-    """No other frontend."""
+    """OtherFrontends of a frontend that shares its limits with none."""
 
     def publish(self, num_requests: int, num_tokens: int) -> None:
         """Do nothing."""
 
     def others(self) -> tuple[int, int]:
-        """Return nothing."""
+        """Return zeros."""
         return 0, 0
 
     def forget_dead(self) -> None:
@@ -85,12 +85,12 @@ class Alone:
 
 
 class Ticket:
-    """One admitted request's share of the limits; released when the request has ended, whatever way.
+    """The share of the limits that one admitted request holds until it has ended.
 
     Args:
-        admission: that gave it.
-        num_requests: sequences: an n of 3 counts 3.
-        num_tokens: of the prompt of each.
+        admission: the limits that the share belongs to.
+        num_requests: number of sequences: an n of 3 counts 3.
+        num_tokens: number of prompt tokens of each sequence.
     """
 
     __slots__ = ("_admission", "_num_queued_tokens", "_num_requests")
@@ -101,19 +101,19 @@ class Ticket:
         self._num_queued_tokens = num_tokens * num_requests
 
     def correct(self, num_tokens: int) -> None:
-        """Replace the estimate by what the prompt has."""
+        """Replace the estimate by the number of tokens of the prompt."""
         new = num_tokens * self._num_requests
         self._admission.add(0, new - self._num_queued_tokens)
         self._num_queued_tokens = new
 
     def leave_queue(self) -> None:
-        """Say that the prompt has been computed. Again: a no-op."""
+        """Release the share of queued tokens: the prompt has been computed. Further calls do nothing."""
         self._admission.add(0, -self._num_queued_tokens)
         self._admission.token_rate.add(self._num_queued_tokens)
         self._num_queued_tokens = 0
 
     def release(self) -> None:
-        """Give everything back. Again: a no-op."""
+        """Release the whole share. Further calls do nothing."""
         if self._num_requests:
             self.leave_queue()
             self._admission.add(-self._num_requests, 0)
@@ -128,13 +128,13 @@ class Ticket:
 
 
 class Admission:
-    """The limits of one frontend, and what is taken of them.
+    """The limits of one frontend, and the numbers in use.
 
     Args:
-        max_num_requests: most unfinished requests; each of n outputs counts. 0: no limit.
-        max_num_queued_tokens: most prompt tokens of requests that have no token yet. 0: no limit.
+        max_num_requests: maximum number of unfinished requests; each of n outputs counts. 0: no limit.
+        max_num_queued_tokens: maximum number of prompt tokens of requests without an output token. 0: no limit.
         clock: seconds; monotonic.
-        frontends: that share the limits.
+        frontends: the other frontends that share the limits; None: there are none.
     """
 
     def __init__(
@@ -154,23 +154,23 @@ class Admission:
         self.token_rate = Rate(clock)
 
     def check(self, *, num_requests: int = 1, num_tokens: int = 1) -> None:
-        """Raise Overloaded if so much more cannot be taken now. What is alone is always taken."""
+        """Raise Overloaded if so much more exceeds a limit. A request without others is always admitted."""
         if self._excess(num_requests, num_tokens) is not None:
             self._frontends.forget_dead()
             if (error := self._excess(num_requests, num_tokens)) is not None:
                 raise error
 
     def admit(self, *, num_requests: int = 1, num_tokens: int) -> Ticket:
-        """Take a request's share; Overloaded as in `check`.
+        """Reserve a request's share of the limits; Overloaded as in `check`.
 
         Args:
-            num_requests: sequences.
-            num_tokens: of the prompt, each sequence's.
+            num_requests: number of sequences.
+            num_tokens: number of prompt tokens of each sequence.
         """
         self.check(num_requests=num_requests, num_tokens=num_tokens)
         self.add(num_requests, num_tokens * num_requests)
         if self._frontends.others() != (0, 0):
-            # Another frontend may have taken the last place at the same moment: what was added counts for both by now.
+            # Another frontend may have taken the last place at the same moment: by now each sees the other's addition.
             self.add(-num_requests, -num_tokens * num_requests, is_told=False)
             error = self._excess(num_requests, num_tokens)
             self.add(num_requests if error is None else 0, num_tokens * num_requests if error is None else 0)
@@ -179,7 +179,7 @@ class Admission:
         return Ticket(self, num_requests, num_tokens)
 
     def add(self, num_requests: int, num_tokens: int, *, is_told: bool = True) -> None:
-        """Change what is taken; other frontends learn of it, unless it is changed again at once."""
+        """Change the numbers in use, and publish them to the other frontends unless they change again at once."""
         self.num_requests += num_requests
         self.num_queued_tokens += num_tokens
         if is_told:
@@ -187,11 +187,11 @@ class Admission:
 
     @property
     def num_requests_of_others(self) -> int:
-        """Unfinished requests of the other frontends that share the limits."""
+        """The number of unfinished requests of the other frontends that share the limits."""
         return self._frontends.others()[0]
 
     def _excess(self, num_requests: int, num_tokens: int) -> Overloaded | None:
-        """Return why so much more cannot be taken; None: it can."""
+        """Return the error if so much more exceeds a limit; None: it does not."""
         of_others = self._frontends.others()
         most, taken = self._max_num_requests, self.num_requests + of_others[0]
         if most and taken and taken + num_requests > most:

@@ -1,7 +1,7 @@
-"""CallTrace: the span `llm_request` of one client call, from its arrival to the last byte of its answer, with its phases.
+"""CallTrace: records the span `llm_request` of one client call, from its arrival to its complete answer, with its phases.
 
-Made where a call arrives (HTTP, public gRPC, or AsyncLLM for programs) and found in a context variable by all code of the same
-task and the tasks it starts. A call that no other service takes part in has no trace. Attributes have vLLM's names.
+Made where a call arrives (HTTP, public gRPC, or AsyncLLM for programs). All code of the same task and of tasks it starts finds
+the call in a context variable. A call that uses no other service has no trace. Attributes have vLLM's names.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ _numbers = itertools.count(1)
 
 
 class CallTrace:
-    """One call.
+    """The trace of one client call.
 
     Args:
-        tracer: of the frontend.
-        context: what the caller says: its id, and the span that it calls under.
+        tracer: the frontend's tracer.
+        context: the caller's request id and parent span.
 
     Attributes:
-        context: for whatever is done for this call.
-        number: unique in this process, from 1 on.
+        context: the context of all work for this call.
+        number: unique number in this process, starting at 1.
     """
 
     def __init__(self, tracer: Tracer, context: RequestContext) -> None:
@@ -38,7 +38,7 @@ class CallTrace:
         self.context = self._span.context
         self.number = next(_numbers)
         self._is_used = False
-        self._num_requests = 0  # that have not ended
+        self._num_requests = 0  # requests that have not ended
         self._is_answered = self._is_over = False
         self._last_end_ns = 0
         self._error = ""
@@ -46,7 +46,7 @@ class CallTrace:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Be what this task works for while this is open."""
+        """Make this the current call of the task inside the context."""
         outer = _current.get()
         _current.set(self)
         try:
@@ -57,7 +57,7 @@ class CallTrace:
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
-        """Be what this task works for, until the call has its answer."""
+        """Make this the current call of the task inside the context; on leaving, the call has its answer."""
         try:
             with self.working():
                 yield
@@ -69,7 +69,7 @@ class CallTrace:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Put a span around a call to another service, made while this is open."""
+        """Record a span around a call to another service, which is made inside the context."""
         self._begin_work()
         try:
             with spanned(self._tracer, name, kind="client"):
@@ -79,13 +79,13 @@ class CallTrace:
             raise
 
     def start_request(self, model: str) -> None:
-        """Note that a request to the engine cores begins: the call lasts as long as all of its requests."""
+        """Record the start of a request to the engine cores: the call ends after all of its requests."""
         self._begin_work()
         self._num_requests += 1
         self._span.set_attributes({"gen_ai.response.model": model})
 
     def start_sequence(self, sequence: Sequence) -> Span:
-        """Return the span of one sequence, from now until the engine core is done with it."""
+        """Start and return the span of one sequence, which lasts until the engine core has finished it."""
         attributes: Attributes = {"gen_ai.request.id": sequence.request_id, "tetrad.sequence.index": sequence.index}
         return self._tracer.start_span("generate", self.context, kind="client", attributes=attributes)
 
@@ -93,8 +93,8 @@ class CallTrace:
         """End the span of a sequence.
 
         Args:
-            sequence: has ended.
-            received_ns: when its last step came, whose text was made since; None: it did not end by a step.
+            sequence: a sequence that has ended.
+            received_ns: arrival of its last step, which has been detokenized since; None: it was not ended by a step.
         """
         span, reason = sequence.span, sequence.finish_reason or "abort"
         span.set_attributes(
@@ -105,7 +105,7 @@ class CallTrace:
             self._tracer.start_span("detokenize", self.context, start_ns=received_ns).end()
 
     def end_request(self, params: SamplingParams, num_prompt_tokens: int, metrics: RequestMetrics, error: str) -> None:
-        """Note that a request has ended; with an error's reason if it failed."""
+        """Record the end of a request; `error` is the reason of a failure, else empty."""
         self._num_prompt_tokens += num_prompt_tokens
         self._num_generation_tokens += metrics.num_generation_tokens
         self._num_sequences += params.n
@@ -116,17 +116,17 @@ class CallTrace:
         self.release_request()
 
     def release_request(self) -> None:
-        """Give up what `start_request` began."""
+        """Undo `start_request`: the request has ended, or was not sent."""
         self._num_requests -= 1
         self._last_end_ns = time.time_ns()
         self._end_if_over()
 
     def fail(self, reason: str) -> None:
-        """Note why the call failed, if that is not known."""
+        """Record the reason of a failure, unless the call has one already."""
         self._error = self._error or reason
 
     def close(self) -> None:
-        """Note that the call has its answer."""
+        """Record that the call has its complete answer."""
         self._is_answered = True
         if self._last_end_ns and not self._num_requests:
             self._tracer.start_span("respond", self.context, start_ns=self._last_end_ns).end()
@@ -158,20 +158,20 @@ _current: ContextVar[CallTrace | None] = ContextVar("call_trace", default=None)
 
 
 def current_call() -> CallTrace | None:
-    """Return the call that this task works for; None: no call."""
+    """Return the current call of this task; None: it has none."""
     return _current.get()
 
 
 @contextlib.contextmanager
 def call_phase(name: str) -> Iterator[None]:
-    """Put a span around a call to another service, if this task works for a client."""
+    """Record a span around a call to another service, if this task has a current call."""
     call = _current.get()
     with call.phase(name) if call is not None else contextlib.nullcontext():
         yield
 
 
 def program_call(tracer: Tracer, request_id: str, trace_headers: Mapping[str, str]) -> CallTrace:
-    """Return a call for a request that a program makes in this process; it is over when its request is."""
+    """Return a call for a request of a program in this process; the call ends with its request."""
     call = CallTrace(tracer, RequestContext.from_headers({**trace_headers, REQUEST_ID: request_id}))
     call.close()
     return call

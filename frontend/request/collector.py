@@ -1,6 +1,6 @@
-"""OutputCollector: one slot between the output processor and one caller.
+"""OutputCollector: a slot for one output between the output processor and one caller.
 
-If the caller is slower than the engine, its outputs are merged in the slot, so a slow client never holds up a step and never
+If the caller is slower than the engine, its outputs are merged in the slot, so a slow client never delays a step and never
 costs more memory than its own text. One event loop; no locks.
 """
 
@@ -12,10 +12,10 @@ from tetrad.services.errors import TetradError
 
 
 class OutputCollector:
-    """The slot.
+    """The output slot of one request.
 
     Args:
-        aggregate: append outputs (DELTA) rather than replace them.
+        aggregate: append new outputs (DELTA) rather than replace the old ones.
     """
 
     __slots__ = ("_aggregate", "_error", "_note_ready", "_output", "_places", "_ready")
@@ -23,14 +23,14 @@ class OutputCollector:
     def __init__(self, *, aggregate: bool) -> None:
         self._aggregate = aggregate
         self._output: RequestOutput | None = None
-        # One step may bring outputs of 1,024 sequences, one by one.
+        # The place of each output index: one step may put the outputs of 1,024 sequences, one by one.
         self._places: dict[int, int] | None = None
         self._error: TetradError | None = None
         self._ready = asyncio.Event()
         self._note_ready: Callable[[], None] | None = None
 
     def call_when_ready(self, note_ready: Callable[[], None]) -> None:
-        """Call `note_ready` once for each output and for the failure that `get` then returns or raises without waiting."""
+        """Call `note_ready` once for each output and for a failure, when `get` returns or raises it without waiting."""
         self._note_ready = note_ready
         if self._output is not None:
             note_ready()
@@ -38,7 +38,7 @@ class OutputCollector:
             note_ready()
 
     def put(self, output: RequestOutput) -> None:
-        """Deliver an output, merging it into one that was not fetched yet."""
+        """Deliver an output; it is merged into an output that has not been fetched yet."""
         if self._output is None:
             self._output = output
             self._set_ready()
@@ -48,7 +48,7 @@ class OutputCollector:
         merge(self._output, output, self._places, aggregate=self._aggregate)
 
     def fail(self, error: TetradError) -> None:
-        """Deliver the request's failure; it is raised after what came before it was fetched."""
+        """Deliver the request's failure; `get` raises it after the earlier outputs have been fetched."""
         self._error = error
         self._set_ready()
 
@@ -61,7 +61,7 @@ class OutputCollector:
         return self._take()
 
     def get_nowait(self) -> RequestOutput | None:
-        """Return the next output if there is one; raises the request's failure."""
+        """Return the next output, None if there is none; raises the request's failure."""
         if self._output is None:
             if self._error is not None:
                 raise self._error

@@ -1,7 +1,7 @@
-"""Deadlines: the time limit of the current call.
+"""Deadlines: keeps the time limit of the current call in a context variable.
 
-Set where the call arrives, from a header, a gRPC deadline or the server's setting. It is a context variable, so it holds for
-everything that the call awaits and for the tasks it starts. Knows nothing of requests, engines or protocols.
+Set where the call arrives, from a header, a gRPC deadline or the server's setting. It holds for everything that the call
+awaits and for the tasks it starts. Knows nothing of requests, engines or protocols.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ class Deadline:
     """One deadline.
 
     Attributes:
-        timeout_s: what it was given as, for messages.
-        at_s: on the monotonic clock, so that a wall clock that is set changes nothing.
+        timeout_s: the time limit as it was given, for messages.
+        at_s: end of the time on the monotonic clock, so that changes of the wall clock have no effect.
     """
 
     timeout_s: float
@@ -28,7 +28,7 @@ class Deadline:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until then, at least 0."""
+        """The seconds until the deadline, at least 0."""
         return max(self.at_s - time.monotonic(), 0.0)
 
     def error(self) -> DeadlineExceeded:
@@ -41,7 +41,7 @@ _current: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
 
 @contextlib.contextmanager
 def deadline_after(timeout_s: float | None) -> Iterator[None]:
-    """Give the work inside so many seconds from now, or what was left for it if that is less. None: no limit of its own."""
+    """Limit the work inside to `timeout_s` from now, or to the current deadline if that is earlier. None: no further limit."""
     token = _current.set(earliest_deadline(timeout_s))
     try:
         yield
@@ -50,12 +50,12 @@ def deadline_after(timeout_s: float | None) -> Iterator[None]:
 
 
 def tighten_deadline(timeout_s: float | None) -> None:
-    """Give the rest of this task so many seconds from now, unless it has less."""
+    """Limit the rest of this task to `timeout_s` from now, unless its deadline is earlier."""
     _current.set(earliest_deadline(timeout_s))
 
 
 def earliest_deadline(timeout_s: float | None) -> Deadline | None:
-    """Return the current deadline, or the one `timeout_s` from now if that is earlier. None: none."""
+    """Return the current deadline, or the one `timeout_s` from now if that is earlier. None: there is no deadline."""
     current = _current.get()
     if timeout_s is None:
         return current
@@ -65,7 +65,7 @@ def earliest_deadline(timeout_s: float | None) -> Deadline | None:
 
 @contextlib.asynccontextmanager
 async def within(deadline: Deadline | None) -> AsyncIterator[None]:
-    """Cancel what is awaited inside when the deadline has come, and raise DeadlineExceeded. None: wait for ever."""
+    """Cancel the work inside at the deadline and raise DeadlineExceeded. None: no time limit."""
     if deadline is None:
         yield
         return

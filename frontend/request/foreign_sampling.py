@@ -1,6 +1,6 @@
-"""Foreign sampling parameters: a verdict for each of vLLM's parameters without a meaning here. The base of SamplingParams.
+"""Foreign sampling parameters: accepts or refuses each of vLLM's parameters that Tetrad does not have. Base of SamplingParams.
 
-They are arguments and not fields: a request does not carry them.
+They are arguments, not fields: a request does not carry them.
 """
 
 from dataclasses import InitVar, dataclass, field
@@ -32,7 +32,7 @@ SAMPLING_VERDICTS: dict[str, Verdict] = {
 
 @dataclass
 class ForeignSamplingParams:
-    """Arguments without a meaning of their own."""
+    """The arguments of vLLM's SamplingParams that Tetrad does not have."""
 
     watermarking: InitVar[Any] = field(default=None, kw_only=True)
     prompt_logprob_token_ids: InitVar[Any] = field(default=None, kw_only=True)
@@ -51,7 +51,7 @@ class ForeignSamplingParams:
 
 
 def check_foreign(values: tuple[Any, ...]) -> None:
-    """UnsupportedArgument for the first value that asks for what Tetrad does not do; values are in the order of the table."""
+    """Raise UnsupportedArgument for the first unsupported value; `values` are in the order of SAMPLING_VERDICTS."""
     for (name, verdict), value in zip(SAMPLING_VERDICTS.items(), values, strict=True):
         if value is not verdict.default:
             verdict.check(name, value)

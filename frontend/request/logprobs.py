@@ -1,7 +1,7 @@
 """Log-probabilities: converts columns of candidates to one dict per position, with the candidates' texts.
 
-A token that holds part of a character has no text of its own. In an output or a prompt its text is empty until the character is
-complete, then the whole character. So the texts of the tokens add up to the text.
+A token that holds part of a character has no text of its own. In an output or a prompt the last token of the character has the
+whole character as its text, the tokens before it have an empty text. So the joined texts of the tokens are the whole text.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -11,20 +11,20 @@ from tetrad.frontend.request.outputs import Logprob, PositionLogprobs, RequestOu
 from tetrad.frontend.request.steps import LogprobRows
 
 PARTIAL = "\N{REPLACEMENT CHARACTER}"
-# Characters are at most four bytes; longer runs of their parts are cut here, or decoding them would cost their square.
+# A character has at most four bytes. Longer runs of partial tokens are cut, because decoding them takes quadratic time.
 _MAX_RUN = 32
 _WIDE = 1024
-"""Candidates of which a position is filled only for its caller: the other requests of a step do not wait for it."""
+"""A position with more candidates is filled when its caller reads it, so that other requests of the step do not wait."""
 
 
 class WidePosition(dict[int, Logprob]):
-    """A position of many candidates: the actual token alone, until `fill` adds the others.
+    """A position with many candidates. It has the actual token only, until `fill` adds the others.
 
     Args:
         actual: the actual token.
-        found: what is known of it.
-        candidates: the others and their log-probabilities, in falling order.
-        text_of: the text of a token.
+        found: the log-probability of the actual token.
+        candidates: the other tokens and their log-probabilities, in falling order.
+        text_of: returns the text of a token.
     """
 
     __slots__ = ("_candidates", "_text_of")
@@ -36,11 +36,11 @@ class WidePosition(dict[int, Logprob]):
         self._candidates, self._text_of = candidates, text_of
 
     def fill(self) -> None:
-        """Add the candidates; again: nothing."""
+        """Add the candidates; further calls do nothing."""
         _add_candidates(self, self._candidates, self._text_of)
 
     def drop(self) -> None:
-        """Remove all but the actual token, which stands first. To free candidates takes milliseconds: not in an event loop."""
+        """Remove all candidates but the first, the actual token. This takes milliseconds: do not call it in an event loop."""
         actual = next(iter(self.items()))
         self._candidates = iter(())
         self.clear()
@@ -48,7 +48,7 @@ class WidePosition(dict[int, Logprob]):
 
 
 def wide_positions(output: RequestOutput) -> Iterator[WidePosition]:
-    """Yield the positions of an output that are to be filled."""
+    """Yield the wide positions of an output."""
     for positions in (output.prompt_logprobs, *(each.logprobs for each in output.outputs)):
         for position in positions or ():
             if isinstance(position, WidePosition):
@@ -61,9 +61,9 @@ def positions_of(
     """Return one dict per position; a WidePosition for many candidates.
 
     Args:
-        rows: candidates; the first of a position is the actual token, the others are in falling order.
-        text_of: the text of a token, or None if it is not known.
-        texts: what the actual tokens added to the text, as far as that is known.
+        rows: the candidates; the first of a position is the actual token, the others are in falling order.
+        text_of: returns the text of a token, or None if it is unknown.
+        texts: the text that each actual token added to the output, as far as it is known.
     """
     positions: list[PositionLogprobs] = []
     for i, rank in enumerate(rows.ranks):
@@ -81,7 +81,7 @@ def positions_of(
 
 
 def num_candidates(*lists: Sequence[PositionLogprobs | None] | None) -> int:
-    """Return the number of candidates that all positions have."""
+    """Return the total number of candidates of all positions."""
     return sum(len(position) for positions in lists for position in positions or () if position is not None)
 
 
@@ -97,7 +97,7 @@ async def texts_in_context(
     text_of: Callable[[int], str | None],
     decode: Callable[[list[list[int]]], Awaitable[list[str]]],
 ) -> list[str | None]:
-    """Return the text that each token adds; one call of `decode` serves all tokens that hold parts of characters."""
+    """Return the text that each token adds; `decode` is called once, for all tokens that hold parts of characters."""
     texts = [text_of(token_id) for token_id in token_ids]
     runs = list(_runs([text is not None and PARTIAL in text for text in texts]))
     prefixes = [list(token_ids[start : end + 1]) for start, stop in runs for end in range(start, stop)]
@@ -115,7 +115,7 @@ def _add_candidates(
     position: PositionLogprobs, candidates: Iterator[tuple[int, float]], text_of: Callable[[int], str | None]
 ) -> None:
     for rank, (token_id, logprob) in enumerate(candidates, start=1):
-        # The actual token is often one of the top ones: it keeps its first place.
+        # The actual token is often also one of the top tokens: it keeps its first place.
         position.setdefault(token_id, Logprob(logprob, rank, text_of(token_id)))
 
 
@@ -129,7 +129,7 @@ def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
 
 
 def _in_context(own: str | None, added: str | None) -> str | None:
-    """Return a token's text, given what it added; special tokens add nothing and keep their name."""
+    """Return the text that a token added, else its own text; special tokens add no text and keep their name."""
     if added is None or (not added and own is not None and PARTIAL not in own):
         return own
     return added

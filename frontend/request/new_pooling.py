@@ -1,4 +1,4 @@
-"""NewPooling: an unchecked pooling request: its inputs, and the task for each of them.
+"""NewPooling: a pooling request before any check: its inputs, and the parameters of each.
 
 Made by AsyncLLM, consumed by the pooling intake.
 """
@@ -13,17 +13,17 @@ from tetrad.frontend.request.prompts import PromptType
 
 
 class PoolingOptions(TypedDict, total=False):
-    """What a pooling request may set.
+    """The options of a pooling request.
 
     Attributes:
-        priority: larger is more urgent.
+        priority: a larger value is more urgent.
         add_special_tokens: let the tokenizer add [CLS] and the like to texts.
-        truncate_prompt_tokens: keep so many tokens of each prompt; -1: as many as the context has. None: all.
+        truncate_prompt_tokens: maximum number of tokens of each prompt to keep; -1: the length of the context. None: all.
         truncation_side: which end is dropped, "left" or "right".
         cache_salt: separates prefix caches of different tenants.
         trace_headers: W3C traceparent and tracestate of a program's own span.
         lora_requests: the adapter of each prompt, or None; empty: no prompt has one.
-        on_answer: called when a prompt has its answer, which may be before others have.
+        on_answer: called whenever a prompt has its answer, which may be before the other prompts have theirs.
     """
 
     priority: int
@@ -38,12 +38,12 @@ class PoolingOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPooling:
-    """A request with its options, which PoolingOptions documents.
+    """A pooling request with its options; PoolingOptions documents these.
 
     Attributes:
-        request_id: the caller's name for it.
-        prompts: its inputs.
-        params: what to make of each.
+        request_id: the caller's id.
+        prompts: the inputs.
+        params: the pooling parameters of each input.
         arrival_time: wall clock, seconds.
     """
 

@@ -32,7 +32,7 @@ class NewRequest:
     prediction: str = ""
 
     def check(self) -> None:
-        """Raise for what is wrong whatever the model, the prompt and the parameters are."""
+        """Raise for values that are invalid for every model, prompt and parameters."""
         check_identity(self.request_id, self.priority)
         rank = self.data_parallel_rank
         if rank is not None and not 0 <= rank <= _MAX_I32:
@@ -41,7 +41,7 @@ class NewRequest:
 
 
 def check_identity(request_id: object, priority: int) -> None:
-    """Raise for an id that is no valid text (TypeError, InvalidRequest), and for a priority that fits no message."""
+    """Raise for an id that is not valid text (TypeError, InvalidRequest), and for a priority beyond 32 bits."""
     if not isinstance(request_id, str):
         raise TypeError(f"request_id must be a string, got {type(request_id).__name__}")
     try:

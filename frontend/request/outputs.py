@@ -20,7 +20,7 @@ PositionLogprobs = dict[int, Logprob]
 
 @dataclass(slots=True)
 class LoRARequest:
-    """An adapter to run a request with. `lora_int_id` is at least 1."""
+    """The adapter of a request. `lora_int_id` is at least 1."""
 
     lora_name: str
     lora_int_id: int
@@ -30,13 +30,13 @@ class LoRARequest:
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """When things happened to a request: wall clock in seconds since 1970, and durations in seconds.
+    """Times and counts of a request: times are wall clock in seconds since 1970, durations are in seconds.
 
     Attributes:
-        submitted_time: it went to an engine core.
-        received_time: the engine core's first tokens were here.
-        first_token_time, last_token_time: tokens were there for their reader, as text if that is wanted.
-        queued_time_s, prefill_time_s: until it was scheduled first, and then until its first token, on the engine's clock.
+        submitted_time: when it was sent to an engine core.
+        received_time: when the engine core's first tokens arrived.
+        first_token_time, last_token_time: when the tokens were ready for the caller, detokenized if the request wants text.
+        queued_time_s, prefill_time_s: from queued to first scheduled, and from there to the first token, on the engine's clock.
     """
 
     arrival_time: float
@@ -52,7 +52,7 @@ class RequestMetrics:
 
     @property
     def first_token_latency(self) -> float | None:
-        """Seconds from arrival to the first token."""
+        """The seconds from arrival to the first token."""
         return None if self.first_token_time is None else self.first_token_time - self.arrival_time
 
 
@@ -61,11 +61,11 @@ class CompletionOutput:
     """One of the n outputs of a request.
 
     Attributes:
-        index: which of the n.
+        index: index among the n outputs.
         text: generated text (new text only for DELTA).
         token_ids: generated ids (new ids only for DELTA).
-        cumulative_logprob: sum over all generated tokens, if logprobs were asked for.
-        logprobs: one entry per entry of token_ids, if asked for.
+        cumulative_logprob: sum of the log-probabilities of all generated tokens, if logprobs were requested.
+        logprobs: one entry per entry of token_ids, if requested.
         finish_reason: None until finished.
         stop_reason: the stop string or stop token id; None for EOS.
     """
@@ -89,10 +89,10 @@ class RequestOutput:
     """Progress of one request.
 
     Attributes:
-        prompt: its text, if it was given as text or rendered from a chat.
-        prompt_logprobs: per prompt token, the first None; sent once.
-        outputs: those of the n outputs that made progress (all of them in a final-only output).
-        finished: whether all n are complete.
+        prompt: the text of the prompt, if it was given as text or rendered from a chat.
+        prompt_logprobs: one entry per prompt token, the first is None; delivered once.
+        outputs: the outputs that made progress (all n in a final-only output).
+        finished: whether all n outputs are complete.
         num_cached_tokens: prompt tokens found in the prefix cache; None until known.
     """
 
@@ -107,22 +107,22 @@ class RequestOutput:
     num_cached_tokens: int | None = None
 
     def add(self, newer: "RequestOutput", *, aggregate: bool) -> None:
-        """Take in a later output of the same request.
+        """Merge a later output of the same request into this one.
 
         Args:
-            newer: the later output; this object may take over its parts.
-            aggregate: append deltas (DELTA) rather than replace (CUMULATIVE).
+            newer: the later output; this object may reuse its parts.
+            aggregate: append deltas (DELTA) rather than replace outputs (CUMULATIVE).
         """
         merge(self, newer, places_of(self), aggregate=aggregate)
 
 
 def places_of(output: RequestOutput) -> dict[int, int]:
-    """Return the place of each of the n outputs, by its index."""
+    """Return the position of each output in `output.outputs`, by the output's index."""
     return {each.index: place for place, each in enumerate(output.outputs)}
 
 
 def merge(older: RequestOutput, newer: RequestOutput, places: dict[int, int], *, aggregate: bool) -> None:
-    """Add a later output to an earlier one whose places are known; they are kept up to date. See RequestOutput.add."""
+    """Merge a later output into an earlier one and update `places`, its places by index. See RequestOutput.add."""
     older.finished |= newer.finished
     older.prompt_logprobs = older.prompt_logprobs or newer.prompt_logprobs
     older.num_cached_tokens = newer.num_cached_tokens

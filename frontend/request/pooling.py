@@ -18,12 +18,12 @@ _ENDPOINTS = {EMBED: "/v1/embeddings", CLASSIFY: "/classify"}
 
 @dataclass(slots=True, kw_only=True)
 class PoolingParams:
-    """What to make of a prompt.
+    """The parameters of a pooling request for one prompt.
 
     Attributes:
-        task: "embed", "classify", "token_embed" or "token_classify"; None: the model's first.
-        use_activation: normalise embeddings, or make probabilities of logits. None: as the model's files say.
-        dimensions: length of the embedding, for models with Matryoshka embeddings; None: the model's.
+        task: "embed", "classify", "token_embed" or "token_classify"; None: the model's first task.
+        use_activation: normalise embeddings, or convert logits to probabilities. None: as the model's files specify.
+        dimensions: length of the embedding, for models with Matryoshka embeddings; None: the model's length.
         token_type_boundary: index of the first token of type 1, for cross-encoders; None: all are of type 0.
     """
 
@@ -33,7 +33,7 @@ class PoolingParams:
     token_type_boundary: int | None = None
 
     def verify(self, facts: "PoolingFacts") -> "PoolingParams":
-        """Return the parameters with the task filled in; Unsupported or InvalidRequest for what the model does not have."""
+        """Return the parameters with the task filled in; Unsupported or InvalidRequest if the model cannot serve them."""
         task = self.task or facts.tasks[0]
         if task not in facts.tasks:
             raise Unsupported(f"Unsupported task: {task!r} Supported tasks: {list(facts.tasks)}", field="task")
@@ -42,7 +42,7 @@ class PoolingParams:
         return replace(self, task=task)
 
     def with_task(self, task: str | None) -> "PoolingParams":
-        """Return the same for a task; InvalidRequest if these are for another one. None: any."""
+        """Return the parameters with this task; InvalidRequest if they have another one. None: return them unchanged."""
         if task is None:
             return self
         if self.task not in (None, task):
@@ -70,7 +70,7 @@ class PoolingParams:
 
 @dataclass(frozen=True, slots=True)
 class PoolingFacts:
-    """What a model pools; see PoolingInfo in types.proto."""
+    """The facts of a pooling model; see PoolingInfo in types.proto."""
 
     tasks: tuple[str, ...]
     embedding_size: int
@@ -84,7 +84,7 @@ class PoolingFacts:
     max_embed_len: int = 0
 
     def longest_prompt(self, task: str | None, max_model_len: int) -> int:
-        """Return the most tokens of a prompt of a task; the model computes `max_model_len` at a time."""
+        """Return the maximum number of prompt tokens for a task; the model computes `max_model_len` tokens at a time."""
         if task != EMBED:
             return max_model_len
         if self.chunked_processing:
@@ -100,14 +100,14 @@ class PoolingFacts:
 def required_facts(
     facts: PoolingFacts | None, task: str, what: str, error: type[TetradError] = InvalidRequest, *, hint: str = ""
 ) -> PoolingFacts:
-    """Return the facts of a pooling model; if it does not have a task, raise an error that names its endpoint.
+    """Return the facts of a pooling model; if it does not have the task, raise an error that names its endpoint.
 
     Args:
-        facts: of the model; None: it generates.
-        task: that is needed.
-        what: is asked for, in the message.
-        error: its class.
-        hint: at the end of the message: which other models have the task.
+        facts: the facts of the model; None: it is a generative model.
+        task: the task that is needed.
+        what: name of the requested feature, for the message.
+        error: class of the error.
+        hint: end of the message: names other models that have the task.
     """
     if facts is None:
         text = f"The model does not support {what}: it generates. Use /v1/completions.{hint}"
@@ -124,7 +124,7 @@ class PooledTensor:
 
     Attributes:
         shape: (width,), or (tokens, width) for tasks of tokens.
-        values: as many as the shape says.
+        values: the values; their number is the product of the shape.
     """
 
     shape: tuple[int, ...]
@@ -144,9 +144,9 @@ class PoolingRequestOutput:
     """The answer of a pooling request.
 
     Attributes:
-        outputs: the values.
-        prompt_token_ids: that they were made of.
-        num_cached_tokens: prompt tokens that the prefix cache had.
+        outputs: the embedding, classes or score.
+        prompt_token_ids: the ids of the prompt.
+        num_cached_tokens: number of prompt tokens found in the prefix cache.
     """
 
     request_id: str

@@ -1,6 +1,6 @@
-"""PoolingState: the state of one pooling request: one sequence for each of its inputs, each with a prompt of its own.
+"""PoolingState: the state of one pooling request, which has one sequence for each of its inputs.
 
-Made by the pooling intake, updated by the output processor. Delivers one output, when the last input has its answer.
+Made by the pooling intake, updated by the output processor. Delivers one output when the last input has its answer.
 """
 
 import time
@@ -12,15 +12,15 @@ from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingP
 from tetrad.frontend.request.sequence import Sequence
 
 POOLING = SamplingParams(max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
-"""The sampling parameters of every pooling request, which samples nothing."""
+"""The sampling parameters of every pooling request. Such a request samples no tokens."""
 
 
 class PoolingState(RequestState):
-    """A pooling request from admission to its answer.
+    """The state of a pooling request from admission to its answer.
 
     Args:
         request_id: the caller's id; need not be unique.
-        num_prompt_tokens: of all inputs together.
+        num_prompt_tokens: number of prompt tokens of all inputs together.
         arrival_time: wall clock, seconds.
         on_end: called with each sequence that has its answer or was aborted.
     """
@@ -38,7 +38,7 @@ class PoolingState(RequestState):
         return sorted({sequence.finish_reason for sequence in self.sequences}, key=str)
 
     def deliver(self, sequence: Sequence) -> None:
-        """Note that a sequence has ended; put the request's only output on the collector with the last one."""
+        """Record the end of a sequence; after the last one put the request's only output on the collector."""
         self.num_unfinished -= 1
         self._on_end(sequence)
         if self.finished:

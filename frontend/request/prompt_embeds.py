@@ -1,7 +1,7 @@
-"""Prompt embeddings: positions of a prompt that are vectors instead of token ids.
+"""Prompt embeddings: reads and checks the embeddings that replace token ids at positions of a prompt.
 
-Made of a caller's tensor (library), of a safetensors file (HTTP, prompt adapters); encoded by the engine's wire. Values are
-float32 from here on. numpy is imported by the functions that need it: most frontends never see an embedding.
+The sources are a caller's tensor (library) or a safetensors file (HTTP, prompt adapters); the engine's wire encodes the values
+as float32. The functions that need numpy import it: most frontends never receive an embedding.
 """
 
 import json
@@ -18,7 +18,7 @@ _FLOAT32_BYTES = 4
 _MATRIX = 2
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _PICKLES = (b"PK\x03\x04", b"\x80")
-"""How files of torch.save and pickles begin."""
+"""The first bytes of files of torch.save and of pickles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class PromptEmbeds:
 
     Attributes:
         content: the values of all rows, one after another, little-endian.
-        hidden_size: values of a row.
-        is_token_ids: for each position of the prompt, 1 if it is a token id, 0 if the next row stands for it. Empty: rows stand
-            for all positions.
+        hidden_size: number of values of a row.
+        is_token_ids: for each position of the prompt 1 if it has a token id, 0 if it has the next row. Empty: all positions
+            have rows.
     """
 
     content: bytes
@@ -38,21 +38,21 @@ class PromptEmbeds:
 
     @property
     def num_rows(self) -> int:
-        """Positions that are vectors."""
+        """The number of positions that have embeddings."""
         return len(self.content) // (_FLOAT32_BYTES * self.hidden_size)
 
     @property
     def num_positions(self) -> int:
-        """Positions of the prompt."""
+        """The number of positions of the prompt."""
         return len(self.is_token_ids) or self.num_rows
 
     @property
     def num_bytes(self) -> int:
-        """Of the part of a message that has them."""
+        """The size in bytes of the embeddings in a message."""
         return len(self.content) + len(self.is_token_ids)
 
     def before(self, num_tokens: int, others: "PromptEmbeds | None" = None) -> "PromptEmbeds":
-        """Return these rows as the beginning of a prompt that goes on with so many token ids, or with other rows."""
+        """Return these rows as the start of a prompt that continues with `num_tokens` token ids, or with other rows."""
         if others is None:
             return PromptEmbeds(self.content, self.hidden_size, bytes(self.num_rows) + b"\1" * num_tokens)
         if others.hidden_size != self.hidden_size:
@@ -65,11 +65,11 @@ class PromptEmbeds:
 def embeds_of_tensor(tensor: Any) -> PromptEmbeds:
     """Return the rows of a torch tensor or a numpy array [positions, hidden_size] of floats; a leading 1 is dropped.
 
-    InvalidRequest for any other value, naming what is wrong with it.
+    InvalidRequest with the reason for any other value.
     """
     import numpy as np
 
-    if hasattr(tensor, "detach"):  # torch's, which the frontend does not import
+    if hasattr(tensor, "detach"):  # a torch tensor; the frontend does not import torch
         if not tensor.is_floating_point():
             raise _wrong(f"`prompt_embeds` of dtype {tensor.dtype} is not of a floating-point type.")
         tensor = tensor.detach().cpu().float().numpy()
@@ -84,7 +84,7 @@ def among_tokens(texts: Sequence[list[int]], embeds: Sequence[PromptEmbeds]) -> 
     """Return the ids of a prompt, 0 where it has embeddings, and its embeddings.
 
     Args:
-        texts: ids before the first of `embeds`, between each and its next one, and behind the last one.
+        texts: the ids before the first of `embeds`, between each two, and after the last one.
         embeds: at least one; InvalidRequest if their rows differ in size.
     """
     size, ids, kinds = embeds[0].hidden_size, list(texts[0]), bytearray(b"\1" * len(texts[0]))
@@ -97,12 +97,12 @@ def among_tokens(texts: Sequence[list[int]], embeds: Sequence[PromptEmbeds]) -> 
 
 
 def embeds_of_safetensors(data: bytes, *, name: str = "", refuse: Callable[[str], Exception] | None = None) -> PromptEmbeds:
-    """Return the rows of a tensor in a safetensors file, which has one tensor if no name says which.
+    """Return the rows of a tensor in a safetensors file; without `name` the file must have exactly one tensor.
 
     Args:
         data: the whole file. Its tensor is [positions, hidden_size] of type F64, F32, F16 or BF16; a leading 1 is dropped.
-        name: of the tensor.
-        refuse: makes the error that is raised of its text; by default InvalidRequest of `prompt_embeds`.
+        name: name of the tensor.
+        refuse: makes the error to raise from its text; by default an InvalidRequest for the field `prompt_embeds`.
     """
     import numpy as np
     from safetensors import SafetensorError, deserialize

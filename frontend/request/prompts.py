@@ -1,4 +1,4 @@
-"""Prompts: the forms in which callers give a prompt, and their conversion to one form."""
+"""Prompts: converts the forms in which callers give a prompt to one form."""
 
 from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
@@ -26,7 +26,7 @@ class TokensPrompt(TypedDict):
 class EmbedsPrompt(TypedDict):
     """A prompt as embeddings: a torch tensor or numpy array [positions, hidden_size]; `prompt` is its text, if known.
 
-    PromptEmbeds may stand for some positions only; `prompt_token_ids` are then the ids of all, 0 where embeddings stand.
+    PromptEmbeds may cover some positions only; `prompt_token_ids` then has the ids of all positions, 0 for embeddings.
     """
 
     prompt_embeds: Any
@@ -43,7 +43,7 @@ _SALT_FORBIDDEN = frozenset("@/\\\0")
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt in one form: text, ids, or both. An absent part is None. Where embeddings are given, ids are 0."""
+    """A prompt in its normal form: text, ids, or both. An absent part is None. Positions with embeddings have the id 0."""
 
     text: str | None
     token_ids: list[int] | None
@@ -52,7 +52,7 @@ class Prompt:
 
 
 def normalize_prompt(prompt: PromptType, *, cache_salt: str = "") -> Prompt:
-    """Return `prompt` in its one form; InvalidRequest if it is none of the five."""
+    """Return `prompt` in its normal form; InvalidRequest if it has none of the five forms of PromptType."""
     if isinstance(prompt, str):
         return Prompt(_checked_text(prompt), None, _checked_salt(cache_salt))
     if isinstance(prompt, list | tuple):
@@ -80,7 +80,7 @@ def normalize_prompt(prompt: PromptType, *, cache_salt: str = "") -> Prompt:
 
 
 def estimated_prompt_tokens(prompt: PromptType) -> int:
-    """Return about how many tokens a prompt has, without reading it; also for what `normalize_prompt` would refuse."""
+    """Return an estimate of a prompt's number of tokens from its size only; also for prompts that are invalid."""
     given: object = prompt
     if isinstance(prompt, dict):
         embeds = prompt.get("prompt_embeds")

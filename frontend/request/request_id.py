@@ -1,4 +1,4 @@
-"""Request ids: makes the id of a request that came without one, and checks the id that a client gives."""
+"""Request ids: makes an id for a request without one, and checks the id that a client sends."""
 
 import uuid
 

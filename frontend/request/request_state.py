@@ -1,4 +1,4 @@
-"""RequestState: the state of one request: its n sequences, its kind of output, its times.
+"""RequestState: the state of one request: its n sequences, its output kind, its times.
 
 Made by the input processor, updated by the output processor; makes RequestOutputs from its sequences.
 """
@@ -16,12 +16,12 @@ from tetrad.frontend.request.sequence import Sequence
 
 
 class RequestState:
-    """A request from admission to its last output.
+    """The state of a request from admission to its last output.
 
     Args:
         request_id: the caller's id; need not be unique.
-        prompt: its text, if known.
-        prompt_token_ids: its ids.
+        prompt: the text of the prompt, if known.
+        prompt_token_ids: the ids of the prompt.
         params: sampling parameters.
         arrival_time: wall clock, seconds.
     """
@@ -50,10 +50,10 @@ class RequestState:
         self.collector = OutputCollector(aggregate=self.kind is RequestOutputKind.DELTA)
         self.metrics = RequestMetrics(arrival_time=arrival_time)
         self.num_cached_tokens: int | None = None
-        # Of a prompt adapter, before the prompt: answers neither show nor count them.
+        # Tokens of a prompt adapter before the prompt: answers neither contain nor count them.
         self.num_virtual_tokens = 0
         self.call = NO_CALL
-        # A prompt of one token has no position that an engine could tell anything of.
+        # A prompt of one token has no log-probabilities: the first token never has one.
         nothing_to_come = params.prompt_logprobs is not None and len(prompt_token_ids) == 1
         self._prompt_logprobs: list[PositionLogprobs | None] | None = [None] if nothing_to_come else None
 
@@ -61,7 +61,7 @@ class RequestState:
         self._expiry: asyncio.TimerHandle | None = None
 
     def hold(self, ticket: Ticket) -> None:
-        """Take what admission gave for this request, until it is retired."""
+        """Hold the request's admission until the request is retired."""
         ticket.correct(self.num_prompt_tokens)
         self._ticket = ticket
 
@@ -70,7 +70,7 @@ class RequestState:
         self._expiry = asyncio.get_running_loop().call_later(delay_s, expire)
 
     def retire(self) -> None:
-        """Let go of what the request held: it has ended."""
+        """Release the admission and cancel the timer of the deadline: the request has ended."""
         if self._ticket is not None:
             self._ticket.release()
         if self._expiry is not None:
@@ -78,12 +78,12 @@ class RequestState:
 
     @property
     def finished(self) -> bool:
-        """Whether all sequences are."""
+        """Whether all sequences have finished."""
         return self.num_unfinished == 0
 
     @property
     def finish_reasons(self) -> list[str | None]:
-        """The finish reason of each sequence; None: it goes on."""
+        """The finish reason of each sequence; None: the sequence is unfinished."""
         return [sequence.finish_reason for sequence in self.sequences]
 
     @property
@@ -91,12 +91,12 @@ class RequestState:
         return None if self.num_cached_tokens is None else max(self.num_cached_tokens - self.num_virtual_tokens, 0)
 
     def add_sequence(self, sequence: Sequence) -> None:
-        """Take one of the n sequences, at the start."""
+        """Add one of the n sequences, before the request is sent."""
         self.sequences.append(sequence)
         self.num_unfinished += 1
 
     def count_tokens(self, number: int, now: float) -> bool:
-        """Note that tokens came, at a time of the wall clock; returns True for the first ones."""
+        """Count tokens that were received at `now`, in seconds of the wall clock; return True for the first ones."""
         metrics = self.metrics
         metrics.num_generation_tokens += number
         metrics.last_token_time = now
@@ -108,13 +108,13 @@ class RequestState:
         return True
 
     def set_prompt_logprobs(self, positions: list[PositionLogprobs]) -> None:
-        """Take the prompt's log-probabilities; all n sequences have the same, the first to come are kept."""
+        """Store the prompt's log-probabilities. All n sequences have the same; the first ones received are kept."""
         if self._prompt_logprobs is None and self.params.prompt_logprobs is not None:
-            # Nothing precedes the first token, so nothing is known of its probability.
+            # The first token has no predecessor, so it has no log-probability.
             self._prompt_logprobs = [None, *positions]
 
     def deliver(self, sequence: Sequence) -> None:
-        """Put what a sequence has to show on the collector."""
+        """Put the new output of a sequence, if any, on the collector."""
         if sequence.finished:
             self.num_unfinished -= 1
             if self.finished:

@@ -1,7 +1,7 @@
-"""Sampling defaults: the values that requests have where they name none.
+"""Sampling defaults: the sampling parameters of requests that do not set them.
 
-Made once per frontend from the model's generation_config.json and the option --override-generation-config, which wins. The
-names are those of generation_config.json, and of SamplingParams.
+Made once per frontend from the model's generation_config.json and the option --override-generation-config, which has priority.
+The names are those of generation_config.json and SamplingParams.
 """
 
 import json
@@ -12,15 +12,15 @@ from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.services.errors import InvalidRequest
 
 DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""The sampling parameters that a model's authors recommend values of."""
+"""The sampling parameters that a generation_config.json may recommend."""
 
 
 def sampling_defaults(recommended: Mapping[str, Any], override: str = "") -> dict[str, Any]:
-    """Return parameter -> value.
+    """Return the default values, by the name of the parameter.
 
     Args:
-        recommended: a model's generation_config.json; its other keys are left out.
-        override: JSON object whose values replace these. Empty: none.
+        recommended: the content of a model's generation_config.json; keys besides DEFAULTS are ignored.
+        override: JSON object whose values replace the recommended ones; empty: none.
 
     Raises:
         InvalidRequest: see read_override.

@@ -1,7 +1,7 @@
 """SamplingParams: parameters of sampling and of outputs, with vLLM's fields, defaults and error texts.
 
-A public Python type, also what HTTP and gRPC requests become. Knows ranges that hold for every model; limits that depend on
-the model or the server (vocabulary, context, caps) are checked in limits.py. One difference from vLLM: n > 1 at temperature
+A public Python type; HTTP and gRPC requests are converted to it. It checks the ranges that hold for every model; limits.py
+checks the limits of the model and the server (vocabulary, context, settings). One difference from vLLM: n > 1 at temperature
 0 is allowed, as in OpenAI's API.
 """
 
@@ -38,21 +38,21 @@ class RequestOutputKind(IntEnum):
     """The content of each RequestOutput of a request."""
 
     CUMULATIVE = 0
-    """Everything so far."""
+    """All text and ids so far."""
     DELTA = 1
-    """The text and ids since the last one."""
+    """The text and ids since the previous output."""
     FINAL_ONLY = 2
-    """One output, at the end."""
+    """All text and ids in one output, at the end."""
 
 
 @dataclass(frozen=True)
 class RepetitionDetection:
-    """Ends a request when a pattern of tokens repeats at its end, with finish_reason "repetition".
+    """Ends an output with finish_reason "repetition" when a pattern of tokens repeats at its end.
 
     Args:
-        max_pattern_size: longest pattern looked for, in tokens; 0 is off.
-        min_pattern_size: shortest pattern looked for, in tokens.
-        min_count: how often in a row the pattern must stand.
+        max_pattern_size: longest pattern that is detected, in tokens; 0 is off.
+        min_pattern_size: shortest pattern that is detected, in tokens.
+        min_count: number of consecutive occurrences of the pattern that end the output.
 
     Raises:
         InvalidRequest: a value out of range.
@@ -75,7 +75,7 @@ class RepetitionDetection:
         if not 0 <= self.min_count <= _MAX_COUNT:
             text = f"repetition_detection.min_count must be in [0, {_MAX_COUNT}], got {self.min_count}."
             raise wrong("repetition_detection", text)
-        # A pattern that stands once repeats nothing.
+        # A pattern that occurs once is no repetition.
         if most and not 2 <= self.min_count <= _MAX_COUNT:
             text = f"repetition_detection.min_count must be at least 2, got {self.min_count}."
             raise wrong("repetition_detection", text)
@@ -90,35 +90,35 @@ class SamplingParams(ForeignSamplingParams):
 
     Args:
         n: number of independent outputs.
-        presence_penalty: taken off the logit of every token the output has; [-2, 2].
-        frequency_penalty: taken off the logit of a token as often as the output has it; [-2, 2].
+        presence_penalty: subtracted from the logit of every token that the output contains; [-2, 2].
+        frequency_penalty: subtracted from the logit of a token once for each occurrence in the output; [-2, 2].
         repetition_penalty: divides logits of tokens in prompt and output; above 0, 1 is off.
         temperature: 0 is greedy; range [0, 2].
         top_p: keep the most likely tokens that together have this probability; (0, 1].
         top_k: keep this many most likely tokens; 0 or -1 is off.
         min_p: drop tokens less likely than this times the most likely one.
-        seed: makes sampling repeatable; -1 or None draws one. Output i of n uses seed + i.
+        seed: makes sampling repeatable; -1 or None: a random seed. Output i of n uses seed + i.
         stop: strings that end the output.
         stop_token_ids: ids that end the output; the id is part of the output ids, not of the text.
-        ignore_eos: go on after the model's end of text.
-        max_tokens: maximum number of tokens to generate; None means as many as the context holds.
-        min_tokens: tokens before which neither end of text nor stops end the output.
+        ignore_eos: continue after the model's end of text.
+        max_tokens: maximum number of tokens to generate; None: as many as fit the context.
+        min_tokens: minimum number of tokens before the end of text or a stop may end the output.
         logprobs: log-probabilities of this many top tokens; -1 is the whole vocabulary.
         prompt_logprobs: the same for the tokens of the prompt.
         logprob_token_ids: log-probabilities of exactly these ids instead of the top ones; `logprobs` becomes their number.
-        detokenize: make text; without it outputs have ids only.
+        detokenize: make text; if False, outputs have ids only.
         skip_special_tokens: leave special tokens out of the text.
         spaces_between_special_tokens: put spaces between special tokens that are shown.
-        include_stop_str_in_output: leave the stop string in the text.
-        output_kind: what each RequestOutput carries.
-        stream_interval: new tokens that a further output waits for; the first and the last wait for nothing.
-        structured_outputs: the language the output belongs to.
-        logit_bias: token id -> what is added to its logit; cut to [-100, 100].
+        include_stop_str_in_output: keep the stop string in the text.
+        output_kind: the content of each RequestOutput.
+        stream_interval: minimum number of new tokens per output; the first and the last output may have fewer.
+        structured_outputs: the constraint of the output.
+        logit_bias: token id -> value that is added to its logit; clipped to [-100, 100].
         allowed_token_ids: the only ids that may be generated.
         bad_words: texts that are never generated.
         truncate_prompt_tokens: keep this many tokens at the end of the prompt; -1: as many as fit besides max_tokens.
-        skip_reading_prefix_cache: compute the whole prompt; None: exactly when prompt_logprobs are asked for.
-        thinking_token_budget: maximum number of reasoning tokens; then the end of the reasoning is forced. Only for models
+        skip_reading_prefix_cache: compute the whole prompt; None: only if prompt_logprobs are requested.
+        thinking_token_budget: maximum number of reasoning tokens; after these the reasoning is ended. Only for models
             with a reasoning parser.
         repetition_detection: ends outputs that repeat themselves.
         extra_args: refused unless empty: there are no custom logits processors and no connectors.
@@ -186,23 +186,23 @@ class SamplingParams(ForeignSamplingParams):
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the most likely token is always taken."""
+        """Whether sampling always takes the most likely token."""
         return self.temperature < GREEDY_BELOW
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The stop strings, in the order given."""
+        """The stop strings, in their given order."""
         return self._stops
 
     @classmethod
     def from_optional(cls, **fields: Any) -> Self:
-        """Return parameters; a field that is None has its default, but for max_tokens, where None means something."""
+        """Return parameters; a field that is None has its default, except max_tokens, where None has a meaning."""
         return cls(**{name: value for name, value in fields.items() if value is not None or name == "max_tokens"})
 
     def clone(self) -> Self:
         """Return an independent copy."""
         made = object.__new__(type(self))
-        # Most are plain values, of which deepcopy takes ten times as long to find out.
+        # Most values are plain: testing their type here takes a tenth of the time of deepcopy.
         made.__dict__ = {
             name: value if type(value) in _IMMUTABLE else copy.deepcopy(value) for name, value in vars(self).items()
         }
@@ -289,7 +289,7 @@ class SamplingParams(ForeignSamplingParams):
             check_integer("thinking_token_budget", budget)
             if budget < 0:
                 raise wrong("thinking_token_budget", f"thinking_token_budget must be non-negative, got {budget}.")
-            self.thinking_token_budget = min(budget, _MAX_COUNT)  # as good as none, and fits the wire
+            self.thinking_token_budget = min(budget, _MAX_COUNT)  # has no effect at this size, and fits the message
         for name, kind in (
             ("structured_outputs", StructuredOutputsParams),
             ("repetition_detection", RepetitionDetection),

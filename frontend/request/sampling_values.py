@@ -24,26 +24,26 @@ def wrong(name: str, text: str) -> InvalidRequest:
 
 
 def check_integer(name: str, value: object) -> None:
-    """Refuse what is not an integer; True and False are not."""
+    """Refuse a value that is not an integer; True and False are not integers here."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise wrong(name, f"{name} must be an integer, got {value!r}.")
 
 
 def check_number(name: str, value: object) -> float:
-    """Return a number, which may be NaN or infinite."""
+    """Return `value` if it is a number, also NaN or infinite; else refuse it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise wrong(name, f"{name} must be a number, got {value!r}.")
     return value
 
 
 def check_flag(name: str, value: object) -> None:
-    """Refuse what is not True or False."""
+    """Refuse a value that is not True or False."""
     if not isinstance(value, bool):
         raise wrong(name, f"{name} must be a boolean, got {value!r}.")
 
 
 def member_of(name: str, kind: type[Kind], value: object) -> Kind:
-    """Return the member of an enum that a value stands for."""
+    """Return the member of an enum with this value; refuse any other value."""
     try:
         return kind(value)  # type: ignore[arg-type] # ValueError for what is no member
     except ValueError:
@@ -52,7 +52,7 @@ def member_of(name: str, kind: type[Kind], value: object) -> Kind:
 
 
 def strings(name: str, value: object) -> list[str]:
-    """Return a list of strings that are not empty; one string and None are read as lists."""
+    """Return a list of non-empty strings; a single string becomes a list of one, None an empty list."""
     found: list[Any] = [value] if isinstance(value, str) else _listed(name, value or (), "strings")
     for string in found:
         if not isinstance(string, str):
@@ -63,7 +63,7 @@ def strings(name: str, value: object) -> list[str]:
 
 
 def token_ids(name: str, value: object) -> list[int]:
-    """Return a list of ids that fit the wire; which of them exist is the model's business."""
+    """Return a list of ids that fit 32 bits; whether the model has them is checked elsewhere."""
     found = _listed(name, value, "integers")
     for each in found:
         if isinstance(each, bool) or not isinstance(each, int):
@@ -74,7 +74,7 @@ def token_ids(name: str, value: object) -> list[int]:
 
 
 def biases(name: str, value: object) -> dict[int, float]:
-    """Return token id -> bias, cut to [-100, 100]; ids may be text, as JSON has no other keys."""
+    """Return token id -> bias, clipped to [-100, 100]; ids may be strings, as keys in JSON are."""
     if not isinstance(value, Mapping):
         raise wrong(name, f"{name} must map token ids to numbers, got {value!r}.")
     checked = {}
@@ -87,7 +87,7 @@ def biases(name: str, value: object) -> dict[int, float]:
 
 
 def check_extra_args(name: str, value: object) -> None:
-    """Refuse what JSON cannot carry, and integers beyond 64 bits."""
+    """Refuse values that JSON cannot represent, and integers beyond 64 bits."""
     if not isinstance(value, dict):
         raise wrong(name, f"{name} must be a dict, got {value!r}.")
     level: list[Any] = [value]

@@ -1,7 +1,7 @@
-"""Sequence: one of the n outputs of an unfinished request: its ids, its text, the delivered part.
+"""Sequence: one of the n outputs of an unfinished request: its ids, its text, and how much of them was delivered.
 
-Owned by the output processor. Knows tokens, text and stop strings; knows nothing of streams or callers. Its ids and its raw
-character count are enough to resume it on another engine core or tokenizer.
+Owned by the output processor. Knows tokens, text and stop strings; knows nothing of streams or callers. Another engine core or
+tokenizer can continue it from its ids and its number of raw characters.
 """
 
 from tetrad.frontend.request.deadlines import Deadline
@@ -11,28 +11,28 @@ from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingP
 from tetrad.frontend.request.stop_strings import StopStrings
 from tetrad.services.observability.tracing import NO_SPAN, Span
 
-# Enough prompt to decide on leading spaces and unfinished characters; the tokenizer needs no more.
+# Number of prompt tokens that a detokenizer needs to decide on leading spaces and unfinished characters.
 _CONTEXT_TOKENS = 16
 
 
 class Sequence:
-    """One output in the making.
+    """One output in progress.
 
     Args:
-        request_id: unique id on the wire.
-        handle: unique u32 among unfinished sequences.
-        index: which of the n outputs.
+        request_id: unique id in messages.
+        handle: number of 32 bits, unique among unfinished sequences.
+        index: index among the n outputs.
         prompt_token_ids: shared with the other sequences of the request; never changed.
         params: sampling parameters of the request.
-        seed: of this sequence.
-        max_tokens: resolved against the context.
-        deadline: when the engine is to give up; None: never.
-        pooling: what to make of the prompt; None: the sequence generates.
+        seed: the seed of this sequence.
+        max_tokens: maximum number of tokens to generate, limited to the context.
+        deadline: when the engine ends the sequence; None: never.
+        pooling: the pooling parameters; None: the sequence generates.
 
     Attributes:
-        span: from its sending to its last step.
-        pooled: the answer to `pooling`, once it is there.
-        num_cached_tokens: prompt tokens that the prefix cache had, once `pooled` is there.
+        span: the trace's span from sending to the last step.
+        pooled: the answer of a pooling sequence; None until it is received.
+        num_cached_tokens: number of prompt tokens found in the prefix cache; set together with `pooled`.
     """
 
     __slots__ = (
@@ -94,9 +94,9 @@ class Sequence:
         self.output_token_ids: list[int] = []
         self.last_token_time: float | None = None
         self.text = ""
-        # Characters the tokenizer has sent; more than len(text) once a stop string cut it.
+        # Number of characters that the tokenizer has sent; more than len(text) after a stop string has cut the text.
         self.num_raw_chars = 0
-        # Losses of an engine core in a row without a new token, and the number of tokens at the last one.
+        # Number of consecutive losses of an engine core without a new token, and the number of tokens at the last loss.
         self.num_engine_losses = 0
         self.num_tokens_at_loss = 0
         self.logprobs: list[PositionLogprobs] | None = None if params.logprobs is None else []
@@ -111,24 +111,24 @@ class Sequence:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more is taken."""
+        """Whether the sequence has ended and takes no further tokens."""
         return self.finish_reason is not None
 
     @property
     def has_stops(self) -> bool:
-        """Whether text is searched for stop strings, so that deltas are wanted token by token."""
+        """Whether the text is searched for stop strings, which needs a delta for each token."""
         return bool(self._stops)
 
     def context_token_ids(self) -> list[int]:
-        """Return the ids that prime a detokenizer: the end of the prompt and all generated tokens."""
+        """Return the ids that initialize a detokenizer: the end of the prompt and all generated tokens."""
         return self.prompt_token_ids[-_CONTEXT_TOKENS:] + self.output_token_ids
 
     def add_token_ids(self, ids: list[int]) -> None:
-        """Take new ids whose text follows by `add_text` (or never, if it is not wanted)."""
+        """Append new ids; `add_text` then adds their text, unless the request wants ids only."""
         self.output_token_ids += ids
 
     def add_text(self, delta: str) -> bool:
-        """Take the text of the ids added last; finishes the sequence and returns True if it completes a stop string."""
+        """Append the text of the ids added last; if it completes a stop string, finish the sequence and return True."""
         if not delta:
             return False
         self.num_raw_chars += len(delta)
@@ -143,7 +143,7 @@ class Sequence:
         return True
 
     def add_logprobs(self, positions: list[PositionLogprobs]) -> None:
-        """Take the log-probabilities of ids added before; the first entry of each position is the sampled token."""
+        """Append the log-probabilities of ids added before; the first entry of each position is the sampled token."""
         if self.logprobs is None or self.cumulative_logprob is None:
             return
         self.logprobs += positions
@@ -155,12 +155,12 @@ class Sequence:
         self.stop_reason = stop_reason
 
     def take_output(self, kind: RequestOutputKind) -> CompletionOutput | None:
-        """Return the output to deliver now, or None if nothing new may be shown."""
+        """Return the output to deliver now, or None if there is nothing new to deliver."""
         if kind is RequestOutputKind.FINAL_ONLY and not self.finished:
             return None
         shown = len(self.text) if self.finished else max(self._delivered_chars, len(self.text) - self._stops.held_back)
         first_char, first_token = self._delivered_chars, self._delivered_tokens
-        # Ids whose text is wholly held back are news too, unless only text is followed.
+        # With stop strings, ids whose whole text is held back are not delivered before their text.
         if not self.finished and shown == first_char and self.has_stops:
             return None
         if not self.finished and first_token > 0 and len(self.output_token_ids) < first_token + self._interval:

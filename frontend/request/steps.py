@@ -1,4 +1,4 @@
-"""Steps: the results of one engine step as plain values, between wire.py and the output processor."""
+"""Steps: the results of one engine step as plain values. wire.py makes them, the output processor reads them."""
 
 import time
 from dataclasses import dataclass, field, replace
@@ -36,19 +36,19 @@ class RichUpdate:
 
     @property
     def stands_alone(self) -> bool:
-        """Whether it belongs to its step's tokens, and not to those before them."""
+        """Whether the update belongs to the tokens of its own step, so that it cannot be merged with other steps."""
         return self.logprobs is not None or self.error is not None or self.finish_reason == "error"
 
 
 class OddOutput(InternalError):
-    """An engine's output for one sequence contradicts the contract. Its request ends; others of the session go on."""
+    """An engine's output for one sequence violates the contract. This request ends; others of the session continue."""
 
     reason = "PROTOCOL_ERROR"
 
 
 @dataclass(slots=True)
 class SchedulerFacts:
-    """The scheduler after a step; counters run since the engine started."""
+    """The scheduler's state after a step; counters count from the start of the engine."""
 
     num_running: int
     num_waiting: int
@@ -60,7 +60,7 @@ class SchedulerFacts:
     num_draft_tokens: int
     num_accepted_tokens: int
     num_accepted_by_place: tuple[int, ...] = ()
-    # Names of the LoRA adapters that requests run with, and that they wait for.
+    # Names of the LoRA adapters of running requests, and of those of waiting requests.
     running_loras: tuple[str, ...] = ()
     waiting_loras: tuple[str, ...] = ()
 
@@ -70,16 +70,16 @@ class Step:
     """One engine step's outputs for this frontend."""
 
     engine_index: int
-    # (handle, new token ids, anything more)
+    # (handle, new token ids, other parts)
     updates: list[tuple[int, list[int], RichUpdate | None]] = field(default_factory=list)
     scheduler: SchedulerFacts | None = None
     # Wall clock in seconds.
     received_time: float = field(default_factory=time.time)
 
     def try_join(self, later: "Step") -> bool:
-        """Take the next step of the same engine in, the tokens of each sequence behind those it has here.
+        """Merge the next step of the same engine into this one: append its tokens to those of each sequence; return True.
 
-        False, and nothing is changed, if a sequence has something in both that belongs to the tokens of one alone.
+        Return False and change nothing if a sequence has updates in both steps that cannot be merged (see `stands_alone`).
         """
         places = {handle: place for place, (handle, _, _) in enumerate(self.updates)}
         shared = [update for update in later.updates if update[0] in places]
@@ -88,7 +88,7 @@ class Step:
             if (rich is not None and rich.stands_alone) or (earlier is not None and earlier.stands_alone):
                 return False
             if rich is not None and rich.finish_reason is not None and not ids:
-                # A stop token has no text; this request stopped after its last token, which has text.
+                # A stop token has no text. Here the request stopped after its last token, which has text and would lose it.
                 return False
         for handle, ids, rich in shared:
             place = places[handle]

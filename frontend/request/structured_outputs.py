@@ -1,4 +1,4 @@
-"""StructuredOutputsParams: the language an output must belong to. Checked here for form only; the engine core compiles it."""
+"""StructuredOutputsParams: the constraint of an output. Checked here for form only; the engine core compiles it."""
 
 import json as json_module
 from dataclasses import InitVar, dataclass, field
@@ -13,7 +13,7 @@ _FIELD = "structured_outputs"
 
 @dataclass
 class StructuredOutputsParams:
-    """Exactly one constraint, and options of its compilation.
+    """Exactly one constraint, and the options of its compilation.
 
     Args:
         json: a JSON schema, as text or dict.
@@ -22,13 +22,13 @@ class StructuredOutputsParams:
         grammar: a grammar in Lark or EBNF notation.
         json_object: any JSON object.
         structural_tag: structural tags, as JSON text.
-        disable_any_whitespace: forbid white space the grammar does not need.
+        disable_any_whitespace: forbid white space that the grammar does not need.
         disable_additional_properties: treat objects of a schema as closed.
         whitespace_pattern: regular expression for white space between JSON tokens.
-        start_after_token_ids: the constraint begins only after the output has these ids in a row (the end of reasoning, for
-            instance); until then everything but EOS is allowed.
-        opening_token_ids: open the part that `start_after_token_ids` closes; an output that does not begin with these
-            ids is constrained from its first token. None: the part is open from the start.
+        start_after_token_ids: the constraint holds only after these consecutive ids in the output (for example the end of the
+            reasoning); before them everything but EOS is allowed.
+        opening_token_ids: the ids that open the part that `start_after_token_ids` closes; an output that does not begin with
+            these ids is constrained from its first token. None: the part is open from the start.
 
     Raises:
         InvalidRequest: none or several constraints, or one that is empty.
