@@ -1,1 +1,1 @@
-"""Engine cores: sessions, the requests that they carry, and recovery from their loss."""
+"""Engine cores: their sessions, their requests, and recovery from the loss of an engine core."""

@@ -1,6 +1,6 @@
 """EngineAdminClient: sends operators' commands to all engine cores. Knows EngineCoreAdminService; knows no requests.
 
-A command that one engine core refuses raises, though others may have executed it: every command can be repeated.
+A command raises if one engine core refuses it, even if others have executed it: every command can be repeated.
 """
 
 import asyncio
@@ -33,23 +33,23 @@ _MODES: dict[PauseMode, engine_core_pb2.PauseMode] = {
 _LEVELS = (0, 1, 2)
 _TIMEOUT_S = 10.0
 _PROFILE_TIMEOUT_S = 300.0
-"""A worker writes its file before it answers; of a long recording that takes minutes."""
+"""Seconds to wait for an answer: a worker writes its file first, which takes minutes for a long recording."""
 _SLEEP_TIMEOUT_S = 600.0
-"""Long: running requests may finish first, and dropped weights are loaded again."""
+"""Seconds to wait for an answer: running requests may finish first, and dropped weights are loaded again."""
 _LORA_TIMEOUT_S = 300.0
-"""Long: a large adapter may be on a slow disk, and may wait for a place."""
+"""Seconds to wait for an answer: a large adapter may be on a slow disk, and may wait for free memory."""
 _LOAD_TIMEOUT_S = 0.8
-"""Short: the console asks every second."""
+"""Seconds to wait for an answer: the console asks once per second."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminState:
-    """The state of the engine cores that answer at once.
+    """The combined state of the engine cores that answered in time.
 
     Attributes:
-        is_paused: new requests wait at one of them.
-        is_sleeping: one of them sleeps; one that is paused sleeps at level 0.
-        silent: the places of those that did not say.
+        is_paused: whether any engine core is paused, so that new requests wait there.
+        is_sleeping: whether any engine core sleeps; a paused one sleeps at level 0.
+        silent: the indices of the engine cores that did not answer.
     """
 
     is_paused: bool
@@ -58,13 +58,13 @@ class AdminState:
 
 
 class EngineAdminClient:
-    """The operator's side of the engine cores.
+    """The client of the admin services of all engine cores.
 
     Args:
-        endpoints: returns the present admin ports, one per engine core; none: there are no operators' commands.
+        endpoints: returns the present admin ports, one per engine core; if there are none, operators' commands fail.
         max_message_bytes: largest message.
         tls: identity of this process; None: connections are plain.
-        carrier: to them.
+        carrier: transport of the connections.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class EngineAdminClient:
         await asyncio.gather(*self._closing, *(channel.close() for channel in self._channels.values()))
 
     async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
-        """Forget all cached prefixes; return whether every engine could: none can while requests hold blocks.
+        """Clear the prefix caches; return whether every engine core did so. An engine core cannot while requests hold blocks.
 
         Args:
-            reset_running_requests: preempt what runs, so that it holds none.
+            reset_running_requests: preempt running requests, so that they hold no blocks.
         """
         request = engine_core_pb2.ResetPrefixCacheRequest(reset_running_requests=reset_running_requests)
         try:
@@ -100,11 +100,11 @@ class EngineAdminClient:
         return True
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
-        """Stop scheduling; requests that come later wait for `resume`.
+        """Stop scheduling; later requests wait for `resume`.
 
         Args:
-            mode: what happens to requests: "abort" ends them, "wait" lets those that run finish, "keep" freezes them.
-            clear_cache: forget cached prefixes too, where nothing holds blocks.
+            mode: "abort" ends all requests, "wait" lets running ones finish, "keep" freezes them.
+            clear_cache: also clear the prefix cache of each engine core whose requests hold no blocks.
         """
         await self._ask_all("Pause", engine_core_pb2.PauseRequest(mode=_MODES[mode], clear_cache=clear_cache))
 
@@ -117,7 +117,7 @@ class EngineAdminClient:
 
         Raises:
             FailedPrecondition: no admin port is reachable.
-            Unavailable: none of them says so.
+            Unavailable: no engine core answered in time.
         """
         self.check_targets()
         loads = await self.loads_known()
@@ -128,10 +128,10 @@ class EngineAdminClient:
         return AdminState(is_paused, is_paused or any(load is not None and load.sleeping for load in loads), silent)
 
     async def sleep(self, level: int = 1, mode: PauseMode = "keep") -> None:
-        """Let the engines and their workers give device memory up; new requests are refused until `wake_up`.
+        """Let the engine cores and their workers release device memory; new requests are refused until `wake_up`.
 
         Args:
-            level: 0 pauses alone, 1 keeps weights in host memory, 2 drops them.
+            level: 0 only pauses, 1 keeps weights in host memory, 2 drops them.
             mode: as in `pause`; frozen requests are recomputed afterwards.
 
         Raises InvalidRequest for another level or mode, AlreadyExists if an engine sleeps at another level.
@@ -147,13 +147,13 @@ class EngineAdminClient:
         """Undo `sleep`.
 
         Args:
-            tags: "weights", "kv_cache"; what they do not name sleeps on. None: everything is woken up.
+            tags: the parts to wake up: "weights", "kv_cache". Empty: all.
         """
         request = engine_core_pb2.EngineCoreAdminServiceWakeUpRequest(tags=tags)
         await self._ask_all("WakeUp", request, timeout_s=_SLEEP_TIMEOUT_S)
 
     async def loads_known(self) -> list[EngineLoad | None]:
-        """Return the load of each engine, in the order of the targets; None where an engine does not answer at once."""
+        """Return the load of each engine, in the order of the targets; None for an engine that does not answer in time."""
         answers = await asyncio.gather(
             *(stub.GetLoad(engine_core_pb2.GetLoadRequest(), timeout=_LOAD_TIMEOUT_S) for stub in self._stubs()),
             return_exceptions=True,
@@ -163,16 +163,16 @@ class EngineAdminClient:
         ]
 
     def check_targets(self) -> None:
-        """FailedPrecondition if the admin ports are unknown."""
+        """Raise FailedPrecondition if no admin port is known."""
         self._reachable()
 
     def kv_events(self, start_sequence_number: int = 0) -> list[AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse]]:
-        """Return, for each engine, what its prefix cache holds and what changes in it; the streams never end by themselves.
+        """Return for each engine core a stream of its KV events; the streams never end by themselves.
 
-        A stream that is not iterated costs its engine core nothing.
+        An engine core has no work for a stream that is not iterated.
 
         Args:
-            start_sequence_number: first batch of each engine, where that is still kept; 0: a snapshot comes first.
+            start_sequence_number: the first batch of each stream, if it is still stored; 0: begin with a snapshot.
 
         Raises:
             FailedPrecondition: no admin port is reachable.
@@ -181,10 +181,10 @@ class EngineAdminClient:
         return [_mapped(stub, request) for stub in self._reachable()]
 
     async def start_profile(self, prefix: str = "") -> None:
-        """Record the engine cores and their workers: all of them or, if one does not begin, none that began by this.
+        """Start profiles of all engine cores and their workers; if one start fails, stop the profiles started by this call.
 
         Args:
-            prefix: of the files' names.
+            prefix: prefix of the files' names.
         """
         request = engine_core_pb2.EngineCoreAdminServiceStartProfileRequest(prefix=prefix)
         stubs = self._reachable()
@@ -196,7 +196,7 @@ class EngineAdminClient:
             raise failures[0]
 
     async def stop_profile(self) -> list[str]:
-        """End what is recorded; return the paths of the files, as those see them who wrote them. NotFound if nothing is."""
+        """Stop all profiles; return the paths of the files, on the machines that wrote them. NotFound if none is active."""
         return await stop_all(*(self._stop_profile(stub) for stub in self._reachable()))
 
     async def collective_rpc(
@@ -205,19 +205,19 @@ class EngineAdminClient:
         """Call a registered method of every worker, and return their results.
 
         Args:
-            method: its name.
-            args, kwargs: of what JSON has.
-            timeout_s: longest wait; None: as long as it takes.
+            method: name of the method.
+            args, kwargs: arguments of JSON types.
+            timeout_s: maximum wait in seconds; None: no limit.
 
         Raises:
-            NotFound: no such method.
-            InvalidRequest: arguments that it does not take.
-            DeadlineExceeded: the time is over.
+            NotFound: there is no such method.
+            InvalidRequest: the method does not accept the arguments.
+            DeadlineExceeded: the method did not finish within `timeout_s`.
         """
         request = engine_core_pb2.EngineCoreAdminServiceCollectiveRpcRequest(
             method=method, args_json=json.dumps(list(args)), kwargs_json=json.dumps(dict(kwargs or {})), timeout_s=timeout_s
         )
-        # The engine cores keep the time; this one is for those that do not answer at all.
+        # The engine cores enforce the time limit; this longer one ends calls to engine cores that do not answer.
         patience_s = None if timeout_s is None else timeout_s + _TIMEOUT_S
         try:
             answers = await asyncio.gather(*(stub.CollectiveRpc(request, timeout=patience_s) for stub in self._reachable()))
@@ -226,11 +226,11 @@ class EngineAdminClient:
         return [json.loads(result) for answer in answers for result in answer.results_json]
 
     async def load_lora(self, lora: LoRARequest) -> None:
-        """Load an adapter into every engine core, or into none of them if one refuses it.
+        """Load an adapter into every engine core; if one refuses it, unload it from the others.
 
         Raises:
-            NotFound, ModelError: there is no adapter, or it cannot be used.
-            AlreadyExists: its id is another adapter's.
+            NotFound, ModelError: the adapter does not exist or cannot be used.
+            AlreadyExists: another adapter has its id.
         """
         request = engine_core_pb2.EngineCoreAdminServiceLoadLoraRequest(lora=encode_lora(lora))
         stubs = self._reachable()
@@ -246,9 +246,9 @@ class EngineAdminClient:
         raise failures[0]
 
     async def unload_lora(self, lora_id: int) -> bool:
-        """Let every engine core forget an adapter and free its memory; return whether one of them had it.
+        """Unload an adapter from every engine core; return whether any of them had it.
 
-        FailedPrecondition while unfinished requests have it.
+        FailedPrecondition while unfinished requests use it.
         """
         request = engine_core_pb2.EngineCoreAdminServiceUnloadLoraRequest(id=lora_id)
         calls = (self._ask(stub.UnloadLora, request, timeout_s=_LORA_TIMEOUT_S) for stub in self._reachable())
@@ -259,12 +259,12 @@ class EngineAdminClient:
         return any(not isinstance(answer, BaseException) for answer in answers)
 
     async def list_loras(self) -> list[LoRARequest]:
-        """Return the adapters that engine cores know, each once."""
+        """Return the adapters of all engine cores, each once."""
         lists = await asyncio.gather(*map(self._list_loras, self._reachable()))
         return list({lora.lora_int_id: lora for loras in lists for lora in loras}.values())
 
     async def _list_loras(self, stub: engine_core_pb2_grpc.EngineCoreAdminServiceStub) -> list[LoRARequest]:
-        """Return the adapters of one engine core, which it lists in several messages if they are many."""
+        """Return the adapters of one engine core, which lists many adapters in several messages."""
         found: list[LoRARequest] = []
         has_more = True
         while has_more:
@@ -275,7 +275,7 @@ class EngineAdminClient:
         return found
 
     async def pin_lora(self, lora_id: int) -> None:
-        """Keep an adapter in memory everywhere; NotFound if an engine core does not know it."""
+        """Keep an adapter in memory on every engine core; NotFound if one does not have it."""
         request = engine_core_pb2.EngineCoreAdminServicePinLoraRequest(id=lora_id)
         await self._ask_all("PinLora", request, timeout_s=_LORA_TIMEOUT_S)
 
@@ -297,7 +297,7 @@ class EngineAdminClient:
         return stubs
 
     def _stubs(self) -> list[engine_core_pb2_grpc.EngineCoreAdminServiceStub]:
-        """Return one for each engine that there is; let the connections to others go."""
+        """Return one stub per present engine core; close the connections to all others."""
         endpoints = list(self._endpoints())
         for endpoint in set(self._channels) - set(endpoints):
             closing = asyncio.create_task(self._channels.pop(endpoint).close())
@@ -335,5 +335,5 @@ async def _mapped(
 
 
 def _left(error: asyncio.CancelledError) -> BaseException:
-    """Return the error of an engine core that was let go during a call; the same where it is the caller that ends."""
+    """Return Unavailable if the connection was closed during the call; return `error` if the caller was cancelled."""
     return Unavailable("An engine core left; try again.") if is_call_closed(error) else error

@@ -1,8 +1,8 @@
-"""EngineClient: one engine core over all its sessions; its requests (client_requests.py) survive each of them.
+"""EngineClient: connects to one engine core and keeps its requests (client_requests.py) over all sessions.
 
-When a session breaks, the client opens another with back-off and adds every unfinished request again, with its tokens so far.
+When a session breaks, the client opens another with back-off and sends every unfinished request again, with its tokens so far.
 After `recovery_timeout_s` without a working engine core they fail with Unavailable. One event loop; knows no text. Invariant:
-a step is applied whole before the session counts as lost, so a request is resumed exactly after the tokens its client has.
+a step is applied completely before the session counts as lost, so a request resumes exactly after its client's tokens.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ class StepSink(Protocol):
     """Receiver of an engine core's outputs."""
 
     async def process(self, step: Step) -> None:
-        """Take one step's outputs; the next is read when this returns."""
+        """Process the outputs of one step; the next step is read after this returns."""
 
     async def settle(self, engine_index: int) -> None:
-        """Return when the outputs of all steps that were taken of an engine have been applied; raises what failed."""
+        """Wait until the outputs of all steps of an engine have been applied; raises the error of a failed step."""
 
     def fail(self, sequence: Sequence, error: TetradError) -> None:
         """End a sequence with an error."""
@@ -49,33 +49,33 @@ class EngineObserver(Protocol):
     """Receiver of an engine core's changes of state."""
 
     def on_change(self) -> None:
-        """An engine was connected or lost, or has another problem."""
+        """Handle a change: an engine was connected or lost, or its problem changed."""
 
     def on_lost(self, engine: "EngineClient") -> None:
-        """A session that was open broke."""
+        """Handle the loss of an open session."""
 
     def place_elsewhere(self, engine: "EngineClient", requests: list[ActiveSequence]) -> bool:
-        """Give requests that `engine` has no more to another one; False: there is none that would take them."""
+        """Send requests that `engine` no longer has to another engine core; return False if none can take them."""
 
 
 class EngineClient:
-    """One engine core.
+    """The client of one engine core.
 
     Args:
-        target: its address.
-        link: to it; owned from now on.
-        sink: takes outputs and failures.
-        recovery_timeout_s: how long requests wait for an engine that is lost.
-        number: this frontend's number for it, which its steps bear: engines need not have different ones of their own.
-        max_message_bytes: largest message that the link reads and writes.
+        target: address of the engine core.
+        link: link to the engine core; the client owns and closes it.
+        sink: receives outputs and failures.
+        recovery_timeout_s: how long requests wait for a lost engine core, in seconds.
+        number: this frontend's number of the engine core, which its steps get; the engine cores' own numbers may be equal.
+        max_message_bytes: size of the largest message that the link reads and writes.
 
     Attributes:
-        number: the same.
-        load: how busy it is.
-        is_draining: it said that it is leaving; it is not expected back when it is lost.
-        problem: why it makes no progress now, in words for people outside; empty: it does.
-        observer: set by the pool.
-        since: wall clock in seconds at which a session was opened or lost last.
+        number: see Args.
+        load: the engine core's load.
+        is_draining: whether the engine core has announced its end; it is not expected to return after its loss.
+        problem: why the engine core makes no progress now, for operators and clients; empty if it has no problem.
+        observer: receives changes of state; the pool sets it.
+        since: time of the last opening or loss of a session, in seconds of the wall clock.
     """
 
     def __init__(
@@ -117,25 +117,25 @@ class EngineClient:
 
     @property
     def given_up(self) -> bool:
-        """Whether it has been away for so long that requests are refused rather than kept for it."""
+        """Whether the engine core has been lost for longer than the recovery timeout, so that requests are refused."""
         return not self.connected and self._expiry is None
 
     @property
     def max_message_bytes(self) -> int:
-        """Largest message to the engine core."""
+        """The size of the largest message to the engine core, in bytes."""
         return self._max_message_bytes if self.info is None else min(self._max_message_bytes, self.info.max_message_bytes)
 
     @property
     def num_unfinished(self) -> int:
-        """Sequences this engine is to bring to an end."""
+        """The number of unfinished sequences of this engine core."""
         return len(self._requests)
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Start to connect, in a task."""
         self._task = asyncio.create_task(self._run(), name=f"engine session {self.target}")
 
     async def wait_ready(self) -> EngineInfo:
-        """Wait for the first session; FailedPrecondition if there can never be one."""
+        """Wait for the first session and return the engine core's facts; FailedPrecondition if there can never be one."""
         assert self._task is not None
         ready = asyncio.create_task(self._ready.wait())
         try:
@@ -154,11 +154,11 @@ class EngineClient:
         return Unavailable(f"The engine core at {self.target} was not ready within {timeout_s:g} s{reason}.")
 
     def add(self, active: ActiveSequence) -> None:
-        """Send a request in a batch with the others of that moment; Unavailable if the engine has been away for too long.
+        """Send a request, with others that arrive together in one message; Unavailable if `given_up`.
 
         Args:
-            active: the sequence, which gets the outputs, and its message. If another engine core may have accepted it, this one
-                goes on behind the tokens that exist.
+            active: the sequence that receives the outputs, and its message. If another engine core may have accepted it, this
+                one continues after the existing tokens.
         """
         if self.given_up:
             raise self._unavailable()
@@ -166,20 +166,20 @@ class EngineClient:
         self._requests.add(active)
 
     def release(self) -> list[ActiveSequence]:
-        """Give the requests up that this engine, which is lost, need not have for its own."""
+        """Remove and return the requests of this lost engine core that another one may run."""
         return self._requests.release()
 
     def forget(self, request_id: str) -> None:
-        """Drop a finished sequence."""
+        """Remove a finished sequence."""
         self._requests.forget(request_id)
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Tell the engine to end sequences, which the caller then forgets; unknown ids are ignored."""
+        """Send aborts of sequences to the engine core; the caller then calls `forget`. Unknown ids are ignored."""
         for request_id in request_ids:
             self._requests.abort(request_id)
 
     async def close(self) -> None:
-        """End the session; the engine aborts what is left of it."""
+        """End the session; the engine core aborts its unfinished requests."""
         self._cancel_expiry()
         self._requests.close()
         if self._task is not None:
@@ -198,11 +198,11 @@ class EngineClient:
                 self._lost_reason = error
                 self._broke_contract |= isinstance(error, ProtocolError)
                 if isinstance(error, FailedPrecondition):
-                    # Another contract revision: trying again cannot help the requests, though a new engine may.
+                    # Another contract revision: only a new engine core can help, so the waiting requests fail now.
                     self._expire()
                     if self.info is None:
                         raise
-            except Exception as error:  # a bug of ours must not leave the requests without an engine
+            except Exception as error:  # an unexpected exception must not end this task: the requests need an engine core
                 log.exception("engine.session_failed", target=self.target)
                 self._lost_reason, self._broke_contract = InternalError(repr(error)), True
             self._on_lost(is_broken=is_broken)
@@ -245,13 +245,13 @@ class EngineClient:
                 self._set_problem("")
 
     def _note_step(self, step: Step) -> None:
-        """Take what a step tells of the engine itself."""
+        """Apply the engine core's own facts in a step: its load."""
         step.engine_index = self.number
         if step.scheduler is not None:
             self.load.note_report(step.scheduler)
 
     def _note_progress(self) -> None:
-        """Note that the session brought something that can be believed."""
+        """Record that the session has received a valid message."""
         if self._broke_contract:
             self._broke_contract = False
             self._backoff.reset()
@@ -261,7 +261,7 @@ class EngineClient:
         found = self._requests.find(rejection.request_id)
         if found is None:
             return
-        # Unless one accepted it earlier, no engine core has: the next one's queue limits apply to it.
+        # Unless an engine core accepted it earlier, the request is new: the queue limits of the next one apply to it.
         found.was_sent = found.message.resumed
         problem = _PROBLEM_OF_NOTICE.get(rejection.error.reason, "") if isinstance(rejection.error, Unavailable) else ""
         if problem:
@@ -278,10 +278,10 @@ class EngineClient:
 
     def _on_ready(self, info: EngineInfo) -> None:
         if info.epoch in self._replaced_epochs:
-            # A process that woke up does not know what its successor did. Epochs are not compared by size: clocks may be set.
+            # A suspended process that continues does not know its successor's work. Epochs are not ordered: clocks may change.
             raise ProtocolError(f"The engine core of epoch {info.epoch} was replaced by another one.")
         if not self._broke_contract:
-            # Else it must prove itself first: an engine that greets well and talks nonsense would be tried for ever.
+            # Otherwise a valid message must come first: an engine core that only answers Hello would be retried for ever.
             self._backoff.reset()
             self._cancel_expiry()
         is_another = self.info is not None and info.epoch != self.info.epoch
@@ -331,7 +331,7 @@ class EngineClient:
             self._expiry = None
 
     def _expire(self) -> None:
-        """Fail what waits; new requests are refused until an engine answers."""
+        """Fail all waiting requests; new requests are refused until an engine core answers."""
         self._cancel_expiry()
         self._requests.fail_all(self._unavailable())
 

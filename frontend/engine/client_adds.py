@@ -1,7 +1,7 @@
 """AddRequests messages: packs the requests for an engine core into messages of bounded size.
 
-Called by the writer of an engine's session. Sizes are those of encoded messages, measured once for each request. All outputs of
-a client's request have the same sampling parameters: a message holds these once, and the requests refer to them.
+Called by the writer of an engine's session. Sizes are those of encoded messages, measured once per request. All outputs of a
+client's request have the same sampling parameters: a message holds these once, and the requests refer to them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,15 +14,15 @@ from tetrad.v1 import engine_core_pb2
 
 
 class AddMessage:
-    """One message in the making.
+    """One AddRequests message under construction.
 
     Args:
-        shares: whether the engine core reads parameters that several requests share.
-        most_bytes: that the engine core reads.
+        shares: whether the engine core supports parameters that several requests share.
+        most_bytes: size of the largest message that the engine core reads.
 
     Attributes:
-        requests: that it holds.
-        num_bytes: bounds its encoded size.
+        requests: the requests in the message.
+        num_bytes: upper bound of its encoded size.
     """
 
     def __init__(self, *, shares: bool, most_bytes: int) -> None:
@@ -33,13 +33,13 @@ class AddMessage:
         self._indices: dict[SharedParams, int] = {}
 
     def try_add(self, each: ActiveSequence) -> bool:
-        """Take a request, unless the message is full. The first one always finds room."""
+        """Add a request and return True; return False if the message is full. The first request always fits."""
         is_held = self._shares and each.params in self._indices
         num_bytes = each.num_own_bytes + (0 if is_held else each.params.num_bytes + OVERHEAD_BYTES)
         if self.requests and (self.num_bytes + num_bytes > self._room_bytes or (self._is_large and not is_held)):
             return False
         if not self.requests and num_bytes > BATCH_BYTES:
-            # Sequences that share such large parameters do not repeat them in a message each; others keep away from them.
+            # Sequences that share such large parameters go into one message instead of repeating them; others do not join.
             self._is_large, self._room_bytes = True, min(num_bytes + BATCH_BYTES, self._most_bytes)
         if each.params.message is not None:
             self._indices.setdefault(each.params, len(self._indices))
@@ -48,7 +48,7 @@ class AddMessage:
         return True
 
     async def encode(self) -> engine_core_pb2.SessionRequest:
-        """Return the message."""
+        """Return the encoded message."""
         time_slice = TimeSlice()
         message = engine_core_pb2.SessionRequest()
         if self._shares:
@@ -72,12 +72,12 @@ class AddMessage:
 
 
 def add_messages(requests: Iterable[ActiveSequence], *, shares: bool, most_bytes: int) -> Iterator[AddMessage]:
-    """Yield messages that hold the requests in their order.
+    """Yield messages with all requests, in order.
 
     Args:
-        requests: each fits a message.
-        shares: whether the engine core reads parameters that several requests share.
-        most_bytes: that the engine core reads.
+        requests: the requests; each fits a message.
+        shares: whether the engine core supports parameters that several requests share.
+        most_bytes: size of the largest message that the engine core reads.
     """
     message = AddMessage(shares=shares, most_bytes=most_bytes)
     for each in requests:

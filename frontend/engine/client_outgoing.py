@@ -1,7 +1,7 @@
-"""EngineOutgoing: the queue of requests to add and to abort that an engine core has not been sent yet.
+"""EngineOutgoing: queues the adds and aborts of requests that have not been sent to an engine core yet.
 
 An engine client's requests fill it, its session's writer empties it: requests that arrive together share messages
-(client_adds.py). Requests that this engine core or another one was sent before are resumed rather than new. One event loop.
+(client_adds.py). Requests that were sent to any engine core before are resumed instead of started. One event loop.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ from tetrad.v1 import engine_core_pb2
 log = get_logger()
 
 _ENTRY_BYTES = 16
-"""Bounds what a message adds to an id: tag and length."""
+"""Upper bound of the bytes that a message adds to an id: tag and length."""
 
 
 class EngineOutgoing:
-    """Adds and aborts of one engine core.
+    """The queued adds and aborts of one engine core.
 
     Args:
         on_message: called with each message of requests before it is written.
-        on_too_large: called with a request that fits no message to this engine core, and the limit.
+        on_too_large: called with a request that is too large for a message to this engine core, and the limit.
     """
 
     def __init__(self, on_message: Callable[[AddMessage], None], on_too_large: Callable[[ActiveSequence, int], None]) -> None:
@@ -38,7 +38,7 @@ class EngineOutgoing:
         self._is_due = asyncio.Event()
 
     def add(self, requests: Iterable[ActiveSequence]) -> None:
-        """Send requests in a batch with the others of that moment; behind their tokens if an engine core knew them."""
+        """Queue requests, to be sent with others that arrive together. Requests sent before resume after their tokens."""
         for each in requests:
             sequence = each.sequence
             self._adds[sequence.request_id] = each
@@ -48,24 +48,24 @@ class EngineOutgoing:
             self._is_due.set()
 
     def abort(self, request_id: str) -> None:
-        """Let the engine core drop a request, if it was sent in this session."""
+        """Remove a request from the queue; if it has been sent in this session, queue its abort."""
         if self._adds.pop(request_id, None) is None:
             self._aborts.append(request_id)
             self._is_due.set()
 
     def begin_session(self, requests: Iterable[ActiveSequence]) -> int:
-        """Drop the last session's queue and queue these requests again; return their number."""
+        """Clear the queue of the last session and queue these requests again; return their number."""
         self._adds, self._aborts = {}, []
         self.add(requests)
         return len(self._adds)
 
     async def write(self, session: EngineSession) -> None:
-        """Tell a session what there is, whenever there is something, until it breaks."""
+        """Write queued adds and aborts to a session whenever there are any, until the session breaks."""
         try:
             while True:
                 await self._is_due.wait()
-                # Requests in one message begin in one step; one by one, each would have a step of its own, which takes the
-                # cores from those that are still being read.
+                # Requests in one message start in one step. Sent one by one, each would have a step of its own, which takes CPU
+                # time from the requests that are still being read.
                 await batch_complete(lambda: len(self._adds))
                 self._is_due.clear()
                 adds, self._adds = self._adds, {}
@@ -75,7 +75,7 @@ class EngineOutgoing:
                     abort = engine_core_pb2.AbortRequests(request_ids=request_ids)
                     await session.send(engine_core_pb2.SessionRequest(abort=abort))
         except TetradError as error:
-            # The reader ends with this call, when it has applied the step in hand.
+            # After this call the reader ends, too, when it has applied its current step.
             log.debug("engine.write_failed", reason=str(error))
             session.cancel()
 
@@ -84,7 +84,7 @@ class EngineOutgoing:
         for each in adds:
             if each.num_bytes <= most_bytes:
                 fitting.append(each)
-            else:  # admitted for an engine core that reads larger ones
+            else:  # admitted for an engine core that reads larger messages
                 self._on_too_large(each, most_bytes)
         for each in fitting:
             each.was_sent = True

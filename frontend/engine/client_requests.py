@@ -1,7 +1,7 @@
-"""EngineRequests: the unfinished requests of one engine core, over all its sessions.
+"""EngineRequests: keeps the unfinished requests of one engine core over all its sessions.
 
-Owned by the engine client, which reports begun and broken sessions. Tracks which requests were sent, which wait while a suspect
-runs alone, and which a draining engine core refused; knows no streams and no text. One event loop.
+Owned by the engine client, which reports opened and broken sessions. Tracks which requests were sent, which wait while a
+suspect runs alone, and which a draining engine core refused; knows no streams and no text. One event loop.
 """
 
 from collections.abc import Callable
@@ -23,12 +23,12 @@ class EngineRequests:
     """The unfinished requests of one engine core.
 
     Args:
-        target: its address.
+        target: address of the engine core.
         fail: ends a sequence with an error.
-        recovery_timeout_s: how long what a leaving engine refused waits for its successor.
+        recovery_timeout_s: how long requests that a draining engine core refused wait for its successor, in seconds.
 
     Attributes:
-        outgoing: messages still to be sent; emptied by each session's writer.
+        outgoing: the queue of adds and aborts to send; each session's writer empties it.
     """
 
     def __init__(self, target: str, fail: Callable[[Sequence, TetradError], None], *, recovery_timeout_s: float) -> None:
@@ -47,13 +47,13 @@ class EngineRequests:
         return len(self._unfinished)
 
     def find(self, request_id: str) -> ActiveSequence | None:
-        """Return a request; None: it has ended."""
+        """Return a request by its id; None: it has ended."""
         return self._unfinished.get(request_id)
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 
     def begin_session(self, *, is_another_engine: bool) -> int:
-        """Send what is unfinished to the engine that has come, behind the tokens that exist; return how many go at once."""
+        """Resume the unfinished requests on the connected engine core; return how many are sent at once."""
         if self._has_broken and is_another_engine:
             self._judge()
         self._has_broken = False
@@ -66,11 +66,11 @@ class EngineRequests:
         return num_resumed
 
     def end_session(self, *, is_broken: bool, by_transport: bool) -> None:
-        """Keep everything for the next session.
+        """Record the end of the session; all requests are kept for the next one.
 
         Args:
-            is_broken: the engine may have died of what it was sent.
-            by_transport: the session ended as it does over a message that is too large.
+            is_broken: whether a request may have crashed the engine core.
+            by_transport: whether the session ended with the error that a too large message causes.
         """
         self._has_broken |= is_broken
         self._losses.note_loss(by_transport=by_transport)
@@ -78,20 +78,20 @@ class EngineRequests:
         self._refused.clear()
 
     def close(self) -> None:
-        """Wait for nothing more."""
+        """Cancel all timers."""
         self._refused.clear()
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def add(self, active: ActiveSequence) -> None:
-        """Send a request in a batch with the others of that moment, or with the next session."""
+        """Send a request together with others that arrive at the same time; without a session, in the next one."""
         sequence = active.sequence
         self._unfinished[sequence.request_id] = active
         if self._is_connected and not self._isolation.hold(sequence):
             self.outgoing.add([active])
 
     def forget(self, request_id: str) -> None:
-        """Drop a finished sequence."""
+        """Remove a finished sequence."""
         self._unfinished.pop(request_id, None)
         self._isolation.forget(request_id)
         self._losses.forget(request_id)
@@ -99,18 +99,18 @@ class EngineRequests:
         self._refused.discard(request_id)
 
     def abort(self, request_id: str) -> None:
-        """Tell the engine to end a sequence, which the caller then forgets; an unknown id is ignored."""
+        """Send the abort of a sequence; the caller then calls `forget`. An unknown id is ignored."""
         if self._is_connected and request_id in self._unfinished:
             self.outgoing.abort(request_id)
 
     def refuse(self, request_id: str) -> None:
-        """Keep what the engine did not take, as it is leaving, for its successor. What it runs is not concerned."""
+        """Keep a request that the draining engine core refused for its successor. Its running requests are not affected."""
         self._refused.add(request_id)
 
     def release(self) -> list[ActiveSequence]:
-        """Give the requests up that an engine which is lost need not have for its own: those that are not pinned to it.
+        """Remove and return the requests of a lost engine core that are not pinned to it.
 
-        One of them may have crashed it: they keep their counts of losses.
+        Their counts of losses are kept, because one of them may have crashed the engine core.
         """
         if self._has_broken:
             self._has_broken = False
@@ -124,18 +124,18 @@ class EngineRequests:
     def fail_all(self, error: TetradError) -> None:
         """Fail every request."""
         for each in list(self._unfinished.values()):
-            # With an abort, in case the engine core still runs: it must not compute for a failed request.
+            # The abort is for an engine core that still runs: it must not compute a failed request.
             self._fail(each.sequence, error)
             self.abort(each.sequence.request_id)
             self.forget(each.sequence.request_id)
 
     def go_on(self) -> None:
-        """Send the requests that waited for a suspect, once it is cleared or has ended."""
+        """Send the requests that waited for a suspect, if it has been cleared or has ended."""
         if self._is_connected and (may_go := self._isolation.advance()):
             self.outgoing.add(self._unfinished[each.request_id] for each in may_go)
 
     def _judge(self) -> None:
-        """Note that an engine core died with all it had been sent; end the request that it died of, if that is known now."""
+        """Count the crash of an engine core for all requests sent to it; fail the request that causes crashes, if known."""
         lost = [each.sequence for each in self._unfinished.values() if each.was_sent]
         for sequence in self._isolation.note_loss(lost):
             text = f"{sequence.num_engine_losses} engine cores in a row died while this request ran. Do not send it again."
@@ -144,7 +144,7 @@ class EngineRequests:
             self._fail(sequence, PoisonousRequest(text))
 
     def _refuse_too_large(self, active: ActiveSequence, limit: int) -> None:
-        """End a request that was admitted for another engine core, which reads larger messages."""
+        """Fail a request that is too large for this engine core; it was admitted for one that reads larger messages."""
         self._end(active, too_large("The request, with what is generated,", active.num_bytes, limit))
 
     def _fail_unreadable(self, active: ActiveSequence) -> None:
@@ -156,7 +156,7 @@ class EngineRequests:
         self._end(active, InvalidRequest(text, reason="MESSAGE_TOO_LARGE"))
 
     def _end(self, active: ActiveSequence, error: TetradError) -> None:
-        """Fail one request, whose engine core does not have it."""
+        """Fail a request that the engine core does not have."""
         sequence = active.sequence
         log.error("request.unsendable", **sequence.span.context.log_fields(sequence.request_id), reason=error.message)
         self.forget(sequence.request_id)
@@ -171,5 +171,5 @@ class EngineRequests:
 
 
 def is_pinned(active: ActiveSequence) -> bool:
-    """Return whether a request may run on its engine alone."""
+    """Return whether a request may run only on its present engine core."""
     return active.message.HasField("data_parallel_rank")

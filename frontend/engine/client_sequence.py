@@ -1,4 +1,4 @@
-"""ActiveSequence: an unfinished sequence with its request, its engine core and its message to it.
+"""ActiveSequence: an unfinished sequence with its request, its engine core and its message to the engine core.
 
 Made by the intake for each of the n outputs of a request. The engine client keeps it to send it again after a loss; the output
 processor finds it by its handle. Event loop only.
@@ -18,24 +18,24 @@ from tetrad.services.timers.time_slice import TimeSlice
 from tetrad.v1 import engine_core_pb2, types_pb2
 
 OVERHEAD_BYTES = 64
-"""Bounds what a message adds to an entry: tags, lengths, the seed, the index, the time left, the mark of resumption."""
+"""Upper bound of the further bytes of a message's entry: tags, lengths, seed, index, time left, mark of resumption."""
 
 
 class Engine(Protocol):
     """The methods of an engine client that end sequences."""
 
     def forget(self, request_id: str) -> None:
-        """Drop a finished sequence."""
+        """Remove a finished sequence."""
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Tell the engine to end sequences, which the caller then forgets."""
+        """Send aborts of sequences to the engine core; the caller then calls `forget`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedParams:
-    """The sampling parameters of one client request: one message for all of its sequences, never changed.
+    """The sampling parameters of one client request: one message for all of its sequences; never changed.
 
-    None: the request pools, and its own message has its parameters.
+    `message` is None for a pooling request, whose own message has its parameters.
     """
 
     message: types_pb2.SamplingParams | None
@@ -43,7 +43,7 @@ class SharedParams:
 
 
 NO_PARAMS = SharedParams(None, 0)
-"""Of every pooling request."""
+"""The shared parameters of every pooling request: none."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,15 +51,15 @@ class ActiveSequence:
     """An unfinished sequence.
 
     Attributes:
-        sequence: its tokens and its text.
-        request: the client's request that it belongs to.
-        engine: runs it.
-        message: the EngineCoreRequest without its prompt and its sampling parameters.
-        prompt_token_ids: u32 column; like `params`, one object for all sequences of the client's request.
+        sequence: the tokens and the text.
+        request: the client's request that the sequence belongs to.
+        engine: client of the engine core that runs the sequence.
+        message: the EngineCoreRequest without prompt and sampling parameters.
+        prompt_token_ids: the prompt as a u32 column; like `params`, one object for all sequences of the client's request.
         params: the sampling parameters.
-        num_message_bytes: encoded size of `message` before anything was generated.
-        embeds: of the prompt, one object for all sequences, too; None: it has ids only.
-        was_sent: an engine core may have accepted it; if it is sent again, queue limits do not apply to it.
+        num_message_bytes: encoded size of `message` before any token was generated.
+        embeds: the embeddings of the prompt, also one object for all sequences; None: the prompt has ids only.
+        was_sent: whether an engine core may have accepted the sequence; if so, queue limits do not apply when it is sent again.
     """
 
     sequence: Sequence
@@ -74,29 +74,29 @@ class ActiveSequence:
 
     @property
     def known_prompt(self) -> bytes:
-        """The prompt by which an engine core that has it cached is found: a u32 column; empty where it is not ids alone."""
+        """The prompt for routing to an engine core that has it cached: a u32 column; empty for a prompt with embeddings."""
         return self.prompt_token_ids if self.embeds is None else b""
 
     @property
     def num_own_bytes(self) -> int:
-        """Bound of its bytes in an AddRequests message, without the parameters and with the tokens so far."""
+        """The upper bound of the sequence's bytes in an AddRequests message, with the tokens so far, without the parameters."""
         num_column_bytes = len(self.prompt_token_ids) + U32_BYTES * len(self.sequence.output_token_ids)
         num_column_bytes += self.embeds.num_bytes if self.embeds is not None else 0
         return self.num_message_bytes + num_column_bytes + OVERHEAD_BYTES
 
     @property
     def num_bytes(self) -> int:
-        """Bound of the size of an AddRequests message that holds it alone."""
+        """The upper bound of the size of an AddRequests message with this sequence only."""
         return self.num_own_bytes + self.params.num_bytes + 2 * OVERHEAD_BYTES
 
     @property
     def most_bytes(self) -> int:
-        """The same when it is resumed just before its last token."""
+        """The value of `num_bytes` if the sequence is resumed just before its last token."""
         return self.num_bytes + U32_BYTES * (self.sequence.max_tokens - len(self.sequence.output_token_ids))
 
 
 async def active_sequences(prepared: PreparedRequest, engine: Engine) -> list[ActiveSequence]:
-    """Return the sequences of one client request, which `engine` is to run, with their messages."""
+    """Return the sequences of one client request with their messages to `engine`."""
     time_slice = TimeSlice()
     made: list[ActiveSequence] = []
     params: SharedParams | None = None
@@ -112,7 +112,7 @@ async def active_sequences(prepared: PreparedRequest, engine: Engine) -> list[Ac
 
 
 def pooling_sequence(sequence: Sequence, prepared: PreparedRequest, engine: Engine, prompt_token_ids: bytes) -> ActiveSequence:
-    """Return an input of a pooling request, which `engine` is to run, with its message; the ids are a u32 column."""
+    """Return an input of a pooling request with its message to `engine`; `prompt_token_ids` is a u32 column."""
     message = encode_request(sequence, prepared)
     return ActiveSequence(sequence, prepared.state, engine, message, prompt_token_ids, NO_PARAMS, message.ByteSize())
 

@@ -1,8 +1,8 @@
 """Crash isolation: finds the request that crashes engine cores.
 
-Called by the requests of one engine client. The engine core finds requests that crash its workers; a crash of the engine core
-itself is counted here. A request lost with three engine cores in a row without a new token is a suspect and is sent alone. A
-new token clears it; two more losses fail it.
+Called by the requests of one engine client. The engine core itself finds requests that crash its workers; this module counts
+crashes of the engine core. A request that was lost with three engine cores in a row without a new token is a suspect and is
+sent alone. A new token clears it; two more losses fail it.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ class CrashIsolation:
         self._held: dict[str, Sequence] = {}
 
     def note_loss(self, sequences: Iterable[Sequence]) -> list[Sequence]:
-        """Count the loss of each sequence with a crashed engine core; return those that the caller fails."""
+        """Count the loss of each sequence with a crashed engine core; return the sequences that the caller must fail."""
         for sequence in sequences:
             num_tokens = len(sequence.output_token_ids)
             came_on = num_tokens > sequence.num_tokens_at_loss
@@ -31,13 +31,13 @@ class CrashIsolation:
         return [suspect] if suspect is not None and suspect.num_engine_losses >= LOSSES_TO_FAIL_ALONE else []
 
     def begin(self, sequences: Iterable[Sequence]) -> list[Sequence]:
-        """Return the sequences to send to a new engine core at once; `advance` returns the others."""
+        """Return the sequences to send to a new engine core at once; `advance` returns the others later."""
         self._suspect = None
         self._held = {sequence.request_id: sequence for sequence in sequences}
         return self._next()
 
     def hold(self, sequence: Sequence) -> bool:
-        """Return whether a request waits for the suspect that runs alone; a new suspect runs alone itself."""
+        """Return whether a request must wait because a suspect runs alone; if none does, a new suspect starts to run alone."""
         if self._suspect is None:
             self._suspect = sequence if sequence.num_engine_losses >= LOSSES_TO_SUSPECT else None
             return False
@@ -45,19 +45,19 @@ class CrashIsolation:
         return True
 
     def forget(self, request_id: str) -> None:
-        """Drop a request that has ended."""
+        """Remove a request that has ended."""
         self._held.pop(request_id, None)
         if self._suspect is not None and self._suspect.request_id == request_id:
             self._suspect.num_engine_losses = 0
 
     def give_up(self, request_id: str) -> None:
-        """Drop a request that continues on another engine core; it keeps its count of losses."""
+        """Remove a request that continues on another engine core; its count of losses is kept."""
         self._held.pop(request_id, None)
         if self._suspect is not None and self._suspect.request_id == request_id:
             self._suspect = None
 
     def advance(self) -> list[Sequence]:
-        """Return the next suspect, or all waiting requests, once the last suspect is cleared or has ended; else none."""
+        """Return the next suspect, else all waiting requests, if the last suspect was cleared or has ended; otherwise none."""
         suspect = self._suspect
         if suspect is None:
             return []

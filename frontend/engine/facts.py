@@ -1,4 +1,4 @@
-"""Facts about the services behind the frontend. The services measure or declare them, so they are no settings."""
+"""Facts about the services behind the frontend, which the services measure or declare. They are not settings."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,7 +43,7 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """An engine core's view of a worker; `connected_s` is None while it is lost."""
+    """An engine core's view of a worker; `connected_s`, in seconds, is None while the worker is lost."""
 
     rank: int
     version: str
@@ -53,7 +53,7 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class KvGroupFacts:
-    """A group of layers that share a block table; `sliding_window` 0: its queries see all keys."""
+    """A group of layers that share a block table; `sliding_window` is in tokens, 0: full attention."""
 
     sliding_window: int
     is_state: bool

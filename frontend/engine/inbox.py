@@ -1,7 +1,7 @@
-"""EngineInbox: queues the messages of a session. The output processor takes all waiting steps as one.
+"""EngineInbox: queues the messages of a session, and merges all waiting steps for the output processor.
 
-Filled by its own task. A frontend that is slower than the engine core then handles each request's tokens of several steps at
-once and catches up. Bounded: when it is full, the engine core merges. One event loop. Knows no requests.
+A task of the inbox reads the session. A frontend that is slower than the engine core then handles each request's tokens of
+several steps at once and catches up. Bounded: when it is full, the engine core merges steps. One event loop. Knows no requests.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from tetrad.frontend.engine.session_client import EngineSession, Notice, Rejecti
 from tetrad.frontend.request.steps import Step
 
 _CAPACITY = 64
-"""Messages that are read ahead."""
+"""Maximum number of messages that are read in advance."""
 
 Received = Step | Rejection | Notice
 
@@ -20,7 +20,7 @@ class EngineInbox:
     """The messages of one session, in order.
 
     Args:
-        session: open; read from here alone.
+        session: an open session; nothing else may read it.
     """
 
     def __init__(self, session: EngineSession) -> None:
@@ -35,7 +35,7 @@ class EngineInbox:
         """Wait for the next message and return it; None when the engine has ended the stream.
 
         Raises:
-            TetradError: the stream broke; everything that came before has been taken.
+            TetradError: the stream broke; all earlier messages have been returned before.
         """
         while not self._messages:
             if self._reader.done():
@@ -52,7 +52,7 @@ class EngineInbox:
         return first
 
     async def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
 

@@ -1,7 +1,7 @@
-"""EngineLink: opens a frontend's sessions with one engine core.
+"""EngineLink: the connection to one engine core, on which sessions are opened.
 
-EngineClient opens one session after the other on it. A session carries the messages of engine_core.proto over any carrier:
-EngineChannel is an engine core behind a channel (services/rpc/carrier.py).
+EngineClient opens one session after the other on it. A session carries the messages of engine_core.proto over any carrier;
+EngineChannel implements the link over a channel (services/rpc/carrier.py).
 """
 
 from typing import Any, Protocol
@@ -16,24 +16,24 @@ class SessionCall(Protocol):
     """A Session stream. Its methods raise grpc.aio.AioRpcError, or InvalidStateError if the stream has ended."""
 
     async def write(self, message: engine_core_pb2.SessionRequest) -> None:
-        """Send a message; the first one waits until an engine core is there."""
+        """Send a message; the first one waits until an engine core is connected."""
 
     async def read(self) -> Any:
-        """Return the next SessionResponse; grpc.aio.EOF at the end; None for bytes that are none."""
+        """Return the next SessionResponse; grpc.aio.EOF at the end; None for bytes that cannot be decoded."""
 
     def cancel(self) -> bool:
-        """End the stream; a read under way raises CancelledError."""
+        """End the stream; a pending read raises CancelledError."""
 
 
 class EngineLink(Protocol):
-    """An engine core that may come and go."""
+    """A connection to an engine core, which may be lost and return."""
 
     @property
     def problem(self) -> str:
-        """The reason why it cannot be reached; empty if it can, or if the reason is unknown."""
+        """The reason why the engine core is unreachable; empty if it is reachable or the reason is unknown."""
 
     def open_session(self) -> SessionCall:
-        """Return a stream that begins when an engine core is there."""
+        """Return a stream that starts when an engine core is connected."""
 
     async def close(self) -> None:
         """End all sessions."""

@@ -1,4 +1,4 @@
-"""EngineLoad: estimates how busy an engine is from its last report and the requests sent since. Owned by its engine client."""
+"""EngineLoad: estimates an engine core's load from its last report and the requests sent since. Owned by its engine client."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from tetrad.frontend.request.steps import SchedulerFacts
 
 
 class EngineLoad:
-    """The load of one engine.
+    """The load of one engine core.
 
     Attributes:
-        kv_cache_usage: share of its KV blocks in use, 0 to 1.
-        running_loras: names of the adapters of its running requests, the first 32.
+        kv_cache_usage: share of KV blocks in use, 0 to 1.
+        running_loras: names of the first 32 adapters of running requests.
     """
 
     def __init__(self) -> None:
@@ -20,23 +20,23 @@ class EngineLoad:
         self._num_sent_since = 0
 
     def note_sent(self) -> None:
-        """Note that the engine gets a request."""
+        """Count a request that is sent to the engine core."""
         self._num_sent_since += 1
 
     def note_report(self, facts: SchedulerFacts) -> None:
-        """Take what the engine says of itself, all frontends' requests included."""
+        """Store the engine core's report, which includes the requests of all frontends."""
         self._num_reported = facts.num_running + facts.num_waiting
         self._num_sent_since = 0
         self.kv_cache_usage, self.running_loras = facts.kv_cache_usage, facts.running_loras
 
     def note_lost(self) -> None:
-        """Forget what the engine said: it is not there."""
+        """Reset the load: the engine core is lost."""
         self._num_reported = self._num_sent_since = 0
         self.kv_cache_usage, self.running_loras = 0.0, ()
 
     def num_requests(self, num_own: int) -> int:
-        """Return the engine's number of requests, of which at least `num_own` are this frontend's.
+        """Return the engine core's number of requests, of which at least `num_own` are this frontend's.
 
-        A report may have crossed a request on its way; it is counted by then among this frontend's own.
+        A report may be older than a request that was just sent; `num_own` includes such a request.
         """
         return max(num_own, self._num_reported + self._num_sent_since)

@@ -1,8 +1,9 @@
-"""MessageLosses: finds the requests whose own message ends the session to an engine core.
+"""MessageLosses: finds the requests whose message breaks the session with an engine core.
 
-Called by an engine client's requests. A message that the engine core, or a proxy before it, refuses ends the stream, and would
-end the next one too, since unfinished requests are sent again. Only messages above the size that every peer reads are
-suspects, and among several the largest, as gRPC does not name it. A second loss on the same engine core fails its requests.
+Called by an engine client's requests. A message that the engine core, or a proxy before it, refuses breaks the stream, and
+would break the next one, too, because unfinished requests are sent again. Only messages above the size that every peer reads
+are suspects; of several, the largest, because gRPC does not name the message. A second loss on the same engine core fails the
+requests of the message.
 """
 
 import time
@@ -15,18 +16,18 @@ from tetrad.services.message_size import BATCH_BYTES
 
 LOSSES_TO_FAIL = 2
 _IN_DOUBT_S = 10.0
-"""A message that is not read ends the stream at once; this leaves time for a network."""
+"""Seconds after sending in which a message is a suspect: a refusal breaks the stream at once, apart from network delays."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
     at: float
     num_bytes: int
-    requests: tuple[tuple[ActiveSequence, int], ...]  # each with the tokens that it had
+    requests: tuple[tuple[ActiveSequence, int], ...]  # each with its number of tokens at that time
 
 
 class MessageLosses:
-    """The large messages of one session, and what earlier ones ended with."""
+    """The large messages of one session, and the suspects of earlier sessions."""
 
     def __init__(self) -> None:
         self._sent: list[_Sent] = []
@@ -34,13 +35,13 @@ class MessageLosses:
         self._num_losses: dict[str, int] = {}
 
     def note_sent(self, message: AddMessage) -> None:
-        """Note a message before it is written."""
+        """Record a message before it is written."""
         if message.num_bytes > BATCH_BYTES:
             requests = tuple((each, _num_tokens(each.sequence)) for each in message.requests)
             self._sent.append(_Sent(time.monotonic(), message.num_bytes, requests))
 
     def note_loss(self, *, by_transport: bool) -> None:
-        """Note that the session broke; `by_transport`: as it does over a message that the peer does not read."""
+        """Record the loss of the session; `by_transport`: with the error that a refused message causes."""
         since = time.monotonic() - _IN_DOUBT_S
         in_doubt = [sent for sent in self._sent if by_transport and sent.at >= since and _is_in_doubt(sent)]
         largest = max(in_doubt, key=lambda sent: sent.num_bytes, default=None)
@@ -48,9 +49,9 @@ class MessageLosses:
         self._sent.clear()
 
     def begin(self, *, is_another_engine: bool) -> list[ActiveSequence]:
-        """Begin a session; return the requests to fail, since their message ended two of them.
+        """Start a session; return the requests to fail, because their message has broken two sessions.
 
-        An engine core that died is no sign: it took the stream along, whatever was on it.
+        If another engine core is connected, the last one died, which breaks the stream without any fault of a message.
         """
         suspects, self._suspects = self._suspects, []
         if is_another_engine:
@@ -61,7 +62,7 @@ class MessageLosses:
         return [each for each in suspects if self._num_losses[each.sequence.request_id] >= LOSSES_TO_FAIL]
 
     def forget(self, request_id: str) -> None:
-        """Drop a request that has ended."""
+        """Remove a request that has ended."""
         self._num_losses.pop(request_id, None)
 
 
@@ -70,5 +71,5 @@ def _num_tokens(sequence: Sequence) -> int:
 
 
 def _is_in_doubt(sent: _Sent) -> bool:
-    """Return whether nothing shows that the engine core has read a message."""
+    """Return whether there is no sign that the engine core has read the message: no new token and no end of a request."""
     return all(not each.sequence.finished and _num_tokens(each.sequence) == before for each, before in sent.requests)

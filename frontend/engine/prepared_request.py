@@ -16,15 +16,15 @@ class PreparedRequest:
 
     Attributes:
         state: the request with its sequences.
-        eos_token_id: ends an output, unless that is to be ignored.
-        stop_token_ids: end an output, too.
-        bad_words_token_ids: sequences of ids that never appear.
-        thinking: the marks of reasoning that has a budget; None: there is no budget, or no reasoning for it.
-        priority: larger is more urgent.
-        cache_salt: only requests with the same one share prefixes.
-        data_parallel_rank: of the engine that the request is pinned to.
-        predicted_ids: tokens that its caller expects as the output.
-        embeds: positions of the prompt that are vectors; None: there are none.
+        eos_token_id: id that ends an output, unless the parameters ignore it.
+        stop_token_ids: further ids that end an output.
+        bad_words_token_ids: sequences of ids that must not be generated.
+        thinking: the marks of the reasoning that has a budget; None: there is no budget or no reasoning.
+        priority: a larger value is more urgent.
+        cache_salt: only requests with the same salt share prefixes.
+        data_parallel_rank: rank of the engine core that the request is pinned to; None: it is not pinned.
+        predicted_ids: token ids that the caller expects as the output.
+        embeds: the embeddings of the prompt; None: there are none.
     """
 
     state: RequestState

@@ -1,6 +1,6 @@
 """RefusedRequests: keeps requests that a draining engine core refused, each for a limited time, until its successor connects.
 
-One for each session of an engine client. Knows ids only.
+One object per engine client, cleared with each session. Knows ids only.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ class RefusedRequests:
     """The ids, each with a timer.
 
     Args:
-        patience_s: how long each waits.
-        expire: called with the id of one that waited for so long.
+        patience_s: how long each request waits, in seconds.
+        expire: called with the id of a request that has waited so long.
     """
 
     def __init__(self, patience_s: float, expire: Callable[[str], None]) -> None:
@@ -23,17 +23,17 @@ class RefusedRequests:
         self._timers: dict[str, RunningTimer] = {}
 
     def add(self, request_id: str) -> None:
-        """Note that a request was refused."""
+        """Add a refused request and start its timer."""
         self.discard(request_id)
         self._timers[request_id] = RunningTimer(self._patience_s, partial(self._end, request_id))
 
     def discard(self, request_id: str) -> None:
-        """Forget a request; no-op if it was not refused."""
+        """Remove a request; no-op if it was not refused."""
         if timer := self._timers.pop(request_id, None):
             timer.cancel()
 
     def clear(self) -> None:
-        """Forget all: the session is over, and the next one is asked again."""
+        """Remove all requests: the session has ended, and the next one receives them again."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

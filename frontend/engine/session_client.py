@@ -1,9 +1,8 @@
-"""EngineSession: one Session stream to an engine core, from Hello to its end. Checks every message against the contract.
+"""EngineSession: runs one Session stream to an engine core, from Hello to its end. Checks every message against the contract.
 
-Called by the engine client, which opens another one when this one breaks. Turns messages into values. An output of one
-sequence that breaks the contract becomes an OddOutput, which ends that sequence's request alone. A message that precedes
-Ready, cannot be decoded, has columns that disagree or repeats a step raises ProtocolError, and the session is to be given up.
-Knows no requests.
+Called by the engine client, which opens another session when this one breaks. Converts messages to values. A sequence's output
+that violates the contract becomes an OddOutput, which ends only that sequence's request. A message that precedes Ready, cannot
+be decoded, has inconsistent columns or repeats a step raises ProtocolError; the caller ends the session. Knows no requests.
 """
 
 import asyncio
@@ -25,21 +24,21 @@ from tetrad.services.timers.running_time import running_timeout
 from tetrad.services.version import CONTRACT_REVISION, SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2
 
-# An engine that listens answers Hello at once; one that is connected and mute is taken for lost.
+# An engine core answers Hello at once; one that is connected but does not answer counts as lost.
 _READY_TIMEOUT_S = 10.0
 _OF_TRANSPORT = (grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
 class ProtocolError(InternalError):
-    """The peer broke the contract; nothing that it says later on this stream can be believed."""
+    """The peer violated the contract; later messages on this stream cannot be trusted."""
 
     reason = "PROTOCOL_ERROR"
 
 
 class TransportError(InternalError):
-    """gRPC, or a proxy, ended the stream with INTERNAL or RESOURCE_EXHAUSTED: for instance over a message that is too large.
+    """gRPC or a proxy ended the stream with INTERNAL or RESOURCE_EXHAUSTED, for example because of a too large message.
 
-    Which one it was it does not say; and a write that finds the stream broken reports INTERNAL, whatever broke it.
+    The error does not name the message. Also, a write on a broken stream reports INTERNAL for any cause.
     """
 
     reason = "TRANSPORT_ERROR"
@@ -47,7 +46,7 @@ class TransportError(InternalError):
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A request that the engine did not take."""
+    """A request that the engine core refused."""
 
     request_id: str
     error: TetradError
@@ -55,22 +54,22 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that concerns every request; `kind` as in EngineNoticeKind, without the prefix."""
+    """A notice that concerns all requests; `kind` is a name of EngineNoticeKind without the prefix."""
 
     kind: str
     text: str
 
 
 class EngineSession:
-    """One stream.
+    """One session.
 
     Args:
-        call: to the engine core.
-        max_message_bytes: largest message that this frontend reads and writes.
+        call: the stream to the engine core.
+        max_message_bytes: size of the largest message that this frontend reads and writes.
 
     Attributes:
-        max_message_bytes: the same, or what the engine core reads, if that is less.
-        shares_params: whether the engine core reads sampling parameters that several requests of a message share.
+        max_message_bytes: the smaller of this frontend's and the engine core's limit.
+        shares_params: whether the engine core supports sampling parameters that several requests of a message share.
     """
 
     def __init__(self, call: SessionCall, max_message_bytes: int) -> None:
@@ -85,9 +84,9 @@ class EngineSession:
         """Send Hello once connected, and return the engine core's description of itself.
 
         Raises:
-            FailedPrecondition: it speaks another revision of the contract.
-            Unavailable: it is lost, starting or draining, or does not answer.
-            ProtocolError: it answers something else.
+            FailedPrecondition: the engine core has another revision of the contract.
+            Unavailable: the engine core is lost, starting or draining, or does not answer.
+            ProtocolError: the answer is not Ready.
         """
         await self.send(engine_core_pb2.SessionRequest(hello=_hello(self.max_message_bytes)))
         try:
@@ -109,7 +108,7 @@ class EngineSession:
         """Wait for the next message and return it; None when the engine ends the stream.
 
         Raises:
-            TetradError: the stream broke; ProtocolError if its messages break the contract.
+            TetradError: the stream broke; ProtocolError if a message violates the contract.
         """
         message = await self._read()
         if message is None:
@@ -123,24 +122,24 @@ class EngineSession:
             if kind == "notice":
                 return Notice(_kind_of(message.notice), message.notice.text)
         except (InvalidRequest, ValueError) as error:
-            # Columns that disagree.
+            # The columns of the message are inconsistent.
             raise ProtocolError(f"A message of kind {kind} contradicts itself: {error}") from error
         raise ProtocolError(f"A message of kind {kind} has no place here.")
 
     async def send(self, request: engine_core_pb2.SessionRequest) -> None:
-        """Send a message. TetradError if the stream broke."""
+        """Send a message; TetradError if the stream broke."""
         try:
             await self._call.write(request)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             raise _broken(error) from error
 
     def cancel(self) -> None:
-        """End the stream at once; a read under way raises Unavailable."""
+        """End the stream at once; a pending read raises Unavailable."""
         self._call.cancel()
 
     def _checked(self, outputs: engine_core_pb2.EngineCoreOutputs) -> Step:
         step = decode_step(outputs)
-        # Tokens of one step come once; what ends between two steps bears the number of the one before.
+        # Tokens of a step are sent once. Outputs of requests that end between two steps have the number of the earlier step.
         if outputs.step_id < self._last_step_id or (outputs.decode.handles and outputs.step_id == self._last_step_id):
             raise ProtocolError(f"Outputs of step {outputs.step_id} came after those of step {self._last_step_id}.")
         self._last_step_id = outputs.step_id
@@ -169,7 +168,7 @@ class EngineSession:
         if response is grpc.aio.EOF:
             return None
         if not isinstance(response, engine_core_pb2.SessionResponse):
-            raise ProtocolError("A message cannot be decoded.")  # gRPC gives None for it
+            raise ProtocolError("A message cannot be decoded.")  # gRPC returns None for such a message
         return response
 
 
@@ -182,7 +181,7 @@ def _broken(error: grpc.aio.AioRpcError | asyncio.InvalidStateError) -> TetradEr
 
 
 def _kind_of(notice: engine_core_pb2.EngineNotice) -> str:
-    """Return the name of a notice's kind; that of a later release is its number."""
+    """Return the name of a notice's kind; the number for a kind of a later release."""
     if notice.kind not in engine_core_pb2.EngineNoticeKind.values():
         return str(int(notice.kind))
     return engine_core_pb2.EngineNoticeKind.Name(notice.kind).removeprefix("ENGINE_NOTICE_KIND_")

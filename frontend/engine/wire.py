@@ -34,7 +34,7 @@ _MAX_I32 = 2**31 - 1
 
 
 def encode_request(sequence: Sequence, prepared: PreparedRequest) -> engine_core_pb2.EngineCoreRequest:
-    """Return the message of one sequence without the fields that all sequences of a request share: prompt and parameters."""
+    """Return the message of one sequence, without the prompt and parameters that all sequences of a request share."""
     request = engine_core_pb2.EngineCoreRequest(
         request_id=sequence.request_id,
         handle=sequence.handle,
@@ -63,7 +63,7 @@ def encode_lora(lora: LoRARequest) -> types_pb2.LoraRequest:
 
 
 def decode_lora(message: types_pb2.LoraRequest) -> LoRARequest:
-    """Return an adapter that an engine core knows."""
+    """Return the adapter of a message."""
     return LoRARequest(message.name, message.id, message.path)
 
 
@@ -77,7 +77,7 @@ def _encode_pooling(params: PoolingParams) -> types_pb2.PoolingParams:
 
 
 def set_resumed(request: engine_core_pb2.EngineCoreRequest, sequence: Sequence) -> engine_core_pb2.EngineCoreRequest:
-    """Return `request` with the tokens that exist already; the engine's queue limits do not apply to it a second time."""
+    """Add the existing tokens to `request` and return it, marked as resumed: queue limits do not apply to it again."""
     request.resumed = True
     request.resumed_output_token_ids = pack_u32(sequence.output_token_ids)
     return request
@@ -92,13 +92,13 @@ def set_embeds(request: engine_core_pb2.EngineCoreRequest, embeds: PromptEmbeds)
 
 
 def set_time_left(request: engine_core_pb2.EngineCoreRequest, sequence: Sequence) -> None:
-    """Write into a request how long it may still take, as it is about to be sent."""
+    """Write the remaining time into a request just before it is sent."""
     if sequence.deadline is not None:
         request.timeout_nanos = int(sequence.deadline.remaining_s * 1e9)
 
 
 def encode_sampling(sequence: Sequence, prepared: PreparedRequest) -> types_pb2.SamplingParams:
-    """Return the sampling parameters that all sequences of a request share: everything but the seed."""
+    """Return the sampling parameters that all sequences of a request share: all but the seed."""
     params, thinking = sequence.params, prepared.thinking
     message = types_pb2.SamplingParams(
         temperature=params.temperature,
@@ -117,7 +117,7 @@ def encode_sampling(sequence: Sequence, prepared: PreparedRequest) -> types_pb2.
         message.thinking_token_budget = params.thinking_token_budget or 0
         message.thinking_start_token_ids.extend(thinking.start)
         message.thinking_end_token_ids.extend(thinking.end)
-    # Defaults stay absent: absent means the default, and 64 such messages a step are built faster.
+    # Fields with default values stay absent: absent means the default, and up to 64 messages a step are built faster.
     if params.min_tokens:
         message.min_tokens = min(params.min_tokens, sequence.max_tokens)
     if params.top_p != 1.0:
@@ -165,7 +165,10 @@ def _encode_structured(outputs: StructuredOutputsParams) -> types_pb2.Structured
 
 
 def decode_step(message: engine_core_pb2.EngineCoreOutputs) -> Step:
-    """Return an engine step, with an OddOutput for a sequence whose own columns disagree; InvalidRequest if the step's do."""
+    """Return an engine step, with an OddOutput for each sequence with inconsistent columns.
+
+    InvalidRequest if the columns of the whole step are inconsistent.
+    """
     step = Step(message.engine_index)
     if message.HasField("decode"):
         decode = message.decode
@@ -175,7 +178,7 @@ def decode_step(message: engine_core_pb2.EngineCoreOutputs) -> Step:
     for output in message.outputs:
         try:
             ids, rich = unpack_u32(output.new_token_ids), _decode_rich(output, message.timestamp_monotonic_s)
-        except (InvalidRequest, ValueError) as error:  # columns that disagree
+        except (InvalidRequest, ValueError) as error:  # inconsistent columns
             ids, rich = [], RichUpdate(error=OddOutput(f"The engine core's output contradicts itself: {error}"))
         step.updates.append((output.handle, ids, rich))
     if message.HasField("scheduler_stats"):
@@ -212,7 +215,7 @@ def _decode_rich(output: engine_core_pb2.EngineCoreOutput, told_at: float) -> Ri
 
 
 def _decode_pooled(tensor: types_pb2.Tensor) -> PooledTensor:
-    """Return a pooled answer; ValueError for a tensor that is not the float32 matrix or vector that its shape says."""
+    """Return a pooled answer; ValueError for a tensor that is not a float32 vector or matrix, or does not fit its shape."""
     values = array("f", tensor.inline)
     if sys.byteorder == "big":
         values.byteswap()
@@ -253,7 +256,7 @@ _LORA_LIMITS = ("max_loras", "max_cpu_loras")
 
 
 def decode_engine_info(message: engine_core_pb2.EngineInfo) -> EngineInfo:
-    """Return the description that an engine core sends of itself."""
+    """Return the facts of an engine core from its message."""
     facts = {name: getattr(message, name) for name in EngineInfo.__slots__ if name not in _LORA_LIMITS}
     facts |= {name: getattr(message.lora_limits, name) for name in _LORA_LIMITS}
     if not message.HasField("max_message_bytes"):
@@ -280,14 +283,14 @@ def _decode_pooling_facts(message: types_pb2.PoolingInfo) -> PoolingFacts:
 
 
 def _decode_capability(value: int) -> str:
-    """Return the name of a capability; that of a later release is its number."""
+    """Return the name of a capability; the number for a capability of a later release."""
     if value not in types_pb2.Capability.values():
         return str(value)
     return types_pb2.Capability.Name(value).removeprefix("CAPABILITY_").lower()
 
 
 def decode_engine_load(message: engine_core_pb2.EngineLoad) -> EngineLoad:
-    """Return the load that an engine reports."""
+    """Return the load of an engine core from its message."""
     return EngineLoad(
         scheduler=_decode_scheduler(message.stats),
         num_waiting_tokens=message.num_waiting_tokens,
@@ -321,17 +324,17 @@ def _decode_kv_cache(message: engine_core_pb2.KvCacheLoad) -> KvCacheFacts:
 
 
 def engine_info_request() -> engine_core_pb2.EngineCoreAdminServiceGetInfoRequest:
-    """Return the admin service's request whose response holds what `decode_engine_info` decodes."""
+    """Return the admin service's request for the facts that `decode_engine_info` decodes."""
     return engine_core_pb2.EngineCoreAdminServiceGetInfoRequest()
 
 
 def tokenizer_info_request() -> tokenizer_pb2.GetInfoRequest:
-    """Return the request whose response `decode_tokenizer_info` decodes."""
+    """Return the request for the facts that `decode_tokenizer_info` decodes."""
     return tokenizer_pb2.GetInfoRequest()
 
 
 def decode_tokenizer_info(message: tokenizer_pb2.GetInfoResponse) -> TokenizerInfo:
-    """Return the description that a tokenizer sends of itself."""
+    """Return the facts of a tokenizer from its message."""
     return TokenizerInfo(
         model=message.model,
         vocab_size=message.vocab_size,

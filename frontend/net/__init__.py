@@ -1,1 +1,1 @@
-"""Addresses, retries and batching: common parts of all connections to peers."""
+"""Common parts of all connections to peers: addresses, retries, batching."""

@@ -1,4 +1,4 @@
-"""Backoff: the delay before a lost peer is tried again; it doubles up to a limit, with jitter."""
+"""Backoff: waits before each attempt to reach a lost peer; the delay doubles up to a limit, with jitter."""
 
 import asyncio
 import random
@@ -8,18 +8,18 @@ _LONGEST_S = 2.0
 
 
 class Backoff:
-    """The waits of one connection."""
+    """The delays of one connection."""
 
     def __init__(self) -> None:
         self._next_s = _FIRST_S
 
     def reset(self) -> None:
-        """Start over: the peer answered."""
+        """Reset the delay: the peer has answered."""
         self._next_s = _FIRST_S
 
     async def wait(self) -> None:
         """Wait before the next attempt."""
-        # Jitter: hundreds of frontends lose an engine at the same moment.
+        # Jitter: hundreds of frontends may lose an engine core at the same moment.
         delay_s = self._next_s * random.uniform(0.5, 1.0)
         self._next_s = min(2 * self._next_s, _LONGEST_S)
         await asyncio.sleep(delay_s)

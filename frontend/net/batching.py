@@ -1,4 +1,4 @@
-"""Batching: waits a few turns of the event loop, so that requests which arrive together share one message."""
+"""Batching: waits a few iterations of the event loop, so that requests which arrive together share one message."""
 
 import asyncio
 import math
@@ -6,17 +6,17 @@ import time
 from collections.abc import Callable
 
 _QUIET_TURNS = 2
-"""Turns of the event loop without a new request that complete a batch: simultaneous requests are at most so far apart."""
+"""Iterations of the event loop without a new request that complete a batch: simultaneous requests have no larger gap."""
 _LONGEST_S = 0.008
-"""The longest time that a batch is held open."""
+"""Maximum number of seconds that a batch waits."""
 
 
 async def batch_complete(count: Callable[[], int], *, most: float = math.inf) -> None:
-    """Return when no further request joins a batch within a few turns of the event loop.
+    """Wait until no further request has joined a batch within a few iterations of the event loop.
 
     Args:
         count: returns the number of requests in the batch; 0 ends the wait.
-        most: requests of one message; a batch of that size is complete.
+        most: maximum number of requests of a message; a batch of that size is complete.
     """
     began, num, num_quiet = time.monotonic(), count(), 0
     while 0 < num < most and num_quiet < _QUIET_TURNS and time.monotonic() - began < _LONGEST_S:

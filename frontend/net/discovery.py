@@ -1,7 +1,7 @@
-"""Discovery: resolves targets to addresses, and resolves them again at an interval.
+"""Discovery: resolves targets to addresses, and repeats this at an interval.
 
-A target "dns:///name:port" stands for every address of the name, each a service of its own (a headless Service, a compose
-service with several containers); any other target for itself. The pools of engine cores and of tokenizers receive all
+A target "dns:///name:port" stands for every address of the name, each a separate service (a headless Service, a compose
+service with several containers); any other target is a single address. The pools of engine cores and of tokenizers receive all
 addresses and decide which members to close. A failed lookup changes nothing. Knows no services.
 """
 
@@ -21,24 +21,24 @@ from tetrad.services.log import get_logger
 log = get_logger()
 
 _DNS = "dns:///"
-# After a loss the name is asked at once, and not again for as long: many are lost together.
+# After a loss the name is resolved at once, and again not before this time in seconds: several losses happen together.
 _SHORTEST_S = 0.2
 _WITHOUT_ANY_S = 1.0
 
 Addresses = list[tuple[Any, ...]]
-"""As socket.getaddrinfo returns them."""
+"""The return type of socket.getaddrinfo."""
 Lookup = Callable[[str, int], Awaitable[list[str]]]
-"""Name and port -> its addresses now; OSError, ValueError: not known."""
+"""Returns the present addresses of a name and port; raises OSError or ValueError if there are none."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Endpoint:
-    """One service that a target stands for.
+    """One service of a target.
 
     Attributes:
-        place: of the target in its setting.
-        target: what a channel connects to.
-        server_name: what its certificate must be for; empty: the target.
+        place: index of the target in its setting.
+        target: address that a channel connects to.
+        server_name: name that its certificate must have; empty: the target's.
     """
 
     place: int
@@ -46,7 +46,7 @@ class Endpoint:
     server_name: str = ""
 
     def on_port_of(self, targets: Sequence[str]) -> "Endpoint | None":
-        """Return the endpoint of the same process at the port of `targets`, which have the same order; None: not known."""
+        """Return the endpoint of the same process at the port in `targets`, which have the same order; None: unknown."""
         if self.place >= len(targets):
             return None
         other = targets[self.place]
@@ -60,8 +60,9 @@ class Endpoint:
 
 
 async def system_lookup(name: str, port: int) -> list[str]:
-    """Ask the system's resolver: the hosts file, then DNS. Of a name with addresses of both kinds those of IPv4 are taken: a
-    process that has both would be taken for two.
+    """Resolve a name by the system's resolver: the hosts file, then DNS.
+
+    If a name has IPv4 and IPv6 addresses, only the former are returned: a process with both would count as two.
     """
     found = await _in_thread_of_its_own(partial(socket.getaddrinfo, name, port, type=socket.SOCK_STREAM))
     addresses = {str(each[4][0]) for each in found}
@@ -70,15 +71,16 @@ async def system_lookup(name: str, port: int) -> list[str]:
 
 
 async def _in_thread_of_its_own(ask: Callable[[], Addresses]) -> Addresses:
-    """Return the result of a blocking call. A resolver may hang for long: the threads of the event loop would be waited for at
-    the end of the process, this one is not.
+    """Return the result of a blocking call, made in a new daemon thread.
+
+    A resolver may hang for long: at its end a process waits for the event loop's threads, but not for this one.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Addresses] = loop.create_future()
 
     def settle(found: Addresses | OSError | ValueError) -> None:
         if answer.done():
-            return  # no caller waits any more
+            return  # the caller was cancelled
         if isinstance(found, OSError | ValueError):
             answer.set_exception(found)
         else:
@@ -88,7 +90,7 @@ async def _in_thread_of_its_own(ask: Callable[[], Addresses]) -> Addresses:
         found: Addresses | OSError | ValueError
         try:
             found = ask()
-        except (OSError, ValueError) as error:  # ValueError: no name can be like that
+        except (OSError, ValueError) as error:  # ValueError: not a valid name
             found = error
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, found)
@@ -98,18 +100,18 @@ async def _in_thread_of_its_own(ask: Callable[[], Addresses]) -> Addresses:
 
 
 def fixed_endpoints(targets: Sequence[str]) -> list[Endpoint]:
-    """Return those of the targets that stand for themselves."""
+    """Return the endpoints of the targets that are addresses, without the names to resolve."""
     return [Endpoint(place, target) for place, target in enumerate(targets) if not target.startswith(_DNS)]
 
 
 def check_target(target: str) -> None:
-    """InvalidRequest if a target is a name that cannot be looked up."""
+    """Raise InvalidRequest if a target is a malformed "dns:///name:port"."""
     if target.startswith(_DNS):
         split_name(target)
 
 
 def split_name(target: str) -> tuple[str, int]:
-    """Return name and port of a "dns:///name:port"; InvalidRequest if that is not what it is."""
+    """Return name and port of a "dns:///name:port"; InvalidRequest for another form."""
     name, _, port = target.removeprefix(_DNS).rpartition(":")
     if not name or "/" in name or not port.isdecimal() or not 0 < int(port) < 65536:
         raise InvalidRequest(f"{target} is no address: dns:///name:port, with a port from 1 to 65535.")
@@ -130,12 +132,12 @@ class Discovery:
     """The endpoints of one setting.
 
     Args:
-        targets: the setting.
-        lookup: asks for names.
-        interval_s: how often.
+        targets: the targets in the setting.
+        lookup: resolves names.
+        interval_s: seconds between two rounds of lookups.
 
     Attributes:
-        problem: why there are none; empty if there are.
+        problem: why no endpoint is known; empty if there are any.
     """
 
     def __init__(self, targets: Sequence[str], *, lookup: Lookup = system_lookup, interval_s: float) -> None:
@@ -153,26 +155,26 @@ class Discovery:
 
     @property
     def is_single(self) -> bool:
-        """Whether there can never be more than one endpoint."""
+        """Whether the setting has exactly one target, and that is an address."""
         return len(self._targets) == 1 and not self._names
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        """All that are known, in the order of the targets and, for one name, of its addresses."""
+        """All known endpoints, in the order of the targets and, for one name, of its addresses."""
         return [endpoint for place in sorted(self._found) for endpoint in self._found[place]]
 
     def start(self, on_round: Callable[[list[Endpoint]], None]) -> None:
-        """Call `on_round` with what is known, now and after each time that the names were asked for."""
+        """Call `on_round` with all known endpoints, now and after each round of lookups."""
         on_round(self.endpoints)
         if self._names:
             self._task = asyncio.create_task(self._run(on_round), name=f"discovery of {self}")
 
     def look_again(self) -> None:
-        """Look up soon: a member is lost, and may be gone."""
+        """Start the next round of lookups soon: a member is lost, and may have been removed."""
         self._is_wanted.set()
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Stop the lookups."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -184,7 +186,7 @@ class Discovery:
                 for place in self._names:
                     await self._ask(place)
                 on_round(self.endpoints)
-            except Exception:  # as certificates that are just being replaced: who came is taken in the next round
+            except Exception:  # for example certificates that are just being replaced; the next round adds new endpoints
                 log.exception("discovery.round_failed", targets=str(self))
             await asyncio.sleep(_SHORTEST_S)
             try:
@@ -198,7 +200,7 @@ class Discovery:
         try:
             found = await _resolve(place, target, self._lookup)
         except (OSError, ValueError) as error:
-            # A name without addresses is an error, too. The last addresses are still tried.
+            # A name without addresses is an error, too. The last known addresses stay in use.
             log.debug("discovery.failed", target=target, reason=str(error))
             self.problem = "" if self.endpoints else f"{target} has no addresses ({error})"
             return

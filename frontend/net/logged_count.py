@@ -1,4 +1,4 @@
-"""LoggedCount: counts events that a broken peer may cause without end; logs the first one and each doubling of the number."""
+"""LoggedCount: counts events that a faulty peer may cause without limit; logs the first one and each doubling of the number."""
 
 from tetrad.services.log import get_logger
 
@@ -9,7 +9,7 @@ class LoggedCount:
     """One kind of event.
 
     Args:
-        event: its name in the log.
+        event: name of the event in the log.
     """
 
     def __init__(self, event: str) -> None:
@@ -17,7 +17,7 @@ class LoggedCount:
         self.count = 0
 
     def add(self, **fields: object) -> None:
-        """Count an event; its fields are logged if it is."""
+        """Count an event; `fields` are logged if this event is logged."""
         self.count += 1
         if self.count & (self.count - 1) == 0:
             log.warning(self._event, count=self.count, **fields)

@@ -1,8 +1,8 @@
-"""PeerSlots: sums counters over the frontends of one port, in a file that all of them map into memory.
+"""PeerSlots: sums counters over all frontends of one port in a file that each of them maps into memory.
 
 Each process locks a slot for as long as it lives; the operating system releases the lock with the process. A process writes
-only its own slot; the total is the sum of all slots. The numbers of a killed process are dropped by the next `forget_dead` of
-another one, or by the next owner of the slot. Linux only. One event loop.
+only its own slot; the total is the sum of all slots. The next `forget_dead` of another process, or the next owner of the slot,
+clears the numbers of a killed process. Linux only. One event loop.
 """
 
 import fcntl
@@ -18,20 +18,20 @@ _NUM_VALUES = 2
 _VALUE_BYTES = 8
 _SIZE = NUM_SLOTS * _NUM_VALUES * _VALUE_BYTES
 _LOCK = struct.Struct("hhqqi4x")
-"""Type, where from, first byte, number of bytes, process: the system's struct flock."""
+"""The system's struct flock: type, origin of the offset, offset, number of bytes, process id."""
 
 
 class PeerSlots:
-    """The slots of one port, and that of this process.
+    """The slots of one port, one of which belongs to this process.
 
     Args:
-        path: of the file, which need not exist.
+        path: path of the file, which need not exist.
 
     Attributes:
-        number: of this process, from 0; no other process that lives has it.
+        number: index of this process's slot, from 0; no other running process has it.
 
     Raises:
-        Unavailable: every slot is taken.
+        Unavailable: all slots are in use.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,14 +55,14 @@ class PeerSlots:
         return requests - self._values[first], tokens - self._values[first + 1]
 
     def forget_dead(self) -> None:
-        """Drop the numbers of processes that have ended without taking them back."""
+        """Clear the numbers of processes that have ended without clearing them."""
         for number in range(NUM_SLOTS):
             first = number * _NUM_VALUES
             if (self._values[first] or self._values[first + 1]) and number != self.number and not self._is_held(number):
                 self._values[first] = self._values[first + 1] = 0
 
     def close(self) -> None:
-        """Give the slot back. Safe to call twice."""
+        """Clear and release the slot. Further calls do nothing."""
         if self._fd >= 0:
             self.publish(0, 0)
             self._values.release()

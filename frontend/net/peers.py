@@ -1,6 +1,6 @@
-"""Peers: the frontends of one port. Each lets the others read its metrics, over a socket in a directory that they share.
+"""Peers: exchanges metrics between the frontends of one port, over sockets in a directory that they share.
 
-A frontend that is alone has none of this. A socket is named by its process's slot. One event loop.
+A single frontend of a port does not use it. The name of a socket is the number of its process's slot. One event loop.
 """
 
 import asyncio
@@ -12,17 +12,17 @@ from tetrad.frontend.net.peer_slots import PeerSlots
 
 _SUFFIX = ".metrics"
 _TIMEOUT_S = 2.0
-"""For another frontend to answer: one that is busy for longer is left out of a page."""
+"""Seconds to wait for another frontend's answer; the metrics of one that is busy for longer are left out."""
 
 
 class Peers:
-    """This frontend among those of its port.
+    """The connections of this frontend to the others of its port.
 
     Args:
-        directory: that they share; made if it is not there.
+        directory: the shared directory; created if it does not exist.
 
     Attributes:
-        slots: what all of them count together.
+        slots: the counters of all frontends of the port.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -32,7 +32,7 @@ class Peers:
         self._server: asyncio.Server | None = None
 
     async def serve(self, render: Callable[[], bytes]) -> None:
-        """Let other frontends read this one's metrics."""
+        """Serve this frontend's metrics, which `render` returns, to the other frontends."""
 
         async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError):
@@ -40,17 +40,17 @@ class Peers:
                 await writer.drain()
                 writer.close()
 
-        self._path.unlink(missing_ok=True)  # of a process that was killed
+        self._path.unlink(missing_ok=True)  # left by a killed process
         self._server = await asyncio.start_unix_server(answer, self._path)
 
     async def pages(self) -> dict[int, bytes]:
-        """Return the metrics of all other frontends that answer, by their slots."""
+        """Return the metrics of all other frontends that answer, by the number of their slot."""
         paths = [path for path in self._directory.glob(f"*{_SUFFIX}") if path != self._path]
         pages = await asyncio.gather(*map(_read, paths))
         return {int(path.stem): page for path, page in zip(paths, pages, strict=True) if page}
 
     async def close(self) -> None:
-        """Leave. Safe to call twice."""
+        """Stop serving and release the slot. Further calls do nothing."""
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()

@@ -1,8 +1,9 @@
-"""Side thread: one thread for long computations on one answer, so that the event loop serves other requests meanwhile.
+"""Side thread: runs long computations for one answer in a thread, so that the event loop serves other requests meanwhile.
 
-A computing thread keeps the interpreter lock for the switch interval, and the event loop waits for it after each of its own
-waits: some thirty times in a short request. So the interval is short while the thread computes. Several threads would each
-take such a turn, so there is one. A call into C that takes long keeps the lock all the same: callers cut such work into slices.
+A computing thread holds the interpreter lock for the switch interval, and the event loop has to wait for the lock after each of
+its own waits: about thirty times in a short request. So the interval is short while the thread computes. With several threads
+the event loop would wait for each of them, so there is only one. A long call into C holds the lock regardless of the interval:
+callers divide such work into slices.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _SWITCH_INTERVAL_S = 0.0005
-"""A tenth of the interpreter's own: what the event loop waits at most for the lock."""
+"""Maximum time that the event loop waits for the lock: a tenth of the interpreter's default."""
 
 _thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="side")
 

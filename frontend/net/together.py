@@ -1,4 +1,4 @@
-"""Together: runs coroutines side by side, where the first failure ends them all."""
+"""Together: runs coroutines concurrently; the first failure cancels all of them."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable

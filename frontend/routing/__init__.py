@@ -1,1 +1,1 @@
-"""Which engine core gets a request: by how busy each is, and by the prefixes that it holds already."""
+"""Routing: chooses the engine core of each request by the load of the engine cores and their cached prefixes."""

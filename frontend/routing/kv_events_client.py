@@ -1,8 +1,8 @@
-"""KvEventsClient: keeps the prefix memory of one engine core up to date by its KV events.
+"""KvEventsClient: updates the prefix memory of one engine core from its KV events.
 
-A broken subscription continues where it was; the engine core sends a snapshot where that is impossible, and after invalid
-events. No request waits for it: without events, for example without an admin port, the memory has what this frontend routed.
-One event loop.
+A broken subscription continues at the last event; the engine core sends a snapshot if that is impossible, and after invalid
+events. Requests do not depend on it: without events, for example without an admin port, the memory has only the prompts that
+this frontend routed. One event loop.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ _Batch = engine_core_pb2.SubscribeKvEventsResponse
 
 
 class KvEventsClient:
-    """The subscription to one engine.
+    """The subscription to one engine core.
 
     Args:
-        target: its admin port, for logs.
-        channel: to that; owned from now on.
-        prefixes: what is kept true.
+        target: address of its admin port, for logs.
+        channel: channel to the admin port; the client owns and closes it.
+        prefixes: the memory to update.
     """
 
     def __init__(self, target: str, channel: grpc.aio.Channel, prefixes: PrefixMemory) -> None:
@@ -37,18 +37,18 @@ class KvEventsClient:
         self._stub = engine_core_pb2_grpc.EngineCoreAdminServiceStub(channel)
         self._prefixes = prefixes
         self._task: asyncio.Task[None] | None = None
-        self._resume_at = 0  # 0: with a snapshot
+        self._resume_at = 0  # number of the next event; 0: start with a snapshot
         self._said_wrong = False
 
     def follow(self, epoch: int) -> None:
-        """Listen to the engine core of this epoch, from the beginning."""
+        """Subscribe to the engine core of this epoch, starting with a snapshot."""
         if self._task is not None:
             self._task.cancel()
         self._resume_at = 0
         self._task = asyncio.create_task(self._run(epoch), name=f"kv events {self._target}")
 
     async def close(self) -> None:
-        """Listen no more."""
+        """End the subscription and close the channel."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -64,13 +64,13 @@ class KvEventsClient:
                 log.debug("kv_events.lost", target=self._target, reason=error.details())
                 if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                     return
-            except Exception as error:  # without this task evictions would go unnoticed
+            except Exception as error:  # without this task the memory would miss evictions
                 log.warning("kv_events.failed", target=self._target, reason=repr(error), exc_info=True)
                 self._resume_at = 0
             await backoff.wait()
 
     async def _is_of(self, epoch: int) -> bool:
-        """Return whether the port is that engine core's: another one's events would send requests astray."""
+        """Return whether the port belongs to the engine core of this epoch: events of another one would misroute requests."""
         request = engine_core_pb2.EngineCoreAdminServiceGetInfoRequest()
         answer = await self._stub.GetInfo(request, wait_for_ready=True, timeout=_INFO_TIMEOUT_S)
         if answer.info.epoch == epoch:
@@ -90,7 +90,7 @@ class KvEventsClient:
             call.cancel()
 
     async def _take_all(self, batches: AsyncIterable[_Batch | None], backoff: Backoff) -> None:
-        """Take batches until they end, or one that cannot be believed: the next listening begins with a snapshot then."""
+        """Apply batches until the stream ends. After an invalid batch stop; the next subscription starts with a snapshot."""
         expected = self._resume_at
         async for batch in batches:
             if batch is None:
@@ -102,11 +102,11 @@ class KvEventsClient:
                 self._resume_at = 0
                 return
             expected = batch.sequence_number + 1
-            # All messages of a snapshot have one number, and none says that it is the last: the next batch does.
+            # All messages of a snapshot have the same number, and none is marked as the last: the next batch shows its end.
             self._resume_at = 0 if batch.snapshot else expected
             for event in batch.events:
                 self._take(event, is_new=not batch.snapshot)
-            # A snapshot comes at once, however often what is behind it fails.
+            # A snapshot is no sign of a working stream: it always arrives, even if every later batch fails.
             if not batch.snapshot:
                 backoff.reset()
 

@@ -1,4 +1,4 @@
-"""Member: one engine core of the pool and its routing facts. Owned by the engine pool; a Candidate to the router."""
+"""Member: one engine core of the pool with its routing facts. Owned by the engine pool; a Candidate of the router."""
 
 from dataclasses import dataclass, field
 
@@ -11,15 +11,15 @@ from tetrad.frontend.routing.prefix_memory import PrefixMemory
 
 @dataclass(eq=False, slots=True)
 class Member:
-    """One engine core.
+    """One engine core of the pool.
 
     Attributes:
-        endpoint: where it is.
-        engine: its sessions and requests.
-        events: where its KV events come from; None: they cannot be had.
-        prefixes: what it holds.
-        adapters: what it has loaded.
-        is_gone: its name no longer stands for it: it gets nothing new, and is let go when it is lost or has nothing left.
+        endpoint: its address.
+        engine: the client with its sessions and requests.
+        events: subscription to its KV events; None: its admin port is unknown.
+        prefixes: the prefixes that it holds.
+        adapters: the adapters that it has loaded.
+        is_gone: whether discovery no longer finds it: it gets no new requests, and is removed when it is lost or has none left.
     """
 
     endpoint: Endpoint
@@ -32,46 +32,46 @@ class Member:
 
     @property
     def identity(self) -> bytes:
-        """Name of the engine that every frontend knows; before it is connected, its address."""
+        """The identity of the engine core, equal in all frontends; before the first connection, its address."""
         return str(self._epoch).encode() if self._epoch else self.endpoint.target.encode()[:64]
 
     @property
     def num_requests(self) -> int:
-        """Requests that it has."""
+        """The number of its requests."""
         return self.engine.load.num_requests(self.engine.num_unfinished)
 
     @property
     def kv_cache_usage(self) -> float:
-        """Share of its KV blocks in use, 0 to 1."""
+        """The share of its KV blocks in use, 0 to 1."""
         return self.engine.load.kv_cache_usage
 
     def has_adapter(self, name: str) -> bool:
-        """Return whether it has an adapter loaded, as far as is known."""
+        """Return whether the engine core has probably loaded an adapter."""
         return self.adapters.has(name, self.engine.load.running_loras)
 
     @property
     def own_rank(self) -> int | None:
-        """Its --data-parallel-rank; None before it has said."""
+        """The engine core's --data-parallel-rank; None before its first connection."""
         return None if self.engine.info is None else self.engine.info.engine_index
 
     @property
     def place(self) -> tuple[int, int, str]:
-        """Sort key of its position: that of its target, its own rank, its address."""
+        """The sort key of its position: position of its target, its own rank, its address."""
         return self.endpoint.place, self.own_rank or 0, self.endpoint.target
 
     @property
     def is_well(self) -> bool:
-        """Whether it should get requests that others could serve."""
+        """Whether the engine core is healthy, so that the router may choose it: connected, without a problem, and not gone."""
         return self.engine.connected and not self.engine.problem and not self.is_gone
 
     @property
     def reluctance(self) -> tuple[bool, bool, bool]:
-        """Sort key of an engine, before its load: healthy before connected before expected."""
+        """The sort key of an engine core, applied before its load: healthy first, then connected, then expected back."""
         engine = self.engine
         return not engine.connected, engine.given_up, bool(engine.problem) or self.is_gone
 
     def note_connected(self) -> None:
-        """Forget what it held if it is another engine core than before."""
+        """Clear prefixes and adapters if another engine core is connected than before."""
         info = self.engine.info
         if self.engine.connected and info is not None and info.epoch != self._epoch:
             self._epoch = info.epoch
@@ -81,7 +81,7 @@ class Member:
                 self.events.follow(info.epoch)
 
     async def close(self) -> None:
-        """End all connections to it."""
+        """Close all connections to the engine core."""
         if self.events is not None:
             await self.events.close()
         await self.engine.close()

@@ -1,7 +1,7 @@
-"""EnginePool: the engine cores of one model; chooses one for each request, and another one for requests of a lost engine core.
+"""EnginePool: keeps the engine cores of one model and chooses one for each request, also for requests of a lost engine core.
 
 Knows engine cores and their health; knows nothing of sessions. Discovery adds and removes engine cores; the router chooses
-among the healthy ones. A request is complete in itself: any engine core can continue it.
+among the healthy ones. A request contains all its state: any engine core can continue it.
 """
 
 import asyncio
@@ -20,24 +20,24 @@ from tetrad.services.log import get_logger
 
 log = get_logger()
 
-# An engine that only restarts is back by then; what it computed is lost either way.
+# Seconds: an engine core that only restarts is back by then; its computed state is lost in both cases.
 _TAKE_OVER_AFTER_S = 1.0
-# Of several engines, those that are not there this long after the first are started without.
+# Seconds after the first connection for which the start waits for the other engine cores.
 _LATECOMERS_S = 5.0
-# One that speaks another contract is tried again this much later: an upgrade replaces one after the other.
+# Seconds until an engine core with another contract revision is tried again: an upgrade replaces one after the other.
 _UNUSABLE_S = 5.0
 
 
 class EnginePool:
-    """All engine cores.
+    """All engine cores of one model.
 
     Args:
-        discovery: finds them; owned by the pool from now on.
-        join: makes a member of an endpoint; it is closed by the pool.
-        router: chooses among those that are well.
-        on_change: called when an engine was connected or lost, came or went, or has another problem.
-        on_moved: called with each sequence that another engine goes on with, and that engine.
-        take_over_after_s: how long an engine may be lost before its requests go to others.
+        discovery: finds the engine cores; the pool owns and closes it.
+        join: makes the member of an endpoint; the pool closes it.
+        router: chooses among the healthy members.
+        on_change: called when an engine core was connected, lost, added or removed, or its problem changed.
+        on_moved: called with each sequence that another engine core continues, and that engine core's client.
+        take_over_after_s: seconds after which the requests of a lost engine core are sent to others.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class EnginePool:
 
     @property
     def engines(self) -> list[EngineClient]:
-        """All engine cores, in the order that pinned requests count by."""
+        """The clients of all engine cores, in the order of their positions."""
         return [member.engine for member in self._members]
 
     @property
     def info(self) -> EngineInfo:
-        """The last description of the first engine core that answered; Unavailable before any answer."""
+        """The latest facts of the first engine core that has answered; Unavailable before any answer."""
         info = next((engine.info for engine in self.engines if engine.info is not None), None)
         if info is None:
             raise Unavailable("No engine has answered yet.")
@@ -83,12 +83,12 @@ class EnginePool:
 
     @property
     def max_model_len(self) -> int:
-        """Longest prompt plus output that every engine takes, in tokens; while there is none, as before."""
+        """The largest length of prompt plus output, in tokens, that every engine core accepts; without any, the last value."""
         known = [engine.info.max_model_len for engine in self.engines if engine.info is not None]
         return min(known, default=self._last_max_model_len)
 
     def admin_endpoints(self, targets: tuple[str, ...]) -> list[Endpoint]:
-        """Return the admin ports among `targets` that are known now: first the engines' own, in their order."""
+        """Return the presently known admin ports of `targets`: first those of the members, in their order."""
         own = [admin for member in self._members if (admin := member.endpoint.on_port_of(targets)) is not None]
         return own + [each for each in fixed_endpoints(targets) if each not in own]
 
@@ -96,10 +96,10 @@ class EnginePool:
         return len(self._members)
 
     async def start(self) -> None:
-        """Find the engines and open the sessions: wait for the first as long as it takes, then for the others a moment.
+        """Find the engine cores and open the sessions; wait for the first without limit, then for the others a few seconds.
 
         Raises:
-            FailedPrecondition: there can never be a session with the first that answers.
+            FailedPrecondition: the first engine core that answers can never be used.
         """
         self._first_ready = asyncio.get_running_loop().create_future()
         for member in self._members:
@@ -124,7 +124,7 @@ class EnginePool:
     # --- members ----------------------------------------------------------------------------------------------------
 
     def _take_round(self, endpoints: list[Endpoint]) -> None:
-        """Apply a discovery: new engine cores join, missing ones get no more requests."""
+        """Apply the result of a discovery: add new engine cores, and send no more requests to missing ones."""
         known = {member.endpoint for member in self._members}
         for endpoint in endpoints:
             if endpoint not in known:
@@ -138,7 +138,7 @@ class EnginePool:
 
     def _add(self, endpoint: Endpoint) -> Member:
         member = self._join(endpoint)
-        # As many as another has: it owes no one the prefixes that came before it.
+        # The new member starts with the lowest count of the others: it need not catch up on prefixes routed before it joined.
         member.prefixes.num_new = min((each.prefixes.num_new for each in self._members), default=0)
         member.engine.observer = self
         self._members.append(member)
@@ -149,7 +149,7 @@ class EnginePool:
         _keep(self._starting, asyncio.create_task(self._wait_ready(engine)))
 
     async def _wait_ready(self, engine: EngineClient) -> None:
-        """Tell `start` when an engine is ready, or cannot be; try the latter again if `start` has another one."""
+        """Report to `start` that an engine core is ready or unusable; retry an unusable one if `start` has a result already."""
         assert self._first_ready is not None
         try:
             await engine.wait_ready()
@@ -168,7 +168,7 @@ class EnginePool:
         self._start(engine)
 
     def _let_go(self) -> None:
-        """Part with those whose names no longer stand for them, as soon as nothing is lost by that."""
+        """Remove the members that are gone as soon as they have no requests; those of a lost one are sent to others."""
         for member in [each for each in self._members if each.is_gone]:
             engine = member.engine
             if not engine.connected and any(each.is_well for each in self._members):
@@ -186,15 +186,15 @@ class EnginePool:
     # --- routing ----------------------------------------------------------------------------------------------------
 
     def choose(self, rank: int | None, token_ids: bytes = b"", cache_salt: str = "", lora_name: str = "") -> EngineClient:
-        """Return the engine for a request: the one at `rank`, else one of the well, the connected, the expected.
+        """Return the engine core for a request: the one at `rank`, else a healthy one, else a connected one, else any.
 
-        All n outputs of a request go to one engine: they share its prompt, so they share its prefix cache.
+        All n outputs of a request go to one engine core, because they share the prompt and so its cached blocks.
 
         Args:
-            rank: of the engine that the request is pinned to.
-            token_ids: the prompt, a u32 column.
-            cache_salt: only requests with the same one share prefixes.
-            lora_name: the adapter that it runs with; empty: the base model.
+            rank: rank of the engine core that the request is pinned to; None: it is not pinned.
+            token_ids: the prompt as a u32 column.
+            cache_salt: only requests with the same salt share prefixes.
+            lora_name: the adapter of the request; empty: the base model.
         """
         if rank is not None:
             return self._ranks.find(self._members, rank).engine
@@ -205,7 +205,7 @@ class EnginePool:
         return self._router.choose(candidates, token_ids, cache_salt, lora_name).engine
 
     def on_change(self) -> None:
-        """Take in that an engine was connected or lost, came or went, or has another problem; and pass it on."""
+        """Update the pool after an engine core was connected, lost, added or removed, or its problem changed."""
         for member in self._members:
             member.note_connected()
             if member.engine.connected:
@@ -219,7 +219,7 @@ class EnginePool:
         self._notify()
 
     def on_lost(self, engine: EngineClient) -> None:
-        """Give its requests to other engines: at once if it was leaving, else if it is not back in a moment."""
+        """Send the requests of a lost engine core to others: at once if it was draining, else if it does not return soon."""
         self.num_losses += 1
         self.discovery.look_again()
         if engine in self._timers:
@@ -228,7 +228,7 @@ class EnginePool:
         self._timers[engine] = asyncio.get_running_loop().call_later(after_s, self._note_overdue, engine)
 
     def place_elsewhere(self, engine: EngineClient, requests: list[ActiveSequence]) -> bool:
-        """Give requests that `engine` has no more to another one; False: there is none that would take them."""
+        """Send requests that `engine` no longer has to healthy engine cores; return False if there is none."""
         for each in requests:
             sequence = each.sequence
             others = [member for member in self._members if member.is_well and member.engine is not engine]
@@ -248,14 +248,14 @@ class EnginePool:
         self._relieve()
 
     def _relieve(self) -> None:
-        """Let others go on for the engines that have been away for too long, if any is well."""
+        """Move the requests of engine cores that have been lost for too long to healthy ones, if there are any."""
         if any(member.is_well for member in self._members):
             for engine in self._overdue:
-                # It stays overdue until it is back: after a loss of all engine cores, new requests may wait for it.
+                # It stays overdue until it returns: after a loss of all engine cores, new requests may wait for it.
                 self.place_elsewhere(engine, engine.release())
 
 
 def _keep(tasks: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
-    """Hold a task until it is done."""
+    """Keep a reference to a task until it is done."""
     tasks.add(task)
     task.add_done_callback(tasks.discard)

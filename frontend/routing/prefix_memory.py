@@ -1,8 +1,8 @@
-"""PrefixMemory: the prefixes that one engine core holds, as far as this frontend knows.
+"""PrefixMemory: tracks the prefixes that one engine core probably has in its cache.
 
 Two sources: the prompts that this frontend routed to the engine core, and the engine core's KV events, which also report
-prompts of other frontends, generated tokens and evictions. Without events, the first source alone is the usual approximation.
-Bounded by the engine core's capacity; the least recently used prefix is forgotten first. Knows no engine names.
+prompts of other frontends, generated tokens and evictions. Without events, the first source alone is an approximation. Bounded
+by the engine core's capacity; the least recently used prefix is dropped first. Knows no names of engine cores.
 """
 
 from collections import OrderedDict
@@ -11,22 +11,22 @@ from collections.abc import Iterable, Sequence
 from tetrad.frontend.routing.block_keys import block_keys, first_parent
 
 _MAX_BLOCKS = 65_536
-"""About 15 MB, with events; a million tokens at 16 a block."""
+"""Maximum number of blocks: about 15 MB with events; a million tokens at 16 tokens per block."""
 
 
 class PrefixMemory:
-    """The blocks of one engine, by this process's keys.
+    """The blocks of one engine core, by this process's keys.
 
     Attributes:
-        block_size: tokens per block; 0 before the engine has said.
-        num_new: new prefixes that it got, from any frontend, since it is known; the router counts this frontend's.
+        block_size: tokens per block; 0 before the first connection.
+        num_new: number of new prefixes that the engine core received from any frontend; the router counts this frontend's.
     """
 
     def __init__(self) -> None:
         self.block_size = 0
         self.num_new = 0
         self._max_blocks = 0
-        # The engine's own name of each, where it has told. The one to forget first comes first.
+        # Key -> the engine core's own hash of the block, None if not reported; the least recently used first.
         self._held: OrderedDict[int, bytes | None] = OrderedDict()
         self._key_of: dict[bytes, int] = {}
 
@@ -34,12 +34,12 @@ class PrefixMemory:
         return len(self._held)
 
     def begin(self, block_size: int, num_blocks: int) -> None:
-        """Start over with an engine that has so many blocks, all empty."""
+        """Clear the memory for a new engine core with `num_blocks` empty blocks."""
         self.block_size, self._max_blocks = block_size, min(num_blocks, _MAX_BLOCKS)
         self.clear()
 
     def num_held(self, keys: Iterable[int]) -> int:
-        """Return the number of blocks that the engine holds from the first on, without a gap."""
+        """Return the number of consecutive blocks, from the first on, that the engine core holds."""
         held, count = self._held, 0
         for key in keys:
             if key not in held:
@@ -48,9 +48,9 @@ class PrefixMemory:
         return count
 
     def expect(self, keys: Sequence[int]) -> None:
-        """Note that a prompt is on its way to the engine, which will hold its blocks."""
+        """Record that the engine core will hold the blocks of a prompt that is being sent."""
         held = self._held
-        # The head last: a returning prompt needs it more than the tail.
+        # The first blocks are marked as used last, because a repeated prompt needs them more than the later blocks.
         for key in reversed(keys):
             if key in held:
                 held.move_to_end(key)
@@ -61,18 +61,18 @@ class PrefixMemory:
     def store(
         self, hashes: Sequence[bytes], parent: bytes | None, token_ids: bytes, cache_salt: str, *, is_new: bool = True
     ) -> None:
-        """Take blocks that the engine says it holds, each the parent of the next.
+        """Add blocks that the engine core reports as stored, each the parent of the next.
 
         Args:
-            hashes: its names for them.
-            parent: its name for the one before them; None: they begin a sequence.
-            token_ids: u32 column.
-            cache_salt: of blocks that begin a sequence.
-            is_new: whether it was routed them just now; the age of a snapshot's blocks is unknown.
+            hashes: the engine core's hashes of the blocks.
+            parent: its hash of the block before them; None: the first block starts a prompt.
+            token_ids: the tokens as a u32 column.
+            cache_salt: salt of the blocks, used if the first block starts a prompt.
+            is_new: whether the blocks were stored just now; the age of a snapshot's blocks is unknown.
         """
         key = first_parent(cache_salt) if parent is None else self._key_of.get(parent)
         if key is None:
-            return  # a block of a forgotten prefix: no prompt can reach it
+            return  # a block of a dropped prefix: no prompt can match it
         for place, (name, own) in enumerate(zip(hashes, block_keys(token_ids, self.block_size, key), strict=False)):
             self.num_new += is_new and parent is None and place == 0 and own not in self._held
             self._held[own] = name
@@ -81,14 +81,14 @@ class PrefixMemory:
         self._shrink()
 
     def remove(self, hashes: Iterable[bytes]) -> None:
-        """Take back blocks that the engine says it no longer holds."""
+        """Remove blocks that the engine core reports as evicted."""
         for name in hashes:
             key = self._key_of.pop(name, None)
             if key is not None:
                 self._held.pop(key, None)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all blocks."""
         self._held.clear()
         self._key_of.clear()
 

@@ -1,7 +1,7 @@
-"""Ranks: finds the engine core of a pinned request by its rank. Ignores health; called by the engine pool alone.
+"""Ranks: finds the engine core of a pinned request by its rank. Ignores health; called by the engine pool only.
 
-Where all engine cores report different ranks, these count; otherwise their positions. That is decided when all have reported.
-An engine core without a report, such as a Pod that just started, does not change the last decision.
+If all engine cores report different ranks, these are used; otherwise their positions. This is decided when all have reported.
+An engine core without a report, such as a Pod that has just started, does not change the last decision.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from tetrad.services.errors import InvalidRequest, Unavailable
 
 
 class Ranks:
-    """The ranks of one pool's engines."""
+    """The ranks of one pool's engine cores."""
 
     def __init__(self) -> None:
-        self._are_own: bool | None = None  # None: not known yet
+        self._are_own: bool | None = None  # None: not decided yet
 
     def note(self, members: Sequence[Member]) -> None:
-        """Decide whether the engine cores' own ranks count, from those reported so far."""
+        """Decide from the ranks reported so far whether the engine cores' own ranks are used."""
         present = [member for member in members if not member.is_gone]
         said = [member.own_rank for member in present if member.own_rank is not None]
         if len(set(said)) < len(said):
@@ -26,14 +26,14 @@ class Ranks:
             self._are_own = True
 
     def find(self, members: Sequence[Member], rank: int) -> Member:
-        """Return the engine of a rank.
+        """Return the engine core of a rank.
 
         Args:
-            members: by position; engine cores that left have none.
+            members: all members in order of position; members that are gone have no position.
             rank: 0 or more.
 
         Raises:
-            Unavailable: it is not connected, or its rank is not known yet.
+            Unavailable: the engine core is not connected, or its rank is not known yet.
             InvalidRequest: there is no such rank.
         """
         self.note(members)
@@ -51,7 +51,7 @@ class Ranks:
         own = {member.own_rank: member for member in present if member.own_rank is not None}
         places = dict(enumerate(present))
         if self._are_own is None:
-            # Ranks that are the same by both rules.
+            # Use only ranks that are the same by both rules.
             return {
                 place: member
                 for place, member in places.items()

@@ -1,13 +1,13 @@
 """Router: chooses one of several healthy engine cores for a request.
 
 The cost of an engine core is counted in requests: its unfinished ones, plus a term for its KV usage, minus a term for the
-cached part of the prompt. A full cache counts as much as a whole prompt: `prefix_affinity` requests, or a quarter of the
-average number of requests, if that is more. So requests with a common prefix stay together until their engine core exceeds the
-others by that much.
+cached part of the prompt. A full cache counts as much as a completely cached prompt: `prefix_affinity` requests, or a quarter
+of the average number of requests, if that is more. So requests with a common prefix stay together until the load of their
+engine core exceeds that of the others by this number.
 
-Frontends share nothing. For a prefix that no engine core holds yet, or several hold, all frontends prefer the same one (the
-prefix's home) without communication, as long as new prefixes are spread evenly. Adapters are routed by in the same way: to an
-engine core that has the adapter loaded, else to its home. One event loop; knows no sessions.
+Frontends do not communicate. For a prefix that no engine core holds yet, or that several hold, all frontends prefer the same
+engine core (the prefix's home), as long as new prefixes are spread evenly. Requests with an adapter are routed in the same way:
+to an engine core that has the adapter loaded, else to the adapter's home. One event loop; knows no sessions.
 """
 
 from collections.abc import Sequence
@@ -19,31 +19,31 @@ from tetrad.frontend.routing.block_keys import block_keys, first_parent, salt_of
 from tetrad.frontend.routing.prefix_memory import PrefixMemory
 
 _MIN_SHARED_TOKENS = 64
-"""Shorter prefixes cost too little to route by: every chat begins with the same few tokens of its template."""
+"""Shorter prefixes, in tokens, do not affect routing: every chat starts with the same few tokens of its template."""
 _MIN_SHARE = 0.5
-"""Cached prefixes count from this share of a prompt on: a common beginning of all prompts should not decide."""
+"""Smallest cached share of a prompt that affects routing: a common start of all prompts should not decide."""
 _HOME_SHARE = 0.5
-"""Value of being a prefix's or an adapter's home, as a share of the value of having it."""
+"""Value of being the home of a prefix or adapter, as a share of the value of having it."""
 _MOST_AHEAD = 2
-"""An engine that received so many new prefixes more than another can still be the home of the next one."""
+"""Maximum lead in new prefixes over another engine core with which an engine core can be the home of the next one."""
 _MOST_OWED = 8
-"""Maximum of new prefixes that an engine gets first to catch up with others; prefixes that it was too busy for do not count."""
+"""Maximum lag in new prefixes that an engine core may catch up; a larger one, after a long high load, is reduced to this."""
 
 
 class Candidate(Protocol):
-    """An engine, as the router sees it."""
+    """An engine core with the facts that the router uses."""
 
     @property
     def identity(self) -> bytes:
-        """Name of the engine that every frontend knows."""
+        """The identity of the engine core, equal in all frontends."""
 
     @property
     def num_requests(self) -> int:
-        """Requests that it has, running or waiting, those on their way included."""
+        """The number of its running and waiting requests, with those being sent."""
 
     @property
     def kv_cache_usage(self) -> float:
-        """Share of its KV blocks in use, 0 to 1."""
+        """The share of its KV blocks in use, 0 to 1."""
 
     @property
     def prefixes(self) -> PrefixMemory:
@@ -51,10 +51,10 @@ class Candidate(Protocol):
 
     @property
     def adapters(self) -> AdapterMemory:
-        """The adapters that this frontend expects there."""
+        """The adapters that this frontend expects to be loaded."""
 
     def has_adapter(self, name: str) -> bool:
-        """Return whether it has an adapter loaded, as far as is known."""
+        """Return whether the engine core has probably loaded an adapter."""
 
 
 C = TypeVar("C", bound=Candidate)
@@ -64,8 +64,8 @@ class Router:
     """The routing policy of one frontend.
 
     Args:
-        prefix_affinity: requests that an engine may have more than others and still get those whose prefix it holds; 0: load
-            alone decides.
+        prefix_affinity: number of requests by which an engine core may exceed others and still get requests whose prefix it
+            holds; 0: only load decides.
     """
 
     def __init__(self, prefix_affinity: float) -> None:
@@ -73,13 +73,13 @@ class Router:
         self._turn = 0
 
     def choose(self, engines: Sequence[C], token_ids: bytes, cache_salt: str = "", lora_name: str = "") -> C:
-        """Return one of the engines, and note what it will hold.
+        """Return one of the engine cores, and record the prefix and adapter that it will have.
 
         Args:
             engines: at least one.
-            token_ids: the prompt, a u32 column.
-            cache_salt: only requests with the same one share prefixes.
-            lora_name: the adapter that it runs with; only its requests share prefixes.
+            token_ids: the prompt as a u32 column.
+            cache_salt: only requests with the same salt share prefixes.
+            lora_name: the adapter of the request; only requests with the same adapter share prefixes.
         """
         self._turn += 1
         keys = self._keys(engines, token_ids, salt_of(cache_salt, lora_name))
@@ -91,7 +91,7 @@ class Router:
         return chosen
 
     def _keys(self, engines: Sequence[C], token_ids: bytes, cache_salt: str) -> dict[int, list[int]]:
-        """Return the keys of the prompt's blocks by block size, as a rule the same for all engines."""
+        """Return the keys of the prompt's blocks by block size; usually all engine cores have the same size."""
         if not self._prefix_affinity:
             return {}
         sizes = {engine.prefixes.block_size for engine in engines}
@@ -112,7 +112,7 @@ class Router:
             home = _home(engines, shares, token_ids[: 4 * _MIN_SHARED_TOKENS])
             if not is_new or news[home] <= min(news) + _MOST_AHEAD:
                 costs[home] -= worth * _HOME_SHARE
-        # Engines of equal cost: the one with the fewest new prefixes, then in turn.
+        # Of engine cores with equal cost take the one with the fewest new prefixes, then each in turn.
         count = len(engines)
         order = ((costs[i], news[i], (i - self._turn) % count, i) for i in range(count))
         chosen = engines[min(order)[-1]]
@@ -121,7 +121,7 @@ class Router:
 
 
 def _prefer_adapter(engines: Sequence[C], costs: list[float], lora_name: str, worth: float) -> None:
-    """Lower the costs of the engines that have an adapter loaded, most for the one that all frontends agree on."""
+    """Lower the costs of the engine cores that have an adapter loaded, most for the adapter's home."""
     holders = [float(engine.has_adapter(lora_name)) for engine in engines]
     for index, holds in enumerate(holders):
         costs[index] -= worth * _HOME_SHARE * holds
@@ -130,7 +130,7 @@ def _prefer_adapter(engines: Sequence[C], costs: list[float], lora_name: str, wo
 
 
 def _count_new(engines: Sequence[C]) -> list[int]:
-    """Return the number of new prefixes that each was given, after forgetting what is ahead of the fewest by too much."""
+    """Return each engine core's number of new prefixes, after limiting it to the lowest one plus _MOST_OWED."""
     most = min(engine.prefixes.num_new for engine in engines) + _MOST_OWED
     for engine in engines:
         engine.prefixes.num_new = min(engine.prefixes.num_new, most)
@@ -138,15 +138,15 @@ def _count_new(engines: Sequence[C]) -> list[int]:
 
 
 def _share(prefixes: PrefixMemory, keys: list[int], num_tokens: int) -> float:
-    """Return the share of a prompt that an engine holds; 0 if that is too little to count."""
+    """Return the share of a prompt that an engine core holds; 0 if it is too small to affect routing."""
     num_held = prefixes.num_held(keys) * prefixes.block_size
     return num_held / num_tokens if num_held >= max(_MIN_SHARED_TOKENS, _MIN_SHARE * num_tokens) else 0.0
 
 
 def _home(engines: Sequence[C], shares: Sequence[float], head: bytes) -> int:
-    """Return the index of a prefix's home: the engine with the highest hash of prefix and engine (rendezvous hashing).
+    """Return the index of a prefix's home: the engine core with the highest hash of prefix and identity (rendezvous hashing).
 
-    If engines hold the prefix, the home is one of these.
+    If any engine cores hold the prefix, the home is one of them.
     """
     places = [i for i, share in enumerate(shares) if share] or range(len(engines))
     return max(places, key=lambda i: blake2b(head, digest_size=8, key=engines[i].identity).digest())
