@@ -1,1 +1,1 @@
-"""Frontend: HTTP and gRPC APIs in front, tokenizers and engine cores behind. The LLM class runs it as a library."""
+"""Frontend: serves the HTTP and gRPC APIs with tokenizers and engine cores. The LLM class runs it as a library."""

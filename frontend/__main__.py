@@ -15,7 +15,7 @@ from tetrad.services.settings import load_settings
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run the service with these flags (by default the process's) and exit."""
+    """Run the service with the flags `argv` (by default those of the process) and exit."""
     settings = load_settings(FrontendSettings, sys.argv[1:] if argv is None else argv, prog="tetrad frontend")
     retire = asyncio.Event()
     serving = partial(serve, settings, retire=retire, on_ready=lambda *_: settle_garbage_collection())

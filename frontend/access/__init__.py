@@ -1,1 +1,1 @@
-"""Access: permissions of callers and operators; one rule for HTTP and gRPC."""
+"""Access: checks the permissions of callers and operators, by the same rules for HTTP and gRPC."""

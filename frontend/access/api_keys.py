@@ -1,7 +1,7 @@
-"""ApiKeys: checks API keys against the configured ones and a file of them. Knows no HTTP, no gRPC and no paths.
+"""ApiKeys: checks API keys against configured keys and a key file. Knows no HTTP, no gRPC and no paths.
 
 Keys are never logged, never part of an error, and compared in constant time. A changed key file is read again, so keys change
-without a restart; an unreadable file leaves the keys as they were.
+without a restart; if the file cannot be read, the old keys stay valid.
 """
 
 import hmac
@@ -22,23 +22,23 @@ class ApiKeys:
     """A set of keys.
 
     Args:
-        keys: valid for the life of the process.
-        file: further keys, one a line; empty lines and lines that begin with "#" are skipped.
-        setting: that `keys` are the value of, for messages.
+        keys: keys that are valid as long as the process runs.
+        file: file of further keys, one per line; empty lines and lines that start with "#" are skipped.
+        setting: name of the setting that `keys` come from, for messages.
 
     Raises:
         NotFound: the file cannot be read.
-        InvalidRequest: a key is no printable ASCII without white space, or the file has none.
+        InvalidRequest: a key is not printable ASCII without white space, or the file has no keys.
     """
 
     def __init__(self, keys: Iterable[str], file: Path | None = None, *, setting: str = "--api-key") -> None:
-        # Digests under a secret of this process: equally long, and no keys in its memory.
+        # Only digests with a secret of this process are kept: they have equal lengths, and no key stays in memory.
         self._secret = secrets.token_bytes(32)
         self._fixed = self._digests(keys, setting)
         self._file = file
         self._from_file: list[bytes] = []
         self._version: _Version | None = None
-        # The version of the file that could not be read; None: there was no file; (): nothing was said.
+        # The last logged version of an unreadable file; None: the file was missing; (): nothing was logged.
         self._said_not_read: _Version | tuple[()] | None = ()
         if file is not None:
             self._read_first(file)
@@ -49,10 +49,10 @@ class ApiKeys:
         return bool(self._fixed) or self._file is not None
 
     def accepts(self, presented: str) -> bool:
-        """Return whether this key is among the set. Takes equally long wherever a wrong key differs."""
+        """Return whether a key is valid. The time does not depend on where a wrong key differs."""
         self._read_again()
         digest = self._digest(presented)
-        # No early end: all are compared.
+        # All keys are compared, without an early end, so the time is constant.
         return sum(hmac.compare_digest(digest, known) for known in (*self._fixed, *self._from_file)) > 0
 
     def _read_first(self, file: Path) -> None:
@@ -75,7 +75,7 @@ class ApiKeys:
                 return
             self._from_file = self._digests(_lines(self._file), str(self._file))
         except (OSError, UnicodeDecodeError, InvalidRequest) as error:
-            # Once, not with every request: a client with many requests must not fill the log.
+            # Logged once, not for each request: a client with many requests must not fill the log.
             if self._said_not_read != version:
                 self._said_not_read = version
                 log.error("api_keys.file_not_read", file=str(self._file), reason=type(error).__name__)

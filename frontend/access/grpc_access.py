@@ -1,6 +1,6 @@
-"""gRPC access: the public API's calls need the same keys as HTTP's, as `authorization: Bearer KEY` metadata (or `x-api-key`).
+"""gRPC access: requires the keys of HTTP also for gRPC calls, as metadata `authorization: Bearer KEY` or `x-api-key`.
 
-Health and reflection stay open: probes have no keys, and the contract is public.
+Health and reflection need no key: probes have none, and the contract is public.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ _OPEN_SERVICES = ("/grpc.health.v1.", "/grpc.reflection.")
 
 
 class RequireApiKey(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc ships no types
-    """Answers UNAUTHENTICATED instead of the handler.
+    """Answers calls without a valid key with UNAUTHENTICATED.
 
     Args:
         guard: checks keys.
@@ -28,7 +28,7 @@ class RequireApiKey(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc sh
     async def intercept_service(
         self, continuation: Continuation, details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler | None:
-        """Return the handler, or one that refuses."""
+        """Return the handler of the call, or a handler that refuses it."""
         if not details.method.startswith(_OPEN_SERVICES):
             try:
                 self._guard.check_user(presented_keys(details.invocation_metadata))
@@ -50,5 +50,5 @@ def _refusal(error: Unauthenticated) -> grpc.RpcMethodHandler:
     async def refuse(_: bytes, __: grpc.aio.ServicerContext) -> NoReturn:
         raise error
 
-    # An error is the same on the wire for calls of every shape.
+    # An error has the same form for unary and streaming calls.
     return grpc.unary_unary_rpc_method_handler(refuse)

@@ -1,9 +1,9 @@
-"""Guard: checks a caller's permissions. Shared by HTTP and the public gRPC API; knows credentials and origins, no paths.
+"""Guard: checks a caller's permissions. Used by HTTP and the public gRPC API; knows credentials and origins, no paths.
 
-Users may generate and read the server's state: holders of an API key, or all callers where no keys are set. Operators may also
-change the service for everybody (pause, reset caches): holders of an operator key. Without operator keys, all callers are
-operators if the server is bound to this machine alone and has no API keys; a server that others can reach never opens `/pause`
-to them.
+Users may generate and read the server's state: holders of an API key, or all callers if no keys are set. Operators may also
+change the service for all users (pause, reset caches): holders of an operator key. Without operator keys, all callers are
+operators if the server is bound to this machine only and has no API keys; a server that others can reach never offers them
+`/pause`.
 """
 
 from collections.abc import Iterable
@@ -21,13 +21,13 @@ _HOW = "give the server an --operator-api-key and send it, or start it with --op
 
 
 class Guard:
-    """Lets callers through, or raises why not.
+    """Permits calls, or raises the reason for a refusal.
 
     Args:
         settings: the keys, and the setting of operator endpoints.
 
     Raises:
-        NotFound, InvalidRequest: keys that cannot be used; see ApiKeys.
+        NotFound, InvalidRequest: the keys cannot be used; see ApiKeys.
     """
 
     def __init__(self, settings: FrontendSettings) -> None:
@@ -43,13 +43,13 @@ class Guard:
         return self._users.required
 
     def check_user(self, presented: Iterable[str]) -> None:
-        """Let a user through.
+        """Check that the caller is a user.
 
         Args:
-            presented: every key that the call carries.
+            presented: all keys of the call.
 
         Raises:
-            Unauthenticated: keys are required, and none of these is one.
+            Unauthenticated: keys are required, and none of these is valid.
         """
         if not self._users.required:
             return
@@ -60,14 +60,14 @@ class Guard:
             raise Unauthenticated("Incorrect API key provided.", reason="INVALID_API_KEY")
 
     def check_operator(self, presented: Iterable[str], *, origin: str | None) -> None:
-        """Let an operator through.
+        """Check that the caller is an operator.
 
         Args:
-            presented: every key that the call carries.
-            origin: of the web page that makes the call; None if none does.
+            presented: all keys of the call.
+            origin: origin of the web page that makes the call; None: the caller is not a web page.
 
         Raises:
-            Unauthenticated: an operator key is needed, and there is none.
+            Unauthenticated: an operator key is required, and the call has none.
             PermissionDenied: operator endpoints are off, or the caller's key or origin is not accepted.
         """
         if self._operator_endpoints == "off":
@@ -80,7 +80,7 @@ class Guard:
             return
         if self._users.required or not self._only_this_machine:
             raise PermissionDenied(f"This endpoint is for operators, and not open to all who may reach this server: {_HOW}.")
-        # Any web page could make its visitor's browser call a server on the visitor's machine.
+        # Any web page can make its visitor's browser call a server on the visitor's machine.
         if origin is not None and origin not in self._origins:
             raise PermissionDenied(f"This endpoint is not open to web pages of {origin[:128]!r}: {_HOW}.")
 

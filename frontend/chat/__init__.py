@@ -1,1 +1,1 @@
-"""Chat: turns of the assistant for a conversation; every chat API and the LLM class share it. One file per noun."""
+"""Chat: makes the assistant's turns of a conversation, for all chat APIs and the LLM class."""

@@ -1,7 +1,7 @@
-"""Call or answer: the constraint of a turn that either calls tools freely or answers in JSON.
+"""Call or answer: makes the constraint of a turn that either calls tools freely or answers in JSON.
 
-`response_format` alone would leave the model no way to call. Both are possible where the first characters of a call differ
-from those of a JSON document, and a call is complete by itself. Pure.
+A constraint of `response_format` alone would not allow calls. Both are possible if the first characters of a call differ from
+those of a JSON document, and a call needs no surrounding marks. Pure.
 """
 
 import dataclasses
@@ -19,12 +19,12 @@ _SEPARATOR = "\n"
 def call_or_answer(
     answer: StructuredOutputsParams, tools: Sequence[Tool], tool_format: ToolFormat, *, parallel: bool
 ) -> StructuredOutputsParams | None:
-    """Return the constraint; None if the answer is no JSON, or the format does not allow for it.
+    """Return the constraint; None if the answer is not JSON, or the tool format does not allow both.
 
     Args:
-        answer: what the client asks answers to be.
-        tools: what may be called; strict ones are held to their schema.
-        tool_format: how the model writes calls.
+        answer: the constraint of answers that the client requests.
+        tools: the tools that may be called; the arguments of strict ones are constrained to their schema.
+        tool_format: the model's format of calls.
         parallel: allow more than one call.
     """
     schema = _schema_of(answer)
@@ -54,7 +54,7 @@ def _schema_of(answer: StructuredOutputsParams) -> dict[str, Any] | None:
 
 
 def _stands_alone(structure: dict[str, Any], tools: Sequence[Tool], tool_format: ToolFormat) -> bool:
-    """Say whether calls that are written so, with nothing around them, are read as calls and are no beginning of JSON."""
+    """Return whether calls in this form are parsed as calls without surrounding marks, and cannot be the start of JSON."""
     begin, end = structure["begin"], structure["end"]
     if not begin or not end or begin[0] in '{["-0123456789tfn \n':
         return False

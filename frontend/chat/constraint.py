@@ -1,7 +1,7 @@
-"""Turn constraint: forces an assistant's turn into the form that the request names.
+"""Turn constraint: constrains an assistant's turn to the form that the request requires.
 
-Forced calls and strict tools become a constraint on the output, and any constraint waits for the end of the reasoning. Pure:
-knows tools and formats; knows nothing of requests.
+Forced calls and strict tools become a constraint on the output, and every constraint starts after the reasoning. Pure: knows
+tools and formats; knows nothing of requests.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import InvalidRequest
 
-# Keywords of a schema whose meaning does not depend on undeclared arguments.
+# Keywords of a schema that do not refer to undeclared arguments.
 _PLAIN_OBJECT = frozenset(
     {"type", "properties", "required", "title", "description", "$schema", "$defs", "definitions", "examples"}
 )
@@ -28,13 +28,13 @@ def constrained(params: SamplingParams, conversation: Conversation, formats: Cha
     """Return `params` with the constraint of a turn.
 
     Args:
-        params: the client's; may have a constraint of its own.
-        conversation: with the tools that may be called.
-        formats: the model's.
+        params: the client's parameters, which may have a constraint already.
+        conversation: the conversation with the tools that may be called.
+        formats: the model's formats.
         prompt: the rendered conversation.
 
     Raises:
-        InvalidRequest: two constraints at once, an unknown function, or a strict tool that the format cannot hold.
+        InvalidRequest: two constraints at once, an unknown function, or a strict tool that the format cannot constrain.
     """
     answer = params.structured_outputs
     if answer is not None and conversation.tools and conversation.tool_choice == "auto" and formats.tools is not None:
@@ -53,7 +53,7 @@ def constrained(params: SamplingParams, conversation: Conversation, formats: Cha
 
 
 def forced_parser(conversation: Conversation) -> Parser | None:
-    """Return the parser of an output that is nothing but calls; None if calls are not forced."""
+    """Return the parser of an output that consists of calls only; None if calls are not forced."""
     match conversation.tool_choice:
         case "required":
             return RequiredParser()
@@ -65,9 +65,9 @@ def forced_parser(conversation: Conversation) -> Parser | None:
 def behind_reasoning(
     params: SamplingParams, outputs: StructuredOutputsParams, formats: ChatFormats, prompt: str
 ) -> SamplingParams:
-    """Return `params` with a constraint that begins behind the reasoning, where `prompt` leaves room for that."""
+    """Return `params` with a constraint that starts after the reasoning, if reasoning may follow `prompt`."""
     if outputs.start_after_token_ids is None and _waits(outputs, formats, prompt):
-        # A model that may answer at once is held from its first token, if that opens no reasoning.
+        # If the model may answer without reasoning, the constraint holds from the first token unless that opens reasoning.
         opening = None if formats.reasoning is None or formats.reasoning.is_open(prompt) else list(formats.preamble.start)
         end = list(formats.preamble.end)
         outputs = dataclasses.replace(outputs, start_after_token_ids=end, opening_token_ids=opening)
@@ -75,10 +75,10 @@ def behind_reasoning(
 
 
 def _waits(outputs: StructuredOutputsParams, formats: ChatFormats, prompt: str) -> bool:
-    """Say whether a constraint begins behind the reasoning only."""
+    """Return whether a constraint must start after the reasoning."""
     if formats.reasoning is None or formats.reasoning.is_over(prompt):
         return False
-    # Where content is wrapped, the tag's own marks tell calls from reasoning, and calls come before the answer's wrapping.
+    # If content is wrapped, the tag's own marks separate calls from reasoning, and calls precede the answer's wrapping.
     return outputs.structural_tag is None or formats.tools is None or not formats.tools.wraps_content
 
 
@@ -107,10 +107,10 @@ def _tool_named(name: str, tools: Sequence[Tool]) -> Tool:
 
 
 def _closed(tool: Tool) -> Tool:
-    """Return a tool that takes the arguments it declares and no others, where its schema leaves that open.
+    """Return a tool that accepts only its declared arguments, if its schema does not say whether it accepts others.
 
-    A model that is held to the schema would else be free to make up arguments, and does. Schemas that are put together of
-    others are left alone: the parts may declare what the whole does not.
+    Otherwise models invent further arguments, although they are constrained to the schema. Schemas that consist of other
+    schemas are not changed: their parts may declare arguments that the whole does not.
     """
     schema = tool.parameters
     if schema.keys() - _PLAIN_OBJECT:

@@ -1,4 +1,4 @@
-"""Conversation: the messages that the assistant continues, in one form for all APIs. Values only."""
+"""Conversation: the messages that the assistant continues, in one form for all APIs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from tetrad.frontend.request.prompt_embeds import PromptEmbeds
 
 @dataclass(frozen=True)
 class NamedTool:
-    """The one function that must be called."""
+    """The tool choice of one function that must be called."""
 
     name: str
 
@@ -19,7 +19,7 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 
 
 def forces_calls(choice: ToolChoice) -> bool:
-    """Return whether a turn consists of calls alone: a format that the client wants of its text has no effect then."""
+    """Return whether a turn consists of calls only, so that a requested format of its text has no effect."""
     return choice == "required" or isinstance(choice, NamedTool)
 
 
@@ -28,17 +28,17 @@ class Conversation:
     """The messages that the assistant continues, with their tools.
 
     Attributes:
-        messages: {"role", "content", ...} as OpenAI writes them.
-        tools: functions it may call.
-        tool_choice: whether it may, must, or must call a certain one. "none" hides the tools from the model.
-        parallel_tool_calls: let it make more than one call in a turn.
-        documents: for templates of models that read them.
-        chat_template: instead of the model's.
+        messages: {"role", "content", ...} in OpenAI's form.
+        tools: functions that the assistant may call.
+        tool_choice: "auto": it may call tools; "required": it must; NamedTool: it must call this one; "none": it has no tools.
+        parallel_tool_calls: allow more than one call in a turn.
+        documents: documents for templates that read them.
+        chat_template: replaces the model's template.
         chat_template_kwargs: further variables of the template.
-        add_generation_prompt: open the assistant's turn.
-        continue_final_message: go on in the last message instead.
-        add_special_tokens: let the tokenizer add BOS and the like on top of what the template writes.
-        embeds: prompt embeddings; messages have a mark for each (chat/embedded.py), in order.
+        add_generation_prompt: start a new turn of the assistant.
+        continue_final_message: continue the last message instead.
+        add_special_tokens: let the tokenizer add BOS and the like to the rendered text.
+        embeds: prompt embeddings; the messages have one mark for each (chat/embedded.py), in order.
     """
 
     messages: Sequence[dict[str, Any]]

@@ -1,7 +1,7 @@
-"""Embedded parts: puts prompt embeddings in the places of a rendered conversation that their parts of messages have.
+"""Embedded parts: puts prompt embeddings at the places of their message parts in a rendered conversation.
 
-A part is rendered as a mark, which no tokenizer sees: the texts between marks are encoded by themselves, as on both sides of a
-special token.
+A part is rendered as a mark. The texts between marks are encoded separately, like the texts on both sides of a special token;
+the marks themselves are never encoded.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from tetrad.services.errors import InvalidRequest
 
 
 def mark_of(place: int) -> str:
-    """Return what stands for the embeddings of this place in messages."""
+    """Return the mark that represents the embeddings with this index in messages."""
     return f"<prompt_embeds_{place}>"
 
 
@@ -21,12 +21,12 @@ async def prompt_with_embeds(texts: Texts, rendered: str, embeds: Sequence[Promp
     """Return the prompt of a rendered conversation with marks.
 
     Args:
-        texts: encodes.
-        rendered: the conversation.
-        embeds: one for each mark, in order; at least one.
+        texts: encodes the texts between the marks.
+        rendered: the rendered conversation.
+        embeds: the embeddings of the marks, in order; at least one.
 
     Raises:
-        InvalidRequest: the template writes a mark not once or in another order, a message holds one, or rows differ in size.
+        InvalidRequest: a mark is missing, repeated or out of order, a message contains one, or rows differ in size.
     """
     pieces, rest = [], rendered
     for place in range(len(embeds)):

@@ -8,9 +8,9 @@ _NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
 def tool_to_openai(tool: Tool) -> dict[str, Any]:
-    """Return a tool as chat templates read it."""
+    """Return the JSON object of a tool for chat templates."""
     function: dict[str, Any] = {"name": tool.name}
     if tool.description:
         function["description"] = tool.description
-    # Templates look into the properties of the parameters.
+    # Templates access the properties of the parameters, so these must exist.
     return {"type": "function", "function": function | {"parameters": tool.parameters or _NO_PARAMETERS}}

@@ -1,7 +1,7 @@
-"""Reasoning tokens: counts the reasoning tokens of an output, for usage. The same number for every chunking.
+"""Reasoning tokens: counts the reasoning tokens of an output, for usage. The number does not depend on the chunks.
 
-Exact where the end of the reasoning has token ids of its own, such as special tokens. Otherwise tokens are divided in
-proportion to characters.
+The number is exact if the end mark of the reasoning has its own token ids, such as special tokens. Otherwise tokens are divided
+in proportion to characters.
 """
 
 from collections.abc import Sequence
@@ -11,26 +11,26 @@ from tetrad.frontend.request.outputs import CompletionOutput
 
 
 class ReasoningTokens:
-    """Counts for one turn.
+    """The counter of one turn.
 
     Args:
-        end_ids: what ends the reasoning; counted as reasoning.
+        end_ids: ids of the end mark of the reasoning; they count as reasoning.
     """
 
     def __init__(self, end_ids: Sequence[int]) -> None:
         self._end_ids = list(end_ids)
-        # As many ids as may be the beginning of the end.
+        # The last ids, which may be the start of the end mark.
         self._tail: list[int] = []
         self._num_ids = self._num_chars = self._num_reasoning_chars = 0
         self._has_answer = False
         self._is_counted = False
 
     def count(self, output: CompletionOutput, pieces: Sequence[Piece]) -> int:
-        """Return how many tokens turn out to be reasoning now: all of them at once, when their end or the output's is known.
+        """Return the number of reasoning tokens, once, when the reasoning or the output has ended; 0 in all other calls.
 
         Args:
-            output: what is new.
-            pieces: what became certain by it.
+            output: the new part of the output.
+            pieces: the pieces that were parsed from it.
         """
         if self._is_counted:
             return 0
@@ -52,7 +52,7 @@ class ReasoningTokens:
         return round(self._num_ids * self._num_reasoning_chars / self._num_chars)
 
     def _end_in(self, ids: list[int]) -> int | None:
-        """Return how many tokens of the output there are up to the end of the reasoning; None if that is not among `ids`."""
+        """Return the number of tokens up to and including the end mark; None if the mark does not end in `ids`."""
         searched, wanted = self._tail + ids, self._end_ids
         for place in range(len(searched) - len(wanted) + 1):
             if wanted and searched[place : place + len(wanted)] == wanted:

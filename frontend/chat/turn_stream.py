@@ -1,6 +1,6 @@
-"""TurnStream: converts the outputs of one request to pieces of its n turns, as soon as each piece is certain.
+"""TurnStream: converts the outputs of one request to pieces of its n turns, each as soon as it is certain.
 
-Made by start_turn; used on the event loop of its request. Streaming and whole answers both use it.
+Made by start_turn; used on the event loop of its request, for streamed and for whole answers.
 """
 
 import functools
@@ -23,10 +23,10 @@ class TurnPart:
     """The new pieces of one of the n turns.
 
     Attributes:
-        output: the text, ids and log-probabilities that it was parsed from.
-        pieces: parsed from them so far; may be empty.
-        finish_reason: "tool_calls" if the turn ended well and has calls, else the output's own.
-        num_reasoning_tokens: how many of the output's tokens are reasoning.
+        output: the new text, ids and log-probabilities.
+        pieces: the pieces that became certain with it; may be empty.
+        finish_reason: "tool_calls" if the turn has stopped and has calls, else the finish reason of the output.
+        num_reasoning_tokens: the number of reasoning tokens, reported once per turn (see ReasoningTokens.count).
     """
 
     output: CompletionOutput
@@ -37,20 +37,20 @@ class TurnPart:
 
 @dataclass(slots=True)
 class TurnUpdate:
-    """Progress of a conversation's turns."""
+    """The new parts of a conversation's turns, from one output."""
 
     output: RequestOutput
     parts: list[TurnPart] = field(default_factory=list)
 
 
 class TurnStream:
-    """The turns of one request. Iterate it; close it in the end, which aborts what is not finished.
+    """The turns of one request. Iterate over it, then close it, which aborts an unfinished request.
 
     Args:
-        stream: its outputs must be deltas, or one final output.
-        formats: the model's syntax.
-        conversation: that the turns continue.
-        constraint_waits: a constraint begins behind the reasoning, and is waiting for its end.
+        stream: the outputs of the request: deltas or one final output.
+        formats: the model's formats.
+        conversation: the conversation that the turns continue.
+        constraint_waits: whether a constraint starts after the end of the reasoning.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class TurnStream:
 
     @property
     def prompt_token_ids(self) -> list[int]:
-        """Its ids."""
+        """The ids of the rendered conversation."""
         return self._stream.prompt_token_ids
 
     @property
     def predicted_ids(self) -> list[int]:
-        """The ids that are expected as the answer."""
+        """The token ids that the caller expects as the answer."""
         return self._stream.predicted_ids
 
     async def __aiter__(self) -> AsyncIterator[TurnUpdate]:
@@ -98,14 +98,14 @@ class TurnStream:
 
 
 class _Turn:
-    """One of the n turns in the making."""
+    """One of the n turns, in progress."""
 
     def __init__(self, parser: TurnParser, tokens: ReasoningTokens | None) -> None:
         self._parser = parser
         self._tokens = tokens
 
     def read(self, output: CompletionOutput) -> TurnPart:
-        """Return the part of the turn that an output adds."""
+        """Parse an output and return the part that it adds to the turn."""
         pieces = self._parser.feed(output.text)
         reason: str | None = output.finish_reason
         if reason is not None:

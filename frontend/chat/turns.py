@@ -1,6 +1,6 @@
-"""Turns: starts the assistant's turns for a conversation. Every chat API and the LLM class call it.
+"""Turns: starts the assistant's turns of a conversation. Every chat API and the LLM class call it.
 
-Renders the conversation, constrains the output where tools demand it, and parses the output into pieces. Knows no HTTP and no
+Renders the conversation, constrains the output if tools require it, and parses the output into pieces. Knows no HTTP and no
 engine cores.
 """
 
@@ -33,14 +33,14 @@ async def render_conversation(llm: AsyncLLM, conversation: Conversation) -> Toke
 
 
 def callable_conversation(conversation: Conversation) -> Conversation:
-    """Return a conversation without the tools that may not be called."""
+    """Return the conversation, without tools if the tool choice is "none"."""
     return dataclasses.replace(conversation, tools=()) if conversation.tool_choice == "none" else conversation
 
 
 async def prepare_turn(
     llm: AsyncLLM, conversation: Conversation, params: SamplingParams, formats: ChatFormats
 ) -> tuple[TokensPrompt, SamplingParams]:
-    """Return the prompt of a turn, and `params` with its constraint, as an engine core gets them. Arguments: see start_turn."""
+    """Return the prompt of a turn, and `params` with its constraint, as they are sent. Arguments: see start_turn."""
     conversation = callable_conversation(conversation)
     prompt = await render_conversation(llm, conversation)
     params = constrained(params, conversation, formats, prompt.get("prompt") or "")
@@ -67,22 +67,22 @@ async def start_turn(
     """Start the assistant's turn. Further arguments and errors: see Texts.encode_chat and AsyncLLM.add_request.
 
     Args:
-        llm: answers.
-        conversation: is answered.
-        params: copied; `output_kind` must be DELTA or FINAL_ONLY. Special tokens are kept where parsing needs them.
-        request_id: the caller's.
-        formats: how the model writes; by default as its template says.
-        priority: larger is more urgent.
-        truncate_prompt_tokens: keep so many tokens of the prompt.
-        truncation_side: which end is dropped.
+        llm: generates the turn.
+        conversation: the conversation to continue.
+        params: copied; `output_kind` must be DELTA or FINAL_ONLY. Special tokens are kept if parsing needs them.
+        request_id: the caller's id.
+        formats: the model's formats; None: chosen by its template.
+        priority: a larger value is more urgent.
+        truncate_prompt_tokens: maximum number of prompt tokens to keep; None: all.
+        truncation_side: the end that is dropped, "left" or "right".
         cache_salt: separates prefix caches.
-        data_parallel_rank: pins the request to an engine.
-        model: name that the client asks for; it may be an adapter's.
-        prediction: text that is expected as the answer; empty: none.
+        data_parallel_rank: pins the request to an engine core.
+        model: the requested model name, which may be an adapter's.
+        prediction: the text that the caller expects as the answer; empty: none.
 
     Raises:
-        InvalidRequest: the request is wrong; also for two constraints at once, an unknown `tool_choice`, or a strict tool that
-            the model's format cannot hold.
+        InvalidRequest: the request is invalid; also for two constraints at once, an unknown `tool_choice`, or a strict tool
+            that the model's format cannot constrain.
     """
     formats = llm.chat_formats if formats is None else formats
     conversation = callable_conversation(conversation)
@@ -107,7 +107,7 @@ async def start_turn(
 
 
 def needs_special_tokens(formats: ChatFormats, conversation: Conversation) -> bool:
-    """Say whether the marks that the parsers look for are special tokens, which detokenization would drop."""
+    """Return whether the parsers need marks that are special tokens, which detokenization would drop."""
     reasoning, tools = formats.reasoning, formats.tools
     if reasoning is not None and reasoning.keeps_special_tokens:
         return True

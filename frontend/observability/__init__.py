@@ -1,1 +1,1 @@
-"""Metrics of the frontend, and the requests that ended last."""
+"""Metrics of the frontend, and its last finished requests."""

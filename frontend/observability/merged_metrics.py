@@ -1,6 +1,6 @@
-"""Merged metrics: joins the metrics of several frontends in one page of Prometheus' text format; a label names each.
+"""Merged metrics: merges the metrics of several frontends into one page of Prometheus' text format, with a label for each.
 
-Counters are not added up: a sum would fall when one of the processes ends, and Prometheus would take it for a restart of all.
+Counters are not summed: a sum would decrease when one of the processes ends, and Prometheus would treat this as a restart.
 """
 
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ _HELP = "# HELP "
 
 
 def merged(pages: Mapping[int, bytes]) -> bytes:
-    """Return one page.
+    """Return the merged page.
 
     Args:
-        pages: of each frontend, by its number; they may have different families.
+        pages: the page of each frontend, by its number; they may have different families of metrics.
     """
     heads: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
@@ -34,7 +34,7 @@ def merged(pages: Mapping[int, bytes]) -> bytes:
 
 
 def _labelled(sample: str, number: int) -> str:
-    """Return a line `name{labels} value` with one label more."""
+    """Return a line `name{labels} value` with the label of the frontend added."""
     name, brace, rest = sample.partition("{")
     if not brace or " " in name:
         name, _, value = sample.partition(" ")

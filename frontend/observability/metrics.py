@@ -1,8 +1,8 @@
-"""FrontendMetrics: vLLM's metrics under our prefix, with the phases of a request. Counted per step and per request.
+"""FrontendMetrics: vLLM's metrics with Tetrad's prefix, and the phases of a request. Updated per step and per request.
 
 The time from arrival to the last token is the sum of request_intake_time, request_hop_time, request_queue_time,
 request_prefill_time, request_detokenize_time and request_decode_time. Clocks of two machines are never compared: the engine
-core reports how long it had a request until its first token, and the hop is the rest of the time that passed here.
+core reports the time from a request's arrival there to its first token, and the hop is the rest of the time measured here.
 """
 
 import functools
@@ -23,7 +23,7 @@ from tetrad.services.errors import Overloaded, TetradError
 from tetrad.services.observability.histogram import Histogram
 from tetrad.services.observability.metrics import SECONDS_OF_A_STEP, TOKENS, render
 
-# vLLM's limits, and finer ones below them for devices that answer faster.
+# vLLM's bucket limits, and smaller ones for faster devices.
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
 _PER_TOKEN = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
@@ -35,11 +35,11 @@ _LATENCY = (
 )
 _COUNTS = (1, 2, 5, 10, 20)
 _MOST_ADAPTERS = 64
-"""That have a series of their own."""
+"""Maximum number of adapters with a separate series."""
 
 
 class FrontendMetrics:
-    """The metrics of one frontend, in a registry of their own so that several frontends fit one process.
+    """The metrics of one frontend, in a separate registry, so that one process may have several frontends.
 
     Args:
         prefix: "tetrad", or "vllm" for existing dashboards.
@@ -61,7 +61,7 @@ class FrontendMetrics:
         self._prompt_tokens_cached = self._counter("prompt_tokens_cached", "Prompt tokens found in the prefix cache.")
         self._generation_tokens = self._counter("generation_tokens", "Tokens generated.")
         self._success = self._counters("request_success", "Requests ended, by reason.", "finished_reason")
-        for reason in get_args(FinishReasonName):  # from zero, so that the first one is a rise
+        for reason in get_args(FinishReasonName):  # series start at zero, so that the first event is an increase
             self._success.labels(model_name, reason)
         self._lora_requests = self._counters(
             "lora_requests",
@@ -124,11 +124,11 @@ class FrontendMetrics:
         )
 
     def render(self) -> bytes:
-        """Return the metrics, and those of the process, in Prometheus' text format."""
+        """Return these metrics and those of the process in Prometheus' text format."""
         return render(self.registry)
 
     def watch(self, admission: Admission) -> None:
-        """Show what a frontend holds from now on."""
+        """Export the numbers in use of an admission from now on."""
         unfinished = self._gauge("requests_unfinished", "Unfinished requests; each of n outputs counts.")
         unfinished.set_function(lambda: admission.num_requests)
         queued = self._gauge("prompt_tokens_queued", "Prompt tokens of requests before their first generated token.")
@@ -139,7 +139,14 @@ class FrontendMetrics:
     def observe_backends(
         self, *, num_tokenizers: int, engines: Mapping[int, EngineInfo], known_engines: Collection[int], num_losses: int
     ) -> None:
-        """Note which services are there, engine cores by this frontend's numbers, and how often one was lost since start."""
+        """Record the connected services.
+
+        Args:
+            num_tokenizers: number of usable tokenizers.
+            engines: the connected engine cores, by this frontend's numbers.
+            known_engines: numbers of the engine cores that are connected or may return.
+            num_losses: number of losses of an engine core since the start.
+        """
         self._tokenizers.set(num_tokenizers)
         self._engines.set(len(engines))
         self._scheduler.note_engines(engines, known_engines)
@@ -147,22 +154,22 @@ class FrontendMetrics:
         self._num_losses = num_losses
 
     def observe_tokenizer_call(self, method: str, seconds: float) -> None:
-        """Count a unary call of a tokenizer that was answered."""
+        """Record the duration of an answered tokenizer call."""
         self._tokenizer_calls.labels(self.model_name, method).observe(seconds)
 
     def observe_detokenized(self, seconds: float) -> None:
-        """Count a step whose tokens have become texts."""
+        """Record the duration of detokenizing one step."""
         self._detokenize_step.observe(seconds)
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def observe_scheduler(self, step: Step) -> None:
-        """Take what a step tells of its engine core."""
+        """Record the scheduler's facts of a step."""
         if step.scheduler is not None:
             self._scheduler.note(step.engine_index, step.scheduler)
 
     def observe_step(self, tally: StepTally) -> None:
-        """Count what a step brought."""
+        """Record the tokens of a step."""
         num_prompt_tokens = 0
         for request in tally.first:
             num_prompt_tokens += request.num_prompt_tokens
@@ -194,7 +201,7 @@ class FrontendMetrics:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def observe_finished(self, request: RequestState, error: TetradError | None, *, idle: bool) -> None:
-        """Count a request that ended; `idle`: it was the last one of this frontend."""
+        """Record the end of a request; `idle`: the frontend has no other unfinished request."""
         times = request.metrics
         for sequence in request.sequences:
             self._success.labels(self.model_name, sequence.finish_reason or "abort").inc()
@@ -221,7 +228,7 @@ class FrontendMetrics:
         return name if not name or name in self._adapters else "other"
 
     def observe_pooled(self, request: RequestState) -> None:
-        """Count the prompt tokens of a pooling request that has its answer."""
+        """Count the prompt tokens of an answered pooling request."""
         self._prompt_tokens.inc(request.num_prompt_tokens)
         self._prompt_tokens_cached.inc(sum(sequence.num_cached_tokens for sequence in request.sequences))
 
@@ -237,13 +244,13 @@ class FrontendMetrics:
             self._tpot.observe(decode_s / (times.num_generation_tokens / len(request.sequences) - 1))
 
     def observe_error(self, error: TetradError) -> None:
-        """Count a request that was refused, or that failed."""
+        """Count a refused or failed request."""
         self._errors.labels(self.model_name, error.reason).inc()
         if isinstance(error, Overloaded):
             self._overloaded.labels(self.model_name, error.reason).inc()
 
     def observe_http(self, handler: str, method: str, status: int, seconds: float) -> None:
-        """Count an HTTP request that was answered; `handler` is a route's path, not the client's."""
+        """Count an answered HTTP request; `handler` is the path of the route, not the client's path."""
         self._http.labels(self.model_name, handler, method, str(status)).inc()
         self._http_seconds.labels(self.model_name, handler).observe(seconds)
 
@@ -269,7 +276,7 @@ class FrontendMetrics:
 
 
 class HasMetrics(Protocol):
-    """Whose refusals are counted."""
+    """An object with metrics that count its refusals."""
 
     metrics: FrontendMetrics
 
@@ -279,7 +286,7 @@ T = TypeVar("T")
 
 
 def counting_errors(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Return a method, of an object with metrics, that counts the errors with which it refuses requests."""
+    """Decorate a method of an object with metrics: its errors are counted."""
 
     @functools.wraps(method)
     async def counted(*args: P.args, **kwargs: P.kwargs) -> T:

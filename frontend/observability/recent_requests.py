@@ -1,7 +1,7 @@
-"""RecentRequests: durations and sizes of the last requests. Never their content.
+"""RecentRequests: keeps durations and sizes of the last requests, never their content.
 
-Filled where a request ends (unfinished_requests.py); read by the console. Holds no text of prompts, answers or errors, since
-other users read it.
+Filled at the end of each request (unfinished_requests.py); read by the console. It has no text of prompts, answers or errors,
+because other users read it.
 """
 
 import itertools
@@ -15,17 +15,17 @@ from tetrad.services.errors import TetradError
 
 @dataclass(frozen=True, slots=True)
 class RecentRequest:
-    """One request that ended. Times are wall clock in seconds, durations in seconds.
+    """One finished request. Times are wall clock in seconds, durations in seconds.
 
     Attributes:
-        number: grows with each request of this frontend that ended.
-        model: that ran it, by its first name; empty: the only one.
-        adapter: the LoRA adapter it ran with; empty: none.
-        queue_s: until it was scheduled first, tokenizing and the way to the engine core not included; None: it never was.
-        prefill_s: from then to the first token; None: there is none.
-        decode_s: from the first to the last token; None: there is none.
-        finish_reasons: of its sequences, each reason once.
-        error: reason of the error that ended it, as POISONOUS_REQUEST; empty: none did.
+        number: number of the request in the order of ends in this frontend, increasing.
+        model: first name of its model; empty: the only model.
+        adapter: its LoRA adapter; empty: none.
+        queue_s: time in the engine core until it was first scheduled; None: it never was.
+        prefill_s: from then to the first token; None: there was no token.
+        decode_s: from the first to the last token; None: there was no token.
+        finish_reasons: the finish reasons of its sequences, each once.
+        error: reason of the error that ended it, such as POISONOUS_REQUEST; empty: no error.
     """
 
     number: int
@@ -46,10 +46,10 @@ class RecentRequest:
 
 
 class RecentRequests:
-    """The last requests, oldest first.
+    """The last finished requests, oldest first.
 
     Args:
-        size: most that are kept. 0: none.
+        size: maximum number of requests to keep; 0: none.
     """
 
     def __init__(self, size: int) -> None:
@@ -57,12 +57,12 @@ class RecentRequests:
         self._numbers = itertools.count(1)
 
     def note(self, request: RequestState, error: TetradError | None, model: str = "") -> None:
-        """Take a request that ended, with `error` if that is why."""
+        """Add a finished request; `error` is the error that ended it, if any."""
         if self._ended.maxlen:
             self._ended.append(_recent(next(self._numbers), request, error, model))
 
     def after(self, number: int) -> list[RecentRequest]:
-        """Return those that ended after the one of this number, as far as they are kept."""
+        """Return the kept requests with larger numbers than `number`."""
         newer = itertools.takewhile(lambda each: each.number > number, reversed(self._ended))
         return list(newer)[::-1]
 

@@ -1,7 +1,7 @@
-"""Scheduler metrics: sums over the schedulers of all engine cores, by the names of vLLM's dashboards.
+"""Scheduler metrics: exports sums over the schedulers of all engine cores, with the names of vLLM's dashboards.
 
-A step stores its engine core's figures at almost no cost; a scrape computes the sums. A restarted engine core counts from
-zero; the sums here continue. Each engine core exports more metrics on its own port.
+A step stores its engine core's numbers at almost no cost; a scrape computes the sums. A restarted engine core counts from zero;
+the sums here continue. Each engine core exports more metrics on its own port.
 """
 
 import time
@@ -23,28 +23,28 @@ _COUNTERS = {
 }
 """Name of the metric -> field of SchedulerFacts, and the metric's description."""
 _MOST_NAMED = 32
-"""Maximum number of adapters in a label; a scrape has one such series, for any number of adapters."""
+"""Maximum number of adapters in a label; a scrape has one such series for all adapters."""
 _COUNTED = tuple(field for field, _ in _COUNTERS.values())
 
 
 class SchedulerMetrics:
-    """A collector.
+    """The collector of the sums.
 
     Args:
-        prefix: of names.
+        prefix: prefix of the metrics' names.
         model_name: label of every series.
     """
 
     def __init__(self, prefix: str, model_name: str) -> None:
         self._prefix, self._model_name = prefix, model_name
         self._latest: dict[int, SchedulerFacts] = {}
-        self._before = dict.fromkeys(_COUNTED, 0)  # counted by engine cores that are no more
+        self._before = dict.fromkeys(_COUNTED, 0)  # sums of removed and restarted engine cores
         self._by_place_before: tuple[int, ...] = ()
         self._engines: Mapping[int, EngineInfo] = {}
         self._known: frozenset[int] = frozenset()
 
     def note(self, engine_index: int, facts: SchedulerFacts) -> None:
-        """Take what a step told of its scheduler; of an engine core that was let go, nothing more."""
+        """Store the facts of an engine core's latest step; those of a removed engine core are ignored."""
         if engine_index not in self._known:
             return
         last = self._latest.get(engine_index)
@@ -53,11 +53,11 @@ class SchedulerMetrics:
         self._latest[engine_index] = facts
 
     def note_engines(self, connected: Mapping[int, EngineInfo], known: Collection[int]) -> None:
-        """Take which engine cores there are, by their numbers.
+        """Set which engine cores there are, by their numbers.
 
         Args:
-            connected: the others have nothing that runs.
-            known: those that may be connected again; the others are let go, and what they counted is kept.
+            connected: the connected engine cores; all others have no running requests.
+            known: the engine cores that are connected or may return; all others are removed, and their counts are kept.
         """
         self._engines, self._known = connected, frozenset(known)
         for number in self._latest.keys() - self._known:
@@ -74,13 +74,13 @@ class SchedulerMetrics:
         self._by_place_before = _sums(self._by_place_before, facts.num_accepted_by_place)
 
     def note_idle(self) -> None:
-        """Say that this frontend has no requests: no step follows that would say that nothing runs."""
+        """Set the numbers of requests to zero: this frontend has none, so no further step reports it."""
         for facts in self._latest.values():
             facts.num_running = facts.num_waiting = 0
             facts.running_loras = facts.waiting_loras = ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the sums over all engine cores; of KV usage the largest."""
+        """Yield the sums over all engine cores; for KV usage the maximum."""
         latest = list(self._latest.values())
         yield self._gauge("num_requests_running", "Requests in the running batch.", sum(each.num_running for each in latest))
         yield self._gauge("num_requests_waiting", "Requests waiting to be scheduled.", sum(each.num_waiting for each in latest))

@@ -1,7 +1,7 @@
-"""StepTally: sums up an engine step while it is applied, so that metrics change once per step.
+"""StepTally: sums the numbers of an engine step while it is applied, so that metrics change once per step.
 
-Hundreds of sequences get a token in one step, and most of them got their last token in the same earlier step: so the step has
-few different gaps between tokens, each with many sequences.
+Hundreds of sequences receive a token in one step, and most of them received the previous token in the same earlier step: so the
+step has few different gaps between tokens, each with many sequences.
 """
 
 import time
@@ -10,13 +10,13 @@ from tetrad.frontend.request.request_state import RequestState
 
 
 class StepTally:
-    """The sums.
+    """The sums of one step.
 
     Attributes:
-        now: wall clock in seconds, when the tokens are there for their readers; the caller renews it.
-        num_tokens: generated.
-        gaps: seconds between two tokens of a sequence -> how many there were. Tokens that come together share their time.
-        first: requests that got their first token.
+        now: time in seconds of the wall clock when the tokens are ready for callers; the caller updates it.
+        num_tokens: number of generated tokens.
+        gaps: seconds between two tokens of a sequence -> number of such gaps. Tokens that arrive together share the time.
+        first: requests that received their first token.
     """
 
     __slots__ = ("first", "gaps", "now", "num_tokens")
@@ -28,7 +28,7 @@ class StepTally:
         self.first: list[RequestState] = []
 
     def add(self, last_token_time: float | None, num_tokens: int) -> None:
-        """Count a sequence's tokens; `last_token_time`: when it had those before. None: they are its first."""
+        """Count a sequence's tokens; `last_token_time` is the time of its previous tokens, None for its first ones."""
         self.num_tokens += num_tokens
         if last_token_time is not None:
             gap = (self.now - last_token_time) / num_tokens

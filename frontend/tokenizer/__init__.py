@@ -1,1 +1,1 @@
-"""Tokenizers: calls, streams and replicas."""
+"""Clients of the tokenizer service: calls, streams and replicas."""

@@ -1,4 +1,4 @@
-"""Tokenizer bundle client: forwards the tokenizer's files from any replica to a gateway that tokenizes itself."""
+"""Tokenizer bundle client: forwards the tokenizer's files from any replica to a gateway that has its own tokenizer."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -14,17 +14,17 @@ from tetrad.services.timers.running_time import running_timeout
 
 
 class BundleChunk(NamedTuple):
-    """A piece of a zip archive; `sha256`, hexadecimal, of the whole comes with the last one."""
+    """A piece of a zip archive; the last piece has `sha256`, hexadecimal, of the whole archive."""
 
     data: bytes
     sha256: str
 
 
 async def bundle_chunks(replicas: TokenizerReplicas, timeout_s: float) -> AsyncGenerator[BundleChunk, None]:
-    """Yield the archive. A broken download is not continued: the caller repeats it.
+    """Yield the archive in pieces. A broken download cannot be continued: the caller repeats it.
 
     Raises:
-        Unavailable: no tokenizer is there within `timeout_s`, or it was lost.
+        Unavailable: no tokenizer was connected within `timeout_s`, or it was lost.
     """
     replica = await _any_of(replicas, timeout_s)
     try:
@@ -41,7 +41,7 @@ async def bundle_chunks(replicas: TokenizerReplicas, timeout_s: float) -> AsyncG
 async def _any_of(replicas: TokenizerReplicas, timeout_s: float) -> Replica:
     try:
         async with running_timeout(timeout_s):
-            # The only one that was there may be lost again before this task goes on.
+            # The only usable replica may be lost again before this task continues.
             while not (usable := replicas.in_order()):
                 await replicas.wait_usable()
     except TimeoutError:

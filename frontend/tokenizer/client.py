@@ -1,7 +1,7 @@
 """TokenizerClient: encodes texts, decodes ids and renders chats by calls that any tokenizer replica can answer.
 
-Small calls share messages (client_batches.py). Calls have no side effects, so a call that breaks is repeated at once on
-another replica, and a slow light call is made twice; a heavy one is not, since that would occupy two tokenizers with the same
+Small calls share messages (client_batches.py). Calls have no side effects, so a broken call is repeated at once on another
+replica, and a slow light call is sent to a second one; a heavy call is not, since it would occupy two tokenizers with the same
 work. Failed calls are repeated until `recovery_timeout_s` is over. A text may crash tokenizers: calls during which two were
 lost are repeated one at a time, and a call during which three were lost fails.
 """
@@ -35,23 +35,23 @@ from tetrad.v1 import tokenizer_pb2, types_pb2
 
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 _BROKEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
-# Says that a replica did not try.
+# The result of a call that the replica refused without trying it.
 _REFUSED = object()
 _LOSSES_TO_BE_ALONE, _MOST_LOSSES = 2, 3
 _CONTENTS = {"Encode": "Text to tokenize", "Decode": "A list of token ids", "RenderChat": "The conversation, with its tools,"}
 _ENTRY_BYTES = 16
-"""Bounds what a message adds to an entry: tags and lengths."""
+"""Upper bound of the bytes that a message adds to an entry: tags and lengths."""
 
 _Request = tokenizer_pb2.EncodeRequest | tokenizer_pb2.DecodeRequest | tokenizer_pb2.RenderChatRequest
 _MESSAGE_OF_MANY_BYTES = 16 << 10
-"""Of one of the messages that many short texts become: encoded in some 10 ms, in which no other text waits."""
+"""Size of each of the messages that carry many short texts: the tokenizer encodes one in about 10 ms."""
 _MOST_LIGHT_BYTES = 64 << 10
-"""Of a call. Such a text is encoded in less than 0.1 s."""
+"""Size of the largest light call. Its texts are encoded in less than 0.1 s."""
 
 
 @dataclass(frozen=True)
 class RenderedChat:
-    """A conversation as the model reads it."""
+    """The rendered prompt of a conversation, as text and ids."""
 
     prompt: str
     token_ids: list[int]
@@ -59,18 +59,18 @@ class RenderedChat:
 
 @dataclass(frozen=True)
 class PairTemplate:
-    """What writes pairs of texts as one prompt.
+    """The template that joins a pair of texts to one prompt.
 
     Attributes:
-        source: a Jinja template; None: the one that the tokenizer was started with, or none.
-        kwargs: its further variables; empty: none.
+        source: a Jinja template; None: the tokenizer's configured template, if any.
+        kwargs: further variables of the template; empty: none.
     """
 
     source: str | None = None
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Return whether a request brings any of it."""
+        """Return whether a request sets any of the fields."""
         return self.source is not None or bool(self.kwargs)
 
 
@@ -78,14 +78,14 @@ NO_TEMPLATE = PairTemplate()
 
 
 class TokenizerClient:
-    """Calls to the tokenizers.
+    """The client of all tokenizer replicas.
 
     Args:
         replicas: the tokenizers to call; owned by the caller.
-        recovery_timeout_s: how long a call may take, waiting for a lost tokenizer included.
-        stall_s: how long one replica may keep a light call before another is asked as well.
-        on_answer: called with the method of every call that was answered, and its seconds, waiting included.
-        max_message_bytes: largest message to a replica.
+        recovery_timeout_s: maximum seconds of a call, including the wait for a lost tokenizer.
+        stall_s: seconds after which a light call is also sent to a second replica.
+        on_answer: called with the method of each answered call and its seconds, including waits.
+        max_message_bytes: size of the largest message to a replica.
     """
 
     def __init__(
@@ -103,9 +103,10 @@ class TokenizerClient:
         self._on_answer = on_answer
         self._max_message_bytes = max_message_bytes
         self._token_texts: dict[int, str] = {}
-        # Guards the tokenizers from more than one call that may be what ends them, and the harmless of these from the others.
+        # Guards the retries of suspect calls, so that only one call that may crash tokenizers runs at a time: a harmless
+        # suspect is then not blamed for another one's crash.
         self._suspects = asyncio.Lock()
-        # Time enough for a second replica, where the first has stalled.
+        # Enough time for a second replica if the first one stalls.
         batches = partial(TokenizerBatches, self._ask_together, 2 * stall_s)
         self._batches = {method: batches() for method in ("Encode", "RenderChat")}
         self._batch_ids = itertools.count(1)
@@ -121,10 +122,10 @@ class TokenizerClient:
         """Return the ids of each text.
 
         Args:
-            texts: any number.
+            texts: any number of texts.
             add_special_tokens: add BOS and the like.
-            max_tokens: keep at most so many of each text.
-            keep_end: which ones: the last, or the first.
+            max_tokens: maximum number of tokens of each text to keep; None: all.
+            keep_end: whether the last tokens are kept rather than the first.
         """
         encodings = await self._encode(texts, add_special_tokens, max_tokens, keep_end, with_strings=False)
         return [unpack_u32(encoding.token_ids) for encoding in encodings]
@@ -132,7 +133,7 @@ class TokenizerClient:
     async def encode_many(
         self, texts: Sequence[str], *, add_special_tokens: bool, max_tokens: int | None, keep_end: bool
     ) -> list[list[int]]:
-        """Return the ids of each text, as `encode` does; tokenizers encode parts of many texts side by side."""
+        """Return the ids of each text, like `encode`; the texts are sent in parts that tokenizers encode concurrently."""
         parts = [
             self.encode(part, add_special_tokens=add_special_tokens, max_tokens=max_tokens, keep_end=keep_end)
             for part in batches(texts, lambda text: len(text) + _ENTRY_BYTES, _MESSAGE_OF_MANY_BYTES)
@@ -142,18 +143,18 @@ class TokenizerClient:
     async def encode_pairs(
         self, pairs: Sequence[tuple[str, str]], *, max_tokens: int | None = None, template: PairTemplate = NO_TEMPLATE
     ) -> list[tuple[list[int], int | None]]:
-        """Return the ids of each pair of texts, joined as the tokenizer is configured, and where tokens of type 1 begin.
+        """Return the ids of each pair of texts, joined by the tokenizer's rules, and the index of the first token of type 1.
 
         Args:
-            pairs: any number.
-            max_tokens: keep at most so many of each pair, cutting its second text.
-            template: writes the pairs.
+            pairs: any number of pairs.
+            max_tokens: maximum number of tokens of each pair; the second text is cut. None: no limit.
+            template: joins the texts of a pair.
         """
         parts = [
             self._encode_some_pairs(part, max_tokens, template)
             for part in batches(pairs, lambda pair: len(pair[0]) + len(pair[1]) + _ENTRY_BYTES, _MESSAGE_OF_MANY_BYTES)
         ]
-        # Tokenizers refuse many templates of clients at a time.
+        # Tokenizers limit how many clients' templates they run at a time, so such parts are sent one after the other.
         encoded = await all_of(parts) if template.source is None else [await part for part in parts]
         return [each for part in encoded for each in part]
 
@@ -213,7 +214,7 @@ class TokenizerClient:
         max_tokens: int | None = None,
         max_prompt_chars: int | None = None,
     ) -> RenderedChat:
-        """Return the prompt of a conversation; InvalidRequest with the template's own message if it refuses."""
+        """Return the prompt of a conversation; InvalidRequest with the template's message if the template refuses it."""
         request = tokenizer_pb2.RenderChatRequest(
             messages_json=_json(messages),
             tools_json=_json(tools),
@@ -230,16 +231,16 @@ class TokenizerClient:
             with call_phase("tokenize"):
                 response = await self._call("RenderChat", request)
         except InvalidRequest as error:
-            # Clients know these fields by their names without the wire's suffix.
+            # The public API has these fields without the suffix of the internal message.
             error.field = (error.field or "messages").removesuffix("_json")
             raise
         return RenderedChat(response.prompt, unpack_u32(response.token_ids))
 
     async def load_token_texts(self, token_ids: Iterable[int]) -> None:
-        """Make `text_of` know these tokens; one call for all that are new. Ids that the tokenizer lacks stay unknown.
+        """Load the texts of tokens for `text_of`, in one call for all unknown ones; ids without a token stay unknown.
 
-        Engines chose the ids, and clients did not: tokenizers that are lost meanwhile are not lost to them, so the call is
-        repeated until one answers.
+        Engine cores choose the ids, not clients, so this call cannot be what crashes a tokenizer: it is repeated until one
+        answers, regardless of lost tokenizers.
 
         Raises:
             Unavailable: no tokenizer answered within the recovery timeout.
@@ -253,11 +254,11 @@ class TokenizerClient:
 
     @property
     def knows_all_texts(self) -> bool:
-        """Whether `text_of` knows every token that the tokenizer has."""
+        """Whether the texts of all of the tokenizer's tokens are loaded."""
         return self._replicas.info is not None and len(self._token_texts) >= self._replicas.info.vocab_size
 
     def text_of(self, token_id: int) -> str | None:
-        """Return the text of a token that was loaded."""
+        """Return the text of a token; None if it has not been loaded."""
         return self._token_texts.get(token_id)
 
     async def _encode(
@@ -277,12 +278,12 @@ class TokenizerClient:
         return encodings
 
     async def _call(self, method: str, request: _Request, *, harmless: bool = False) -> Any:
-        """Return the answer of any replica; InvalidRequest for a request that fits no message.
+        """Return the answer of any replica; InvalidRequest for a request that is too large for a message.
 
         Args:
-            method: of the service.
-            request: its argument.
-            harmless: the request is not the reason why tokenizers are lost, however many are.
+            method: name of the service's method.
+            request: argument of the method.
+            harmless: whether the request cannot be the cause of lost tokenizers, so that losses do not fail it.
         """
         num_bytes = request.ByteSize()
         if num_bytes > self._max_message_bytes:
@@ -312,17 +313,17 @@ class TokenizerClient:
         return await self._first_answer("Batch", request, lost)
 
     async def _first_answer(self, method: str, request: object, lost: set[Connection]) -> Any:
-        """Ask one replica after the other, the next when one is lost or, for a light call, slow; return the first answer.
+        """Call one replica after the other: the next if one is lost, or slow with a light call; return the first answer.
 
-        None: there is none now.
+        None: no replica answers now.
 
         Args:
-            method: of the service.
-            request: its argument.
-            lost: gets the connections that broke over this.
+            method: name of the service's method.
+            request: argument of the method.
+            lost: receives the connections that broke during this call.
 
         Raises:
-            PoisonousRequest: these are too many.
+            PoisonousRequest: too many connections broke.
         """
         asked: dict[asyncio.Task[Any], Connection] = {}
         tried: set[Connection] = set()
@@ -358,30 +359,30 @@ class TokenizerClient:
 
 
 def _is_light(request: Any) -> bool:
-    """Return whether a call is soon done: its texts are short, and it runs no template of a client's, which may be endless."""
+    """Return whether a call is short: it has short texts and no client's template, which may run without end."""
     calls = (tokenizer_pb2.EncodeRequest, tokenizer_pb2.RenderChatRequest)
     has_template = isinstance(request, calls) and request.HasField("chat_template")
     return not has_template and request.ByteSize() <= _MOST_LIGHT_BYTES
 
 
 def _note_loss(connection: Connection, lost: set[Connection]) -> None:
-    """Count a connection that broke, once; PoisonousRequest if there were too many."""
+    """Add a broken connection to `lost`; PoisonousRequest if there are too many."""
     lost.add(connection)
     if len(lost) >= _MOST_LOSSES:
         raise PoisonousRequest(f"{len(lost)} tokenizers were lost while they worked on this request; it is not tried again.")
 
 
 async def ask(replica: Replica, method: str, request: object) -> Any:
-    """Return a replica's answer; None if it is lost or talks nonsense. Raises what it says of the request."""
+    """Return a replica's answer; None if the replica is lost or sent invalid data. Raises the replica's error."""
     try:
         if isinstance(request, tokenizer_pb2.BatchRequest):
             return await replica.batches.ask(request)
-        # An invalid id decodes to None.
+        # Bytes that cannot be decoded are returned as None.
         return await replica.link.call(method, request, current_context())
     except grpc.aio.AioRpcError as error:
         if error.code() in _LOST:
             return _REFUSED if has_details(error) else None
-        # It is the connection that failed, as by garbage.
+        # The connection failed, for example because of invalid bytes; the error is not the replica's.
         if error.code() in _BROKEN and not has_details(error):
             return None
         raise from_rpc_error(error) from error
@@ -390,7 +391,7 @@ async def ask(replica: Replica, method: str, request: object) -> Any:
     except asyncio.CancelledError as error:
         if not is_call_closed(error):
             raise
-        return _REFUSED  # the replica was let go
+        return _REFUSED  # the replica was removed
 
 
 def _json(value: object) -> bytes:

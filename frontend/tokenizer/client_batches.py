@@ -1,7 +1,7 @@
-"""TokenizerBatches: sends small tokenizer calls that arrive together, or while other calls are in flight, in one message.
+"""TokenizerBatches: combines small tokenizer calls that arrive together, or while others are in flight, into one message.
 
-A separate call costs each side more than a short text, and delays requests of a batch one after the other. Used by
-TokenizerClient, above the replicas. A failed batch is not repeated: its calls are then made one by one, by the rules for
+A separate call costs each side more time than encoding a short text, and separate calls delay each other. Used by
+TokenizerClient; it calls the replicas. A failed batch is not repeated: its calls are then made one by one, by the rules for
 single calls. One event loop.
 """
 
@@ -21,26 +21,26 @@ from tetrad.v1 import tokenizer_pb2
 
 _MOST_CALLS = 32
 _MOST_BYTES = 4_000
-"""Of a call: longer ones would let the others wait."""
+"""Size of the largest call in a batch: a longer one would delay the others."""
 
 Call = tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest
 Send = Callable[[tokenizer_pb2.BatchRequest, set[Connection]], Awaitable[Any]]
-"""Brings the answer of a tokenizer, None if none answers; adds the connections that broke over it."""
+"""Returns the answer of a tokenizer, None if none answers; adds the connections that broke during the call to the set."""
 
 log = get_logger()
 
 
 def goes_together(call: object) -> TypeGuard[Call]:
-    """Return whether others may wait for a call: it is small, and runs no template that a client has sent."""
+    """Return whether a call may share a message: it is small and has no client's template."""
     return isinstance(call, Call) and not call.HasField("chat_template") and call.ByteSize() <= _MOST_BYTES
 
 
 class TokenizerBatches:
-    """Calls of one kind: texts do not wait for templates.
+    """The batches of one kind of call, so that texts do not wait for chat templates.
 
     Args:
-        send: asks a tokenizer, once.
-        patience_s: how long a batch may take, and others wait behind it.
+        send: sends one message to a tokenizer.
+        patience_s: maximum seconds of a batch, for which further calls wait.
     """
 
     def __init__(self, send: Send, patience_s: float) -> None:
@@ -48,17 +48,17 @@ class TokenizerBatches:
         self._patience_s = patience_s
         self._waiting: list[_Waiting] = []
         self._under_way: set[asyncio.Task[None]] = set()
-        self._is_gathering = False  # the next message is not sent yet: further calls join it
+        self._is_gathering = False  # the next message has not been sent yet: further calls join it
 
     async def ask(self, call: Call, lost: set[Connection]) -> Any:
-        """Return a call's answer; None: it is to be made alone.
+        """Return a call's answer; None: the caller must make the call alone.
 
         Args:
-            call: see goes_together.
-            lost: gets the connections that broke over it.
+            call: a call that `goes_together` accepts.
+            lost: receives the connections that broke during the call.
 
         Raises:
-            TetradError: what the tokenizer says of it.
+            TetradError: the tokenizer's error for this call.
         """
         waiting = _Waiting(call)
         self._waiting.append(waiting)
@@ -73,11 +73,11 @@ class TokenizerBatches:
         return getattr(answer, kind) if answer.HasField(kind) else None
 
     def _go_on(self) -> None:
-        """Send what waits, unless that of before is under way; a full message does not wait for it."""
+        """Send the waiting calls, unless a batch is in flight; a full message does not wait for that."""
         if self._is_gathering or not self._waiting or (self._under_way and len(self._waiting) < _MOST_CALLS):
             return
         self._is_gathering = True
-        # Without a request context: it is for several.
+        # Without a request context: the message belongs to several requests.
         task = asyncio.create_task(self._send_next(), context=contextvars.Context())
         self._under_way.add(task)
         task.add_done_callback(self._on_done)
@@ -91,7 +91,7 @@ class TokenizerBatches:
         batch, self._waiting = self._waiting[:_MOST_CALLS], self._waiting[_MOST_CALLS:]
         self._is_gathering = False
         self._go_on()
-        batch = [each for each in batch if not each.answer.done()]  # else its caller has gone
+        batch = [each for each in batch if not each.answer.done()]  # done: its caller was cancelled
         answers: Sequence[tokenizer_pb2.BatchedAnswer | None] = [None] * len(batch)
         lost: set[Connection] = set()
         try:

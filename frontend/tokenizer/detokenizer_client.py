@@ -1,9 +1,8 @@
-"""DetokenizerClient: the Detokenize stream: sends the ids of a whole engine step in one message and receives text deltas in
-one.
+"""DetokenizerClient: runs the Detokenize stream: sends the ids of a whole engine step and receives their text deltas.
 
-The first message on a stream that names a handle opens it. So the loss of a tokenizer needs no special case: the new stream,
-on this or another replica, has no open handles, and the next message opens them with the ids so far. Large steps take several
-messages: some that only open handles, and one for each part of the sequences. One event loop.
+A step takes one message and one answer. The first message on a stream that names a handle opens it. So the loss of a tokenizer
+needs no special case: the new stream, on this or another replica, has no open handles, and the next message opens them with the
+ids so far. Large steps take several messages: some only open handles, and each part of the sequences has one. One event loop.
 """
 
 import asyncio
@@ -34,26 +33,26 @@ _BROKEN = (grpc.aio.AioRpcError, asyncio.InvalidStateError, ConnectionError)
 
 
 _MOST_ENTRIES = 32_768
-"""Rows and tokens of one message: their texts come back in one, and a token may stand for hundreds of characters."""
+"""Maximum number of rows plus tokens of one message: its answer has all their texts, up to hundreds of characters a token."""
 _MOST_OPEN_BYTES = BATCH_BYTES // 2
-"""Opened handles in one message, as many as rows."""
+"""Maximum size of the opened handles in one message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Tokens of one sequence whose text is wanted as one delta. A sequence may have several rows in a message."""
+    """Tokens of one sequence whose text is returned as one delta. A sequence may have several rows in a message."""
 
     sequence: Sequence
     token_ids: list[int]
 
 
 class DetokenizerClient:
-    """The stream.
+    """The Detokenize stream of one frontend.
 
     Args:
         replicas: the tokenizers; the stream runs on one of them. Owned by the caller.
-        recovery_timeout_s: how long a step waits for a tokenizer, all attempts together.
-        stall_s: how long one tokenizer may keep a step if there is another; twice as long after each move in a row.
+        recovery_timeout_s: maximum seconds that a step waits for a tokenizer, in all attempts together.
+        stall_s: seconds after which the stream moves to another tokenizer, if any; doubled after each consecutive move.
     """
 
     def __init__(self, replicas: TokenizerReplicas, *, recovery_timeout_s: float, stall_s: float) -> None:
@@ -74,7 +73,7 @@ class DetokenizerClient:
         self.num_streams = 0
 
     def start(self) -> None:
-        """Begin to open the stream."""
+        """Start to open the stream, in a task."""
         self._task = asyncio.create_task(self._run(), name="detokenize stream")
 
     async def wait_connected(self) -> None:
@@ -94,11 +93,11 @@ class DetokenizerClient:
             self._to_close.append(handle)
 
     async def append(self, rows: list[Row], final_handles: list[int]) -> list[str | TetradError]:
-        """Return one delta per row, or why there is none.
+        """Return for each row its delta, or the error of its sequence.
 
         Args:
-            rows: this step's tokens; their sequences do not hold them yet.
-            final_handles: handles that end with this step: held-back bytes are flushed.
+            rows: the tokens of this step; the sequences do not contain them yet.
+            final_handles: handles that end with this step; their held-back bytes are flushed.
 
         Raises:
             Unavailable: no tokenizer answered within `recovery_timeout_s`.
@@ -123,7 +122,7 @@ class DetokenizerClient:
                 return deltas
 
     async def _exchange(self, rows: list[Row], final_handles: list[int]) -> list[str | TetradError] | None:
-        """Return the deltas of a step; None if the stream broke or has been given up instead."""
+        """Return the deltas of a step; None if the stream broke or was abandoned."""
         call, replica = self._call, self._replica
         if call is None or replica is None:
             return None
@@ -144,7 +143,7 @@ class DetokenizerClient:
             self._give_up(call, f"an answer contradicts itself: {error}")
             return None
         except BaseException as error:
-            # The answer would be taken for that to another message, and the tokenizer is ahead of the sequences.
+            # The answer would be mistaken for that to the next message, and the tokenizer has tokens that the sequences lack.
             self._give_up(call, "a step was given up")
             if is_call_closed(error):
                 return None
@@ -158,21 +157,21 @@ class DetokenizerClient:
         return deltas
 
     def _note_stall(self, call: MessageStream) -> None:
-        """Give up a tokenizer that has kept a step for too long, if there is another; else there is nothing to win by it."""
+        """Move the stream away from a tokenizer that has not answered a step in time, if there is another one."""
         if len(self._replicas.in_order()) > 1:
             text = f"a step was not answered within {self._stall_s:g} s"
-            # Whatever is slow everywhere must not be moved back and forth for ever.
+            # A step that is slow on every tokenizer must not be moved without end.
             self._stall_s *= 2
             self._give_up(call, text)
 
     def _forget_ended(self, rows: list[Row]) -> None:
-        """Close what was opened for sequences that had ended while they waited for a tokenizer."""
+        """Close the handles of sequences that ended while they waited for a tokenizer."""
         for row in rows:
             if row.sequence.finished:
                 self.forget(row.sequence.handle)
 
     def _messages(self, rows: list[Row], final_handles: list[int]) -> Iterator[tokenizer_pb2.DetokenizeRequest]:
-        """Yield the messages that open new handles, and last the message that is answered."""
+        """Yield the messages that open new handles, and then the message that has an answer."""
         opens: list[tokenizer_pb2.DetokenizeOpen] = []
         for batch in batches(self._new_handles(rows), tokenizer_pb2.DetokenizeOpen.ByteSize, _MOST_OPEN_BYTES):
             if opens:
@@ -202,7 +201,7 @@ class DetokenizerClient:
         last: Replica | None = None
         while True:
             await self._replicas.wait_usable()
-            # Where all are suspects, the one that has just failed is not tried again before the others.
+            # If all are suspects, the one that has just failed is tried after the others.
             replicas = sorted(self._replicas.in_order(), key=lambda each: (each.suspect, each is last))
             if not replicas:
                 continue
@@ -220,7 +219,7 @@ class DetokenizerClient:
         """Run one stream until it breaks."""
         call = replica.link.open_detokenizer()
         try:
-            # An empty step is answered like any other: the sign that a tokenizer listens.
+            # An empty step is answered like any other: the answer shows that the tokenizer works.
             await call.write(tokenizer_pb2.DetokenizeRequest(append=tokenizer_pb2.DetokenizeAppend()))
             async with running_timeout(self._stall_s):
                 _checked(await call.read())
@@ -232,7 +231,7 @@ class DetokenizerClient:
             while True:
                 response = _checked(await call.read())
                 if self._answer is None or self._answer.done():
-                    # The next one would be taken for the answer to something else.
+                    # Later answers would be mistaken for answers to other messages.
                     raise ConnectionError("it answered what was not asked")
                 self._answer.set_result(response)
         except TimeoutError:
@@ -245,7 +244,7 @@ class DetokenizerClient:
             call.cancel()
 
     def _give_up(self, call: MessageStream, reason: str) -> None:
-        """Let go of a stream; `_run` notices and opens another."""
+        """Cancel a stream; `_run` then opens another one."""
         call.cancel()
         if call is self._call:
             self._on_lost(reason)
@@ -260,7 +259,7 @@ class DetokenizerClient:
 
 
 def _checked(response: object) -> tokenizer_pb2.DetokenizeResponse:
-    """Return a response; ConnectionError if the stream ended, or brought what cannot be decoded (gRPC then gives None)."""
+    """Return a response; ConnectionError if the stream ended or a message could not be decoded (gRPC then returns None)."""
     if not isinstance(response, tokenizer_pb2.DetokenizeResponse):
         raise ConnectionError("the stream ended" if response is grpc.aio.EOF else "an answer could not be decoded")
     return response
@@ -271,9 +270,9 @@ def _reason(error: BaseException) -> str:
 
 
 def _parts(rows: list[Row]) -> list[list[Row]]:
-    """Return the rows in parts for one message each. All rows of a sequence are in one part.
+    """Return the rows in parts, one for each message. All rows of a sequence are in one part.
 
-    A stream that breaks between two parts costs nothing: the next step opens the handles of finished parts anew.
+    If the stream breaks between two parts, the next step opens the handles of the finished parts again.
     """
     by_sequence = [list(each) for _, each in itertools.groupby(rows, lambda row: row.sequence.handle)]
     parts = batches(by_sequence, lambda group: sum(1 + len(row.token_ids) for row in group), _MOST_ENTRIES)
@@ -281,7 +280,7 @@ def _parts(rows: list[Row]) -> list[list[Row]]:
 
 
 def _finals(part: list[Row], final_handles: list[int]) -> list[int]:
-    """Return the handles of a part that end with it."""
+    """Return the handles of a part that end with this step."""
     if not final_handles:
         return []
     handles = {row.sequence.handle for row in part}
@@ -300,10 +299,10 @@ def _open(sequence: Sequence) -> tokenizer_pb2.DetokenizeOpen:
 
 
 def _deltas(rows: list[Row], response: tokenizer_pb2.DetokenizeResponse) -> list[str | TetradError]:
-    """Match deltas to rows: both are in the order of the Append, failed handles are left out of the response.
+    """Return the delta or error of each row. The response has the order of the rows, without failed handles.
 
     Raises:
-        ValueError: the response contradicts itself, or is that to something else.
+        ValueError: the response is inconsistent or belongs to another message.
     """
     failures = {failure.handle: from_status(failure.status) for failure in response.failures}
     handles = unpack_u32(response.handles)
@@ -317,7 +316,7 @@ def _deltas(rows: list[Row], response: tokenizer_pb2.DetokenizeResponse) -> list
         if present is not None and present[0] == handle:
             delta = present[1]
             present = next(answered, None)
-            # A handle that fails may still stand in its row, with an empty delta.
+            # A failed handle may still be present, with an empty delta.
             deltas.append(failures.get(handle, delta))
         elif handle in failures:
             deltas.append(failures[handle])

@@ -1,7 +1,8 @@
-"""TokenizerLink: how a frontend reaches one tokenizer.
+"""TokenizerLink: the connection of a frontend to one tokenizer.
 
-Each replica has one: calls that are answered alone, streams for batches and for detokenization, and whether the tokenizer is
-there. TokenizerChannel is a tokenizer behind a channel of any carrier (services/rpc/carrier.py). Calls raise AioRpcError.
+Each replica has one link. It makes unary calls, opens the streams for batches and for detokenization, and reports whether the
+tokenizer is connected. TokenizerChannel implements it over a channel of any carrier (services/rpc/carrier.py). Calls raise
+AioRpcError.
 """
 
 from collections.abc import AsyncIterable, Awaitable
@@ -15,7 +16,7 @@ from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
 
 class MessageStream(Protocol):
-    """A stream in both directions; grpc.aio.EOF is its end, None what cannot be decoded."""
+    """A stream in both directions; a read returns grpc.aio.EOF at the end, and None for bytes that cannot be decoded."""
 
     async def write(self, message: Any) -> None:
         """Send a message."""
@@ -24,21 +25,21 @@ class MessageStream(Protocol):
         """Return the next message."""
 
     def cancel(self) -> bool:
-        """End the stream; a read under way raises CancelledError."""
+        """End the stream; a pending read raises CancelledError."""
 
 
 class TokenizerLink(Protocol):
-    """A tokenizer that may come and go."""
+    """A connection to a tokenizer, which may be lost and return."""
 
     @property
     def problem(self) -> str:
-        """The reason why it cannot be reached; empty if it can, or if the reason is unknown."""
+        """The reason why the tokenizer is unreachable; empty if it is reachable or the reason is unknown."""
 
     def call(self, method: str, request: Any, context: RequestContext) -> Awaitable[Any]:
-        """Return the answer to Encode, Decode or RenderChat, made for a client's request."""
+        """Return the answer to Encode, Decode or RenderChat; `context` is the client request's."""
 
     def get_info(self, *, timeout_s: float) -> Awaitable[tokenizer_pb2.GetInfoResponse]:
-        """Return the tokenizer's description of itself."""
+        """Return the tokenizer's facts."""
 
     def get_bundle(self, *, timeout_s: float) -> AsyncIterable[tokenizer_pb2.GetBundleResponse]:
         """Return the tokenizer's files."""
@@ -50,13 +51,13 @@ class TokenizerLink(Protocol):
         """Start a Detokenize stream."""
 
     async def wait_connected(self) -> None:
-        """Wait until the tokenizer is there."""
+        """Wait until the tokenizer is connected."""
 
     async def wait_lost(self) -> None:
-        """Wait until it is no longer there."""
+        """Wait until the connection is lost."""
 
     async def close(self) -> None:
-        """End the connection, and what is under way on it."""
+        """Close the connection and end its calls."""
 
 
 class TokenizerChannel:
@@ -99,12 +100,12 @@ class TokenizerChannel:
         return call
 
     async def wait_connected(self) -> None:
-        """Wait until the channel's connection stands."""
+        """Wait until the channel is connected."""
         while (state := self._channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
             await self._channel.wait_for_state_change(state)
 
     async def wait_lost(self) -> None:
-        """Wait until the channel's connection no longer stands."""
+        """Wait until the channel is not connected any more."""
         while (state := self._channel.get_state()) is grpc.ChannelConnectivity.READY:
             await self._channel.wait_for_state_change(state)
 

@@ -1,7 +1,7 @@
-"""TokenizerReplicas: the tokenizers of one model, their health, and the order in which they are called.
+"""TokenizerReplicas: keeps the tokenizers of one model, their health, and the order in which they are called.
 
-It watches connections rather than polling. A replica is used when it is connected and has the same tokenizer as the first one
-that answered: texts of one and ids of another would not match. Knows no requests.
+It watches connections instead of polling. A replica is usable if it is connected and has the same tokenizer as the first one
+that answered: texts of one tokenizer would not match the ids of another. Knows no requests.
 """
 
 import asyncio
@@ -28,15 +28,15 @@ class Replica:
     """One tokenizer.
 
     Attributes:
-        link: to it.
-        batches: for many calls together.
-        usable: whether it is connected and known to be the right one.
-        num_connections: how often it became usable.
-        suspect: it failed a call or left one unanswered, and has answered none since: others are asked first.
-        problem: why it is not usable, in words for people outside; empty if it is.
-        since: wall clock in seconds at which it became usable or ceased to be.
-        info: what it said of itself last; None before it did.
-        is_gone: its name no longer stands for it; it is let go when it is lost.
+        link: link to the tokenizer.
+        batches: its Batch stream.
+        usable: whether it is connected and has the right tokenizer.
+        num_connections: how often it has become usable.
+        suspect: whether its last call failed or was not answered; other replicas are called first.
+        problem: why it is not usable, for operators and clients; empty if it is usable.
+        since: time of the last change of `usable`, in seconds of the wall clock.
+        info: its latest facts; None before the first answer.
+        is_gone: whether discovery no longer finds it; it is removed when its connection is lost.
     """
 
     def __init__(self, endpoint: Endpoint, link: TokenizerLink) -> None:
@@ -53,22 +53,22 @@ class Replica:
         self.info: TokenizerInfo | None = None
 
     async def close(self) -> None:
-        """End the connection, and what is under way on it."""
+        """Close the connection and end its calls."""
         await self.batches.close()
         await self.link.close()
 
 
 Connection = tuple[Replica, int]
-"""A replica, and which of its connections this is: one that broke says nothing of the next."""
+"""A replica and the number of its connection: a broken connection is no evidence against the next one."""
 
 
 class TokenizerReplicas:
-    """All tokenizers.
+    """All tokenizers of one model.
 
     Args:
-        discovery: finds them; owned from now on.
-        connect: makes the link to one of them.
-        on_change: called whenever a replica becomes usable or ceases to be.
+        discovery: finds the tokenizers; owned and closed by this object.
+        connect: makes the link to an endpoint.
+        on_change: called when a replica becomes usable or unusable.
     """
 
     def __init__(
@@ -94,29 +94,29 @@ class TokenizerReplicas:
 
     @property
     def usable(self) -> bool:
-        """Whether any replica is."""
+        """Whether any replica is usable."""
         return self._any_usable.is_set()
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Start to connect."""
         for replica in self.replicas:
             self._start_watching(replica)
         self._discovery.start(self._take_round)
 
     async def wait_usable(self) -> None:
-        """Wait until a replica is; Unavailable when all connections are closed."""
+        """Wait until any replica is usable; Unavailable when all connections are closed."""
         await self._any_usable.wait()
         if self._is_closed:
             raise Unavailable("The tokenizers are not connected any more: the model was unloaded, or this server shuts down.")
 
     def in_order(self) -> list[Replica]:
-        """Return the usable replicas, the one to ask first in front: in turn, the suspects last."""
+        """Return the usable replicas in the order to call them: each first in turn, suspects last."""
         self._turn = (self._turn + 1) % max(1, len(self.replicas))
         order = self.replicas[self._turn :] + self.replicas[: self._turn]
         return sorted((replica for replica in order if replica.usable), key=lambda replica: replica.suspect)
 
     async def close(self) -> None:
-        """End all connections; calls that are under way fail with Unavailable."""
+        """Close all connections; calls in progress fail with Unavailable."""
         await self._discovery.close()
         for task in self._tasks.values():
             task.cancel()
@@ -129,7 +129,7 @@ class TokenizerReplicas:
             await replica.close()
 
     def _take_round(self, endpoints: list[Endpoint]) -> None:
-        """Apply a discovery: new replicas join; missing ones are closed when their connection is lost."""
+        """Apply the result of a discovery: add new replicas; missing ones are closed when their connection is lost."""
         known, present = {replica.endpoint for replica in self.replicas}, set(endpoints)
         for endpoint in endpoints:
             if endpoint not in known:
@@ -161,7 +161,7 @@ class TokenizerReplicas:
                 response = await replica.link.get_info(timeout_s=_INFO_TIMEOUT_S)
                 info = decode_tokenizer_info(response)
             except (grpc.aio.AioRpcError, AttributeError, ValueError) as error:
-                # AttributeError, ValueError: an answer that cannot be read.
+                # AttributeError, ValueError: an invalid answer.
                 log.debug("tokenizer.no_answer", target=replica.target, reason=str(error))
                 await backoff.wait()
                 continue
