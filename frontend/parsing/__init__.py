@@ -1,1 +1,1 @@
-"""Parsing: the text a model writes in its turn -> reasoning, content and tool calls. Pure: no I/O, no clock, no requests."""
+"""Parsing: splits the text of a model's turn into reasoning, content and tool calls. Pure: no I/O, no clock, no requests."""

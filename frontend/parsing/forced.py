@@ -1,7 +1,7 @@
-"""Forced calls: parsers of outputs that must be calls (`tool_choice` required or named).
+"""Forced calls: parsers of outputs that consist of calls only (`tool_choice` required or named).
 
 A JSON schema (call_schemas.py) constrains the output to calls of the given tools; these parsers read such JSON. They are
-Parsers (interface.py): an output may be cut anywhere.
+Parsers (interface.py): an output may end anywhere.
 """
 
 from tetrad.frontend.parsing.elements.json_calls import read_calls
@@ -19,7 +19,7 @@ class RequiredParser(ScriptParser):
 
 
 class NamedParser(ScriptParser):
-    """Reads the arguments of the one function that had to be called: see `named_schema`."""
+    """Reads the arguments of the function that the request named: see `named_schema`."""
 
     def __init__(self, name: str) -> None:
         def read(source: TextSource, writer: PieceWriter) -> Waiting[None]:

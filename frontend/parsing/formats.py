@@ -1,4 +1,4 @@
-"""ChatFormats: the formats in which one model writes its turns. Chosen once, by the model's chat template."""
+"""ChatFormats: the formats of one model's turns. Chosen once, by name or by the model's chat template."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from tetrad.frontend.parsing.elements.interface import ReasoningFormat, ToolFormat
 from tetrad.frontend.parsing.registry import REASONING_FORMATS, TOOL_FORMATS, choose_format
 
-# The format that tokenizer_svc describes to models whose template knows no tools.
+# The format that tokenizer_svc describes in the prompt to models whose template has no tools.
 _DESCRIBED_FORMAT = "hermes"
 
 Encode = Callable[[Sequence[str]], Awaitable[list[list[int]]]]
-"""Texts -> ids, without special tokens added."""
+"""Encodes texts to ids, without special tokens around them."""
 
 
 @dataclass(frozen=True)
 class MarkIds:
-    """The ids of Marks (parsing/interface.py)."""
+    """The token ids of Marks (parsing/interface.py)."""
 
     start: tuple[int, ...] = ()
     end: tuple[int, ...] = ()
@@ -26,10 +26,10 @@ class ChatFormats:
     """The syntax of a model's turns.
 
     Attributes:
-        tools: how it calls functions; None: it cannot.
-        reasoning: how it marks its reasoning; None: it does not.
+        tools: format of tool calls; None: the model cannot call tools.
+        reasoning: format of reasoning; None: the model does not mark any.
         thinking: the ids of the reasoning's marks.
-        preamble: the ids of the marks of all that comes before an answer.
+        preamble: the ids of the marks around everything before an answer.
     """
 
     tools: ToolFormat | None = None
@@ -39,17 +39,17 @@ class ChatFormats:
 
 
 async def choose_chat_formats(tool_parser: str, reasoning_parser: str, chat_template: str, encode: Encode) -> ChatFormats:
-    """Return the formats of a model.
+    """Choose the formats of a model.
 
     Args:
-        tool_parser: name of a tool format, "auto" or "none". A model whose template asks for no known format is told how to
-            call tools by the conversation (see tokenizer_svc/chat/tools_in_words.py), and so has one under "auto", too.
+        tool_parser: name of a tool format, "auto" or "none". If the template has no known format, the conversation explains
+            to the model how to call tools (see tokenizer_svc/chat/tools_in_words.py), so "auto" always finds a format.
         reasoning_parser: name of a reasoning format, "auto" or "none".
-        chat_template: the model's; empty: it has none.
-        encode: the model's tokenizer.
+        chat_template: the model's chat template; empty: it has none.
+        encode: encodes with the model's tokenizer.
 
     Raises:
-        InvalidRequest: no format has such a name.
+        InvalidRequest: there is no format with this name.
     """
     tools = choose_format(TOOL_FORMATS, tool_parser, chat_template)
     if tools is None and tool_parser == "auto":

@@ -1,4 +1,4 @@
-"""Registry: every format by name, and the choice of a format by a model's chat template."""
+"""Registry: lists all formats, and chooses one by name or by a model's chat template."""
 
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
@@ -33,7 +33,7 @@ class _Named(Protocol):
 
 Format = TypeVar("Format", bound=_Named)
 
-# In the order in which templates are tried: the more particular first.
+# In the order in which templates are tested: the more specific first.
 TOOL_FORMATS: tuple[ToolFormat, ...] = (
     OpenAIFormat(),
     KimiK2Format(),
@@ -55,10 +55,10 @@ REASONING_FORMATS: tuple[ReasoningFormat, ...] = (GPT_OSS, GRANITE, DEEPSEEK_R1,
 
 
 def choose_format(formats: Sequence[Format], name: str, chat_template: str) -> Format | None:
-    """Return the format called `name`; for "auto" the one a template asks for, None for "none" or if there is none.
+    """Return the format with this name; for "auto" the first one that recognises the template, if any. None for "none".
 
     Raises:
-        InvalidRequest: no format has this name.
+        InvalidRequest: there is no format with this name.
     """
     if name == "none":
         return None

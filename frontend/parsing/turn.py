@@ -1,6 +1,6 @@
-"""TurnParser: converts one output's text to pieces of the turn: splits off the reasoning, then tool calls.
+"""TurnParser: converts the text of one output to pieces of the turn: separates the reasoning, then the tool calls.
 
-A chain of parsers; each reads the content of the one before it.
+It is a chain of parsers; each reads the content that the previous one returns.
 """
 
 import uuid
@@ -11,13 +11,13 @@ from tetrad.frontend.parsing.elements.pieces import Content, Piece, Reasoning, T
 
 
 class TurnParser:
-    """Reads one output.
+    """The parser of one turn.
 
     Args:
-        reasoning: None: the model does not mark reasoning.
-        tools: None: everything else is content.
-        forced: reads the content that `tools` leaves, where the output is nothing but calls; None: it is content.
-        parallel: let more than one tool call through.
+        reasoning: parser of the reasoning; None: the model does not mark any.
+        tools: parser of the tool calls; None: all other text is content.
+        forced: parser of the remaining content if the output must consist of calls only; None: it is content.
+        parallel: whether more than one tool call is returned.
     """
 
     def __init__(
@@ -28,9 +28,9 @@ class TurnParser:
         self.num_tool_calls = 0
 
     def feed(self, text: str) -> list[Piece]:
-        """Return the pieces of new text."""
+        """Return the pieces that are certain after `text`."""
         if not self._stages:
-            # Nearly every turn, for each of its tokens.
+            # The fast path of most turns, taken for each token.
             return [Content(text)] if text else []
         pieces: list[Piece] = [Content(text)]
         for stage in self._stages:
@@ -38,7 +38,7 @@ class TurnParser:
         return self._shown(pieces)
 
     def finish(self) -> list[Piece]:
-        """Return the pieces that were held back until the output's end."""
+        """Return the pieces that were held back until the end of the output."""
         pieces: list[Piece] = []
         for stage in self._stages:
             pieces = _passed(stage, pieces) + stage.finish()
@@ -59,7 +59,7 @@ class TurnParser:
 
 
 def _passed(stage: Parser, pieces: Iterable[Piece]) -> list[Piece]:
-    """Return the pieces with all content replaced by what a parser makes of it."""
+    """Return the pieces with all content replaced by the pieces that a parser returns for it."""
     passed: list[Piece] = []
     for piece in pieces:
         passed += stage.feed(piece.text) if isinstance(piece, Content) else (piece,)

@@ -1,7 +1,7 @@
 """Wrapped answer: finds and unwraps the forced call of a model that wraps all its output (gpt-oss).
 
-The grammar constrains the output behind a mark, or all of an output without marks; a forced call begins as JSON does, never
-with a mark. Earlier messages are unconstrained: their text is content, and their calls, which no schema checked, are dropped.
+The grammar constrains the output after a mark, or all of an output without marks; a forced call starts with JSON, never with a
+mark. Earlier messages are unconstrained: their text is content, and their calls, which no schema checked, are dropped.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,9 +14,9 @@ class WrappedAnswer:
     """Reads one output. A Parser (interface.py).
 
     Args:
-        answer: reads the answer, unwrapped.
-        unwrapper: makes parsers of the format that wraps.
-        behind: the mark before the answer; empty: the output begins with the answer.
+        answer: parser of the unwrapped answer.
+        unwrapper: makes parsers of the wrapping format.
+        behind: the mark before the answer; empty: the output starts with the answer.
     """
 
     def __init__(self, answer: Parser, unwrapper: Callable[[], Parser], *, behind: str) -> None:
@@ -46,7 +46,7 @@ class WrappedAnswer:
         return [*_contents(self._before.feed(before[: len(before) - len(self._held)]))]
 
     def finish(self) -> list[Piece]:
-        """Return the pieces of the held back text."""
+        """Return the pieces of the held-back text."""
         if not self._is_answer:
             return [*_contents(self._before.feed(self._held)), *_contents(self._before.finish())]
         return [*self._pass_on(self._around.finish()), *self._answer.finish()]
@@ -67,6 +67,6 @@ def _contents(pieces: Iterable[Piece]) -> list[Content]:
 
 
 def _beginning_at_end(text: str, mark: str) -> str:
-    """Return the longest end of `text` that a mark may begin with."""
+    """Return the longest end of `text` that is also a start of `mark`."""
     longest = min(len(mark) - 1, len(text))
     return next((text[-length:] for length in range(longest, 0, -1) if mark.startswith(text[-length:])), "")

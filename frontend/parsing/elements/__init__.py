@@ -1,1 +1,1 @@
-"""Parts that all formats share: interfaces, pieces, scanners and writers."""
+"""Common parts of all formats: interfaces, pieces, scanners and writers."""

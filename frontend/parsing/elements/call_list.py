@@ -1,4 +1,4 @@
-"""Call list: reads [call, call, ...] for any syntax of the calls."""
+"""Call list: reads a list [call, call, ...] with calls in any syntax."""
 
 from collections.abc import Callable
 
@@ -11,15 +11,15 @@ from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 def read_call_list(
     source: TextSource, writer: PieceWriter, read_one: Callable[[TextSource, PieceWriter], Waiting[bool]]
 ) -> Waiting[bool]:
-    """Read a list of calls. What is no call becomes content, with all that the source has recorded.
+    """Read a list of calls. Text that is not a call becomes content, together with the source's record.
 
     Args:
-        source: where the list begins.
-        writer: gets the calls.
-        read_one: reads a call and tells whether it was one.
+        source: the text, which starts with the list.
+        writer: receives the calls.
+        read_one: reads a call and returns whether it was one.
 
     Returns:
-        Whether the list has ended as lists do.
+        Whether the list was closed.
     """
     ended = False
     if (yield from source.skip("[")):

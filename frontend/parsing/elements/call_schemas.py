@@ -1,4 +1,4 @@
-"""Call schemas: the JSON schemas of the calls of given tools, for constraints on a model's output. Pure."""
+"""Call schemas: makes JSON schemas of tool calls, for constraints on a model's output. Pure."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from tetrad.frontend.parsing.elements.interface import Tool
 from tetrad.services.errors import InvalidRequest
 
-# Keywords whose values are data, where "$ref" is a word like any other.
+# Keywords whose values are data, in which "$ref" has no meaning.
 _DATA = frozenset({"const", "enum", "default", "examples"})
-# Keywords whose values map names of the user's choice to schemas.
+# Keywords whose values map the user's names to schemas.
 _MAPS = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
 
 
 def required_schema(tools: Sequence[Tool], *, parallel: bool, arguments_key: str = "parameters") -> dict[str, Any]:
-    """Return the JSON schema of an array of calls of `tools`, at least one; at most one unless `parallel`.
+    """Return the JSON schema of an array of at least one call of `tools`; of exactly one unless `parallel`.
 
     Raises:
         InvalidRequest: a tool's parameters are not the schema of an object.
@@ -27,7 +27,7 @@ def required_schema(tools: Sequence[Tool], *, parallel: bool, arguments_key: str
         }
         for index, tool in enumerate(tools)
     ]
-    # Each tool's schema stands as a whole under $defs, so two tools may use one name for different definitions.
+    # Each tool's whole schema is placed under $defs, so two tools may use the same name for different definitions.
     definitions = {str(index): _moved(named_schema(tool), f"#/$defs/{index}") for index, tool in enumerate(tools)}
     schema = {"type": "array", "items": {"anyOf": calls}, "minItems": 1, "$defs": definitions}
     return schema if parallel else {**schema, "maxItems": 1}
@@ -51,7 +51,7 @@ def named_schema(tool: Tool) -> dict[str, Any]:
 
 
 def _moved(schema: Any, root: str) -> Any:
-    """Return a schema that stands at `root` of another: what it refers to in itself has moved there too."""
+    """Return a schema for the place `root` of another schema: its references to itself are changed to that place."""
     if isinstance(schema, list):
         return [_moved(each, root) for each in schema]
     if not isinstance(schema, dict):

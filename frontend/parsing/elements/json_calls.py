@@ -1,7 +1,7 @@
-"""JSON calls: reads {"name": ..., "arguments": {...}}, alone or in an array, as most models write their calls.
+"""JSON calls: reads {"name": ..., "arguments": {...}}, the form of most models' calls, alone or in an array.
 
-A call starts as soon as its name is known and its arguments begin; from then on their text passes through. Until then the text
-may be something else: the reader then returns False, and the source's record has the text. Keys come in any order.
+A call is announced as soon as its name is known and its arguments begin; from then on their text is passed on. Before that the
+text may turn out not to be a call: the reader then returns False, and the source's record has the text. Keys have any order.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _USUAL_KEYS = frozenset({"name", "type", "id", *_ARGUMENTS_KEYS})
 @dataclass(slots=True)
 class _Call:
     name: str = ""
-    # Arguments that came before the name.
+    # Arguments that were read before the name.
     early_arguments: str = ""
     has_other_keys: bool = False
     announced: bool = False
@@ -30,12 +30,12 @@ class _Call:
 
 
 def read_call(source: TextSource, writer: PieceWriter, *, bare: bool = False) -> Waiting[bool]:
-    """Read one call. False: none was announced.
+    """Read one call; return whether a call was announced.
 
-    A call that breaks off after it was announced keeps the arguments it has; what follows is left unread.
+    A malformed call keeps the arguments before the error if it was announced; the rest of the text stays unread.
 
     Args:
-        bare: no marker says that this is a call. It must have arguments then, and no keys that calls do not have.
+        bare: whether the call has no marker. It must then have arguments, and only the usual keys of calls.
     """
     call = _Call()
     if not (yield from source.skip("{")):
@@ -49,17 +49,17 @@ def read_call(source: TextSource, writer: PieceWriter, *, bare: bool = False) ->
         yield from skip_space(source)
         if not (yield from source.skip(",")) and (yield from source.peek()) != "}":
             return call.announced
-    # With other keys there may be arguments under a wrong name: then this is no call, for they must not be lost.
+    # Other keys may be misnamed arguments: the text is then not treated as a call, so that they are not lost.
     if call.name and not call.announced and not bare and not call.has_other_keys:
         call.announce(writer, "{}")
     return call.announced
 
 
 def read_call_or_calls(source: TextSource, writer: PieceWriter) -> Waiting[bool]:
-    """Read one call or an array of calls. What is no call becomes content, with all that the source has recorded.
+    """Read one call or an array of calls. Text that is not a call becomes content, together with the source's record.
 
     Returns:
-        Whether there was a call and the array, if it was one, has ended as arrays do.
+        Whether there was a call, and the array, if any, was closed.
     """
     if (yield from source.starts_with("[")):
         return (yield from read_calls(source, writer))
@@ -113,7 +113,7 @@ def _read_arguments(source: TextSource, writer: PieceWriter, call: _Call) -> Wai
 
 
 def _as_object(value: str) -> str:
-    """Return the JSON text of an object that a value is, holds as a string, or leaves out; empty if it is none of these."""
+    """Return the JSON object in a value: the value itself, the content of a string, or {} for null; empty for other values."""
     if value == "null":
         return "{}"
     if value.startswith('"'):

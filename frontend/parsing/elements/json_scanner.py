@@ -1,8 +1,8 @@
-"""JSON scanner: finds the end of a JSON value while its text passes through unchanged.
+"""JSON scanner: finds the end of a JSON value and passes its text on unchanged.
 
-It checks strings and brackets only: a model's `True` or trailing comma passes through, since the user of the API has already
-received the earlier pieces. A value ends early at a bracket that closes nothing, and at `<` outside of strings: no JSON has
-it, and every end marker and special token begins with it.
+It checks strings and brackets only: a model's `True` or trailing comma is passed on, because the client has already received
+the earlier pieces. A value ends early at an unmatched closing bracket, and at `<` outside of strings: JSON does not have it,
+and every end marker and special token starts with it.
 """
 
 import json
@@ -26,7 +26,7 @@ def skip_space(source: TextSource) -> Waiting[None]:
 
 
 def pass_value(source: TextSource, sink: Sink) -> Waiting[bool]:
-    """Read one value and hand its text to `sink` as it comes. False: it is broken off, or there is none."""
+    """Read one value and pass its text to `sink` as it arrives. False: the value is incomplete or missing."""
     first = yield from source.peek()
     if first in _CLOSERS:
         return (yield from _pass_nested(source, sink))
@@ -36,14 +36,14 @@ def pass_value(source: TextSource, sink: Sink) -> Waiting[bool]:
 
 
 def read_value(source: TextSource) -> Waiting[str | None]:
-    """Read one value. None: it is broken off, or there is none."""
+    """Read one value and return its text. None: the value is incomplete or missing."""
     parts: list[str] = []
     complete = yield from pass_value(source, parts.append)
     return "".join(parts) if complete else None
 
 
 def read_string(source: TextSource) -> Waiting[str | None]:
-    """Read one string and return what it stands for. None: it is no string, or broken."""
+    """Read one JSON string and return its value. None: it is not a string, or is malformed."""
     if (yield from source.peek()) != '"':
         return None
     text = yield from read_value(source)
@@ -51,7 +51,7 @@ def read_string(source: TextSource) -> Waiting[str | None]:
 
 
 def unquoted(literal: str) -> str | None:
-    """Return the string of a JSON string literal. None: it is malformed, or no text (lone surrogates)."""
+    """Return the value of a JSON string literal. None: it is malformed or has lone surrogates."""
     try:
         value = json.loads(literal, strict=False)
         value.encode()

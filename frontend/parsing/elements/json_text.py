@@ -1,4 +1,4 @@
-"""JSON text: writes values as JSON that every client can read: no NaN, and lone surrogates only as escapes."""
+"""JSON text: encodes values as JSON that every client can read: no NaN, and lone surrogates only as escapes."""
 
 import json
 from typing import Any
@@ -8,8 +8,8 @@ def json_text(value: Any) -> str:
     """Return the JSON text of a value.
 
     Raises:
-        ValueError: it has a number that JSON does not have.
-        RecursionError: it is nested too deeply.
+        ValueError: the value has a number that JSON cannot represent.
+        RecursionError: the value is nested too deeply.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     try:

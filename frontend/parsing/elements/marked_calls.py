@@ -1,6 +1,6 @@
-"""Marked calls: the script of models that write JSON calls behind a marker: one call, or an array of calls.
+"""Marked calls: the script for models that write a marker and then one JSON call or an array of calls.
 
-A marker that no call follows is content. So is what follows a call and is not the closing marker.
+A marker without a following call is content. So is any text after a call except the closing marker.
 """
 
 from tetrad.frontend.parsing.elements.json_calls import read_call_or_calls
@@ -12,10 +12,10 @@ from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 
 
 def marked_calls(*openings: str, closings: tuple[str, ...]) -> Script:
-    """Return the script of calls behind any of `openings`.
+    """Return the script of calls after any of `openings`.
 
     Args:
-        openings: markers. One that ends in a bracket has the array's own in it.
+        openings: markers. If a marker ends with a bracket, this is the opening bracket of the array.
         closings: markers that may follow the calls.
     """
     markers = Markers(*openings)

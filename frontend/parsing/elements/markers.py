@@ -1,4 +1,4 @@
-"""Markers: passes text through up to the next marker, and holds back only a possible beginning of one."""
+"""Markers: passes text on up to the next marker, and holds back only a possible start of one."""
 
 import re
 
@@ -8,7 +8,7 @@ from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 
 
 class Markers:
-    """A few literals, of which none is part of another: else which one comes first would depend on how much has come."""
+    """A few literals. None may be part of another, or the first match would depend on how much text has arrived."""
 
     def __init__(self, *literals: str) -> None:
         assert not any(one in other for one in literals for other in literals if one is not other)
@@ -17,7 +17,7 @@ class Markers:
         self._longest_beginning = max(len(literal) for literal in literals) - 1
 
     def pass_text(self, source: TextSource, sink: Sink) -> Waiting[str]:
-        """Hand text to `sink` up to the next marker, and return that, unread. Empty: the output has ended without."""
+        """Pass text to `sink` up to the next marker, and return this marker, unread. Empty: the output has no further one."""
         while (yield from source.more()):
             distance = source.distance_to(self._pattern)
             if distance is not None:
@@ -43,7 +43,10 @@ class Markers:
 
 
 def skip_separator(source: TextSource, literal: str) -> Waiting[bool]:
-    """Read white space, `literal` if it is there, and white space. At the output's end all that is struck from the record."""
+    """Read white space, `literal` if present, and white space; return whether the literal was present.
+
+    At the end of the output all this is removed from the record.
+    """
     yield from skip_space(source)
     found = yield from source.skip(literal)
     yield from skip_space(source)
@@ -53,10 +56,10 @@ def skip_separator(source: TextSource, literal: str) -> Waiting[bool]:
 
 
 def skip_closing(source: TextSource, writer: PieceWriter, *literals: str) -> Waiting[bool]:
-    """Read each of `literals` that comes next, and white space before it. White space alone is left to the content.
+    """Read each of `literals` that is next, with white space before it. White space without a literal becomes content.
 
     Returns:
-        Whether the last one was there.
+        Whether the last literal was present.
     """
     found = False
     for literal in literals:

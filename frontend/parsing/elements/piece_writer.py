@@ -1,6 +1,6 @@
 """Piece writer: collects the results of a tool parser in as few pieces as possible, and numbers the calls.
 
-White space alone before, between or behind calls is layout, not content.
+White space without text before, between or after calls is layout, not content.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ class PieceWriter:
     """Collects pieces until they are taken.
 
     Args:
-        new_call_id: gives ids to calls that come without; empty leaves it to others.
+        new_call_id: returns the id of a call that has none; an empty id is replaced later (see TurnParser).
     """
 
     def __init__(self, new_call_id: Callable[[], str] = str) -> None:
@@ -20,13 +20,13 @@ class PieceWriter:
         self._pieces: list[Piece] = []
         self._texts: list[str] = []
         self._is_content = True
-        # White space that only the text or the call behind it can explain.
+        # White space that is content if text follows, and layout if a call follows.
         self._space: list[str] = []
         self._in_text = False
         self._num_calls = 0
 
     def content(self, text: str) -> None:
-        """Add to the answer."""
+        """Append to the answer."""
         if not self._in_text:
             if not text or text.isspace():
                 self._space.append(text)
@@ -37,7 +37,7 @@ class PieceWriter:
         self._write(text, is_content=True)
 
     def start(self, name: str, call_id: str = "") -> None:
-        """Begin the next call."""
+        """Start the next call."""
         self._space.clear()
         self._in_text = False
         self._close_piece()
@@ -45,17 +45,17 @@ class PieceWriter:
         self._num_calls += 1
 
     def arguments(self, text: str) -> None:
-        """Add to the arguments of the call that was begun last."""
+        """Append to the arguments of the last call."""
         self._write(text, is_content=False)
 
     def end(self) -> None:
-        """Say that nothing more comes."""
+        """Finish: the output has ended."""
         if not self._num_calls:
             self._write("".join(self._space), is_content=True)
         self._space.clear()
 
     def take(self) -> list[Piece]:
-        """Return the pieces since the last time."""
+        """Return the pieces since the last call of this method."""
         self._close_piece()
         pieces, self._pieces = self._pieces, []
         return pieces

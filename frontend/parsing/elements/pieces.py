@@ -1,6 +1,6 @@
-"""Pieces: the parts of an assistant's turn in their order. Streams send them, `AssistantTurn` adds them up.
+"""Pieces: the parts of an assistant's turn, in order. Streams send them, `AssistantTurn` concatenates them.
 
-Concatenating the pieces of any chunking of a text gives the same turn: that is the one law of every parser here.
+Concatenating the pieces of a text gives the same turn for every division of the text into chunks: every parser obeys this law.
 """
 
 from collections.abc import Iterable
@@ -9,26 +9,26 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of what the model thinks before it answers."""
+    """Further text of the model's reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """More of the answer."""
+    """Further text of the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallStart:
-    """A tool call begins.
+    """The start of a tool call.
 
     Attributes:
-        index: 0 for the first call of the turn.
-        name: of the function.
-        id: unique among all calls; empty in parsers whose format has none: TurnParser gives one.
+        index: index of the call in the turn, from 0.
+        name: name of the function.
+        id: unique among all calls; empty from parsers of formats without ids: TurnParser then makes one.
     """
 
     index: int
@@ -38,7 +38,7 @@ class ToolCallStart:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallArguments:
-    """More of the arguments of a call that has begun: JSON text."""
+    """Further JSON text of the arguments of a started call."""
 
     index: int
     text: str
@@ -49,7 +49,7 @@ Piece = Reasoning | Content | ToolCallStart | ToolCallArguments
 
 @dataclass(slots=True)
 class ToolCall:
-    """A call as far as it is known."""
+    """A tool call, as far as it has been received."""
 
     id: str
     name: str
@@ -58,7 +58,7 @@ class ToolCall:
 
 @dataclass(slots=True)
 class AssistantTurn:
-    """The sum of pieces."""
+    """The concatenation of a turn's pieces."""
 
     reasoning: str = ""
     content: str = ""

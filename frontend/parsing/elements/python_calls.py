@@ -1,6 +1,6 @@
-"""Python calls: reads name(key=value, ...) with literals as values, and writes them as JSON.
+"""Python calls: reads name(key=value, ...) with literals as values, and converts them to JSON.
 
-A call starts when it is complete: its values must be parsed before they can be written as JSON.
+A call is announced when it is complete: its values must be parsed before they can be converted.
 """
 
 import re
@@ -15,7 +15,7 @@ _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 
 
 def read_python_call(source: TextSource, writer: PieceWriter) -> Waiting[bool]:
-    """Read one call. False: this is none; the source's record has what was read."""
+    """Read one call; return False if the text is not a call. The source's record then has the text."""
     name = yield from source.read_run(_NAME)
     if not name or (yield from source.peek()) != "(":
         return False
@@ -29,7 +29,7 @@ def read_python_call(source: TextSource, writer: PieceWriter) -> Waiting[bool]:
 
 
 def _read_parentheses(source: TextSource) -> Waiting[str | None]:
-    """Read up to the closing parenthesis and return all of it. None: it does not close."""
+    """Read up to the closing parenthesis and return the text. None: the parenthesis is not closed."""
     parts: list[str] = []
     closers: list[str] = []
     while (yield from source.more()):

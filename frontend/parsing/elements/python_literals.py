@@ -1,4 +1,4 @@
-"""Python literals: converts values in Python's spelling to JSON. Parsed, never evaluated."""
+"""Python literals: converts values in Python syntax to JSON. Values are parsed, never evaluated."""
 
 import ast
 import warnings
@@ -6,12 +6,12 @@ from typing import Any
 
 from tetrad.frontend.parsing.elements.json_text import json_text
 
-# Constants of JSON, which models write in Python too.
+# Constants of JSON, which models also write in Python values.
 _JSON_NAMES = {"true": True, "false": False, "null": None}
 
 
 def literal_json(text: str) -> str | None:
-    """Return the JSON of a literal; None if it is anything else, or something that JSON does not have."""
+    """Return the JSON of a literal; None for any other text, and for values that JSON cannot represent."""
     try:
         return json_text(_value(_parsed(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -19,13 +19,13 @@ def literal_json(text: str) -> str | None:
 
 
 def keywords_json(parentheses: str) -> str | None:
-    """Return the JSON object of "(key=literal, ...)"; None if it is anything else, or something that JSON does not have."""
+    """Return the JSON object of "(key=literal, ...)"; None for any other text, and for values that JSON cannot represent."""
     try:
         call = _parsed(f"f{parentheses}")
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
             return None
         values = {each.arg: _value(each.value) for each in call.keywords}
-        if None in values or len(values) < len(call.keywords):  # ** arguments, or one twice
+        if None in values or len(values) < len(call.keywords):  # ** arguments, or a repeated argument
             return None
         return json_text(values)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -34,7 +34,7 @@ def keywords_json(parentheses: str) -> str | None:
 
 def _parsed(text: str) -> ast.expr:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of escapes that Python does not know
+        warnings.simplefilter("ignore")  # warnings of invalid escapes
         return ast.parse(text, mode="eval").body
 
 

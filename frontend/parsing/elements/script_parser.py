@@ -1,6 +1,6 @@
-"""Script parser: makes a Parser of a script, a generator that reads one output from start to end.
+"""Script parser: makes a Parser from a script, a generator that reads one output from start to end.
 
-Scripts know nothing of chunks. Text after the end of a script is content.
+Scripts do not know chunks. Text after the end of a script is content.
 """
 
 from collections.abc import Callable
@@ -12,16 +12,16 @@ from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 
 
 class Writer(Protocol):
-    """Collects what a script finds."""
+    """The receiver of a script's results."""
 
     def content(self, text: str) -> None:
-        """Add to the answer."""
+        """Append to the answer."""
 
     def end(self) -> None:
-        """Say that nothing more comes."""
+        """Finish: the output has ended."""
 
     def take(self) -> list[Piece]:
-        """Return the pieces since the last time."""
+        """Return the pieces since the last call of this method."""
 
 
 AnyWriter = TypeVar("AnyWriter", bound=Writer)
@@ -30,11 +30,11 @@ Script = Callable[[TextSource, PieceWriter], Waiting[None]]
 
 
 class WrittenScript(Generic[AnyWriter]):
-    """Reads one output as a script says. A Parser (interface.py).
+    """Reads one output with a script. A Parser (interface.py).
 
     Args:
-        script: what the output is read with.
-        writer: what it writes to.
+        script: reads the output.
+        writer: receives the script's results.
     """
 
     def __init__(self, script: Callable[[TextSource, AnyWriter], Waiting[None]], writer: AnyWriter) -> None:
@@ -43,13 +43,13 @@ class WrittenScript(Generic[AnyWriter]):
         self._reading = self._read(script)
 
     def feed(self, text: str) -> list[Piece]:
-        """Return the pieces that `text` makes certain."""
+        """Return the pieces that are certain after `text`."""
         self._source.add(text)
         next(self._reading, None)
         return self._writer.take()
 
     def finish(self) -> list[Piece]:
-        """Return the pieces that were held back."""
+        """Return the held-back pieces."""
         self._source.end()
         next(self._reading, None)
         self._writer.end()
@@ -65,8 +65,8 @@ class ScriptParser(WrittenScript[PieceWriter]):
     """Reads tool calls and content.
 
     Args:
-        script: what the output is read with.
-        new_call_id: gives ids to calls, where a model's template is particular about them.
+        script: reads the output.
+        new_call_id: returns the ids of calls, if a model's template needs a certain form.
     """
 
     def __init__(self, script: Script, *, new_call_id: Callable[[], str] = str) -> None:

@@ -1,8 +1,8 @@
-"""Strict calls: structural tags that constrain calls in the model's own syntax to the tools' schemas.
+"""Strict calls: makes structural tags that constrain calls in the model's own syntax to the tools' schemas.
 
-A tag begins at a trigger and then allows its listed structures only. So all tools are listed, and tools that are not strict
-accept any object as arguments. Strictness has no exception only if every text that the format's parser accepts as a call
-begins with a trigger.
+A tag starts at a trigger and then allows only its listed structures. So all tools are listed, and tools that are not strict
+accept any object as arguments. Every text that the format's parser accepts as a call must start with a trigger; otherwise
+unconstrained calls are possible.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tetrad.frontend.parsing.elements.interface import Tool
 
 
 def strict_call(tools: Sequence[Tool], begin: str, end: str, *, triggers: Sequence[str]) -> dict[str, Any]:
-    """Return the tag of a call that has the name in `begin`, where it says NAME, and then the arguments and `end`.
+    """Return the tag of a call that consists of `begin`, with the tool's name in place of NAME, the arguments, and `end`.
 
     Raises:
         InvalidRequest: a tool's parameters are not the schema of an object.

@@ -1,6 +1,6 @@
-"""Typed arguments: converts values that a model writes as plain text to JSON, by the tool's schema.
+"""Typed arguments: converts values that a model writes as plain text to JSON, according to the tool's schema.
 
-Used by formats that write parameters as tags. Strings pass through while they arrive; other values must be complete before
+Used by formats that write parameters as tags. Strings are passed on while they arrive; other values must be complete before
 their type is known.
 """
 
@@ -21,17 +21,17 @@ _OTHER_NAMES = {
     "tuple": "array",
     "dict": "object",
 }
-"""Types that JSON schema does not have, and tools written down by hand do."""
+"""Types that JSON schema does not define, but hand-written tools use."""
 _WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
 
 
 class ArgumentsWriter:
-    """Writes the arguments of the call that was begun last.
+    """Writes the arguments of the last call.
 
     Args:
-        writer: where to.
+        writer: receives the arguments.
         parameters: the tool's schema; empty if the tool is unknown.
-        trims_newlines: values stand on lines of their own: one newline before and one behind is not theirs.
+        trims_newlines: whether values are on separate lines, so that one newline before and one after do not belong to them.
     """
 
     def __init__(self, writer: PieceWriter, parameters: dict[str, Any], *, trims_newlines: bool) -> None:
@@ -42,13 +42,13 @@ class ArgumentsWriter:
         self._separator = "{"
 
     def begin_value(self, name: str) -> "ValueWriter":
-        """Return the writer of a parameter's text."""
+        """Start a parameter and return the writer of its value."""
         self._writer.arguments(f"{self._separator}{json_text(name)}: ")
         self._separator = ", "
         return ValueWriter(self._writer, _kinds(self._properties.get(name)), trims_newlines=self._trims_newlines)
 
     def end(self) -> None:
-        """Close the object."""
+        """Close the arguments' object."""
         self._writer.arguments("{}" if self._separator == "{" else "}")
 
 
@@ -67,7 +67,7 @@ class ValueWriter:
             writer.arguments('"')
 
     def add(self, text: str) -> None:
-        """Take more of the value's text."""
+        """Append text of the value."""
         if self._trims_newlines and text:
             text = self._trimmed(text)
         if self._streams:
@@ -76,11 +76,11 @@ class ValueWriter:
             self._parts.append(text)
 
     def end(self) -> None:
-        """Take the value as complete."""
+        """Finish the value: it is complete."""
         self._writer.arguments('"' if self._streams else value_json("".join(self._parts), self._kinds))
 
     def cut(self) -> None:
-        """Take the value as cut off: what there is of it stays as it is."""
+        """Finish an incomplete value: its text so far is written unchanged."""
         self._writer.arguments("".join(self._parts))
 
     def _trimmed(self, text: str) -> str:
@@ -95,7 +95,7 @@ class ValueWriter:
 
 
 def value_json(text: str, kinds: frozenset[str]) -> str:
-    """Return the JSON of a value: of one of `kinds` if its text can be read so, else a string."""
+    """Return the JSON of a value: of one of `kinds` if its text has this form, else a string."""
     bare = text.strip()
     for candidate in (bare, _WORDS.get(bare.lower()), literal_json(bare)):
         if candidate is not None and _kind(candidate) in kinds - {"string"}:
@@ -115,7 +115,7 @@ def _refuse(constant: str) -> None:
 
 
 def _kinds(schema: Any) -> frozenset[str]:
-    """Return the kinds of values that a parameter's schema allows. What it says nothing of is a string."""
+    """Return the kinds of values that a parameter's schema allows; a string if it names none."""
     if not isinstance(schema, dict):
         return frozenset({"string"})
     kinds = frozenset(_named_kinds(schema))

@@ -1,1 +1,1 @@
-"""Formats of reasoning: one file per format."""
+"""The formats of reasoning, one file per format."""

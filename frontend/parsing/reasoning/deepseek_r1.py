@@ -1,4 +1,4 @@
-"""DeepSeek R1, its distillates, and V3.1: always reasons; <think> is often in the prompt or missing."""
+"""DeepSeek R1, its distilled models, and V3.1: the model always reasons; <think> is often in the prompt or missing."""
 
 from tetrad.frontend.parsing.reasoning.think import ThinkFormat
 

@@ -1,4 +1,4 @@
-"""GLM 4.5 and later: <think> behind the role; `enable_thinking: false` makes the prompt close it."""
+"""GLM 4.5 and later: <think> after the role; `enable_thinking: false` makes the prompt close it."""
 
 from tetrad.frontend.parsing.reasoning.think import ThinkFormat
 

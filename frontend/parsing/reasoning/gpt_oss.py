@@ -1,6 +1,6 @@
-"""gpt-oss: harmony, where every message names its channel. The channel `analysis` is reasoning.
+"""gpt-oss: the harmony format, in which every message names its channel. The channel `analysis` is reasoning.
 
-All other text passes through with its marks: the tool format `openai` reads answers and calls from it.
+All other text is passed on with its marks: the tool format `openai` reads answers and calls from it.
 """
 
 from tetrad.frontend.parsing.elements.interface import Marks, Parser
@@ -21,28 +21,28 @@ class GptOssFormat:
     name = "gpt_oss"
     keeps_special_tokens = True
     thinking = Marks(_ANALYSIS, _END)
-    # Messages on other channels may come before the answer, too.
+    # Messages on other channels may also precede the answer.
     preamble = Marks(_CHANNEL, _FINAL)
 
     def __init__(self) -> None:
         self._begins = Markers(_ANALYSIS)
-        # A message that was not ended is ended by what can only come behind one.
+        # A message without an end mark ends at any mark that can only follow a message.
         self._ends = Markers(_END, "<|start|>", _CHANNEL, "<|call|>", "<|return|>")
 
     def recognises(self, chat_template: str) -> bool:
-        """Whether the template writes channels."""
+        """Return whether the template writes channels."""
         return _CHANNEL in chat_template and "analysis" in chat_template
 
     def is_over(self, prompt: str) -> bool:
-        """Whether the prompt has begun the answer."""
+        """Return whether the prompt has started the answer."""
         return _FINAL in _opening(prompt)
 
     def is_open(self, prompt: str) -> bool:
-        """Whether the prompt has begun a message that is not the answer."""
+        """Return whether the prompt has started a message that is not the answer."""
         return _CHANNEL in _opening(prompt) and not self.is_over(prompt)
 
-    def parser(self, prompt: str, *, calls_end_it: bool = True) -> Parser:  # noqa: ARG002 - what ends a message ends it here
-        """Return a parser of what follows `prompt`."""
+    def parser(self, prompt: str, *, calls_end_it: bool = True) -> Parser:  # noqa: ARG002 - every message ends itself
+        """Return a parser of the output after `prompt`."""
         opening = _opening(prompt)
         begun = opening.rfind(_ANALYSIS) > opening.rfind(_END)
 
@@ -50,7 +50,7 @@ class GptOssFormat:
             if begun:
                 yield from self._read_analysis(source, writer)
             elif opening:
-                # The header that the prompt has written belongs to the message that the tool format is to read.
+                # The header at the end of the prompt belongs to the message that the tool format reads.
                 writer.content(opening)
             while (yield from self._begins.pass_text(source, writer.content)):
                 source.take(len(_ANALYSIS))
@@ -59,7 +59,7 @@ class GptOssFormat:
         return ReasoningParser(read)
 
     def _read_analysis(self, source: TextSource, writer: ReasoningWriter) -> Waiting[None]:
-        """Read the analysis up to its end, and further messages of analysis that follow at once."""
+        """Read the analysis up to its end, and further messages of analysis that follow directly."""
         while True:
             yield from self._ends.pass_text(source, writer.reasoning)
             yield from source.skip(_END)

@@ -1,4 +1,4 @@
-"""Granite 3.2: sentences in place of marks ("Here is my thought process:"), and only if the prompt requests them."""
+"""Granite 3.2: sentences instead of marks ("Here is my thought process:"), and only if the prompt requests them."""
 
 from tetrad.frontend.parsing.elements.interface import Marks, Parser
 from tetrad.frontend.parsing.elements.json_scanner import skip_space
@@ -21,19 +21,19 @@ class GraniteFormat:
         self._ends = Markers(*_ENDS)
 
     def recognises(self, chat_template: str) -> bool:
-        """Whether the template can ask for the sentences."""
+        """Return whether the template can request the sentences."""
         return _STARTS[0] in chat_template
 
     def is_over(self, prompt: str) -> bool:
-        """Whether the prompt does not ask for reasoning, which `thinking: true` in the template's variables makes it do."""
+        """Return whether the prompt does not request reasoning; it does with `thinking: true` in the template's variables."""
         return _STARTS[0] not in prompt
 
     def is_open(self, prompt: str) -> bool:  # noqa: ARG002 - no template writes the sentence for the model
-        """Return False."""
+        """Return False: the model writes the first sentence itself."""
         return False
 
     def parser(self, prompt: str, *, calls_end_it: bool = True) -> Parser:  # noqa: ARG002 - the output shows it
-        """Return a parser of what follows; a model that was not asked to may reason all the same."""
+        """Return a parser of the output; a model may reason even without a request."""
         return ReasoningParser(self._read, layout=" \n")
 
     def _read(self, source: TextSource, writer: ReasoningWriter) -> Waiting[None]:

@@ -1,4 +1,4 @@
-"""Kimi K2 Thinking: <think>, which calls of tools may end without </think>."""
+"""Kimi K2 Thinking: <think>; a tool call may end the reasoning without </think>."""
 
 from tetrad.frontend.parsing.reasoning.think import ThinkFormat
 

@@ -1,4 +1,4 @@
-"""Qwen3 and QwQ: the model opens <think> itself or the prompt does; `enable_thinking: false` closes it in the prompt."""
+"""Qwen3 and QwQ: the model or the prompt opens <think>; `enable_thinking: false` makes the prompt close it."""
 
 from tetrad.frontend.parsing.reasoning.think import ThinkFormat
 

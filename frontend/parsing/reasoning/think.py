@@ -1,7 +1,7 @@
-"""Think: reasoning between <think> and </think>, as most open models write it. Each family's file has the differences.
+"""Think: reasoning between <think> and </think>, the form of most open models. Each family's file has the differences.
 
-The prompt may open the reasoning, or close it at once to switch it off. Only the text after the last turn mark decides, so
-that words of the user cannot.
+The prompt may open the reasoning, or close it at once to switch it off. Only the text after the last turn mark decides, so that
+a user's text has no influence.
 """
 
 from tetrad.frontend.parsing.elements.interface import Marks, Parser
@@ -11,7 +11,7 @@ from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 from tetrad.frontend.parsing.reasoning.writer import ReasoningParser, ReasoningWriter
 
 _START, _END = "<think>", "</think>"
-# Marks of templates at the beginning of the assistant's turn.
+# Marks of templates at the start of the assistant's turn.
 _TURN_MARKS = (
     "<|im_start|>assistant",
     "<｜Assistant｜>",
@@ -28,11 +28,11 @@ class ThinkFormat:
     """A ReasoningFormat (interface.py).
 
     Args:
-        name: of the format.
-        template_marks: a template that has all of these asks for it.
-        always: the model reasons even if neither the prompt nor the output says where that begins.
-        ended_by: marks that end the reasoning of a model that forgot to, and belong to what follows.
-        keeps_special_tokens: whether the model's tokenizer takes the marks for special tokens.
+        name: name of the format.
+        template_marks: a template with all of these texts uses the format.
+        always: whether the model reasons even if neither the prompt nor the output has a start mark.
+        ended_by: further marks that end the reasoning, and belong to the following text.
+        keeps_special_tokens: whether the marks are special tokens of the model's tokenizer.
     """
 
     thinking = preamble = Marks(_START, _END)
@@ -53,20 +53,20 @@ class ThinkFormat:
         self._ends = Markers(_END, *ended_by)
 
     def recognises(self, chat_template: str) -> bool:
-        """Whether a model with this template reasons in this format."""
+        """Return whether a model with this template reasons in this format."""
         return all(mark in chat_template for mark in self._template_marks)
 
     def is_over(self, prompt: str) -> bool:
-        """Whether the prompt has closed the reasoning, or has begun the answer without any."""
+        """Return whether the prompt has closed the reasoning, or has started the answer without reasoning."""
         opening = _opening(prompt)
         return not _is_open(opening) and bool(opening.strip())
 
     def is_open(self, prompt: str) -> bool:
-        """Whether the prompt has opened the reasoning, or the model reasons without a mark."""
+        """Return whether the prompt has opened the reasoning, or the model reasons without a start mark."""
         return not self.is_over(prompt) and (self._always or _is_open(_opening(prompt)))
 
     def parser(self, prompt: str, *, calls_end_it: bool = True) -> Parser:
-        """Return a parser of what follows `prompt`; see ReasoningFormat."""
+        """Return a parser of the output after `prompt`; see ReasoningFormat."""
         if self.is_over(prompt):
             return ReasoningParser(_nothing)
         begun = self.is_open(prompt)
@@ -78,7 +78,7 @@ class ThinkFormat:
             started = yield from source.skip(_START)
             space = source.recorded()
             if not started:
-                # White space that was held back for a mark belongs to the text.
+                # Without a start mark, the white space belongs to the text.
                 (writer.reasoning if begun else writer.content)(space)
             if started or begun:
                 yield from ends.pass_text(source, writer.reasoning)
@@ -93,7 +93,7 @@ def _opening(prompt: str) -> str:
     behind = max(found + len(mark) if (found := prompt.rfind(mark)) >= 0 else -1 for mark in _TURN_MARKS)
     if behind >= 0:
         return prompt[behind:]
-    # A template of another family: only what stands at the very end is certain to be the assistant's.
+    # A template of another family: only a mark at the very end of the prompt surely belongs to the assistant's turn.
     end = prompt.rstrip()
     return next((mark for mark in (_START, _END) if end.endswith(mark)), "")
 
@@ -107,4 +107,4 @@ def _nothing(source: TextSource, writer: ReasoningWriter) -> Waiting[None]:  # n
 
 
 THINK = ThinkFormat("think", keeps_special_tokens=True)
-"""Any other model whose template knows the marks."""
+"""The format of any other model whose template has the marks."""

@@ -1,4 +1,4 @@
-"""Reasoning writer: collects the results of a reasoning script, and makes its parser.
+"""Reasoning writer: collects the results of a reasoning script; also the parser of such scripts.
 
 White space between marks and text is layout: neither reasoning nor content.
 """
@@ -14,7 +14,7 @@ class ReasoningWriter:
     """Collects pieces until they are taken.
 
     Args:
-        layout: characters that are dropped at both ends of the reasoning and where the content behind it begins.
+        layout: characters that are dropped at both ends of the reasoning and at the start of the content after it.
     """
 
     def __init__(self, layout: str) -> None:
@@ -24,13 +24,13 @@ class ReasoningWriter:
         self._behind_reasoning = False
 
     def reasoning(self, text: str) -> None:
-        """Add to the reasoning."""
+        """Append to the reasoning."""
         shown = self._reasoning.feed(text)
         if shown:
             self._pieces.append(Reasoning(shown))
 
     def content(self, text: str) -> None:
-        """Add to what is not reasoning."""
+        """Append to the content."""
         if self._behind_reasoning:
             text = text.lstrip(self._layout)
         if text:
@@ -38,15 +38,15 @@ class ReasoningWriter:
             self._pieces.append(Content(text))
 
     def end_reasoning(self) -> None:
-        """Say that what follows is something else."""
-        # More reasoning may come later; what is between the two is a matter of layout, too.
+        """Mark the end of the reasoning."""
+        # More reasoning may follow later; white space between the two parts is layout, too.
         self._behind_reasoning = True
 
     def end(self) -> None:
-        """Say that nothing more comes: what is held back is layout."""
+        """Finish: the output has ended, and held-back white space is layout."""
 
     def take(self) -> list[Piece]:
-        """Return the pieces since the last time."""
+        """Return the pieces since the last call of this method."""
         pieces, self._pieces = self._pieces, []
         return pieces
 
@@ -58,7 +58,7 @@ class ReasoningParser(WrittenScript[ReasoningWriter]):
     """Reads reasoning and content.
 
     Args:
-        script: what the output is read with.
+        script: reads the output.
         layout: see ReasoningWriter.
     """
 
@@ -67,7 +67,7 @@ class ReasoningParser(WrittenScript[ReasoningWriter]):
 
 
 class _Trimmed:
-    """Drops layout at both ends of a text that comes in pieces."""
+    """Drops layout at both ends of a text that arrives in pieces."""
 
     def __init__(self, layout: str) -> None:
         self._layout = layout
@@ -75,7 +75,7 @@ class _Trimmed:
         self._held: list[str] = []
 
     def feed(self, text: str) -> str:
-        """Return the text that is certainly not part of an end mark."""
+        """Return the text that can be passed on; white space at its end is held back."""
         if not self._begun:
             text = text.lstrip(self._layout)
         body = text.rstrip(self._layout)

@@ -1,1 +1,1 @@
-"""Formats of tool calls: one file per format."""
+"""The formats of tool calls, one file per format."""

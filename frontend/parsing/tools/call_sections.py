@@ -1,6 +1,6 @@
-"""Call sections: the script of models that put marked calls into a marked section, each with a head and JSON arguments.
+"""Call sections: the script for models that write marked calls, each with a head and JSON arguments, in a marked section.
 
-A section without a call is content, and so is text between calls that is no mark.
+A section without a call is content, and so is text between calls that is not a mark.
 """
 
 import re
@@ -13,7 +13,7 @@ from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
 from tetrad.frontend.parsing.elements.script_parser import Script
 from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 
-# Reads up to the arguments, and returns the function's name and the call's id; None: this is no call.
+# Reads the text before the arguments and returns the function's name and the call's id; None: it is not a call.
 HeadReader = Callable[[TextSource], Waiting[tuple[str, str] | None]]
 
 NAME = re.compile(r"[\w.:\-]+")
@@ -33,7 +33,7 @@ class SectionMarks:
 
 def sectioned_calls(marks: SectionMarks, read_head: HeadReader) -> Script:
     """Return the script of calls between `marks`."""
-    # A call that has lost its section is a call all the same.
+    # A call outside of a section is accepted, too.
     markers = Markers(marks.begin, marks.call_begin)
     closings = tuple(mark for mark in (marks.fence, marks.call_end, marks.end) if mark)
 

@@ -1,4 +1,4 @@
-"""DeepSeek V3 and V3.1: a section of calls; V3 has a type and a fenced JSON block in each, V3.1 just the name and the JSON."""
+"""DeepSeek V3 and V3.1: a section of calls; V3's have a type and a fenced JSON block, V3.1's only the name and the JSON."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,15 +29,15 @@ class DeepSeekV31Format:
     wraps_content = False
 
     def recognises(self, chat_template: str) -> bool:
-        """Whether the template writes calls so."""
+        """Return whether the template writes calls in this format."""
         return _MARKS.begin in chat_template and _FENCE not in chat_template
 
-    def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - calls name themselves
-        """Return a parser of one output, which reads both ways of writing."""
+    def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - any function name is accepted
+        """Return a parser of one output, which reads the forms of V3 and of V3.1."""
         return ScriptParser(sectioned_calls(_MARKS, _read_head))
 
     def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any]:
-        """Return the tag that holds strict calls to their schemas."""
+        """Return the structural tag that constrains strict calls to their schemas."""
         begin = f"{_MARKS.call_begin}NAME{_SEPARATOR}"
         return strict_call(tools, begin, _MARKS.call_end, triggers=[_MARKS.call_begin])
 
@@ -48,11 +48,11 @@ class DeepSeekV3Format(DeepSeekV31Format):
     name = "deepseek_v3"
 
     def recognises(self, chat_template: str) -> bool:
-        """Whether the template writes calls so."""
+        """Return whether the template writes calls in this format."""
         return _MARKS.begin in chat_template and _FENCE in chat_template
 
     def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any]:
-        """Return the tag that holds strict calls to their schemas."""
+        """Return the structural tag that constrains strict calls to their schemas."""
         begin = f"{_MARKS.call_begin}function{_SEPARATOR}NAME\n{_FENCE}json\n"
         return strict_call(tools, begin, f"\n{_FENCE}{_MARKS.call_end}", triggers=[_MARKS.call_begin])
 

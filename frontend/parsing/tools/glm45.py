@@ -1,4 +1,4 @@
-"""GLM 4.5: <tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value>...</tool_call>, strings as they are."""
+"""GLM 4.5: <tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value>...</tool_call>, strings without quotes."""
 
 import re
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ class Glm45Format:
     wraps_content = False
 
     def recognises(self, chat_template: str) -> bool:
-        """Whether the template writes calls so."""
+        """Return whether the template writes calls in this format."""
         return _KEY in chat_template
 
     def parser(self, tools: Sequence[Tool]) -> Parser:
-        """Return a parser of one output. The tools' schemas say what values are."""
+        """Return a parser of one output. The tools' schemas determine the types of values."""
         parameters = {tool.name: tool.parameters for tool in tools}
 
         def read(source: TextSource, writer: PieceWriter) -> Waiting[None]:
@@ -57,7 +57,7 @@ class Glm45Format:
 
         return ScriptParser(read)
 
-    def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any] | None:  # noqa: ARG002 - none can be held
+    def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any] | None:  # noqa: ARG002 - no call can be constrained
         """Return None: the arguments are not JSON."""
         return None
 
@@ -83,7 +83,7 @@ def _read_arguments(source: TextSource, writer: PieceWriter, parameters: dict[st
 
 
 def _read_key(source: TextSource) -> Waiting[str]:
-    """Read a key and what opens its value. Empty: there is no such thing."""
+    """Read a key and the opening mark of its value, and return the key. Empty: there is no key."""
     yield from source.skip(_KEY)
     name = (yield from source.read_run(_KEY_NAME)).strip()
     if not (yield from source.skip(_KEY_END)):

@@ -1,4 +1,4 @@
-"""Granite 3: <|tool_call|>[{"name": ..., "arguments": {...}}, ...], or the same behind <tool_call>."""
+"""Granite 3: <|tool_call|>[{"name": ..., "arguments": {...}}, ...], or the same after <tool_call>."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,14 +21,14 @@ class GraniteFormat:
     wraps_content = False
 
     def recognises(self, chat_template: str) -> bool:
-        """Whether the template marks calls so."""
+        """Return whether the template marks calls in this way."""
         return _OPEN in chat_template and "<|start_of_role|>" in chat_template
 
-    def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - calls name themselves
+    def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - any function name is accepted
         """Return a parser of one output."""
         return ScriptParser(marked_calls(_OPEN, _PLAIN_OPEN, closings=(_PLAIN_CLOSE,)))
 
     def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any]:
-        """Return the tag that holds strict calls to their schemas."""
+        """Return the structural tag that constrains strict calls to their schemas."""
         marked, plain = strict_calls(tools, _OPEN, ""), strict_calls(tools, _PLAIN_OPEN, _PLAIN_CLOSE)
         return {key: marked[key] + plain[key] for key in marked}

@@ -16,14 +16,14 @@ class HermesFormat:
     """A ToolFormat (interface.py)."""
 
     name = "hermes"
-    keeps_special_tokens = True  # Hermes 3 has its marks among the special tokens
+    keeps_special_tokens = True  # the marks of Hermes 3 are special tokens
     wraps_content = False
 
     def recognises(self, chat_template: str) -> bool:
-        """Whether the template marks calls so; formats that use the same mark otherwise come before this one."""
+        """Return whether the template has the mark; formats with the same mark but other contents are tested before."""
         return _OPEN in chat_template
 
-    def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - calls name themselves
+    def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - any function name is accepted
         """Return a parser of one output."""
         return ScriptParser(marked_calls(_OPEN, closings=(_CLOSE,)))
 

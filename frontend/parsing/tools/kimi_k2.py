@@ -1,4 +1,4 @@
-"""Kimi K2: a section of calls, each with an id that holds the function's name: functions.name:index."""
+"""Kimi K2: a section of calls, each with an id that contains the function's name: functions.name:index."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,15 +26,15 @@ class KimiK2Format:
     wraps_content = False
 
     def recognises(self, chat_template: str) -> bool:
-        """Whether the template writes calls, or declares tools, so."""
+        """Return whether the template writes calls or declares tools in this format."""
         return _MARKS.begin in chat_template or "<|im_system|>tool_declare" in chat_template
 
-    def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - calls name themselves
+    def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - any function name is accepted
         """Return a parser of one output."""
         return ScriptParser(sectioned_calls(_MARKS, _read_head))
 
-    def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any] | None:  # noqa: ARG002 - none can be held
-        """Return None: a call's number stands before its arguments, and a tag cannot count."""
+    def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any] | None:  # noqa: ARG002 - no call can be constrained
+        """Return None: a call's index precedes its arguments, and a structural tag cannot count."""
         return None
 
 

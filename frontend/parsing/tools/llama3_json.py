@@ -1,4 +1,4 @@
-"""Llama 3 JSON: {"name": ..., "parameters": {...}} at the beginning or after <|python_tag|>; semicolons separate calls."""
+"""Llama 3 JSON: {"name": ..., "parameters": {...}} at the start or after <|python_tag|>; semicolons separate calls."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 
 _TAG = "<|python_tag|>"
 _MARKERS = Markers(_TAG)
-# Beginnings of a strict call without a tag, by trigger. With a trigger as short as "{", all braces in an answer would be calls.
+# Trigger -> start of a strict call without a tag. With the short trigger "{", every brace in an answer would start a call.
 _STRICT_BEGINNINGS = {
     '{"name"': '{"name": "NAME", "parameters": ',
     '{ "name"': '{ "name": "NAME", "parameters": ',
@@ -32,11 +32,11 @@ class Llama3JsonFormat:
     wraps_content = False
 
     def recognises(self, chat_template: str) -> bool:
-        """Whether the template asks for such calls."""
+        """Return whether the template requests such calls."""
         return _TAG in chat_template or '{"name": function name, "parameters"' in chat_template
 
     def parser(self, tools: Sequence[Tool]) -> Parser:
-        """Return a parser of one output. With strict tools, only text that begins with a trigger is a call."""
+        """Return a parser of one output. With strict tools, only text that starts with a trigger is a call."""
         beginnings = tuple(_STRICT_BEGINNINGS) if any(tool.strict for tool in tools) else ("{",)
 
         def read(source: TextSource, writer: PieceWriter) -> Waiting[None]:
@@ -52,14 +52,14 @@ class Llama3JsonFormat:
         return ScriptParser(read)
 
     def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any]:
-        """Return the tag that holds strict calls to their schemas."""
+        """Return the structural tag that constrains strict calls to their schemas."""
         bare = [strict_call(tools, begin, "}", triggers=[trigger]) for trigger, begin in _STRICT_BEGINNINGS.items()]
         tagged = strict_call(tools, _TAG + _STRICT_BEGINNINGS['{"name"'], "}", triggers=[_TAG])
         return {key: [each for tag in (*bare, tagged) for each in tag[key]] for key in tagged}
 
 
 def _read_calls(source: TextSource, writer: PieceWriter, beginnings: Sequence[str]) -> Waiting[None]:
-    """Read calls as long as there are any. Text recorded after the last one is content."""
+    """Read consecutive calls. Recorded text after the last one is content."""
     while (yield from _begins_with_any(source, beginnings)) and (yield from read_call(source, writer, bare=True)):
         source.record()
         yield from skip_separator(source, ";")

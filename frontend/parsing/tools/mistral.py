@@ -31,15 +31,15 @@ class MistralFormat:
     wraps_content = False
 
     def recognises(self, chat_template: str) -> bool:
-        """Whether the template marks calls so."""
+        """Return whether the template marks calls in this way."""
         return _CALLS in chat_template
 
-    def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - calls name themselves
+    def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - any function name is accepted
         """Return a parser of one output."""
         return ScriptParser(_read, new_call_id=_new_call_id)
 
     def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any]:
-        """Return the tag that holds strict calls, in either way of writing them, to their schemas."""
+        """Return the structural tag that constrains strict calls, in both forms, to their schemas."""
         array = strict_calls(tools, _CALLS, "")
         single = strict_call(tools, f"{_CALLS}NAME{_ARGUMENTS}", "", triggers=[])
         return {key: array[key] + single[key] for key in array}
@@ -73,5 +73,5 @@ def _read_named(source: TextSource, writer: PieceWriter) -> Waiting[None]:
 
 
 def _new_call_id() -> str:
-    """Return an id as Mistral's templates demand it: nine letters or digits."""
+    """Return an id in the form that Mistral's templates require: nine letters or digits."""
     return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(9))

@@ -1,7 +1,7 @@
-"""OpenAI's harmony (gpt-oss): an output is messages, each with a header that names its recipient.
+"""OpenAI's harmony format (gpt-oss): an output consists of messages, each with a header that may name a recipient.
 
-<|channel|>commentary to=functions.name <|constrain|>json<|message|>{...}<|call|> is a call; a message without a recipient is
-content, without its header. The analysis channel belongs to the reasoning parser; without one it is content like the others.
+<|channel|>commentary to=functions.name <|constrain|>json<|message|>{...}<|call|> is a call; the text of a message without a
+recipient is content. The reasoning parser reads the analysis channel; without such a parser it is content, too.
 """
 
 import re
@@ -35,20 +35,20 @@ class OpenAIFormat:
     wraps_content = True
 
     def recognises(self, chat_template: str) -> bool:
-        """Whether the template writes messages so."""
+        """Return whether the template writes messages in this format."""
         return _CHANNEL in chat_template and _MESSAGE in chat_template
 
-    def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - calls name themselves
+    def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - any function name is accepted
         """Return a parser of one output."""
         return ScriptParser(_read)
 
-    def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any] | None:  # noqa: ARG002 - none can be held
-        """Return None: a tag allows no special tokens but its own, and answers are made of others."""
+    def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any] | None:  # noqa: ARG002 - no call can be constrained
+        """Return None: a structural tag allows no special tokens besides its own, and answers need others."""
         return None
 
 
 class _Messages:
-    """Content, a line for each message."""
+    """Writes the messages' texts as content, each on a new line."""
 
     def __init__(self, writer: PieceWriter) -> None:
         self._writer = writer
@@ -86,12 +86,12 @@ def _read(source: TextSource, writer: PieceWriter) -> Waiting[None]:
 
 
 def _read_message(source: TextSource, writer: PieceWriter, messages: _Messages) -> Waiting[None]:
-    """Read a header and, if it is a call's, the call. Content is left to be read."""
+    """Read a header and, if it belongs to a call, the call. The text of other messages stays unread."""
     complete = yield from _read_header(source)
     header = source.recorded()
     recipient = _RECIPIENT.search(header)
     if not complete:
-        # A header that is cut off says nothing yet. What only looked like one is content.
+        # A header that the end of the output cuts off is dropped. Text that only resembles a header is content.
         is_cut = "<|" in header and not (yield from source.more())
         messages.add("" if is_cut else header)
     elif recipient is None:
@@ -102,7 +102,7 @@ def _read_message(source: TextSource, writer: PieceWriter, messages: _Messages) 
 
 
 def _read_header(source: TextSource) -> Waiting[bool]:
-    """Read a header up to the text of its message. False: it does not get there."""
+    """Read a header up to the text of its message. False: the header is incomplete or malformed."""
     while not (yield from source.skip(_MESSAGE)):
         words = yield from source.read_run(_WORDS)
         marked = False
@@ -114,7 +114,7 @@ def _read_header(source: TextSource) -> Waiting[bool]:
 
 
 def _read_call(source: TextSource, writer: PieceWriter, name: str) -> Waiting[None]:
-    """Read the message of a call: JSON, or whatever the function takes."""
+    """Read the message of a call: JSON, or another form of arguments."""
     writer.start(name)
     yield from skip_space(source)
     if (yield from source.peek()) == "{":

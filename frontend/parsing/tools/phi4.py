@@ -21,16 +21,16 @@ class Phi4Format:
     wraps_content = False
 
     def recognises(self, chat_template: str) -> bool:
-        """Whether the template lists tools as Phi-4-mini's does."""
+        """Return whether the template lists tools in Phi-4-mini's form."""
         return "<|/tool|>" in chat_template or _CLOSE in chat_template
 
-    def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - calls name themselves
+    def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - any function name is accepted
         """Return a parser of one output."""
         return ScriptParser(marked_calls(_OPEN, _WORD, closings=(_CLOSE,)))
 
     def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any]:
-        """Return the tag that holds strict calls to their schemas."""
+        """Return the structural tag that constrains strict calls to their schemas."""
         marked = strict_calls(tools, _OPEN, _CLOSE)
-        # The word alone is no trigger: it is also a module of Python.
+        # The word without a bracket is not a trigger: it is also the name of a Python module.
         word = strict_call(tools, f'{_WORD}{{"name": "NAME", "arguments": ', "}]", triggers=[_WORD])
         return {key: marked[key] + word[key] for key in marked}

@@ -17,9 +17,9 @@ class PythonicFormat:
     """A ToolFormat (interface.py).
 
     Attributes:
-        telltale: what a template has that asks for such calls.
-        opening: mark before the list. A list at the output's beginning needs none.
-        closing: mark behind it.
+        telltale: text that identifies a template with such calls.
+        opening: mark before the list. A list at the start of the output needs none.
+        closing: mark after the list.
     """
 
     name = "pythonic"
@@ -30,14 +30,14 @@ class PythonicFormat:
     closing = "<|python_end|>"
 
     def recognises(self, chat_template: str) -> bool:
-        """Whether the template asks for such calls."""
+        """Return whether the template requests such calls."""
         return self.telltale in chat_template
 
-    def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - calls name themselves
+    def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - any function name is accepted
         """Return a parser of one output."""
         return ScriptParser(self._read)
 
-    def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any] | None:  # noqa: ARG002 - none can be held
+    def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any] | None:  # noqa: ARG002 - no call can be constrained
         """Return None: the arguments are not JSON."""
         return None
 
@@ -55,14 +55,14 @@ class PythonicFormat:
 
 
 class Llama4PythonicFormat(PythonicFormat):
-    """Llama 4, whose templates have the marks."""
+    """The format of Llama 4, whose templates have the marks."""
 
     name = "llama4_pythonic"
     telltale = "<|python_start|>"
 
 
 class Lfm2Format(PythonicFormat):
-    """LFM2, which has marks of its own."""
+    """The format of LFM2, which has other marks."""
 
     name = "lfm2"
     telltale = "<|tool_list_start|>"

@@ -18,7 +18,7 @@ _FUNCTION = "<function="
 _FUNCTION_END = "</function>"
 _PARAMETER = "<parameter="
 _PARAMETER_END = "</parameter>"
-# The model leaves out the outer tag now and then.
+# The model sometimes omits the outer tag.
 _MARKERS = Markers(_OPEN, _FUNCTION)
 _VALUE_END = Markers(_PARAMETER_END)
 _NAME = re.compile(r"[^<>\n]+")
@@ -32,11 +32,11 @@ class Qwen3CoderFormat:
     wraps_content = False
 
     def recognises(self, chat_template: str) -> bool:
-        """Whether the template writes calls so."""
+        """Return whether the template writes calls in this format."""
         return _FUNCTION in chat_template and _PARAMETER in chat_template
 
     def parser(self, tools: Sequence[Tool]) -> Parser:
-        """Return a parser of one output. The tools' schemas say what values are."""
+        """Return a parser of one output. The tools' schemas determine the types of values."""
         parameters = {tool.name: tool.parameters for tool in tools}
 
         def read(source: TextSource, writer: PieceWriter) -> Waiting[None]:
@@ -56,19 +56,19 @@ class Qwen3CoderFormat:
 
         return ScriptParser(read)
 
-    def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any] | None:  # noqa: ARG002 - none can be held
+    def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any] | None:  # noqa: ARG002 - no call can be constrained
         """Return None: the arguments are not JSON."""
         return None
 
 
 class Qwen3XmlFormat(Qwen3CoderFormat):
-    """The same by its other name."""
+    """The same format with its other name."""
 
     name = "qwen3_xml"
 
 
 def _read_name(source: TextSource, tag: str) -> Waiting[str]:
-    """Read a tag and return the name in it; empty if there is none."""
+    """Read a tag and return the name in it; empty: there is no tag."""
     if not (yield from source.skip(tag)):
         return ""
     name = yield from source.read_run(_NAME)
