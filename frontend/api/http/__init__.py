@@ -1,1 +1,1 @@
-"""OpenAI's API over HTTP: one file per concern; everything about requests themselves is AsyncLLM's."""
+"""The HTTP APIs: parse requests and write answers, one folder per API. AsyncLLM runs the requests."""

@@ -1,4 +1,4 @@
-"""Trace points: the calls of a frontend that are spans of its trace (services/observability/trace.py)."""
+"""Trace points: lists the calls of a frontend that its trace records as spans (services/observability/trace.py)."""
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
@@ -14,7 +14,7 @@ from tetrad.services.observability.trace import Point, Points
 
 
 def trace_points() -> Points:
-    """Return the calls on the way of a request in, and of a step's tokens out."""
+    """Return the calls that process an incoming request, and those that process the tokens of a step."""
     return (
         Point(AsyncLLM, "add_request", "add request"),
         Point(EngineSession, "receive", "receive"),

@@ -57,12 +57,12 @@ class PredictedContent(Body):
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The whole text."""
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
 class ToolFunction(Body):
-    """A function the model may call."""
+    """A function that the model may call."""
 
     name: str = Field(pattern=_TOOL_NAME, description="Letters, digits, underscores and dashes; at most 64.")
     description: str | None = Field(None, description="What it does; the model reads this to choose.")
@@ -80,13 +80,13 @@ class ToolBody(Body):
 
 
 class FunctionName(Body):
-    """Names a function."""
+    """The name of a function."""
 
     name: str = Field(description="The function's name.")
 
 
 class NamedToolChoice(Body):
-    """Forces a call of one function."""
+    """A tool choice that forces a call of one function."""
 
     type: Literal["function"] = Field("function", description="Always function.")
     function: FunctionName = Field(description="The function to call.")
@@ -100,7 +100,7 @@ class AllowedTools(Body):
 
 
 class AllowedToolsChoice(Body):
-    """Restricts the tools of this request."""
+    """A tool choice that restricts the tools of this request."""
 
     type: Literal["allowed_tools"] = Field(description="Always allowed_tools.")
     allowed_tools: AllowedTools = Field(description="What may be called.")
@@ -171,7 +171,7 @@ class ChatCompletionRequest(SamplingBody):
         try:
             return handler(value)
         except ValidationError:
-            # The errors of a union's branches say little.
+            # The errors of a union's branches do not help clients.
             text = (
                 'must be "none", "auto", "required", {"type": "function", "function": {"name": ...}}'
                 ' or {"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}'

@@ -12,7 +12,7 @@ from tetrad.services.errors import InvalidRequest
 
 
 def conversation_of(body: ChatCompletionRequest) -> Conversation:
-    """Return the conversation of a body; InvalidRequest if it allows tools that there are none of."""
+    """Return the conversation of a body; InvalidRequest if the tool choice names missing tools."""
     tools, choice = _tools_and_choice(body)
     return Conversation(
         [message.model_dump(exclude_unset=True) for message in body.messages],
@@ -40,12 +40,12 @@ def chat_params(body: ChatCompletionRequest, defaults: dict[str, Any], conversat
 
 
 def wants_generation_prompt(add_generation_prompt: bool | None, continue_final_message: bool | None) -> bool:
-    """Return whether the prompt ends with the opening of a turn. Unset: yes, unless the last message is continued."""
+    """Return whether the prompt ends with the start of a new turn. None: yes, unless the last message is continued."""
     return not continue_final_message if add_generation_prompt is None else add_generation_prompt
 
 
 def echoed_text(body: ChatCompletionRequest) -> str:
-    """Return the beginning of the answer: the last message's text, if the request has `echo` and it is the assistant's."""
+    """Return the echoed start of the answer: the text of the last message, with `echo` and if it is the assistant's."""
     last = body.messages[-1] if body.messages else None
     if not body.echo or last is None or last.role != "assistant":
         return ""
@@ -68,7 +68,7 @@ def _tools_and_choice(body: ChatCompletionRequest) -> tuple[Sequence[Tool], Tool
 
 
 def tool_of(tool: ToolBody) -> Tool:
-    """Return a tool in the one form for all APIs."""
+    """Return a tool in the common form of all APIs."""
     function = tool.function
     return Tool(function.name, function.description or "", function.parameters or {}, strict=function.strict is True)
 
@@ -86,7 +86,7 @@ def _template_kwargs(body: ChatCompletionRequest) -> dict[str, Any] | None:
     if body.reasoning_effort is not None:
         kwargs.setdefault("reasoning_effort", body.reasoning_effort)
     if body.reasoning_effort == "none":
-        # The two names that templates of hybrid models have for it.
+        # Templates of hybrid models have either of these two names for it.
         kwargs.setdefault("enable_thinking", False)
         kwargs.setdefault("thinking", False)
     return kwargs or None

@@ -1,4 +1,4 @@
-"""Chat embeddings: reads the parts of messages that are prompt embeddings, {"type": "prompt_embeds", "data": base64}."""
+"""Chat embeddings: reads message parts with prompt embeddings, {"type": "prompt_embeds", "data": base64}."""
 
 import dataclasses
 from typing import Any
@@ -14,15 +14,15 @@ _TYPE = "prompt_embeds"
 
 
 async def with_decoded_embeds(conversation: Conversation, *, enabled: bool, echoes: bool) -> Conversation:
-    """Return a conversation with marks in place of its embeddings, which are beside the messages.
+    """Return the conversation with marks in the messages and the decoded embeddings in `embeds`.
 
     Args:
-        conversation: as the body has it.
-        enabled: whether the server takes embeddings.
-        echoes: the body asks for a message back.
+        conversation: the conversation of the body.
+        enabled: whether the server accepts embeddings.
+        echoes: whether the body has `echo`.
 
     Raises:
-        InvalidRequest: they are not taken, or are not what they should be; it names the part.
+        InvalidRequest: embeddings are not accepted, or are invalid; the error names the part.
     """
     if not any(_is_embedded(part) for message in conversation.messages for part in _parts(message)):
         return conversation
@@ -43,7 +43,7 @@ async def with_decoded_embeds(conversation: Conversation, *, enabled: bool, echo
 
 
 def conversation_without_embeds(body: ChatCompletionRequest) -> Conversation:
-    """Return the conversation of a body that becomes token ids. InvalidRequest if a part is an embedding, which has none."""
+    """Return the conversation of a body that is to be converted to token ids. InvalidRequest if a part is an embedding."""
     conversation = conversation_of(body)
     for place, message in enumerate(conversation.messages):
         for number, part in enumerate(_parts(message)):

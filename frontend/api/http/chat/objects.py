@@ -84,7 +84,7 @@ class ToolCallBody(msgspec.Struct):
 
 
 class Message(msgspec.Struct):
-    """The assistant's turn. `content` is null where there are calls or reasoning only."""
+    """The assistant's turn. `content` is null if there are only calls or reasoning."""
 
     role: Annotated[str, Meta(description="Always assistant.")]
     content: Annotated[str | None, Meta(description="The answer; null where there are calls or reasoning only.")]
@@ -121,12 +121,12 @@ class ChatCompletion(msgspec.Struct):
 
 
 def message_of(turn: AssistantTurn, role: str, *, echoed: str = "") -> Message:
-    """Return a whole turn as a message.
+    """Return the message of a whole turn.
 
     Args:
         turn: the turn.
-        role: of the message.
-        echoed: text to begin the content with.
+        role: role of the message.
+        echoed: text before the content.
     """
     content = echoed + turn.content
     message = Message(role, content if content or not (turn.tool_calls or turn.reasoning) else None)

@@ -1,4 +1,4 @@
-"""/v1/chat/completions: one conversation, n answers, streamed or whole."""
+"""/v1/chat/completions: answers one conversation with n choices, streamed or whole."""
 
 import time
 from collections.abc import AsyncIterator
@@ -61,7 +61,7 @@ async def create_chat_completion(request: Request) -> Response:
 
 
 class ChatAnswer:
-    """One request to this endpoint."""
+    """One request of this endpoint."""
 
     def __init__(
         self, llm: AsyncLLM, body: ChatCompletionRequest, conversation: Conversation, request_id: str, rank: int | None
@@ -72,7 +72,7 @@ class ChatAnswer:
         self._rank = rank
         self._created = int(time.time())
         self._model = llm.model_names.resolve(body.model)
-        # Of chosen ids all are shown, the sampled one besides them.
+        # With logprob_token_ids, all of these and the sampled token are returned.
         self._num_top = len(body.logprob_token_ids) + 1 if body.logprob_token_ids else body.top_logprobs or 0
         if self._num_top == -1:
             self._num_top = llm.engine_info.vocab_size
@@ -104,7 +104,7 @@ class ChatAnswer:
         return await json_response(result, self._parts, num_logprobs)
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """Yield the answer as events; the first of each choice names the role."""
+        """Yield the answer as events; the first event of each choice has the role."""
         options = self._body.stream_options
         with_usage = options is not None and options.include_usage
         always = options is not None and with_usage and options.continuous_usage_stats
@@ -159,12 +159,12 @@ class ChatAnswer:
             self._usage.add_reasoning(part.num_reasoning_tokens)
 
     def _opening(self, index: int) -> list[ChunkChoice]:
-        """Return the chunk that precedes all generated text."""
+        """Return the chunks before all generated text: the role, and the echoed text if any."""
         opening = [ChunkChoice(index, Delta(role=_ROLE, content=""))]
         return [*opening, ChunkChoice(index, Delta(content=self._echoed))] if self._echoed else opening
 
     def _next_choice(self, part: TurnPart) -> list[ChunkChoice]:
-        """Return the new part of an answer as one choice; empty if nothing is new."""
+        """Return the new part of an answer as one choice; an empty list if nothing is new."""
         new, with_ids = part.output, self._body.return_token_ids
         pieces = self._wanted(part.pieces)
         if not (pieces or part.finish_reason or with_ids or new.logprobs):

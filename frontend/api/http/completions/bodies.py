@@ -42,7 +42,7 @@ class CompletionRequest(SamplingBody):
         try:
             return handler(value)
         except ValidationError:
-            # Each of the union's branches has its own error; none of them tells what may be given.
+            # Each of the union's branches has its own error; none of them lists the allowed forms.
             text = "prompt must be a string, a list of strings, a list of token ids or a list of lists of token ids."
             raise InvalidRequest(text, field="prompt") from None
 

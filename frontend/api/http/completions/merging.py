@@ -1,4 +1,4 @@
-"""Merging: iterates over the outputs of several engine requests at once, for an HTTP request with several prompts."""
+"""Merging: iterates over the outputs of several engine requests, for an HTTP request with several prompts."""
 
 import asyncio
 from collections import deque
@@ -10,11 +10,11 @@ from tetrad.frontend.request.outputs import RequestOutput
 from tetrad.services.errors import TetradError
 
 _MOST_TOGETHER = 64
-"""Outputs that are yielded together."""
+"""Maximum number of outputs that are yielded together."""
 
 
 async def merged(streams: Sequence[OutputStream]) -> AsyncIterator[list[tuple[int, RequestOutput]]]:
-    """Yield (place of the stream, output) as they come, those that are there together; the first error ends it.
+    """Yield lists of (index of the stream, output) as outputs arrive; the first error is raised.
 
     Closes all streams at the end.
     """
@@ -23,7 +23,7 @@ async def merged(streams: Sequence[OutputStream]) -> AsyncIterator[list[tuple[in
             async for output in streams[0]:
                 yield [(0, output)]
             return
-        # A task for each stream would cost two turns of the event loop for each output. Outputs that are not taken are merged.
+        # A task per stream would cost two iterations of the event loop per output. Outputs that are not read are merged.
         ready = _Ready(streams)
         num_unfinished = len(streams)
         while num_unfinished:
@@ -39,7 +39,7 @@ async def merged(streams: Sequence[OutputStream]) -> AsyncIterator[list[tuple[in
 
 
 class _Ready:
-    """The places of streams that have something, in the order in which they got it."""
+    """The indices of streams with outputs, in the order of arrival."""
 
     def __init__(self, streams: Sequence[OutputStream]) -> None:
         self._streams = streams
@@ -49,7 +49,7 @@ class _Ready:
             stream.call_when_ready(partial(self._note, place))
 
     async def take(self) -> tuple[list[tuple[int, RequestOutput]], TetradError | None]:
-        """Wait for outputs, and return them with the error behind them, if there is one."""
+        """Wait for outputs, and return them with the error that follows them, if any."""
         await self._changed.wait()
         outputs: list[tuple[int, RequestOutput]] = []
         while self._places and len(outputs) < _MOST_TOGETHER:

@@ -1,4 +1,4 @@
-"""Completion prompts: the prompts and the sampling parameters of a completion body."""
+"""Completion prompts: converts a completion body to prompts and sampling parameters."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,13 +16,13 @@ _DEFAULT_MAX_TOKENS = 16
 
 
 def completion_params(body: CompletionRequest, defaults: dict[str, Any], *, max_tokens: int | None) -> SamplingParams:
-    """Return the sampling parameters of a body; `max_tokens` None: OpenAI's default. Others: see sampling_params_of."""
+    """Return the sampling parameters of a body; `max_tokens` None: OpenAI's default. See also sampling_params_of."""
     most = _DEFAULT_MAX_TOKENS if max_tokens is None else max_tokens
     return sampling_params_of(body, defaults, max_tokens=most, logprobs=body.logprobs)
 
 
 def prompts_of(body: CompletionRequest, embeds: Sequence[PromptEmbeds], most: int) -> list[PromptType]:
-    """Return the prompts of a body: those that are embeddings first."""
+    """Return the prompts of a body, those with embeddings first; at most `most` are allowed."""
     given = [] if body.prompt is None else _id_and_text_prompts(body, most - len(embeds))
     return [*(EmbedsPrompt(prompt_embeds=each) for each in embeds), *given]
 

@@ -1,4 +1,4 @@
-"""/v1/completions: one or many prompts, n outputs each, streamed or whole."""
+"""/v1/completions: continues one or many prompts with n outputs each, streamed or whole."""
 
 import asyncio
 import time
@@ -42,7 +42,7 @@ from tetrad.services.timers.time_slice import TimeSlice
 router = APIRouter()
 
 _ADDED_TOGETHER = 16
-"""Prompts of one request that are prepared before others get their turn on the event loop: about 3 ms."""
+"""Number of prompts of one request that are prepared before other requests run on the event loop: about 3 ms."""
 _EXAMPLE = {
     "id": "cmpl-9f2d",
     "object": "text_completion",
@@ -74,7 +74,7 @@ async def create_completion(request: Request) -> Response:
 
 
 class CompletionAnswer:
-    """One request to this endpoint."""
+    """One request of this endpoint."""
 
     def __init__(
         self, llm: AsyncLLM, body: CompletionRequest, request_id: str, prompts: Sequence[PromptType], rank: int | None
@@ -86,10 +86,10 @@ class CompletionAnswer:
         self._created = int(time.time())
         self._model = llm.model_names.resolve(body.model)
         self._prompts = prompts
-        # Scoring a prompt: one token is generated, for the prompt's log-probabilities, and not shown.
+        # To score a prompt one token is generated, because this returns the prompt's log-probabilities; it is not returned.
         self._num_shown = body.n or 1
         self._only_prompt = bool(body.echo) and body.max_tokens == 0
-        # Log-probabilities to show of each token; None: none at all.
+        # Number of log-probabilities to return for each token; None: no log-probabilities.
         self._num_top = len(body.logprob_token_ids) if body.logprob_token_ids else body.logprobs
         if self._num_top == -1:
             self._num_top = llm.engine_info.vocab_size
@@ -150,11 +150,11 @@ class CompletionAnswer:
             yield event(chunk)
 
     async def _outputs(self) -> AsyncIterator[list[tuple[int, RequestOutput]]]:
-        """Return the outputs that come together, each with the place of its prompt."""
+        """Return the outputs, each with the index of its prompt, in lists of those that arrive together."""
         return merged(await self._start())
 
     async def _start(self) -> list[OutputStream]:
-        # All prompts or none: half of them would be tokenized in vain.
+        # Admit all prompts or none, so that no prompts are tokenized without use.
         self._llm.admission.check(num_requests=len(self._prompts) * self._params.n)
         if len(self._prompts) == 1:
             return [await self._add(self._id, self._prompts[0])]
@@ -169,8 +169,8 @@ class CompletionAnswer:
         return streams
 
     async def _add_together(self, start: int, prompts: Sequence[PromptType]) -> list[OutputStream]:
-        """Add some of the prompts, the first of which has the place `start`: all or none."""
-        # The tokenizer gets these prompts in one message.
+        """Add some of the prompts, starting with index `start`: all of them or, after an error, none."""
+        # The tokenizer receives these prompts in one message.
         names = (f"{self._id}-{place}" for place in range(start, start + len(prompts)))
         adding = [asyncio.create_task(self._add(name, prompt)) for name, prompt in zip(names, prompts, strict=True)]
         try:
@@ -204,7 +204,7 @@ class CompletionAnswer:
         params = completion_params(body, defaults, max_tokens=1 if self._only_prompt else body.max_tokens)
         if body.best_of is not None and body.best_of > params.n:
             params.n = body.best_of
-            # Ranking needs the sampled tokens' log-probabilities, shown or not.
+            # Ranking needs the sampled tokens' log-probabilities, even if they are not returned.
             params.logprobs = params.logprobs or 0
         if body.echo and self._num_top is not None and params.prompt_logprobs is None:
             params.prompt_logprobs = body.logprobs or 0
@@ -234,7 +234,7 @@ class CompletionAnswer:
         return choice
 
     async def _whole_choice(self, place: int, output: RequestOutput, new: CompletionOutput) -> CompletionChoice:
-        """Return an output with its prompt where that was asked for."""
+        """Return an output as a choice, with its prompt if the request has `echo`."""
         body = self._body
         text, ids, positions = new.text, new.token_ids, new.logprobs
         if self._only_prompt:
@@ -250,7 +250,7 @@ class CompletionAnswer:
                 all_ids = ids
         first_text = ""
         if all_positions and all_positions[0] is None:
-            # Part of a character has no text: it belongs to the token that completes it.
+            # A part of a character has no text: the character belongs to the token that completes it.
             first_text = (await self._llm.texts.detokenize(all_ids[:1], skip_special_tokens=False)).rstrip(PARTIAL)
         choice = CompletionChoice(
             index=place * self._num_shown + new.index,
@@ -289,7 +289,7 @@ class CompletionAnswer:
         return await rendered(num_logprobs, render)
 
     async def _drop(self, positions: Sequence[PositionLogprobs | None] | None) -> None:
-        """Free the candidates of positions that are not shown again."""
+        """Free the candidates of positions that have been written."""
         if positions is not None and self._parts:
             await in_side_thread(partial(drop_candidates, positions))
 
@@ -305,12 +305,12 @@ class CompletionAnswer:
 
 
 def _num_chars(new: CompletionOutput) -> int:
-    """Return the characters of new tokens; they may be shown before their text, which could become a stop string."""
+    """Return the number of characters of new tokens. Tokens may be returned before their text, which may be held back."""
     return len(new.text) if new.logprobs is None else num_chars(new.token_ids, new.logprobs)
 
 
 def _best(outputs: Sequence[CompletionOutput], number: int) -> list[CompletionOutput]:
-    """Return the outputs with the highest log-probability per token, best first, numbered anew."""
+    """Return the outputs with the highest log-probability per token, best first, with new indices."""
 
     def per_token(output: CompletionOutput) -> float:
         return (output.cumulative_logprob or 0.0) / max(len(output.token_ids), 1)

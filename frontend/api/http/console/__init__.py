@@ -1,1 +1,1 @@
-"""The console: a web page with the state and the load of all services, and a chat with the model."""
+"""The console: a web page that shows the state and the load of all services, and has a chat with the model."""

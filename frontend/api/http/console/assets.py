@@ -1,6 +1,6 @@
-"""Assets: serves the files of the console page, read once at start. A name never becomes a path: unknown names are a 404.
+"""Assets: serves the files of the console page, read once at start. A name is never used as a path: unknown names are a 404.
 
-Their content security policy lets the page run its own scripts and call its own server only. It forbids inline scripts and
+Their content security policy allows the page only its own scripts and calls of its own server. It forbids inline scripts and
 styles, other hosts, frames around the page, and the conversion of text to HTML (trusted types).
 """
 
@@ -16,7 +16,7 @@ CONTENT_SECURITY_POLICY = (
 
 
 def load_assets() -> dict[str, StaticFile]:
-    """Return every file of the page, those of other projects (vendor/) included, by its path."""
+    """Return all files of the page by path, including those of other projects (vendor/)."""
     paths = sorted(path for path in _DIRECTORY.rglob("*") if path.suffix in TYPES)
     return {
         path.relative_to(_DIRECTORY).as_posix(): StaticFile.of(path, content_security_policy=CONTENT_SECURITY_POLICY)

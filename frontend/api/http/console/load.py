@@ -1,4 +1,4 @@
-"""Load: the values of the console's charts, from this frontend's metrics and its engine cores.
+"""Load: computes the values of the console's charts from this frontend's metrics and its engine cores.
 
 Counters are sent unchanged: the page computes rates, so the server keeps no state between two snapshots.
 """
@@ -25,17 +25,17 @@ _CACHE_COUNTERS = {
     "blocks_swapped_out": "num_blocks_swapped_out",
     "blocks_swapped_in": "num_blocks_swapped_in",
 }
-"""Of all engine cores: name -> field of KvCacheFacts."""
+"""Counters summed over all engine cores: name -> field of KvCacheFacts."""
 _HISTOGRAMS = {"first_token_s": "time_to_first_token_seconds", "per_token_s": "inter_token_latency_seconds"}
 
 
 def load_of(registry: CollectorRegistry, prefix: str, engines: list[EngineLoad | None]) -> dict[str, Any]:
-    """Return gauges, counters since start, and of durations [sum, count, [[limit of a bucket, count up to it], ...]].
+    """Return gauges, counters since start, and histograms of durations as [sum, count, [[bucket limit, count], ...]].
 
     Args:
-        registry: of the frontend's metrics.
-        prefix: of their names.
-        engines: know better than the frontend what they do for several frontends; those that do not say are left out.
+        registry: the registry of the frontend's metrics.
+        prefix: prefix of the metrics' names.
+        engines: loads of the engine cores, with the requests of all frontends; None for one that did not answer.
     """
     samples: dict[str, float] = {}
     buckets: dict[str, dict[float, float]] = {metric: {} for metric in _HISTOGRAMS.values()}
@@ -44,12 +44,12 @@ def load_of(registry: CollectorRegistry, prefix: str, engines: list[EngineLoad |
         if (metric := name.removesuffix("_bucket")) in buckets:
             limit = float(sample.labels.get("le", "inf"))
             buckets[metric][limit] = buckets[metric].get(limit, 0.0) + sample.value
-        # Each model has a series of its own.
+        # Each model has its own series.
         before = samples.get(name, 0.0)
         samples[name] = max(before, sample.value) if name == _GAUGES["kv_cache_usage"] else before + sample.value
     load: dict[str, Any] = {name: samples.get(metric, 0.0) for name, metric in (_GAUGES | _COUNTERS).items()}
     for name, metric in _HISTOGRAMS.items():
-        # The last limit is infinite: its count is that of all, and JSON has no such number.
+        # The last limit is infinite: its count is the total count, and JSON has no infinity.
         limited = [bucket for bucket in buckets[metric].items() if math.isfinite(bucket[0])]
         load[name] = [samples.get(f"{metric}_sum", 0.0), samples.get(f"{metric}_count", 0.0), limited]
     known = [engine for engine in engines if engine is not None]

@@ -1,6 +1,6 @@
-"""Console routes: the page at /, its files, and its stream of events.
+"""Console routes: serves the page at /, its files, and its stream of events.
 
-The page and its files need no key: they are the same on every server. The events and the API need a key like any other route;
+The page and its files need no key: they are the same on every server. The events and the API need a key like all other routes;
 the page has a field for it.
 """
 
@@ -21,7 +21,7 @@ _FORM = StreamForm(closing=b"")
 
 
 def add_console(app: FastAPI, models: ModelDirectory, guard: Guard, settings: FrontendSettings) -> None:
-    """Let `app` serve the console."""
+    """Add the console's routes to `app`."""
     assets = load_assets()
     feed = Feed(models, guard, settings.metrics_prefix, settings.traces_url)
 

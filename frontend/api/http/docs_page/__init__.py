@@ -1,1 +1,1 @@
-"""The page /docs: every endpoint of /openapi.json, to read and to try."""
+"""The page /docs: shows the endpoints of /openapi.json and lets users try them."""

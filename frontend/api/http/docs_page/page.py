@@ -1,7 +1,7 @@
 """The page /docs: Swagger UI over /openapi.json, from the files of the package fastapi-offline, without any other host.
 
-Its content security policy lets it run those files and call its own server. Swagger UI writes styles into the page, so inline
-styles are allowed; inline scripts are not.
+Its content security policy allows only those files and calls of its own server. Swagger UI writes styles into the page, so
+inline styles are allowed; inline scripts are not.
 """
 
 import importlib.util
@@ -26,7 +26,7 @@ _POLICY = (
 
 
 def add_documentation(app: FastAPI) -> None:
-    """Let `app` serve the page and its files. Without the package, as in an environment of one's own making, it says so."""
+    """Add the page and its files to `app`. If the package is not installed, the page says this."""
     library = _library()
     own = sorted(path for path in _DIRECTORY.iterdir() if path.suffix in (".html", ".js", ".css"))
     paths = [*own, *(() if library is None else (library / name for name in _LIBRARY))]
@@ -49,6 +49,6 @@ def add_documentation(app: FastAPI) -> None:
 
 
 def _library() -> Path | None:
-    """Return the directory of the package's files; None: it is not installed."""
+    """Return the directory of the package's files; None: the package is not installed."""
     found = importlib.util.find_spec(_PACKAGE)
     return None if found is None or found.origin is None else Path(found.origin).parent / "static"

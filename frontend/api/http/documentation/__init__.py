@@ -1,1 +1,1 @@
-"""/openapi.json: every endpoint, field, answer and error, made from the code's own declarations."""
+"""/openapi.json: documents all endpoints, fields, answers and errors, from the declarations in the code."""

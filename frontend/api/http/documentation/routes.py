@@ -1,4 +1,4 @@
-"""Route documentation: entries of /openapi.json for routes that parse bodies and write answers themselves."""
+"""Route documentation: makes the entries of /openapi.json for routes that parse bodies and write answers themselves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,11 +47,11 @@ _OF_OTHERS = (401, 500, 503)
 
 @dataclass(frozen=True)
 class ErrorForm:
-    """The error body of an API.
+    """The form of an API's error bodies.
 
     Attributes:
-        schema: of the body.
-        body: an error -> its body.
+        schema: schema of the body.
+        body: returns the body of an error.
     """
 
     schema: Schema
@@ -85,18 +85,18 @@ def documented(
     errors: tuple[int, ...] | None = None,
     error_form: ErrorForm = OPENAI_ERRORS,
 ) -> dict[str, Any]:
-    """Return the arguments of a route that show what it takes and answers.
+    """Return the arguments of a route that document its bodies and answers.
 
     Args:
-        body: the JSON body. None: it takes none.
+        body: model of the JSON body. None: the route has no body.
         answer: the JSON answer, as a struct or a schema. None: the answer is not JSON, or empty.
-        example: of the answer.
-        text: an example of the answer, if that is plain text.
-        events: what the answer may be instead; see `stream_of_chunks` and `stream_of_events`.
-        lines: the same of an API that streams lines; see `stream_of_lines`.
+        example: an example of the JSON answer.
+        text: an example of a plain-text answer.
+        events: content of a streamed answer; see `stream_of_chunks` and `stream_of_events`.
+        lines: content of an answer streamed as lines; see `stream_of_lines`.
         tag: one of TAGS.
-        errors: statuses of errors; by default those of any route with, or without, a body.
-        error_form: how errors are shown.
+        errors: statuses of errors; by default those of all routes with, or without, a body.
+        error_form: form of the errors.
     """
     content: Schema = {}
     if answer is not None:
@@ -127,7 +127,7 @@ def documented(
 
 
 def stream_of_chunks(chunk: type[msgspec.Struct] | Schema) -> Schema:
-    """Return the content of a stream of `data: CHUNK` and at the end `data: [DONE]`; an error is a chunk, too."""
+    """Return the content of a stream of `data: CHUNK` that ends with `data: [DONE]`; an error is a chunk, too."""
     text = "With `stream`: events of `data: JSON`, the last one `data: [DONE]`. An error is an event, too, before that."
     shown = chunk if isinstance(chunk, dict) else struct_schema(chunk)
     data = either(chunk=shown, error=OPENAI_ERRORS.schema)
@@ -135,20 +135,20 @@ def stream_of_chunks(chunk: type[msgspec.Struct] | Schema) -> Schema:
 
 
 def stream_of_events(data: Schema) -> Schema:
-    """Return the content of a stream whose events have names, which their data repeat as `type`."""
+    """Return the content of a stream of named events, whose data have the name as `type`."""
     text = "With `stream`: events of `event: TYPE` and `data: JSON`; the last one says how it ended."
     event = field("string", "The `type` of the data.")
     return _events(text, obj("*", event=event, data=_json_text("What happened.", data)))
 
 
 def stream_of_lines(answer: type[msgspec.Struct], error: Schema) -> Schema:
-    """Return the content of a stream of JSON, an answer in each line; the last one is done, or is an error."""
+    """Return the content of a stream of JSON lines, each a part of the answer; the last one is `done` or an error."""
     text = "With `stream`: a line of JSON for each part of the answer. An error is a line, too, the last one."
     return _events(text, either(line=struct_schema(answer), error=error))
 
 
 def _events(description: str, item: Schema) -> Schema:
-    # itemSchema is OpenAPI 3.2's word for what each event of a stream is; readers of 3.1 see a text.
+    # itemSchema is OpenAPI 3.2's keyword for the events of a stream; readers of OpenAPI 3.1 see a text.
     return {"schema": {"type": "string", "description": description}, "itemSchema": item}
 
 

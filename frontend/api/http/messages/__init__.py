@@ -1,1 +1,1 @@
-"""The Messages API, as Anthropic's clients speak it."""
+"""The Messages API, for Anthropic's clients."""

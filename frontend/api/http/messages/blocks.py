@@ -1,7 +1,7 @@
 """Blocks: converts the blocks of the Messages API to a conversation. Pure; knows no requests.
 
-Anthropic's turns hold parts that OpenAI's form has in separate messages: results of tools are blocks of the user's turn, calls
-are blocks of the assistant's. Neighbouring turns of one role are one turn.
+Anthropic's turns contain parts that are separate messages in OpenAI's form: results of tools are blocks of the user's turn,
+calls are blocks of the assistant's. Consecutive turns of one role are merged.
 """
 
 import json
@@ -24,10 +24,10 @@ Message = dict[str, Any]
 
 
 def conversation_of(body: ConversationBody) -> Conversation:
-    """Return the conversation of a body; InvalidRequest naming the block that cannot be part of one."""
+    """Return the conversation of a body; InvalidRequest names the invalid block."""
     messages = _system(body.system or ())
     continues = _is_continued(body.messages[-1])
-    # Names of the functions by the ids of their calls: results say only which call they are of.
+    # Id of a call -> name of the function: results have the id only.
     calls: dict[str, str] = {}
     for place, turn in enumerate(body.messages):
         for message in _messages(f"messages.{place}", turn, calls):
@@ -62,7 +62,7 @@ def _messages(path: str, turn: MessageBody, calls: dict[str, str]) -> list[Messa
         else:
             texts.append(_text(where, block))
     spoken = [{"role": turn.role, "content": "\n".join(texts)}] if texts or not results else []
-    # Results first: they belong to the calls of the turn before.
+    # Results first: they belong to the calls of the previous turn.
     return results + spoken
 
 
@@ -107,7 +107,7 @@ def _tool_result(path: str, block: ContentBlock, calls: dict[str, str]) -> Messa
 
 
 def _append(messages: list[Message], message: Message) -> None:
-    """Append a message, or add it to the last one if both are turns of one role."""
+    """Append a message, or merge it with the last one if both have the same role."""
     role = message["role"]
     last = messages[-1] if messages else None
     if last is None or last["role"] != role or role in ("tool", "system"):

@@ -15,7 +15,7 @@ _TOOL_NAME = r"^[a-zA-Z0-9_-]{1,128}$"
 
 
 def _as_blocks(value: object) -> object:
-    """Return the blocks that a text stands for; anything else as it is."""
+    """Return a text as a list of one text block; any other value unchanged."""
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
@@ -27,7 +27,7 @@ class ResultBlock(Body):
 
 
 class ContentBlock(Body):
-    """A part of a message. Which fields it has is a matter of its type."""
+    """A part of a message. Its fields depend on its type."""
 
     type: str = Field(
         description="`text`, `tool_use`, `tool_result`, `thinking` or `redacted_thinking`; others (`image`) are refused."
@@ -75,7 +75,7 @@ class ToolBody(Body):
 
 
 class ToolChoiceBody(Body):
-    """Whether tools are called."""
+    """The choice of tools to call."""
 
     type: Literal["auto", "any", "tool", "none"] = Field(
         description="auto: as the model sees fit; any: at least one; tool: the one called `name`; none: none."
@@ -91,7 +91,7 @@ class ToolChoiceBody(Body):
 
 
 class ThinkingBody(Body):
-    """Whether the model thinks before it answers, where its template lets one choose."""
+    """Whether the model thinks before it answers, if its template has this choice."""
 
     type: Literal["enabled", "disabled", "adaptive"] = Field(description="adaptive: as the model does by itself.")
     budget_tokens: Integer | None = Field(
@@ -143,7 +143,7 @@ class ConversationBody(Body):
 
     @model_validator(mode="after")
     def _check_thread(self) -> Self:
-        # Ignored, it would answer the last turn without all that came before.
+        # If the field were ignored, the model would answer the last turn without the earlier ones.
         if self.thread is not None:
             text = "thread is not supported: this server holds no conversations; send all messages each time."
             raise ThreadUnsupported(text, field="thread")

@@ -1,4 +1,4 @@
-"""Errors of the Messages API: Anthropic's error body and types, for routes, streams and refusals before a route."""
+"""Errors of the Messages API: makes Anthropic's error bodies for routes, streams and refusals before a route."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ MESSAGES_PATH = "/v1/messages"
 
 
 class ThreadUnsupported(InvalidRequest):
-    """The request wants the server to hold the conversation. Anthropic's client then sends the whole of it each time."""
+    """The request expects the server to keep the conversation. Anthropic's client then sends all of it each time."""
 
     reason = "THREAD_UNSUPPORTED_REQUEST"
 
@@ -29,7 +29,7 @@ _TYPES = {
 
 
 def messages_error(error: TetradError, request_id: str) -> dict[str, Any]:
-    """Return the error object, which is also the data of an error event. The text names the field: the object cannot."""
+    """Return the error object, which is also the data of an error event. Its text names the field, as it has no key for it."""
     status = status_of(error)
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
     named = error.field is None or error.field in error.message
@@ -41,7 +41,7 @@ def messages_error(error: TetradError, request_id: str) -> dict[str, Any]:
 
 
 def messages_error_response(error: TetradError, request_id: str) -> Response:
-    """Return the response to a request that failed; status and headers are those of every API."""
+    """Return the response to a failed request; status and headers are the same as in all APIs."""
     plain = error_response(error)
     headers = {name: value for name, value in plain.headers.items() if name not in ("content-length", "content-type")}
     return JsonResponse(messages_error(error, request_id), status_code=plain.status_code, headers=headers)

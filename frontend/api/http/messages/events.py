@@ -1,6 +1,6 @@
-"""Events of the Messages API: converts the pieces of a turn to server-sent events, and collects the whole message.
+"""Events of the Messages API: converts the pieces of a turn to events, and collects the whole message.
 
-Pure. The whole message is made from the same blocks as the events, so that they cannot differ.
+Pure. The whole message is made from the same blocks as the events, so they cannot differ.
 """
 
 import hashlib
@@ -15,12 +15,12 @@ _STOP_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_to
 
 
 class MessageEvents:
-    """One message in the making.
+    """One message in progress.
 
     Args:
-        message_id: its id.
-        model: the name it says.
-        max_tokens: what the client allowed: an answer cut short of it has filled the context.
+        message_id: id of the message.
+        model: model name in the message.
+        max_tokens: the client's limit: a shorter answer that was cut off has filled the context.
     """
 
     def __init__(self, message_id: str, model: str, *, max_tokens: int) -> None:
@@ -30,24 +30,24 @@ class MessageEvents:
         self._blocks = Blocks()
 
     def start(self, totals: TurnTotals) -> list[Event]:
-        """Return the events before the first block; `totals` knows the prompt."""
+        """Return the events before the first block; `totals` has the counts of the prompt."""
         message = self._message([], totals, None, None)
         message["usage"]["output_tokens"] = 0
         return [{"type": "message_start", "message": message}, {"type": "ping"}]
 
     def add(self, part: TurnPart) -> list[Event]:
-        """Return the events of the next part of the turn, without those of its end."""
+        """Return the events of the next part of the turn, without the events at the turn's end."""
         return _events(self._blocks.feed(part.pieces))
 
     def finish(self, totals: TurnTotals) -> list[Event]:
-        """Return the events at the end."""
+        """Return the events at the end of the turn."""
         events = _events(self._blocks.finish())
         reason, sequence = self._stop(totals)
         delta = {"stop_reason": reason, "stop_sequence": sequence}
         return [*events, {"type": "message_delta", "delta": delta, "usage": _usage(totals)}, {"type": "message_stop"}]
 
     def message(self, totals: TurnTotals) -> dict[str, Any]:
-        """Return the whole message, once finished."""
+        """Return the whole message; call `finish` before."""
         return self._message([_whole(block) for block in self._blocks.blocks], totals, *self._stop(totals))
 
     def _message(
@@ -126,7 +126,7 @@ def _signature(block: Block) -> str:
 
 def _usage(totals: TurnTotals) -> dict[str, Any]:
     return {
-        # Anthropic counts what came from the cache apart.
+        # Anthropic counts cached tokens separately.
         "input_tokens": totals.prompt_tokens - totals.cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": totals.cached_tokens,

@@ -1,4 +1,4 @@
-"""Message parameters: the sampling parameters of a body of /v1/messages."""
+"""Message parameters: converts a body of /v1/messages to sampling parameters."""
 
 from tetrad.frontend.api.http.messages.bodies import MessagesRequest
 from tetrad.frontend.api.http.turns.sampling import turn_sampling_params
@@ -9,7 +9,7 @@ from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 
 
 def message_params(llm: AsyncLLM, body: MessagesRequest, conversation: Conversation) -> SamplingParams:
-    """Return the sampling parameters of a body with this conversation; InvalidRequest: a value out of range."""
+    """Return the sampling parameters of a body with this conversation; InvalidRequest for a value out of range."""
     config, calls = body.output_config, forces_calls(conversation.tool_choice)
     form = None if config is None or calls else config.format
     params = turn_sampling_params(
@@ -20,7 +20,7 @@ def message_params(llm: AsyncLLM, body: MessagesRequest, conversation: Conversat
         json_format=None if form is None else StructuredOutputsParams(json=form.schema_),
         in_deltas=body.stream,
     )
-    # Clients switch thinking on without asking what the model can do: one that does not think answers at once.
+    # Clients enable thinking for any model: one without thinking answers at once.
     if body.thinking is not None and body.thinking.type == "enabled" and llm.chat_formats.reasoning is not None:
         params.thinking_token_budget = body.thinking.budget_tokens
     return params

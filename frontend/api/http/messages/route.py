@@ -1,4 +1,4 @@
-"""MessagesRoute: gives the errors of a route Anthropic's form, and its answers the `request-id` header."""
+"""MessagesRoute: answers errors of a route in Anthropic's form, and adds the header `request-id` to all answers."""
 
 from starlette.responses import Response
 
@@ -13,5 +13,5 @@ class MessagesRoute(FormRoute):
     id_header = "request-id"
 
     def refusal(self, error: TetradError, request_id: str) -> Response:
-        """Return the response to a request that failed."""
+        """Return the response to a failed request."""
         return messages_error_response(error, request_id)

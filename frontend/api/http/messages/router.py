@@ -1,4 +1,4 @@
-"""/v1/messages and /v1/messages/count_tokens: Anthropic's API over the same turns as every other chat endpoint."""
+"""/v1/messages and /v1/messages/count_tokens: Anthropic's API, on the same turns as all chat endpoints."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -78,7 +78,7 @@ class _Message:
 
     @property
     def form(self) -> StreamForm:
-        """The error event of a begun stream, and its keep-alive event."""
+        """The error event and the keep-alive event of the stream."""
         return StreamForm(
             b"", named_event({"type": "ping"}), lambda error: named_event(messages_error(error, self._request_id))
         )
@@ -95,7 +95,7 @@ class _Message:
         return self._events.message(self._totals)
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """Yield the message as events. What fails is raised; the stream says it in `form`."""
+        """Yield the message as events. Errors are raised; the stream writes them as `form` defines."""
         turn = await self._start()
         begun = False
         try:

@@ -1,7 +1,7 @@
 """Access: refuses HTTP requests without an API key before reading their body. Plain ASGI; knows paths, not keys.
 
-Only the paths of load balancers, dashboards and the documentation need no key. All others do, unknown paths included: also
-/tokenize and /detokenize, which vLLM leaves open, because they cost CPU time like a prompt and reveal the chat template.
+Only the paths of load balancers, dashboards and the documentation need no key. All other paths do, also unknown ones, and also
+/tokenize and /detokenize, which need none in vLLM, because they cost CPU time like a prompt and reveal the chat template.
 """
 
 from collections.abc import Iterator
@@ -17,16 +17,16 @@ OPEN_PATHS = frozenset(
     {"/", "/health", "/health/live", "/health/ready", "/ping", "/version", "/metrics", "/docs", "/openapi.json"}
 )
 CONSOLE_FILES = "/console/static/"
-"""Open, too, with all below: the console's own files."""
+"""Prefix of the console's files, which need no key."""
 DOCUMENTATION_FILES = "/docs/static/"
-"""Likewise, of the page /docs."""
+"""Prefix of the files of /docs, which need no key."""
 
 
 class Access:
-    """Lets through what the guard lets through.
+    """Refuses the requests that the guard refuses.
 
     Args:
-        app: what answers.
+        app: the application that answers requests.
         guard: checks keys.
     """
 
@@ -56,7 +56,7 @@ async def require_operator(request: Request) -> None:
 
 
 def presented_keys(scope: Scope) -> Iterator[str]:
-    """Yield the keys of a request: OpenAI's clients send `Authorization: Bearer`, Anthropic's `x-api-key`."""
+    """Yield the keys of a request, from `Authorization: Bearer` (OpenAI's clients) and `x-api-key` (Anthropic's)."""
     for name, value in scope["headers"]:
         text = value.decode("latin-1")
         if name == b"authorization" and (key := bearer_key(text)) is not None:

@@ -1,8 +1,8 @@
 """Fast path: calls routes without parameters directly, without FastAPI's routing and dependency resolution.
 
-An endpoint that takes only the request, on a path without parameters, does not need FastAPI's search among all routes, its
-parameters or its dependencies, which cost each of several simultaneous requests in turn. All other routes are FastAPI's. The
-same handlers answer errors and bugs.
+An endpoint whose only parameter is the request, on a path without parameters, does not need FastAPI's search of all routes, its
+parameters or its dependencies, whose costs add up over simultaneous requests. FastAPI serves all other routes. The same
+handlers answer errors and unexpected exceptions.
 """
 
 import inspect
@@ -18,11 +18,11 @@ from starlette.types import Receive, Scope, Send
 
 
 class FastPath:
-    """Answers requests.
+    """Answers requests of simple routes directly and passes all others to FastAPI.
 
     Args:
-        app: with its exception handlers; serves all other routes.
-        routes: of `app`; those that take the request alone are called directly.
+        app: the application with its exception handlers; it serves all other routes.
+        routes: the routes of `app`; those whose only parameter is the request are called directly.
     """
 
     def __init__(self, app: FastAPI, routes: Iterable[BaseRoute]) -> None:
@@ -30,7 +30,7 @@ class FastPath:
         self._routes = {
             (method, route.path): route
             for route in routes
-            # Not a subclass: one of a kind of its own answers in its own way.
+            # No subclasses: these may handle requests in their own way.
             if type(route) is APIRoute and _takes_request_alone(route)
             for method in route.methods or ()
         }

@@ -1,6 +1,6 @@
-"""Methods: answers HEAD as GET without the body, and `OPTIONS *` with an empty body. Plain ASGI.
+"""Methods: answers HEAD like GET without a body, and `OPTIONS *` with an empty body. Plain ASGI.
 
-Load balancers probe servers with both. Knows no routes.
+Load balancers probe servers with both methods. Knows no routes.
 """
 
 from starlette.responses import Response
@@ -14,7 +14,7 @@ class Methods:
     """Answers methods that apply to every path or to the server as a whole.
 
     Args:
-        app: what answers other requests.
+        app: the application that answers all other requests.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -32,7 +32,7 @@ class Methods:
 
     async def _answer_head(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_head(message: Message) -> None:
-            # The answer ends here: the body may be a stream that has no end.
+            # The answer ends here: the body may be an endless stream.
             if message["type"] == "http.response.start":
                 await send(message)
                 await send(_END)
@@ -40,4 +40,4 @@ class Methods:
         as_get = {**scope, "method": "GET"}
         await self._app(as_get, receive, send_head)
         if "route" in as_get:
-            scope["route"] = as_get["route"]  # metrics name it
+            scope["route"] = as_get["route"]  # for the metrics' label

@@ -1,6 +1,6 @@
-"""HTTP metrics: counts requests by route and status. Plain ASGI, around all middleware that may answer.
+"""HTTP metrics: counts requests by route and status. Plain ASGI, outside of all middleware that may answer.
 
-Labels are the routes' paths, not the clients': otherwise a client could fill the memory with labels.
+Labels are the paths of routes, not of clients' requests: otherwise a client could fill the memory with labels.
 """
 
 import time
@@ -16,12 +16,12 @@ Observe = Callable[[str, str, int, float], None]
 
 
 class HttpMetrics:
-    """Counts every request when its answer is sent, a stream at its end.
+    """Counts every request when its answer has been sent; a stream at its end.
 
     Args:
-        app: what answers.
-        paths: of the routes without parameters, for requests that are refused before they are routed.
-        observe: takes route, method, status and seconds.
+        app: the application that answers requests.
+        paths: paths of the routes without parameters, for requests that are refused before routing.
+        observe: called with route, method, status and seconds.
     """
 
     def __init__(self, app: ASGIApp, paths: Collection[str], observe: Observe) -> None:

@@ -1,4 +1,4 @@
-"""Refusals: the error answer to a request that does not reach its route, in the form of the API of its path."""
+"""Refusals: answers requests that do not reach their route with an error in the form of the path's API."""
 
 from starlette.responses import Response
 from starlette.types import Scope
@@ -10,7 +10,7 @@ from tetrad.services.errors import TetradError
 
 
 def refusal(scope: Scope, error: TetradError) -> Response:
-    """Return the answer; `scope` has the request's id in its state."""
+    """Return the error response; the state of `scope` has the request's id."""
     if scope["path"].startswith(MESSAGES_PATH):
         return messages_error_response(error, str(scope["state"]["request_id"]))
     if scope["path"].startswith(OLLAMA_PATH):

@@ -1,6 +1,6 @@
-"""Request ids: puts X-Request-Id on every response, and the same id into the request's log lines and trace.
+"""Request ids: adds X-Request-Id to every response, and the same id to the request's log lines and trace.
 
-Plain ASGI, outermost: a call is traced from here to the last byte of its answer.
+Plain ASGI, the outermost middleware: a call is traced from here to the last byte of its answer.
 """
 
 import dataclasses
@@ -21,11 +21,11 @@ _NAMES = {name.encode(): name for name in HEADERS}
 
 
 class RequestIds:
-    """Takes the id a client sent, or makes one, and puts it on the response, together with the date.
+    """Uses the client's id or makes one, and adds it and the date to the response.
 
     Args:
-        app: what answers.
-        tracer: of the frontend.
+        app: the application that answers requests.
+        tracer: the frontend's tracer.
     """
 
     def __init__(self, app: ASGIApp, tracer: Tracer) -> None:

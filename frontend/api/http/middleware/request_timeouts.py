@@ -16,11 +16,11 @@ _SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?")
 
 
 class RequestTimeouts:
-    """Gives each request the least of what its client and the server allow.
+    """Sets the deadline of each request to the earlier of the client's and the server's limit.
 
     Args:
-        app: what answers.
-        most_s: what the server allows; None: any time.
+        app: the application that answers requests.
+        most_s: the server's limit in seconds; None: no limit.
     """
 
     def __init__(self, app: ASGIApp, most_s: float | None) -> None:
@@ -42,7 +42,7 @@ class RequestTimeouts:
 
 
 def timeout_from(values: list[str]) -> float | None:
-    """Return the seconds that the header gives; None: it is absent; InvalidRequest if it gives none, or several."""
+    """Return the seconds in the header; None: it is absent. InvalidRequest for an invalid value or several."""
     if not values:
         return None
     text = values[0].strip()

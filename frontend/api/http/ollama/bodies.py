@@ -1,6 +1,6 @@
 """Bodies of Ollama's API. Checks the form; sampling.py and conversations.py interpret it.
 
-Fields and options that cannot be served are refused if they would change the answer.
+Unsupported fields and options are refused if they would change the answer.
 """
 
 import re
@@ -20,7 +20,7 @@ _NOT_SUPPORTED = (
 
 
 class OptionsBody(Body):
-    """How to sample. Options of loading are the server's own and are refused."""
+    """The sampling options. Options of loading are refused: the server decides them."""
 
     temperature: float | None = Field(None, description="0 takes the most likely token. Unset: the model's own default, or 1.")
     top_k: Integer | None = Field(None, description="Draw from this many most likely tokens; 0: from all.")
@@ -66,7 +66,7 @@ class OptionsBody(Body):
 
 
 class ModelBody(Body):
-    """Common fields of what a model is to do."""
+    """Common fields of all requests to a model."""
 
     model: str | None = Field(None, description="A name that /api/tags lists; `:latest` is ignored. Unset: the first of them.")
     options: OptionsBody | None = Field(None, description="How to sample.")

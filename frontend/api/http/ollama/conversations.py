@@ -11,7 +11,7 @@ from tetrad.services.errors import InvalidRequest
 
 
 def chat_conversation(llm: AsyncLLM, body: ChatRequest) -> Conversation:
-    """Return the conversation of a chat; InvalidRequest if it asks a model to think that does not mark its reasoning."""
+    """Return the conversation of a chat; InvalidRequest if it requests thinking from a model that does not mark reasoning."""
     messages = list(_messages(body.messages or ()))
     tools = [
         Tool(tool.function.name, tool.function.description or "", tool.function.parameters or {}, strict=False)
@@ -21,14 +21,14 @@ def chat_conversation(llm: AsyncLLM, body: ChatRequest) -> Conversation:
 
 
 def prompt_conversation(llm: AsyncLLM, body: GenerateRequest) -> Conversation:
-    """Return the conversation that a prompt is; errors as of `chat_conversation`."""
+    """Return the conversation of a prompt; errors as in `chat_conversation`."""
     system = [{"role": "system", "content": body.system}] if body.system else []
     user = {"role": "user", "content": body.prompt or ""}
     return Conversation([*system, user], chat_template_kwargs=_template_kwargs(llm, body.think))
 
 
 def _messages(bodies: Sequence[MessageBody]) -> Iterator[dict[str, Any]]:
-    """Yield the messages as OpenAI writes them: calls have ids, which results repeat."""
+    """Yield the messages in OpenAI's form: calls have ids, and results refer to them."""
     waiting: list[dict[str, str]] = []
     num_calls = 0
     for body in bodies:
@@ -49,7 +49,7 @@ def _messages(bodies: Sequence[MessageBody]) -> Iterator[dict[str, Any]]:
 
 
 def _answered(body: MessageBody, waiting: list[dict[str, str]]) -> dict[str, str]:
-    """Return the names of the call that a result belongs to: the one it names, or the first without a result."""
+    """Return the function name and id of a result's call: the call that it names, or the first one without a result."""
 
     def fits(call: dict[str, str]) -> bool:
         return body.tool_call_id in (None, call["id"]) and body.tool_name in (None, call["name"])

@@ -33,7 +33,7 @@ _VERSION = documented(answer=VersionBody, example={"version": VERSION}, tag="mon
 
 
 def named_model(request: Request, name: str | None) -> tuple[AsyncLLM, str]:
-    """Return a model and the name to answer with. Ollama's clients may write `:latest` behind it. NotFound for any other."""
+    """Return a model and its name in answers. Ollama's clients may append `:latest` to it. NotFound for an unknown name."""
     try:
         return _found(request, name)
     except NotFound:

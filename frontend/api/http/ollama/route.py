@@ -1,4 +1,4 @@
-"""OllamaRoute: gives the errors of a route Ollama's form."""
+"""OllamaRoute: answers errors of a route in Ollama's form."""
 
 from starlette.responses import Response
 
@@ -10,6 +10,6 @@ from tetrad.services.errors import TetradError
 class OllamaRoute(FormRoute):
     """A route of Ollama's API."""
 
-    def refusal(self, error: TetradError, request_id: str) -> Response:  # noqa: ARG002 - the body does not name the request
-        """Return the response to a request that failed."""
+    def refusal(self, error: TetradError, request_id: str) -> Response:  # noqa: ARG002 - the body has no request id
+        """Return the response to a failed request."""
         return ollama_error_response(error)

@@ -1,4 +1,4 @@
-"""/api/generate, /api/chat, /api/embed and /api/embeddings: Ollama's API over the same turns as every other chat endpoint."""
+"""/api/generate, /api/chat, /api/embed and /api/embeddings: Ollama's API, on the same turns as all chat endpoints."""
 
 import time
 from collections.abc import AsyncIterator
@@ -142,7 +142,7 @@ async def _respond_loaded(request: Request, body: GeneratingBody, write: Writer,
 
 
 def _form(write: Writer, model: str) -> StreamForm:
-    # Clients read each line as an answer: the line that keeps a connection is one without news.
+    # Clients read each line as a part of the answer: the keep-alive line is a part without new text.
     return StreamForm(
         closing=b"",
         keep_alive=line_of(write(model, News())),

@@ -22,7 +22,7 @@ _NAMES = {
 
 
 def sampling_params_of(llm: AsyncLLM, body: GeneratingBody) -> SamplingParams:
-    """Return the sampling parameters of a body; InvalidRequest for a value out of range or a context that is too long."""
+    """Return the sampling parameters of a body; InvalidRequest for a value out of range or a too large context."""
     options = body.options or OptionsBody()
     check_context(llm, options)
     given = {ours: value for theirs, ours in _NAMES.items() if (value := getattr(options, theirs)) is not None}
@@ -37,7 +37,7 @@ def sampling_params_of(llm: AsyncLLM, body: GeneratingBody) -> SamplingParams:
 
 
 def check_context(llm: AsyncLLM, options: OptionsBody | None) -> None:
-    """Refuse options that ask for a longer context than the server has."""
+    """Refuse options that require a longer context than the server has."""
     if options is not None and options.num_ctx is not None and options.num_ctx > llm.max_model_len:
         text = f"options.num_ctx={options.num_ctx} is longer than this server's context of {llm.max_model_len} tokens."
         raise InvalidRequest(text, field="options.num_ctx")

@@ -1,4 +1,4 @@
-"""Ollama turns: runs one request to generate and writes its answer, whole or line by line."""
+"""Ollama turns: runs one generation request and writes its answer, whole or line by line."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -32,7 +32,7 @@ Answer = Generated | Chatted
 
 
 class News(msgspec.Struct):
-    """What an update brings of a turn."""
+    """The new parts of a turn in one update."""
 
     content: str = ""
     thinking: str = ""
@@ -43,7 +43,7 @@ class News(msgspec.Struct):
         return bool(self.content or self.thinking or self.calls or self.logprobs)
 
     def add(self, other: "News") -> None:
-        """Append another update's."""
+        """Append the parts of another update."""
         self.content += other.content
         self.thinking += other.thinking
         self.calls = [*self.calls, *other.calls]
@@ -51,34 +51,34 @@ class News(msgspec.Struct):
 
 
 class Writer(Protocol):
-    """Makes an answer, or a line of it, of what is new."""
+    """Makes an answer, or a line of it, from the new parts of a turn."""
 
     def __call__(self, model: str, news: News) -> Answer:
-        """Return it, not yet done."""
+        """Return the answer, not yet done."""
         ...
 
 
 def write_generated(model: str, news: News) -> Generated:
-    """Return an answer of /api/generate."""
+    """Return an answer of /api/generate, or a line of it."""
     made = Generated(model=model, created_at=timestamp(), response=news.content)
     made.thinking, made.logprobs = news.thinking or UNSET, news.logprobs or UNSET
     return made
 
 
 def write_chatted(model: str, news: News) -> Chatted:
-    """Return an answer of /api/chat."""
+    """Return an answer of /api/chat, or a line of it."""
     message = AssistantMessage(content=news.content, thinking=news.thinking or UNSET, tool_calls=news.calls or UNSET)
     return Chatted(model=model, created_at=timestamp(), message=message, logprobs=news.logprobs or UNSET)
 
 
 class OllamaTurn:
-    """One request.
+    """The turn of one request.
 
     Args:
         start: starts the turn.
-        write: makes its answers.
-        model: the name that they say.
-        num_top: log-probabilities to show at each position besides the token's; None: none at all.
+        write: makes the answers.
+        model: model name in the answers.
+        num_top: number of log-probabilities at each position besides the token's; None: no log-probabilities.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class OllamaTurn:
         )
 
     async def _written(self, news: News) -> Answer:
-        """Return an answer, or a line of it, in which a mark stands for many log-probabilities."""
+        """Return an answer, or a line of it, in which marks replace long lists of log-probabilities."""
         news.logprobs = await rendered(
             self._num_logprobs, partial(self._parts.list_of, news.logprobs, max(self._num_top or 0, 1))
         )
@@ -167,7 +167,7 @@ class OllamaTurn:
 
 
 def loaded(answer: Answer) -> Answer:
-    """Return the answer to a request that has nothing to answer: the model is loaded."""
+    """Return the answer to an empty request, which only loads the model: the model is loaded already."""
     answer.done, answer.done_reason = True, "load"
     return answer
 

@@ -1,1 +1,1 @@
-"""Routes of models that pool: embeddings, classes, scores. OpenAI's, vLLM's, Jina's and Cohere's field names."""
+"""Routes of pooling models: embeddings, classes, scores. With OpenAI's, vLLM's, Jina's and Cohere's field names."""

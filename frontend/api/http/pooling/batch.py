@@ -1,4 +1,4 @@
-"""Batch: the pooling requests of one HTTP request, sent together and answered as one."""
+"""Batch: runs all prompts of one HTTP request to a pooling route, and encodes their answers."""
 
 import asyncio
 import base64
@@ -25,7 +25,7 @@ from tetrad.services.errors import InvalidRequest
 Item = TypeVar("Item")
 
 _VALUES_AT_ONCE = 32_768
-"""Written as JSON in about 4 ms."""
+"""Number of values that are encoded as JSON without a pause: about 4 ms."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Job:
     """One HTTP request to a pooling route.
 
     Attributes:
-        llm: runs it.
-        body: its fields.
-        request_id: with the route's prefix.
-        model: its name, as the answer gives it.
-        created: Unix seconds.
+        llm: runs the request.
+        body: the body of the request.
+        request_id: the request's id with the route's prefix.
+        model: the model name in the answer.
+        created: time of the request in Unix seconds.
     """
 
     llm: AsyncLLM
@@ -48,7 +48,7 @@ class Job:
 
     @classmethod
     def of(cls, request: Request, body: PoolingBody, prefix: str) -> "Job":
-        """Return a job; NotFound for a model that is not served."""
+        """Return the job of a request; NotFound for a model that is not served."""
         llm = llm_of(request, body.model)
         model = llm.model_names.resolve(body.model)
         return cls(llm, body, f"{prefix}-{request_id_of(request, body.request_id)}", model, int(time.time()))
@@ -75,7 +75,7 @@ class Job:
 
 
 async def conversations_of(llm: AsyncLLM, body: InputBody, most: int) -> list[PromptType]:
-    """Return the prompts of a request's conversations; InvalidRequest if there are none, too many, or one is wrong."""
+    """Return the prompts of a request's conversations; InvalidRequest if there are none or too many, or one is invalid."""
     given = body.messages or []
     every = given if given and isinstance(given[0], list) else [given] if given else []
     _check_number(len(every), most, "messages")
@@ -100,7 +100,7 @@ def _check_number(number: int, most: int, field: str) -> None:
 
 
 def prompts_of(given: Inputs, most: int) -> list[PromptType]:
-    """Return the inputs of a request; InvalidRequest if there are none, too many, or one is empty."""
+    """Return the prompts of a request's inputs; InvalidRequest if there are none or too many, or one is empty."""
     if isinstance(given, str):
         return [given]
     if given and isinstance(given[0], int):
@@ -112,11 +112,11 @@ def prompts_of(given: Inputs, most: int) -> list[PromptType]:
 
 
 async def in_slices(outputs: Sequence[PoolingRequestOutput], item: Callable[[int, PoolingRequestOutput], Item]) -> list[Item]:
-    """Return the items of an answer, as JSON already; other requests have their turns meanwhile.
+    """Return the items of an answer, encoded as JSON; other tasks run between slices.
 
     Args:
-        outputs: of the request.
-        item: makes the item of a place and its output.
+        outputs: the outputs of the request.
+        item: returns the item of an index and its output.
     """
     encoded: list[msgspec.Raw] = []
     num_values = 0
@@ -126,17 +126,17 @@ async def in_slices(outputs: Sequence[PoolingRequestOutput], item: Callable[[int
         if num_values > _VALUES_AT_ONCE:
             num_values = 0
             await asyncio.sleep(0)
-    return cast(list[Item], encoded)  # msgspec writes raw JSON in the place of any value
+    return cast(list[Item], encoded)  # msgspec writes raw JSON in place of any value
 
 
 def usage_of(outputs: Sequence[PoolingRequestOutput]) -> Usage:
-    """Return the tokens of all prompts."""
+    """Return the usage: the number of tokens of all prompts."""
     number = sum(len(output.prompt_token_ids) for output in outputs)
     return Usage(number, 0, number)
 
 
 def shown(pooled: PooledTensor, encoding_format: str | None) -> list[Any] | str:
-    """Return values as JSON shows them: numbers, or base64 of float32 values, little-endian."""
+    """Return values for JSON: numbers, or base64 of float32 values, little-endian."""
     return base64_of(pooled.values) if encoding_format == "base64" else pooled.to_list()
 
 

@@ -14,7 +14,7 @@ Conversations = Annotated[list[ChatMessage], FailFastList()] | Annotated[list[li
 
 
 class PoolingBody(Body):
-    """Fields that all these routes have."""
+    """Common fields of all pooling routes."""
 
     model: str | None = Field(None, description="A name that /v1/models lists. Unset: the first model.")
     user: str | None = Field(None, description="Accepted for compatibility; has no effect.")
@@ -33,7 +33,7 @@ class PoolingBody(Body):
 
 
 class InputBody(PoolingBody):
-    """Fields of the routes that take independent inputs: texts, ids, or conversations."""
+    """Common fields of the routes with independent inputs: texts, ids, or conversations."""
 
     input: Inputs | None = Field(None, description="A text, token ids, or a list of either. Either this or messages.")
     messages: Conversations | None = Field(
@@ -94,7 +94,7 @@ class PoolingRequest(InputBody):
 
 
 class PairBody(PoolingBody):
-    """Fields of the routes that score queries against documents."""
+    """Common fields of the routes that score queries against documents."""
 
     max_tokens_per_query: Integer | None = Field(None, description="Keep at most this many tokens of each query. Unset: all.")
     max_tokens_per_doc: Integer | None = Field(None, description="Keep at most this many tokens of each document. Unset: all.")
@@ -110,7 +110,7 @@ class PairBody(PoolingBody):
 
 
 class ScoreRequest(PairBody):
-    """POST /score: a text against texts, or texts against as many others. The names of other servers are taken as well."""
+    """POST /score: scores one text against several, or pairs of texts. The field names of other servers are accepted, too."""
 
     text_1: Texts | None = Field(None, description="The query, or one query for each document.")
     text_2: Texts | None = Field(None, description="The documents.")

@@ -33,7 +33,7 @@ _PROMPT_NAMES: Mapping[str, Sequence[str]] = {
     "classification": ("classification", "Classification"),
     "clustering": ("clustering", "Clustering"),
 }
-"""Cohere's word -> the names that models have for such a prompt. A model without it embeds these inputs as they are."""
+"""Cohere's input type -> names of such prompts in models' files. A model without one embeds the inputs without a prefix."""
 
 _ANSWER = {
     "id": "embd-9f2d",
@@ -54,7 +54,7 @@ async def create_cohere_embeddings(request: Request) -> Response:
     job.facts(EMBED, "Embeddings")
     prefix = _prefix(body.input_type, job.llm.tokenizer_info.prompts)
     for place, text in enumerate(texts):
-        if not text:  # a prefix would hide it
+        if not text:  # the prefix would hide that it is empty
             raise InvalidRequest(f"Input {place}: The text cannot be empty.", field="texts")
     params = PoolingParams(task=EMBED, dimensions=body.output_dimension)
     work = job.run([prefix + text for text in texts], [params] * len(texts))
@@ -66,7 +66,7 @@ async def create_cohere_embeddings(request: Request) -> Response:
 
 
 def _pooling_body(request: Request, body: CohereEmbedRequest) -> PoolingBody:
-    """Return the fields that all pooling routes have."""
+    """Return the common fields of all pooling routes."""
     keep = None
     if body.truncate != "NONE":
         keep = -1 if body.max_tokens is None else min(body.max_tokens, llm_of(request, body.model).max_model_len)
@@ -76,7 +76,7 @@ def _pooling_body(request: Request, body: CohereEmbedRequest) -> PoolingBody:
 
 
 def _prefix(input_type: str | None, prompts: Mapping[str, str]) -> str:
-    """Return the text that goes before each input; InvalidRequest for a type that neither Cohere nor the model has."""
+    """Return the prefix of each input; InvalidRequest for a type that neither Cohere nor the model has."""
     if input_type is None:
         return ""
     if input_type not in _PROMPT_NAMES and input_type not in prompts:
@@ -104,6 +104,6 @@ def _embeddings(types: Sequence[str], vectors: Sequence["array[float]"]) -> Cohe
 
 
 def _bits(values: "array[float]") -> list[int]:
-    """Return a bit for each value, eight in a byte, the first one highest."""
+    """Return one bit per value, eight in a byte, the first value in the highest bit."""
     text = "".join("1" if value >= 0 else "0" for value in values)
     return list(int(text, 2).to_bytes(len(text) // 8, "big"))

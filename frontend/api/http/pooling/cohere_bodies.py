@@ -68,7 +68,7 @@ class CohereEmbedRequest(Body):
 
 
 class CohereEmbeddings(msgspec.Struct, omit_defaults=True, rename={"floats": "float"}):
-    """Embeddings in each form that was asked for, in the order of the inputs."""
+    """Embeddings in each requested form, in the order of the inputs."""
 
     floats: Annotated[list[list[float]] | None, Meta(description="Numbers.")] = None
     base64: Annotated[list[str] | None, Meta(description="Base64 of float32 values, little-endian.")] = None
@@ -83,7 +83,7 @@ class CohereVersion(msgspec.Struct):
 
 
 class CohereUnits(msgspec.Struct):
-    """What was read."""
+    """Number of tokens that were read."""
 
     input_tokens: Annotated[int, Meta(description="Tokens of all inputs together.")]
 

@@ -1,4 +1,4 @@
-"""Pooling objects: the answers of the pooling routes."""
+"""Pooling objects: the answers of the pooling routes as msgspec structs."""
 
 from typing import Annotated, Any
 
@@ -48,7 +48,7 @@ class Classifications(msgspec.Struct):
 
 
 class Pooled(msgspec.Struct):
-    """What was made of one input."""
+    """The result of one input."""
 
     object: Annotated[str, Meta(description="Always pooling.")]
     index: Annotated[int, Meta(description="Which input.")]
@@ -67,7 +67,7 @@ class Poolings(msgspec.Struct):
 
 
 class ScoreItem(msgspec.Struct):
-    """How well one pair fits."""
+    """The score of one pair."""
 
     index: Annotated[int, Meta(description="Which pair.")]
     object: Annotated[str, Meta(description="Always score.")]
@@ -92,7 +92,7 @@ class RankedText(msgspec.Struct):
 
 
 class Ranked(msgspec.Struct, omit_defaults=True):
-    """One document's place."""
+    """One document in the ranking."""
 
     index: Annotated[int, Meta(description="Which of the request's documents.")]
     relevance_score: Annotated[float, Meta(description="Larger is more relevant.")]

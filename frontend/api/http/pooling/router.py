@@ -1,4 +1,4 @@
-"""/v1/embeddings, /classify and /pooling: one answer for each input."""
+"""/v1/embeddings, /classify and /pooling: the routes with one result for each input."""
 
 from fastapi import APIRouter
 from starlette.requests import Request

@@ -1,1 +1,1 @@
-"""Reading of requests: bodies within limits, and headers."""
+"""Reads requests: bodies within limits, headers, and the requested model."""

@@ -20,7 +20,7 @@ _SURROGATES = re.compile(rb"\\\\|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<l
 
 
 async def read_body(request: Request, model: type[Model]) -> Model:
-    """Return the body as `model`; InvalidRequest (400, 413 or 415) naming what is wrong with it."""
+    """Return the body as `model`; InvalidRequest (400, 413 or 415) with the reason if it is invalid."""
     content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise UnsupportedMediaType(f"The body must be application/json, got {content_type!r}.")
@@ -36,7 +36,7 @@ async def read_body(request: Request, model: type[Model]) -> Model:
 
 
 async def read_prompt_body(request: Request, model: type[Model]) -> Model:
-    """Return the body of a request to generate; Overloaded (429) before it is read if no such request can be taken now."""
+    """Return the body of a generation request; Overloaded (429), before it is read, if the server is full."""
     models_of(request).admission.check()
     return await read_body(request, model)
 
@@ -53,7 +53,7 @@ def _parsed(body: bytes, model: type[Model]) -> Model:
 
 
 def _lone_surrogate(body: bytes) -> InvalidRequest | None:
-    """Return the error for half a character in a body that is otherwise refused with an obscure text; None if there is none."""
+    """Return a clear error if the body has a lone surrogate, which the parser reports unclearly; None if it has none."""
     found = next((match for match in _SURROGATES.finditer(body) if match["lone"]), None)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""BodyBudget: bounds the memory of all bodies being read, so that many large ones cannot exhaust the process."""
+"""BodyBudget: limits the memory of all bodies that are being read, so that many large ones cannot exhaust it."""
 
 from types import TracebackType
 from typing import Self
@@ -10,7 +10,7 @@ class BodyBudget:
     """The memory budget of all bodies together.
 
     Args:
-        max_bytes: at the same time.
+        max_bytes: maximum size of all bodies at a time.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -18,7 +18,7 @@ class BodyBudget:
         self.num_bytes = 0
 
     def open(self) -> "BodyShare":
-        """Return the share of one body."""
+        """Return a share for one body."""
         return BodyShare(self)
 
     def take(self, num_bytes: int) -> None:
@@ -30,10 +30,10 @@ class BodyBudget:
 
 
 class BodyShare:
-    """The bytes of one body, until it has been parsed.
+    """The share of one body in the budget, until it has been parsed.
 
     Args:
-        budget: of all bodies.
+        budget: the budget of all bodies.
     """
 
     def __init__(self, budget: BodyBudget) -> None:

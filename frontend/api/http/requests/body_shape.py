@@ -1,7 +1,7 @@
 """Body shape: counts the objects and values of a JSON body before the parser builds them.
 
-Text is cheap to parse at any size; a million small objects block the event loop for seconds. Counting bracket and comma bytes
-takes milliseconds. Where text contains such bytes too, the body is scanned in small steps that give way to other tasks. Knows
+Text is fast to parse at any size; a million small objects block the event loop for seconds. Counting bracket and comma bytes
+takes milliseconds. If text contains such bytes, too, the body is scanned in small steps between which other tasks run. Knows
 strings and brackets only: the parser checks validity.
 """
 
@@ -11,18 +11,18 @@ import time
 
 from tetrad.services.errors import InvalidRequest
 
-# A part of a string's inside; possessive, so that no input makes it go back.
+# A part of a string's content; with possessive quantifiers, so that no input causes backtracking.
 _INSIDE = re.compile(rb"(?:[^\"\\]{1,4096}+|\\.){0,16}+", re.DOTALL)
 _TURN_S = 0.003
 
 
 async def check_shape(body: bytes, *, max_objects: int, max_values: int) -> None:
-    """Refuse a body that is costly to parse; InvalidRequest.
+    """Raise InvalidRequest for a body that is expensive to parse.
 
     Args:
-        body: JSON, or not.
-        max_objects: most objects and lists.
-        max_values: most values in them.
+        body: the body; it may be invalid JSON.
+        max_objects: maximum number of objects and lists.
+        max_values: maximum number of values in them.
     """
     if body.count(b"{") + body.count(b"[") <= max_objects and body.count(b",") <= max_values:
         return
@@ -41,7 +41,7 @@ async def check_shape(body: bytes, *, max_objects: int, max_values: int) -> None
         while pos < len(body) and body[pos] != ord('"'):
             inside = _INSIDE.match(body, pos)
             if inside is None or inside.end() == pos:
-                return  # ends within a string
+                return  # the body ends inside a string
             pos = inside.end()
             if time.monotonic() > turn_ends:
                 await asyncio.sleep(0)

@@ -1,7 +1,7 @@
-"""Prompt embeddings over HTTP: base64 of safetensors files in the bodies of completions and chats.
+"""Prompt embeddings over HTTP: decodes base64 of safetensors files in the bodies of completions and chats.
 
-Only where `--enable-prompt-embeds` is set. vLLM takes what torch.save writes, which is a pickle; that is refused here. Large
-files are decoded on a thread, beside the event loop.
+Needs `--enable-prompt-embeds`. vLLM accepts files of torch.save, which are pickles; these are refused here. Large files are
+decoded on a thread, outside of the event loop.
 """
 
 import asyncio
@@ -18,16 +18,16 @@ _FIELD = "prompt_embeds"
 
 
 async def decode_embeds(given: str | Sequence[str] | None, *, enabled: bool, echoes: bool, most: int) -> list[PromptEmbeds]:
-    """Return the prompts of a body that are embeddings, none if the field is absent or empty.
+    """Return the embeddings in a body's field; an empty list if it is absent or empty.
 
     Args:
-        given: the field.
-        enabled: whether the server takes it.
-        echoes: the body asks for its prompts back.
-        most: prompts of a body.
+        given: value of the field.
+        enabled: whether the server accepts embeddings.
+        echoes: whether the body has `echo`.
+        most: maximum number of prompts of a body.
 
     Raises:
-        InvalidRequest: it is not taken, or is not what it should be.
+        InvalidRequest: embeddings are not accepted, or are invalid.
     """
     texts = [given] if isinstance(given, str) else given or []
     if not texts:
@@ -39,7 +39,7 @@ async def decode_embeds(given: str | Sequence[str] | None, *, enabled: bool, ech
 
 
 def check_embeds_allowed(field: str, *, enabled: bool, echoes: bool) -> None:
-    """Refuse embeddings where the server does not take them, or where the body asks for its prompts back; see decode_embeds."""
+    """Refuse embeddings if the server does not accept them, or if the body has `echo`; see decode_embeds."""
     if not enabled:
         raise InvalidRequest("You must set `--enable-prompt-embeds` to input `prompt_embeds`.", field=field)
     if echoes:
@@ -47,7 +47,7 @@ def check_embeds_allowed(field: str, *, enabled: bool, echoes: bool) -> None:
 
 
 async def decode_files(files: Sequence[tuple[str, str]]) -> list[PromptEmbeds]:
-    """Return the embeddings of safetensors files: (where a body has it, base64) of each; InvalidRequest names the place."""
+    """Return the embeddings of safetensors files, each given as (field of the body, base64); InvalidRequest names the field."""
     if sum(len(text) for _, text in files) <= _SMALL_CHARS:
         return [_decoded(*file) for file in files]
     return await asyncio.to_thread(lambda: [_decoded(*file) for file in files])

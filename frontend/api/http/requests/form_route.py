@@ -1,4 +1,4 @@
-"""FormRoute: answers the errors of a route in the form of its API, whenever they happen: before, in and after its handler."""
+"""FormRoute: answers all errors of a route in the form of its API: those before, in and after its handler."""
 
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -18,17 +18,17 @@ _METHOD_NOT_ALLOWED = 405
 
 
 class FormRoute(APIRoute):
-    """A route whose errors have a form of their own."""
+    """A route whose errors have another form than OpenAI's."""
 
     id_header: str | None = None
-    """Header in which answers carry the request's id, besides X-Request-Id; None: in no other."""
+    """Name of a header with the request's id, besides X-Request-Id; None: no other header has it."""
 
     def refusal(self, error: TetradError, request_id: str) -> Response:
-        """Return the response to a request that failed."""
+        """Return the response to a failed request."""
         raise NotImplementedError
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler, with its errors answered."""
+        """Return the handler, wrapped so that its errors are answered."""
         handler = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
@@ -42,7 +42,7 @@ class FormRoute(APIRoute):
         return answer
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request to this path, also one of a method that it does not take."""
+        """Answer a request to this path, also one with a method that it does not support."""
         if scope["method"] in (self.methods or ()):
             await super().handle(scope, receive, send)
             return
@@ -54,19 +54,19 @@ class FormRoute(APIRoute):
         await response(scope, receive, send)
 
     def with_id(self, response: Response, request_id: str) -> Response:
-        """Return a response with the header that carries the request's id."""
+        """Add the request's id to a response's headers, and return the response."""
         if self.id_header is not None:
             response.headers[self.id_header] = request_id
         return response
 
 
 class _Answer(Response):
-    """An answer, in this API's form even if it fails before it has begun.
+    """An answer whose errors before its start have the form of the API.
 
     Args:
-        route: gives errors their form.
-        response: the same; knows how to fail later.
-        request: what it answers.
+        route: makes the error responses.
+        response: the original response, which handles errors after its start.
+        request: the request to answer.
     """
 
     def __init__(self, route: FormRoute, response: Response, request: Request) -> None:
@@ -75,7 +75,7 @@ class _Answer(Response):
         self._request = request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the answer."""
         try:
             with _bugs_hidden(self._request.url.path):
                 await self._response(scope, receive, send)
@@ -86,7 +86,7 @@ class _Answer(Response):
 
 @contextmanager
 def _bugs_hidden(path: str) -> Iterator[None]:
-    """As on_bug: the log has the traceback, the client no inner text."""
+    """Log an unexpected exception with its traceback and raise InternalError without its text, like on_bug."""
     try:
         yield
     except (ClientDisconnect, TetradError):

@@ -1,4 +1,4 @@
-"""The model of an HTTP request: the one that its body names, or the first."""
+"""The model of an HTTP request: finds the model that its body names, or the first one."""
 
 from starlette.requests import Request
 
@@ -7,11 +7,11 @@ from tetrad.frontend.llm.model_directory import ModelDirectory
 
 
 def models_of(request: Request) -> ModelDirectory:
-    """Return the models that are served."""
+    """Return all served models."""
     models: ModelDirectory = request.app.state.models
     return models
 
 
 def llm_of(request: Request, name: str | None) -> AsyncLLM:
-    """Return the model that a request names; NotFound if there is none of this name."""
+    """Return the model with this name, or the first if it is empty; NotFound for an unknown name."""
     return models_of(request).find(name)

@@ -1,1 +1,1 @@
-"""The Responses API, as OpenAI's clients speak it."""
+"""The Responses API, for OpenAI's clients."""

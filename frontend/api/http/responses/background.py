@@ -1,6 +1,6 @@
-"""Background: generates responses without a waiting client; clients follow or cancel them by id.
+"""Background: generates responses without a connected client; clients follow or cancel them by id.
 
-A finished response that cannot be saved stays in memory, and is saved when the store works again.
+A finished response that cannot be saved stays in memory until the store works again.
 """
 
 import asyncio
@@ -17,22 +17,22 @@ from tetrad.services.log import get_logger
 
 log = get_logger()
 
-# So many finished responses can still be followed from the start.
+# Number of finished responses whose events are kept, so that clients can still follow them.
 _MAX_FINISHED = 64
 
 
 class BackgroundJob:
-    """One response that is generated in the background.
+    """The generation of one response in the background.
 
     Args:
-        generation: has been started and saved.
-        keep_events: for clients that follow the response.
+        generation: a generation that has been started and saved.
+        keep_events: whether events are kept for clients that follow the response.
     """
 
     def __init__(self, generation: Generation, *, keep_events: bool) -> None:
         self.generation = generation
         self.keeps_events = keep_events
-        # One entry an event: its place is its sequence number.
+        # One entry per event: its index is its sequence number.
         queued = generation.events.queue()
         self._events = [named_events([each]) for each in queued] if keep_events else []
         self._changed = asyncio.Event()
@@ -41,7 +41,7 @@ class BackgroundJob:
         self.task = asyncio.create_task(self._run(), name=f"background response {generation.id}, to its end")
 
     async def follow(self, first: int) -> AsyncIterator[bytes]:
-        """Yield the events from number `first` on, and go on until the last."""
+        """Yield the events from number `first` on, until the last one."""
         while True:
             if first < len(self._events):
                 piece = b"".join(self._events[first:])
@@ -53,12 +53,12 @@ class BackgroundJob:
                 await self._next_change()
 
     async def cancel(self) -> None:
-        """End the work. The response is then cancelled, unless it was complete; it is saved, or is_unsaved."""
+        """Stop the generation. The response is then cancelled, unless it was complete; it is saved, or `is_unsaved` is set."""
         self._generating.cancel()
         await self.wait_settled()
 
     async def wait_settled(self) -> None:
-        """Wait until the response is final and has been saved, or could not be."""
+        """Wait until the response is final and was saved, or could not be saved."""
         settling = asyncio.create_task(self._settled.wait())
         try:
             await asyncio.wait({settling, self.task}, return_when=asyncio.FIRST_COMPLETED)
@@ -67,11 +67,11 @@ class BackgroundJob:
 
     @property
     def tasks(self) -> tuple[asyncio.Task[None], asyncio.Task[None]]:
-        """Everything that runs for this response."""
+        """The tasks of this response."""
         return self._generating, self.task
 
     def stop(self) -> None:
-        """End the work without saving anything."""
+        """Stop the generation without saving the response."""
         self.task.cancel()
         self._generating.cancel()
         self.generation.close()
@@ -85,7 +85,7 @@ class BackgroundJob:
 
     async def _run(self) -> None:
         await asyncio.wait({self._generating})
-        # A task that is cancelled before it began has closed nothing.
+        # A task that was cancelled before its start has not closed the generation.
         self.generation.close()
         await self.generation.cancel()
         self._settled.set()
@@ -119,13 +119,13 @@ class BackgroundJob:
                 for each in events:
                     self._events.append(await encoded_events([each]))
             finally:
-                # Also where the work is cancelled meanwhile: what has happened has its events.
+                # Also after a cancellation: everything that has happened gets its events.
                 self._events += [named_events([each]) for each in events[len(self._events) - num_before :]]
                 self._wake_followers()
 
     def _wake_followers(self) -> None:
         self._changed.set()
-        # All waiters have been woken; later ones wait on a new event.
+        # All present waiters are woken; later ones wait for a new event.
         self._changed = asyncio.Event()
 
 
@@ -137,30 +137,30 @@ class BackgroundJobs:
         self._finished: OrderedDict[str, BackgroundJob] = OrderedDict()
 
     def start(self, generation: Generation, *, keep_events: bool) -> BackgroundJob:
-        """Generate a response, which has been started, in the background."""
+        """Generate a started response in the background."""
         job = BackgroundJob(generation, keep_events=keep_events)
         self._jobs[generation.id] = job
         job.task.add_done_callback(lambda _: self._finish(generation.id))
         return job
 
     def running(self, response_id: str) -> BackgroundJob | None:
-        """Return the job of a response that is not saved as final."""
+        """Return the job of a response that has not been saved as final; None: there is none."""
         return self._jobs.get(response_id)
 
     def followable(self, response_id: str) -> BackgroundJob | None:
-        """Return the job of a response whose events are kept."""
+        """Return the job of a response whose events are kept; None: there is none."""
         job = self._jobs.get(response_id) or self._finished.get(response_id)
         return job if job is not None and job.keeps_events else None
 
     def drop(self, response_id: str) -> None:
-        """End the job of a response that was deleted, and forget its events."""
+        """Stop the job of a deleted response and drop its events."""
         self._finished.pop(response_id, None)
         job = self._jobs.pop(response_id, None)
         if job is not None:
             job.stop()
 
     async def close(self) -> None:
-        """End all jobs. What is final is saved, if it can be now."""
+        """Stop all jobs. Final responses are saved if the store works."""
         jobs = list(self._jobs.values())
         for job in jobs:
             job.stop()

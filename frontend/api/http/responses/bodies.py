@@ -18,12 +18,12 @@ MetadataValue = Annotated[str, StringConstraints(max_length=512)]
 
 
 def _as_parts(value: object) -> object:
-    """Return the parts that a text stands for; anything else as it is."""
+    """Return a text as a list of one text part; any other value unchanged."""
     return [{"type": "input_text", "text": value}] if isinstance(value, str) else value
 
 
 def _as_items(value: object) -> object:
-    """Return the items that a text stands for; anything else as it is."""
+    """Return a text as a list of one user message; any other value unchanged."""
     return [{"type": "message", "role": "user", "content": value}] if isinstance(value, str) else value
 
 
@@ -41,7 +41,7 @@ Parts = Annotated[list[ContentPart] | None, BeforeValidator(_as_parts, json_sche
 
 
 class InputItem(Body):
-    """An item of the conversation. Which fields it has is a matter of its type."""
+    """An item of the conversation. Its fields depend on its type."""
 
     type: str | None = Field(
         None,
@@ -82,7 +82,7 @@ class AllowedTool(Body):
 
 
 class ToolChoiceBody(Body):
-    """Which tools are called."""
+    """The choice of tools to call."""
 
     type: str = Field(description="`function`: that one is called. `allowed_tools`: only those may be.")
     name: str | None = Field(None, description="function: the one that must be called.")

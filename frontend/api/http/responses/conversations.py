@@ -11,18 +11,18 @@ from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 
 
 def conversation_of(body: InputBody, items: Sequence[InputItem], history: Sequence[dict[str, Any]] = ()) -> Conversation:
-    """Return the conversation; InvalidRequest naming the field that cannot be part of one.
+    """Return the conversation; InvalidRequest names the invalid field.
 
     Args:
-        body: the request.
+        body: the body of the request.
         items: its input, with references resolved.
-        history: the stored items of the responses before it, oldest first.
+        history: the stored items of the earlier responses, oldest first.
     """
     tools, choice = chosen_tools(body)
     messages = Messages()
     if body.instructions:
         messages.messages.append({"role": "system", "content": body.instructions})
-    # A call that was cut off has no output, and its arguments are no JSON.
+    # A call that was cut off has no output, and its arguments are not valid JSON.
     kept = [item for item in history if (item["type"], item.get("status")) != ("function_call", "incomplete")]
     messages.add_all([InputItem.model_validate(item) for item in kept], "previous_response_id")
     messages.add_all(items, "input")
@@ -40,7 +40,7 @@ def conversation_of(body: InputBody, items: Sequence[InputItem], history: Sequen
 
 
 def json_format(body: InputBody) -> StructuredOutputsParams | None:
-    """Return the constraint that a body's text format asks for; None where calls are forced, so that there is no text."""
+    """Return the constraint of a body's text format; None if it has none, or if calls are forced and there is no text."""
     form = None if body.text is None else body.text.format
     if form is None or form.type == "text" or forces_calls(chosen_tools(body)[1]):
         return None

@@ -1,8 +1,8 @@
-"""ResponseDatabase: the SQLite database of the responses store: its file, tables, errors and locks of other processes.
+"""ResponseDatabase: manages the SQLite database of the responses store: its file, tables, errors and locks of other processes.
 
 One thread uses the database, and SQLite never waits in it: while another process holds a lock, the event loop retries the
-calls that need it, and all others proceed. After an error the file is opened anew, in case it was repaired or replaced. Knows
-no responses.
+calls that need the lock, and all other calls proceed. After an error the file is opened again, in case it was repaired or
+replaced. Knows no responses.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Work = Callable[[sqlite3.Connection], Result]
 
 MEMORY = ":memory:"
 _OWNERS_SUFFIX = "-owners"
-# Another frontend's write takes milliseconds. Calls wait for a lock for this long at most.
+# Maximum seconds that a call waits for a lock; another frontend's write takes milliseconds.
 _PATIENCE_S = 1.0
 _NEXT_TRY_S = (0.002, 0.02)
 
@@ -49,14 +49,14 @@ class _Locked(Exception):
 
 
 class ResponseDatabase:
-    """One database. It is opened at first use.
+    """One database, which is opened at first use.
 
     Args:
-        path: the file, which need not exist; MEMORY: none, and all is lost with the process.
-        on_open: called in the database's thread with a database that was just opened.
+        path: path of the file, which need not exist; MEMORY: no file, the content is lost at the end of the process.
+        on_open: called in the database's thread after each opening.
 
     Attributes:
-        owners: who generates what, of a file that is open; for the database's thread.
+        owners: the owners of responses, while a file is open; only for the database's thread.
     """
 
     def __init__(self, path: str, on_open: Callable[[sqlite3.Connection], None]) -> None:
@@ -73,7 +73,7 @@ class ResponseDatabase:
         return await self._run(work, _Wait())
 
     async def write(self, work: Work[Result]) -> Result:
-        """The same in one transaction, without other writers. All of it is kept, or nothing."""
+        """Run `work` in the database's thread in one exclusive transaction, and return its result; errors as in `read`."""
 
         def in_transaction(connection: sqlite3.Connection) -> Result:
             connection.execute("BEGIN IMMEDIATE")
@@ -82,7 +82,7 @@ class ResponseDatabase:
         return await self._run(in_transaction, self._write_lock)
 
     async def close(self) -> None:
-        """Close the file; calls fail from now on."""
+        """Close the file; later calls fail."""
         if self._closed:
             return
         self._closed = True
@@ -122,10 +122,10 @@ class ResponseDatabase:
         if self._path == MEMORY:
             return self._connect()
         Path(self._path).parent.mkdir(parents=True, exist_ok=True)
-        # Other users of this machine may not read conversations. SQLite gives its other files the same permissions.
+        # Other users of this machine must not read conversations. SQLite gives its other files the same permissions.
         os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
         self.owners = self.owners or Owners(self._path + _OWNERS_SUFFIX)
-        # Of two that turn the write-ahead log on at the same time one would fail, however long it may wait.
+        # If two processes enabled the write-ahead log at the same time, one would fail, even after a wait.
         with self.owners.alone():
             return self._connect()
 
@@ -160,24 +160,24 @@ class ResponseDatabase:
 
 
 class _Wait:
-    """Seconds of waiting for a lock."""
+    """Measures the wait for a lock."""
 
     def __init__(self) -> None:
         self._since_s: float | None = None
 
     def is_over(self) -> bool:
-        """Note that the lock is held; return whether that is so for too long."""
+        """Record that another process holds the lock; return whether it does so for too long."""
         now_s = time.monotonic()
         self._since_s = now_s if self._since_s is None else self._since_s
         return now_s - self._since_s > _PATIENCE_S
 
     def end(self) -> None:
-        """Note that the lock was to be had."""
+        """Record that the lock was available."""
         self._since_s = None
 
 
 def _is_lock(error: Exception) -> bool:
     if isinstance(error, sqlite3.Error):
-        # The last byte is the kind of error; the others say more about it.
+        # The last byte is the kind of error; the others have details.
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
     return isinstance(error, BlockingIOError)

@@ -1,6 +1,6 @@
-"""Encoding of responses and their events: those with many log-probabilities are encoded in slices, in a side thread.
+"""Encoding: encodes responses and their events; those with many log-probabilities in slices, in a side thread.
 
-The last events of a response hold the log-probabilities of its whole text four times.
+The last events of a response contain the log-probabilities of its whole text four times.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,19 +16,19 @@ from tetrad.frontend.api.http.sse.named_events import Event, encoded_event, name
 from tetrad.frontend.api.http.sse.rendering import PiecesResponse, rendered
 
 _MOST_OF_TOKEN = 21
-"""Log-probabilities of one token: its own and those of 20 likely ones."""
+"""Maximum number of log-probabilities of one token: its own and those of 20 likely ones."""
 _OBJECTS, _LISTS = ("response", "item", "part"), ("output", "content")
-"""Fields of events, responses, items and their parts that hold further ones of these."""
+"""Fields of events, responses, items and parts whose values contain further objects of these kinds."""
 
 
 async def encoded_events(events: Sequence[Event]) -> bytes:
-    """Return several events as one piece; empty if there are none."""
+    """Return several encoded events, concatenated; empty if there are none."""
     num_logprobs = sum(map(_num_logprobs, events))
     return await rendered(num_logprobs, partial(_in_slices if num_logprobs else named_events, list(events)))
 
 
 async def response_of(response: Json) -> Response:
-    """Return a response of this API as one of HTTP."""
+    """Return the HTTP response for a response object of this API."""
     num_logprobs = _num_logprobs(response)
     if not num_logprobs:
         return JsonResponse(response)
@@ -36,7 +36,7 @@ async def response_of(response: Json) -> Response:
 
 
 def pieces_of(response: Json) -> list[bytes]:
-    """Return a response as pieces of JSON."""
+    """Return a response object as pieces of JSON."""
     parts = LargeParts()
     return parts.take(_marked(response, parts))
 
@@ -47,7 +47,7 @@ def _in_slices(events: list[Event]) -> bytes:
 
 
 def _marked(value: Json, parts: LargeParts) -> Json:
-    """Return an event, a response, an item or a part with marks for its long lists of log-probabilities."""
+    """Return an event, response, item or part with marks in place of its long lists of log-probabilities."""
     marked: dict[str, Any] = dict(value)
     for key in _OBJECTS:
         if isinstance(marked.get(key), dict):
@@ -61,7 +61,7 @@ def _marked(value: Json, parts: LargeParts) -> Json:
 
 
 def _num_logprobs(value: Json) -> int:
-    """Return about how many log-probabilities an event, a response, an item or a part has."""
+    """Return an upper estimate of the number of log-probabilities of an event, response, item or part."""
     return len(value.get("logprobs") or ()) * _MOST_OF_TOKEN + sum(map(_num_logprobs, _parts_of(value)))
 
 

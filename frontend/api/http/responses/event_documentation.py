@@ -1,4 +1,4 @@
-"""Documentation of the Responses API: schemas of the events that it streams. Data only; tested like documentation.py."""
+"""Documentation of the Responses API: schemas of its streamed events. Data only; tested like documentation.py."""
 
 from tetrad.frontend.api.http.documentation.schemas import (
     Schema,

@@ -1,6 +1,6 @@
 """Events of the Responses API: converts the pieces of a turn to numbered events, and collects the whole response.
 
-Pure but for the clock that it is given. The response is made from the same blocks as the events, so that they cannot differ.
+Pure, except for the clock it is given. The response is made from the same blocks as the events, so they cannot differ.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,11 +16,11 @@ from tetrad.services.errors import TetradError
 
 
 class ResponseEvents:
-    """One response in the making.
+    """One response in progress.
 
     Args:
-        response: as it begins; kept and changed.
-        now: the clock, in seconds since 1970.
+        response: the initial response object; this class keeps and changes it.
+        now: returns the time in seconds since 1970.
         with_logprobs: whether texts have log-probabilities.
     """
 
@@ -31,9 +31,9 @@ class ResponseEvents:
         self._with_logprobs = with_logprobs
         self._blocks = Blocks()
         self._number = 0
-        # The status of the current block at its end.
+        # The status of the last block.
         self._status = "in_progress"
-        # Of tokens whose text is not out yet; and of each text block, by its index.
+        # Log-probabilities of tokens whose text has no event yet; and of each text block, by its index.
         self._pending: list[TokenLogprob] = []
         self._logprobs: dict[int, list[TokenLogprob]] = {}
 
@@ -43,13 +43,13 @@ class ResponseEvents:
         return self._response["status"] not in ("queued", "in_progress")
 
     def response(self) -> Json:
-        """Return the response as it is now; the object does not change later."""
+        """Return the present response; the returned object does not change later."""
         blocks = self._blocks.blocks
         items = [self._item(block, "completed" if block is not blocks[-1] else self._status) for block in blocks]
         return {**self._response, "output": items}
 
     def queue(self) -> list[Event]:
-        """Return the events of a response that is to begin later."""
+        """Return the first events of a response that will start later."""
         return [self._state("response.created"), self._state("response.queued")]
 
     def begin(self) -> list[Event]:
@@ -62,8 +62,8 @@ class ResponseEvents:
         """Return the events of the next pieces.
 
         Args:
-            pieces: what has become certain.
-            logprobs: of the tokens that came with them.
+            pieces: the pieces that became certain.
+            logprobs: the log-probabilities of the tokens that arrived with them.
         """
         self._pending += logprobs
         steps = self._blocks.feed(pieces)
@@ -74,7 +74,7 @@ class ResponseEvents:
         return events
 
     def finish(self, totals: TurnTotals) -> list[Event]:
-        """Return the events at the end: everything was generated, or as much as was allowed."""
+        """Return the events at the end: the turn is complete, or has reached its maximum number of tokens."""
         cut_off = totals.finish_reason == "length"
         steps = self._blocks.finish()
         events = [event for step in steps for event in self._events_of(step, "incomplete" if cut_off else "completed")]
@@ -85,18 +85,18 @@ class ResponseEvents:
         return [*events, self._state("response.completed")]
 
     def fail(self, error: TetradError, totals: TurnTotals) -> list[Event]:
-        """Return the last event of a response that failed."""
+        """Mark the response as failed and return its last event."""
         self._end("failed", totals)
         self._response["error"] = failure(error)
         return [self._state("response.failed")]
 
     def cancel(self, totals: TurnTotals) -> None:
-        """Make the response a cancelled one, unless it is final; the API has no event for that."""
+        """Mark the response as cancelled, unless it is final; the API has no event for this."""
         if not self.is_final:
             self._end("cancelled", totals)
 
     def note_not_kept(self, events: Sequence[Event]) -> None:
-        """Let the response say that it is not kept, also in its last events."""
+        """Record in the response and in its last events that it is not stored."""
         self._response["store"] = False
         for event in events:
             if "response" in event:
@@ -120,7 +120,7 @@ class ResponseEvents:
                 return self._closed(block, status)
 
     def _opened(self, block: Block) -> list[Event]:
-        # The block may have grown within the same pieces: its beginning has no text.
+        # The block may already have text from the same pieces: the event of its start has none.
         empty = Block(block.index, block.kind, call_id=block.call_id, name=block.name)
         item = self._item(empty, "in_progress")
         added = self._event("response.output_item.added", output_index=block.index, item=item)

@@ -1,4 +1,4 @@
-"""Fitting: `truncation: auto`, which drops the oldest turns of a conversation that is longer than the model's context."""
+"""Fitting: drops the oldest turns of a conversation that exceeds the model's context, for `truncation: auto`."""
 
 import dataclasses
 
@@ -11,16 +11,16 @@ _LASTING_ROLES = ("system", "developer")
 
 
 async def fitted(llm: AsyncLLM, conversation: Conversation, *, max_output_tokens: int | None) -> Conversation:
-    """Return the conversation with as many of its latest turns as leave room for the output; the last one is always kept.
+    """Return the conversation with as many of its latest turns as leave room for the output. The last turn is always kept.
 
-    Instructions at the beginning are kept, too. Turns are dropped whole, so that no output loses its call.
+    Instructions at the start are kept, too. Whole turns are dropped, so that no tool output loses its call.
     """
     room = llm.max_model_len - (max_output_tokens or 1)
     if await _fits(llm, conversation, room):
         return conversation
     first = next((place for place, each in enumerate(conversation.messages) if each["role"] not in _LASTING_ROLES), 0)
     starts = [place for place, each in enumerate(conversation.messages) if each["role"] == "user"]
-    # Each candidate drops more than the one before.
+    # Each candidate drops more turns than the previous one.
     candidates = [place for place in starts if place > first] or [first]
     low, high = 0, len(candidates) - 1
     while low < high:

@@ -1,6 +1,6 @@
 """Items: converts items of the Responses API to messages for chat templates. Pure; knows no requests and no store.
 
-A turn of the assistant is several items here (reasoning, a message, calls) and one message there.
+A turn of the assistant consists of several items (reasoning, a message, calls), but is one message for a template.
 """
 
 import re
@@ -21,23 +21,23 @@ class Messages:
     """Collects the messages of a conversation's items.
 
     Attributes:
-        messages: so far.
+        messages: the messages so far.
     """
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        # The assistant's message that further items of its turn are added to.
+        # The assistant's present message, to which further items of its turn are added.
         self._turn: Message | None = None
-        # Names of the functions by the ids of their calls: outputs say only which call they are of.
+        # Id of a call -> name of the function: outputs have the id only.
         self._calls: dict[str, str] = {}
 
     def add_all(self, items: Iterable[InputItem], path: str) -> None:
-        """Append items; InvalidRequest names the one that cannot be part of a conversation, behind `path`."""
+        """Append items, which are at `path` in the body; InvalidRequest names the invalid item."""
         for place, item in enumerate(items):
             self.add(item, f"{path}.{place}")
 
     def add(self, item: InputItem, path: str) -> None:
-        """Append one item, which errors call `path`."""
+        """Append one item; `path` is its name in errors."""
         match item_type(item):
             case "message":
                 self._add_message(item, path)
@@ -90,7 +90,7 @@ class Messages:
         return self._turn is not None and bool(self._turn["content"] or "tool_calls" in self._turn)
 
     def _assistant(self, *, new: bool) -> Message:
-        """Return the message of the assistant's turn; a new one if its last cannot take more."""
+        """Return the message of the assistant's present turn; a new one if there is none or `new` is set."""
         if self._turn is None or new:
             self._turn = {"role": "assistant", "content": ""}
             self.messages.append(self._turn)
@@ -98,31 +98,31 @@ class Messages:
 
 
 def item_type(item: InputItem) -> str | None:
-    """Return the type of an item; messages need not say theirs, nor references."""
+    """Return the type of an item; messages and references may omit it."""
     if item.type is None:
         return "message" if item.role is not None else "item_reference" if item.id is not None else None
     return item.type
 
 
 def is_continued(last: InputItem) -> bool:
-    """Say whether the assistant goes on in the last item, as it is not complete, instead of answering it."""
+    """Return whether the last item is an incomplete message of the assistant, which the model continues."""
     return item_type(last) == "message" and last.role == "assistant" and last.status in ("in_progress", "incomplete")
 
 
 def listed_items(items: Sequence[InputItem], response_id: str) -> list[dict[str, Any]]:
-    """Return the items of a request as they are stored and listed later, each with an id; see `response_of_item`."""
+    """Return the items of a request in their stored form, each with an id; see `response_of_item`."""
     hexes = response_id.removeprefix("resp_")
     return [_listed(item, f"item_{hexes}_{place}") for place, item in enumerate(items)]
 
 
 def response_of_item(item_id: str) -> str | None:
-    """Return the id of the response that an item was part of; None if the id is not one of ours."""
+    """Return the id of the response that an item belongs to; None if the id has another form than the server's ids."""
     found = _ITEM_ID.fullmatch(item_id)
     return None if found is None else f"resp_{found[1]}"
 
 
 def required(path: str, name: str, value: str | None) -> str:
-    """Return a field that an item's type needs; InvalidRequest if it is missing."""
+    """Return a field that an item's type requires; InvalidRequest if it is missing."""
     if value is None:
         raise InvalidRequest(f"{path}.{name}: Field required", field=f"{path}.{name}")
     return value

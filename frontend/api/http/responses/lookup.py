@@ -1,4 +1,4 @@
-"""Lookup: finds the earlier responses and items that a request names."""
+"""Lookup: finds the earlier responses and items that a request refers to."""
 
 from collections.abc import Sequence
 
@@ -13,8 +13,8 @@ async def history_before(store: ResponseStore, previous_id: str | None) -> list[
     """Return the items of the conversation that a response continues, oldest first; none if it continues none.
 
     Raises:
-        NotFound: the response, or one that it continues, is not kept.
-        InvalidRequest: it is not complete.
+        NotFound: the response, or one that it continues, is not stored.
+        InvalidRequest: the response is not complete.
     """
     if previous_id is None:
         return []
@@ -26,7 +26,7 @@ async def history_before(store: ResponseStore, previous_id: str | None) -> list[
 
 
 async def resolved_items(store: ResponseStore, items: Sequence[InputItem]) -> list[InputItem]:
-    """Return the items with each reference replaced by what it refers to; NotFound if that is not kept."""
+    """Return the items with each reference replaced by its item; NotFound if that is not stored."""
     return [
         await _item_of(store, item, place) if item_type(item) == "item_reference" else item for place, item in enumerate(items)
     ]

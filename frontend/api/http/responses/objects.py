@@ -1,4 +1,4 @@
-"""Objects of the Responses API: the response and its output items as JSON. Pure; events.py updates them."""
+"""Objects of the Responses API: makes the response and its output items as JSON. Pure; events.py updates them."""
 
 from typing import Any
 
@@ -20,15 +20,15 @@ _ID_PREFIXES = {"reasoning": "rs", "text": "msg", "call": "fc"}
 def new_response(
     response_id: str, body: ResponsesRequest, params: SamplingParams, *, model: str, created_at: int, store: bool
 ) -> Json:
-    """Return the response to `body` before anything of it is generated.
+    """Return the response to `body` before the generation.
 
     Args:
-        response_id: its id.
-        body: what is answered.
-        params: as they hold.
-        model: the name it says.
-        created_at: seconds since 1970.
-        store: whether it is kept.
+        response_id: id of the response.
+        body: the request.
+        params: the effective sampling parameters.
+        model: model name in the response.
+        created_at: time in seconds since 1970.
+        store: whether the response is stored.
     """
     choice = body.tool_choice
     return {
@@ -66,7 +66,7 @@ def new_response(
 
 
 def item_id(response_id: str, block: Block) -> str:
-    """Return the id of an output item, from which `items.response_of_item` finds the response again."""
+    """Return the id of an output item; `items.response_of_item` returns its response."""
     return f"{_ID_PREFIXES[block.kind]}_{response_id.removeprefix('resp_')}_{block.index}"
 
 
@@ -74,10 +74,10 @@ def output_item(response_id: str, block: Block, status: str, logprobs: list[Any]
     """Return an output item.
 
     Args:
-        response_id: whose.
-        block: what it shows; nothing of it yet if its text is empty.
+        response_id: id of the response.
+        block: the block of the item; if its text is empty, the item has no content yet.
         status: in_progress, completed or incomplete.
-        logprobs: of its text; None if they were not asked for.
+        logprobs: log-probabilities of its text; None if they were not requested.
     """
     item: Json = {"type": _ITEM_TYPES[block.kind], "id": item_id(response_id, block), "status": status}
     match block.kind:
@@ -89,14 +89,14 @@ def output_item(response_id: str, block: Block, status: str, logprobs: list[Any]
 
 
 def content_part(block: Block, text: str, logprobs: list[Any] | None) -> Json:
-    """Return the only part of an output item, if it had the text `text`."""
+    """Return the single part of an output item with this text."""
     if block.kind == "reasoning":
         return {"type": "reasoning_text", "text": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
 
 
 def text_logprobs(found: list[TokenLogprob]) -> list[TokenLogprob]:
-    """Return log-probabilities as this API has them: bytes of a part of a character are an empty list, not null."""
+    """Return log-probabilities in this API's form: bytes of a partial character are an empty list instead of null."""
     for top in (each for token in found for each in token.top_logprobs):
         top.bytes = top.bytes or []
     return found
@@ -114,7 +114,7 @@ def usage(totals: TurnTotals) -> Json:
 
 
 def failure(error: TetradError) -> Json:
-    """Return the `error` of a response that failed."""
+    """Return the `error` object of a failed response."""
     return {"code": _ERROR_CODES.get(status_of(error), "server_error"), "message": error.message}
 
 

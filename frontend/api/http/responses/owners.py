@@ -1,4 +1,4 @@
-"""Owners: checks whether the process that generates a response is alive, for frontends that share a file of responses.
+"""Owners: checks whether the process that generates a response is running, for frontends that share a file of responses.
 
 Called by the store's thread. Each owner has a number, and holds a lock on that byte of an empty file: the operating system
 releases the lock when the process ends. Knows no responses.
@@ -13,14 +13,14 @@ from collections.abc import Iterator
 
 # struct flock: type, whence, start, length, process id (0: the lock belongs to the open file, not to the process).
 _FLOCK = "hhqqi0q"
-_NUMBER_BITS = 62  # a place in a file is a signed number of 64 bits
+_NUMBER_BITS = 62  # an offset in a file is a signed number of 64 bits
 
 
 class Owners:
-    """One owner, and how it sees the others.
+    """One owner, and its view of the others.
 
     Args:
-        path: the file of locks; made if it does not exist.
+        path: the file of locks; created if it does not exist.
 
     Attributes:
         own: the number of this owner.
@@ -39,13 +39,13 @@ class Owners:
             raise
 
     def lives(self, owner: int) -> bool:
-        """Return whether that owner's process has neither closed its owners nor ended; of one's own number: False."""
+        """Return whether the process of `owner` runs and has not closed its Owners; False for the own number."""
         kind, *_ = struct.unpack(_FLOCK, self._lock(fcntl.F_OFD_GETLK, owner))
         return bool(kind != fcntl.F_UNLCK)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Do something while no other owner does such a thing; BlockingIOError if one does."""
+        """Hold the exclusive lock of all owners inside the context; BlockingIOError if another owner holds it."""
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
             yield
@@ -53,7 +53,7 @@ class Owners:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Own nothing any more."""
+        """Release the lock of this owner."""
         os.close(self._file)
 
     def _lock(self, operation: int, place: int) -> bytes:

@@ -1,6 +1,6 @@
-"""ResponsesService: the stored and the running responses of one frontend, for all routes of the Responses API.
+"""ResponsesService: manages the stored and the running responses of one frontend, for all routes of the Responses API.
 
-Reads agree with the store, which several frontends may share: a response is final when it has been saved as final.
+Reads are consistent with the store, which several frontends may share: a response is final after it has been saved as final.
 """
 
 from typing import Self
@@ -16,7 +16,7 @@ class ResponsesService:
     """The store and the jobs of one frontend.
 
     Args:
-        store: where responses are kept.
+        store: stores the responses.
     """
 
     def __init__(self, store: ResponseStore) -> None:
@@ -25,7 +25,7 @@ class ResponsesService:
 
     @classmethod
     def of(cls, settings: FrontendSettings) -> Self:
-        """Return the service that settings ask for."""
+        """Return the service that the settings define."""
         store = open_store(
             settings.responses_store,
             max_count=settings.responses_store_max_count,
@@ -35,11 +35,11 @@ class ResponsesService:
         return cls(store)
 
     async def response(self, response_id: str) -> Json:
-        """Return a response as it is now; NotFound if it is not kept."""
+        """Return the present state of a response; NotFound if it is not stored."""
         try:
             stored = (await self.store.get(response_id)).response
         except Unavailable:
-            # A response that is generated here can be read nevertheless.
+            # A response that this frontend generates can still be read.
             job = self.jobs.running(response_id)
             if job is None:
                 raise
@@ -52,12 +52,12 @@ class ResponsesService:
         return job.generation.events.response()
 
     async def cancel(self, response_id: str) -> Json:
-        """Cancel a response that is generated in the background; return it as it is then.
+        """Cancel a response that is generated in the background; return its new state.
 
         Raises:
-            NotFound: it is not kept.
+            NotFound: the response is not stored.
             InvalidRequest: it is not generated in the background.
-            Unavailable: it is cancelled, but that cannot be saved yet; or the store cannot be used.
+            Unavailable: it was cancelled, but this could not be saved; or the store cannot be used.
         """
         job = self.jobs.running(response_id)
         if job is not None:
@@ -68,21 +68,21 @@ class ResponsesService:
             return (await self.store.get(response_id)).response
         if not (await self.store.get(response_id)).response["background"]:
             raise InvalidRequest("Cannot cancel a synchronous response.", field="response_id")
-        # Another frontend may generate it: that one's answer is then not kept.
+        # Another frontend may be generating it: its result is then not stored.
         return (await self.store.cancel(response_id)).response
 
     async def _settled(self, job: BackgroundJob) -> Json:
-        """Return a response that is final here when all other frontends see it so, too, if the store can be used."""
+        """Wait until a final response has been saved, so that all frontends agree, and return it; unsaved if saving failed."""
         await job.wait_settled()
         if self._waits_to_be_saved(job):
             return job.generation.events.response()
         return (await self.store.get(job.generation.id)).response
 
     def _waits_to_be_saved(self, job: BackgroundJob) -> bool:
-        """Return whether the store failed to save a final response. One that was deleted meanwhile is not to be saved."""
+        """Return whether a final response still has to be saved. A response that was deleted meanwhile does not."""
         return job.generation.is_unsaved and self.jobs.running(job.generation.id) is job
 
     async def close(self) -> None:
-        """End what is generated in the background and close the store."""
+        """Stop all background generations and close the store."""
         await self.jobs.close()
         await self.store.close()

@@ -1,8 +1,8 @@
-"""SqliteStore: the responses store in one SQLite file, bounded by count, bytes and age.
+"""SqliteStore: stores responses in one SQLite file, limited by count, bytes and age.
 
 Frontends may share a file, for example a retiring one and its successor: only the frontend that generates a response finishes
-it, and the response has failed when that process is gone. A response goes from unfinished to one final state, and can be
-deleted for good. Unfinished responses are never evicted.
+it, and the response counts as failed if that process has ended. A response changes from unfinished to one final state, and can
+be deleted permanently. Unfinished responses are never evicted.
 """
 
 import sqlite3
@@ -29,7 +29,7 @@ from tetrad.services.hub.model_files import CacheSettings
 _FILE = "responses.sqlite3"
 _IS_UNFINISHED = "status IN ('queued', 'in_progress')"
 _INSERT = "INSERT INTO responses (id, previous_id, status, stored_at, response, input) VALUES (?, ?, ?, ?, ?, ?)"
-# A completed response becomes the newest: by its creation it could be the next to be evicted.
+# A completed response becomes the newest: by the time of its creation it could be evicted next.
 _FINISH = f"""
 UPDATE responses SET status = ?, response = ?, seq = (SELECT max(seq) + 1 FROM responses) WHERE id = ? AND {_IS_UNFINISHED}
 """
@@ -52,7 +52,7 @@ _LOST = {"code": "server_error", "message": "The server was restarted before the
 
 
 class _Row(NamedTuple):
-    """A response, and who generates it if it is unfinished."""
+    """A stored response, and its owner if it is unfinished."""
 
     response: bytes
     input_items: bytes
@@ -62,14 +62,14 @@ class _Row(NamedTuple):
 
 
 class SqliteStore:
-    """Keeps responses in a file. The file is opened at first use.
+    """Stores responses in a file, which is opened at first use.
 
     Args:
-        path: the file, which need not exist; MEMORY: none, and all is lost with the process.
-        max_count: most responses kept; the oldest go first.
-        max_bytes: most bytes of the database that are in use; the oldest go first.
-        max_age_s: longest a response is kept.
-        now: the clock, in seconds since 1970.
+        path: path of the file, which need not exist; MEMORY: no file, the responses are lost at the end of the process.
+        max_count: maximum number of responses; the oldest are evicted first.
+        max_bytes: maximum number of used bytes of the database; the oldest responses are evicted first.
+        max_age_s: maximum age of a response in seconds.
+        now: returns the time in seconds since 1970.
     """
 
     def __init__(
@@ -82,23 +82,23 @@ class SqliteStore:
         self._now = now
 
     async def create(self, stored: StoredResponse) -> None:
-        """Keep a new response."""
+        """Store a new response."""
         await self._database.write(lambda database: self._create(database, stored))
 
     async def finish(self, stored: StoredResponse) -> None:
-        """Keep the final state of a response, unless it has been deleted or has a final state already."""
+        """Store the final state of a response, unless it has been deleted or has a final state already."""
         await self._database.write(lambda database: self._finish(database, stored.response))
 
     async def cancel(self, response_id: str) -> StoredResponse:
-        """Make a response that is unfinished a cancelled one; return it as it is then; NotFound if it is not kept."""
+        """Mark an unfinished response as cancelled; return its present state. NotFound if it is not stored."""
         return _found(await self._database.write(lambda database: self._cancel(database, response_id)), response_id)
 
     async def get(self, response_id: str) -> StoredResponse:
-        """Return a response; NotFound if it is not kept."""
+        """Return a response; NotFound if it is not stored."""
         return _found(await self._database.read(lambda database: self._get(database, response_id)), response_id)
 
     async def chain(self, response_id: str) -> list[StoredResponse]:
-        """Return a response and all that it continues, oldest first; NotFound if one of them is not kept."""
+        """Return a response and all that it continues, oldest first; NotFound if one of them is not stored."""
         rows = await self._database.read(lambda database: self._current(database, _CHAIN, response_id))
         missing = rows[0].previous_id if rows else response_id
         if missing is not None:
@@ -106,12 +106,12 @@ class SqliteStore:
         return [_stored(row) for row in rows]
 
     async def delete(self, response_id: str) -> None:
-        """Forget a response; NotFound if it is not kept."""
+        """Delete a response; NotFound if it is not stored."""
         if not await self._database.write(lambda database: self._delete(database, response_id)):
             raise not_found(response_id)
 
     async def close(self) -> None:
-        """Close the file; later calls of the store fail."""
+        """Close the file; later calls fail."""
         await self._database.close()
 
     # Everything below runs in the database's thread.
@@ -122,17 +122,17 @@ class SqliteStore:
         return 0 if owners is None else owners.own
 
     def _is_lost(self, row: _Row) -> bool:
-        """Return whether a response is unfinished and its owner is gone."""
+        """Return whether a response is unfinished and its owner has ended."""
         owners = self._database.owners
         if row.status not in UNFINISHED or owners is None or row.owner == owners.own:
             return False
         return row.owner is None or not owners.lives(row.owner)
 
     def _current(self, database: sqlite3.Connection, query: str, response_id: str) -> list[_Row]:
-        """Return the rows of a query. Responses that are lost have failed, though that may not have been written yet."""
+        """Return the rows of a query. Lost responses are returned as failed, even if this has not been written yet."""
         rows = [_Row(*row) for row in database.execute(query, (response_id,))]
         if any(self._is_lost(row) for row in rows):
-            # They may have been finished just before their owner ended.
+            # A response may have been finished just before its owner ended: read again.
             rows = [_Row(*row) for row in database.execute(query, (response_id,))]
         return [_failed(row) if self._is_lost(row) else row for row in rows]
 
@@ -172,10 +172,10 @@ class SqliteStore:
         return bool(database.execute("DELETE FROM responses WHERE id = ?", (response_id,)).rowcount)
 
     def _make_room(self, database: sqlite3.Connection, newest_id: str) -> bool:
-        """Push out what is too old or too much; return whether that was enough for the newest response."""
+        """Evict responses beyond the limits; return whether the newest response now fits."""
         oldest_s = self._now() - self._max_age_s
         database.execute(f"DELETE FROM responses WHERE stored_at < ? AND NOT {_IS_UNFINISHED}", (oldest_s,))
-        # Deleted rows leave gaps in seq: there may be fewer than the limit, never more.
+        # Deleted rows leave gaps in seq: fewer rows than the limit may remain, never more.
         newest = "SELECT max(seq) FROM responses"
         database.execute(f"DELETE FROM responses WHERE seq <= ({newest}) - ? AND NOT {_IS_UNFINISHED}", (self._max_count,))
         while _used_bytes(database) > self._max_bytes:
@@ -184,7 +184,7 @@ class SqliteStore:
         return True
 
     def _fail_lost(self, database: sqlite3.Connection) -> None:
-        """Write that responses have failed whose owners are gone: those that are unfinished could not be pushed out."""
+        """Mark lost responses as failed, because unfinished responses cannot be evicted."""
         for (response_id,) in database.execute(_ALL_UNFINISHED).fetchall():
             for row in self._current(database, _GET, response_id):
                 if row.status == "failed":
@@ -192,7 +192,7 @@ class SqliteStore:
 
 
 def open_store(place: str, *, max_count: int, max_bytes: int, max_age_s: float) -> ResponseStore:
-    """Return the store at a file or MEMORY; in Tetrad's cache directory if `place` is empty, nowhere if it is "none"."""
+    """Return the store of a file or MEMORY; empty `place`: a file in Tetrad's cache directory; "none": a NoStore."""
     if place == "none":
         return NoStore()
     path = place or str(CacheSettings().directory() / _FILE)

@@ -1,7 +1,7 @@
-"""Store: keeps responses and their input, so that clients can read and continue them after a restart.
+"""Store: stores responses and their input, so that clients can read and continue them after a restart.
 
-This file has the store's interface and the store that keeps nothing; sqlite_store.py keeps them in a file. Knows responses as
-JSON; knows no requests.
+This file has the store's interface and NoStore; sqlite_store.py stores them in a file. Knows responses as JSON; knows no
+requests.
 """
 
 from dataclasses import dataclass
@@ -16,43 +16,43 @@ UNFINISHED = ("queued", "in_progress")
 
 @dataclass(frozen=True)
 class StoredResponse:
-    """A response and the items it answers, without those of the responses before it."""
+    """A response and its input items, without those of earlier responses."""
 
     response: Json
     input_items: list[Json]
 
 
 class ResponseStore(Protocol):
-    """Where responses are kept. Every call is atomic and raises Unavailable if the store cannot be used."""
+    """The interface of a store. Every call is atomic and raises Unavailable if the store cannot be used."""
 
     async def create(self, stored: StoredResponse) -> None:
-        """Keep a new response. One that is unfinished is this store's to finish: it has failed when the process ends."""
+        """Store a new response. Only this process can finish an unfinished response: it has failed if the process ends."""
 
     async def finish(self, stored: StoredResponse) -> None:
-        """Keep the final state of a response, unless it has been deleted or has a final state already."""
+        """Store the final state of a response, unless it has been deleted or has a final state already."""
 
     async def cancel(self, response_id: str) -> StoredResponse:
-        """Make a response that is unfinished a cancelled one; return it as it is then; NotFound if it is not kept."""
+        """Mark an unfinished response as cancelled; return its present state. NotFound if it is not stored."""
 
     async def get(self, response_id: str) -> StoredResponse:
-        """Return a response; NotFound if it is not kept."""
+        """Return a response; NotFound if it is not stored."""
 
     async def chain(self, response_id: str) -> list[StoredResponse]:
         """Return a response and all that it continues, oldest first.
 
         Raises:
-            NotFound: it, or one that it continues, is not kept.
+            NotFound: the response, or one that it continues, is not stored.
         """
 
     async def delete(self, response_id: str) -> None:
-        """Forget a response; NotFound if it is not kept."""
+        """Delete a response; NotFound if it is not stored."""
 
     async def close(self) -> None:
-        """Give back what the store holds."""
+        """Release the store's resources."""
 
 
 class NoStore:
-    """Keeps nothing: responses-store is `none`."""
+    """Stores no responses: the setting responses-store is `none`."""
 
     async def create(self, stored: StoredResponse) -> None:
         """Do nothing."""
@@ -90,5 +90,5 @@ def history_of(chain: list[StoredResponse]) -> list[Json]:
 
 
 def not_found(response_id: str) -> NotFound:
-    """Return the error of a response that is not kept."""
+    """Return the error for a response that is not stored."""
     return NotFound(f"Response with id {response_id!r} not found.", field="response_id", reason="RESPONSE_NOT_FOUND")

@@ -13,7 +13,7 @@ _FUNCTION = "function"
 
 
 def chosen_tools(body: InputBody) -> tuple[list[Tool], ToolChoice]:
-    """Return the functions that may be called and whether they must be; InvalidRequest for what is no choice among them."""
+    """Return the functions that may be called and the tool choice; InvalidRequest for an invalid choice."""
     tools = _tools(body.tools or ())
     choice = body.tool_choice
     if not isinstance(choice, ToolChoiceBody):
@@ -51,7 +51,7 @@ def _tools(bodies: Sequence[ToolBody]) -> list[Tool]:
 
 
 def _among(tools: Sequence[Tool], names: Sequence[str | None]) -> list[Tool]:
-    """Return the tools of some names."""
+    """Return the tools with these names; InvalidRequest for an unknown name."""
     known = {tool.name: tool for tool in tools}
     found = [known[name] for name in names if name in known]
     if len(found) < len(names):

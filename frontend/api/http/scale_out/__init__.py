@@ -1,1 +1,1 @@
-"""vLLM's scale-out API: requests as token ids (render), generation from them, and token ids as answers (derender)."""
+"""vLLM's scale-out API: converts requests to token ids (render), generates from these, and converts ids to answers."""

@@ -55,7 +55,7 @@ class ReasoningParserKwargs(Body):
 
 
 class SamplingParamsBody(Body):
-    """vLLM's SamplingParams; those that are plain values are read by their names."""
+    """vLLM's SamplingParams; parameters with plain values are further fields."""
 
     model_config = ConfigDict(extra="allow")
 

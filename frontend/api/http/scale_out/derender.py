@@ -1,4 +1,4 @@
-"""/v1/completions/derender and /v1/chat/completions/derender: generated token ids as the answers of those endpoints."""
+"""/v1/completions/derender and /v1/chat/completions/derender: convert generated token ids to answers of those endpoints."""
 
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
@@ -51,7 +51,7 @@ async def derender_completion(request: Request) -> Response:
 
 
 class _DerenderedChat(ChatAnswer):
-    """The chat answer of outputs that a client has."""
+    """The chat answer of outputs that the client sends."""
 
     def __init__(self, llm: AsyncLLM, body: DerenderChatRequest) -> None:
         request = body.chat_request or RenderChatRequest(messages=[])
@@ -73,7 +73,7 @@ class _DerenderedChat(ChatAnswer):
         return TurnStream(GivenOutputs(output), llm.chat_formats, conversation, constraint_waits=waits)
 
     async def _prompt(self, conversation: Conversation) -> tuple[TokensPrompt, SamplingParams]:
-        """Return the prompt, whose text decides how the output is parsed, and the parameters with the turn's constraint."""
+        """Return the prompt, whose text determines how the output is parsed, and the parameters with the turn's constraint."""
         llm, given = self._llm, self._given
         if given.chat_request is not None:
             return await prepare_turn(llm, conversation, self._params, llm.chat_formats)
@@ -87,7 +87,7 @@ class _DerenderedChat(ChatAnswer):
 
 
 class _DerenderedCompletion(CompletionAnswer):
-    """The completion of outputs that a client has."""
+    """The completion of outputs that the client sends."""
 
     def __init__(self, llm: AsyncLLM, body: DerenderCompletionRequest) -> None:
         request = body.completion_request or RenderCompletionRequest(prompt="-")
@@ -112,10 +112,10 @@ class _DerenderedCompletion(CompletionAnswer):
 
 
 class _GivenUsage(UsageCount):
-    """Counts the tokens of outputs whose prompts the client may have counted itself.
+    """Counts the tokens of outputs; the client may send the counts of the prompts.
 
     Args:
-        num_prompt_tokens: of each prompt; None: its ids are counted.
+        num_prompt_tokens: number of tokens of each prompt; None: its ids are counted.
     """
 
     def __init__(self, num_prompt_tokens: Sequence[int | None]) -> None:
@@ -135,6 +135,6 @@ async def _all_at_once(outputs: Sequence[RequestOutput]) -> AsyncIterator[list[t
 
 
 def _num_top(answers: Sequence[GivenAnswer]) -> int:
-    """Return the most candidates that a token of the answers has."""
+    """Return the maximum number of candidates of a token in the answers."""
     contents = [choice.logprobs.content or () for each in answers for choice in each.choices if choice.logprobs is not None]
     return max((len(position.top_logprobs) for content in contents for position in content), default=0)

@@ -1,4 +1,4 @@
-"""Derender bodies: token ids that were generated, with the requests that they answer, in vLLM's field names."""
+"""Derender bodies: the bodies with generated token ids and the requests that they answer, in vLLM's field names."""
 
 from typing import Any, Literal, Self
 
@@ -21,7 +21,7 @@ class GivenLogprob(Body):
 
 
 class GivenPosition(GivenLogprob):
-    """A generated token and its rivals."""
+    """A generated token and the other candidates."""
 
     top_logprobs: list[GivenLogprob] = Field(default_factory=list, description="The most likely tokens.")
 

@@ -1,4 +1,4 @@
-"""/inference/v1/generate: one prompt as token ids, n outputs as token ids, streamed or whole; and aborts of such requests."""
+"""/inference/v1/generate: continues one prompt of token ids with n outputs, streamed or whole; also aborts such requests."""
 
 import dataclasses
 import time
@@ -107,7 +107,7 @@ async def abort_requests(request: Request) -> Response:
 
 
 class _Generation:
-    """One request to this endpoint."""
+    """One request of this endpoint."""
 
     def __init__(self, llm: AsyncLLM, body: TokensRequest, request_id: str, rank: int | None) -> None:
         self._llm = llm
@@ -147,7 +147,7 @@ class _Generation:
         return await json_response(result, self._parts, num_logprobs)
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """Yield the answer as events, each of one choice."""
+        """Yield the answer as events, each with one choice."""
         options = self._body.stream_options
         with_usage = options is not None and options.include_usage
         always = options is not None and with_usage and options.continuous_usage_stats
@@ -188,12 +188,12 @@ class _Generation:
             )
         except InvalidRequest as error:
             if error.field in ("prompt", "tokens"):
-                # The name that the prompt has here.
+                # This API's name of the prompt.
                 error.field = "token_ids"
             raise
 
     async def _read_reasoning(self, prompt: TokensPrompt) -> tuple[TokensPrompt, SamplingParams]:
-        """Let a constraint wait for the end of the reasoning, where the prompt leaves room for any."""
+        """Return prompt and parameters; a constraint starts after the reasoning, if reasoning may follow the prompt."""
         params, formats, ended = self._params, self._llm.chat_formats, self._body.reasoning_ended
         constraint = params.structured_outputs
         if formats.reasoning is None or (constraint is None and params.thinking_token_budget is None):
@@ -207,7 +207,7 @@ class _Generation:
         return prompt, behind_reasoning(params, constraint, formats, text)
 
     def _choice(self, output: CompletionOutput) -> Any:
-        """Return an output in the form that was asked for."""
+        """Return an output in the requested form."""
         logprobs = None
         if output.logprobs is not None:
             logprobs = self._form.logprobs(output.token_ids, output.logprobs, self._num_top, parts=self._parts)

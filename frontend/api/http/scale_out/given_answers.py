@@ -1,4 +1,4 @@
-"""Given answers: outputs of /inference/v1/generate that a client sends back, as the outputs of a request."""
+"""Given answers: converts answers of /inference/v1/generate that a client sends back to outputs of a request."""
 
 from tetrad.frontend.api.http.scale_out.derender_bodies import GivenAnswer, GivenChoice
 from tetrad.frontend.llm.async_llm import AsyncLLM
@@ -10,23 +10,23 @@ from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.services.errors import InvalidRequest, PromptTooLong
 
 _CONTEXT_TOKENS = 8
-"""Tokens of the prompt that decide whether the output's first token begins with a space."""
+"""Number of prompt tokens that determine whether the output's first token starts with a space."""
 
 
 class GivenTexts:
-    """Makes texts of the token ids of given answers.
+    """Decodes the token ids of given answers.
 
     Args:
-        llm: whose tokenizer decodes them.
-        params: of the request: its stop strings, and whether special tokens are shown.
-        field: of the body that has the answers.
+        llm: the LLM whose tokenizer decodes them.
+        params: the request's parameters, with its stop strings and the treatment of special tokens.
+        field: the body's field with the answers, for errors.
     """
 
     def __init__(self, llm: AsyncLLM, params: SamplingParams, field: str) -> None:
         self._llm, self._params, self._field = llm, params, field
 
     async def output(self, answer: GivenAnswer, prompt: TokensPrompt) -> RequestOutput:
-        """Return an answer as the final output of its request; InvalidRequest for what cannot be one."""
+        """Return an answer as the final output of its request; InvalidRequest for an invalid answer."""
         self._check(answer)
         ids = prompt["prompt_token_ids"]
         outputs = await all_of(self._choice(choice, ids) for choice in answer.choices)
@@ -63,7 +63,7 @@ class GivenTexts:
         text = await self._decoded(ids, prompt_ids)
         if not isinstance(stop, str) or not stop:
             return text
-        # The stop string was completed by the last token.
+        # The last token completed the stop string.
         before = await self._decoded(ids[:-1], prompt_ids)
         place = text.find(stop, max(len(before) - len(stop) + 1, 0))
         if place < 0:
@@ -71,7 +71,7 @@ class GivenTexts:
         return text[: place + len(stop)] if self._params.include_stop_str_in_output else text[:place]
 
     def _ends(self, token_id: int, stop: int | None) -> bool:
-        """Whether a last token ended the output, so that it is no part of the text."""
+        """Return whether the last token ended the output, so that it does not belong to the text."""
         return token_id == stop or (stop is None and token_id in self._llm.tokenizer_info.eos_token_ids)
 
     async def _decoded(self, ids: list[int], prompt_ids: list[int]) -> str:
@@ -86,7 +86,7 @@ class GivenTexts:
         try:
             return await self._llm.texts.detokenize(ids, skip_special_tokens=skip)
         except InvalidRequest as error:
-            error.field = self._field  # which has the ids here
+            error.field = self._field  # the field that has the ids in this API
             raise
 
     async def _positions(self, choice: GivenChoice) -> list[PositionLogprobs] | None:

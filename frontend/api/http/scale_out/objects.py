@@ -10,7 +10,7 @@ from tetrad.frontend.api.http.schemas.large_parts import LargeParts
 from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, PromptLogprobs, Usage
 from tetrad.frontend.request.outputs import PositionLogprobs
 
-# JSON has no -inf; vLLM sends this for impossible tokens.
+# JSON has no -inf; vLLM sends this value for impossible tokens.
 _LEAST = -9999.0
 _FINISH_REASON = "stop, length, repetition or abort; in a stream, null while it goes on."
 _STOP_REASON = "The stop string or token id that ended it; null at the end of text."
@@ -55,7 +55,7 @@ class IdLogprob(msgspec.Struct):
 
 
 class IdPosition(IdLogprob):
-    """A generated token and its rivals."""
+    """A generated token and the other candidates."""
 
     top_logprobs: Annotated[list[IdLogprob], Meta(description="The token itself first, then the most likely ones.")]
 
@@ -74,13 +74,13 @@ class _Choice(msgspec.Struct, kw_only=True):
 
 
 class TokensChoice(_Choice, kw_only=True):
-    """One output as token ids, or what is new of it."""
+    """One output as token ids, or the new part of it."""
 
     logprobs: Annotated[IdLogprobs | None, Meta(description="Of these tokens, if asked for.")]
 
 
 class TextChoice(_Choice, kw_only=True):
-    """One output as text, or what is new of it."""
+    """One output as text, or the new part of it."""
 
     text: Annotated[str, Meta(description="The text. It ends before a stop string, which token_ids have.")]
     logprobs: Annotated[ChatLogprobs | None, Meta(description="Of these tokens, if asked for.")]
@@ -98,14 +98,14 @@ class _Answer(msgspec.Struct, kw_only=True):
 
 
 class TokensAnswer(_Answer, kw_only=True):
-    """What was generated, as token ids."""
+    """The generated outputs as token ids."""
 
     output_mode: Annotated[Literal["tokens"], Meta(description="Always tokens.")] = "tokens"
     choices: Annotated[list[TokensChoice], Meta(description="The n outputs.")]
 
 
 class TextAnswer(_Answer, kw_only=True):
-    """What was generated, as text."""
+    """The generated outputs as text."""
 
     output_mode: Annotated[Literal["text"], Meta(description="Always text.")] = "text"
     choices: Annotated[list[TextChoice], Meta(description="The n outputs.")]
@@ -123,21 +123,21 @@ class _Chunk(msgspec.Struct, kw_only=True):
 
 
 class TokensChunk(_Chunk, kw_only=True):
-    """A chunk of what is generated, as token ids."""
+    """A chunk of the outputs as token ids."""
 
     output_mode: Annotated[Literal["tokens"], Meta(description="Always tokens.")] = "tokens"
     choices: Annotated[list[TokensChoice], Meta(description="One; none in the usage chunk.")]
 
 
 class TextChunk(_Chunk, kw_only=True):
-    """A chunk of what is generated, as text."""
+    """A chunk of the outputs as text."""
 
     output_mode: Annotated[Literal["text"], Meta(description="Always text.")] = "text"
     choices: Annotated[list[TextChoice], Meta(description="One; none in the usage chunk.")]
 
 
 def id_logprobs(ids: Sequence[int], positions: Sequence[PositionLogprobs], num_top: int, parts: LargeParts) -> IdLogprobs:
-    """Return the log-probabilities of tokens, each with its first `num_top` candidates; `parts`: of the answer."""
+    """Return the log-probabilities of tokens, each with its first `num_top` candidates; long lists are added to `parts`."""
     content = []
     for token_id, position in zip(ids, positions, strict=True):
         found = position[token_id]

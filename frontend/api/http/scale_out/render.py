@@ -1,4 +1,4 @@
-"""/v1/completions/render and /v1/chat/completions/render: requests as token ids, to be sent to /inference/v1/generate."""
+"""/v1/completions/render and /v1/chat/completions/render: convert requests to token ids for /inference/v1/generate."""
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -40,7 +40,7 @@ async def render_completion(request: Request) -> Response:
     prompts = prompts_of(body, (), request.app.state.settings.max_completion_prompts)
     params = completion_params(body, llm.default_sampling_fields(), max_tokens=body.max_tokens)
     ids = [request_id if len(prompts) == 1 else f"{request_id}-{place}" for place in range(len(prompts))]
-    # Together, so that the tokenizer gets the prompts of one request in one message.
+    # Concurrently, so that the tokenizer receives the prompts of one request in one message.
     found = await all_of(
         _rendered(llm, body, prompt, params, each, add_special_tokens=body.add_special_tokens)
         for each, prompt in zip(ids, prompts, strict=True)
@@ -62,7 +62,7 @@ async def render_chat_completion(request: Request) -> Response:
 async def _rendered(
     llm: AsyncLLM, body: SamplingBody, prompt: PromptType, params: SamplingParams, request_id: str, **options: bool
 ) -> RenderedRequest:
-    """Return the request for one prompt of a body, with how it is to be answered."""
+    """Return the rendered request of one prompt of a body, with the options of its answer."""
     found = await rendered_request(
         llm,
         body,

@@ -1,4 +1,4 @@
-"""/v1/messages/render: a conversation in Anthropic's form as token ids, to be sent to /inference/v1/generate."""
+"""/v1/messages/render: converts a conversation in Anthropic's form to token ids for /inference/v1/generate."""
 
 from fastapi import APIRouter
 from starlette.requests import Request

@@ -1,4 +1,4 @@
-"""Rendered request: one prompt with its parameters as a body of /inference/v1/generate."""
+"""Rendered request: makes a body of /inference/v1/generate from one prompt and its parameters."""
 
 from typing import Protocol
 
@@ -31,19 +31,19 @@ RENDERED_EXAMPLE = {
 
 
 class RenderedBody(Protocol):
-    """The fields of a body that stay as they are."""
+    """The fields of a body that are copied to the rendered request."""
 
     @property
     def model(self) -> str | None:
-        """A name of the model; None: the first."""
+        """The name of the model; None: the first model."""
 
     @property
     def priority(self) -> int:
-        """Larger is more urgent."""
+        """The priority; a larger value is more urgent."""
 
     @property
     def cache_salt(self) -> str | None:
-        """Separates prefix caches."""
+        """The salt, which separates prefix caches."""
 
     @property
     def stream(self) -> bool | None:
@@ -61,7 +61,7 @@ async def rendered_request(
     truncate_prompt_tokens: int | None = None,
     truncation_side: str = "left",
 ) -> RenderedRequest:
-    """Return the request for a prompt. Errors: see AsyncLLM.render; NotFound for a model that is not served."""
+    """Return the rendered request of a prompt. Errors: see AsyncLLM.render; NotFound for a model that is not served."""
     request = NewRequest(
         request_id=request_id,
         prompt=prompt,

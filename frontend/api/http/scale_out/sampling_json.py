@@ -1,4 +1,4 @@
-"""Sampling JSON: SamplingParams as the object `sampling_params` of vLLM's scale-out API, in both directions."""
+"""Sampling JSON: converts SamplingParams to and from the object `sampling_params` of vLLM's scale-out API."""
 
 import dataclasses
 import inspect
@@ -10,7 +10,7 @@ from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import InvalidRequest
 
 _OF_SERVER = ("output_kind", "truncate_prompt_tokens")
-"""Fields of SamplingParams that other fields of the body decide."""
+"""Fields of SamplingParams that follow from other fields of the body."""
 _NAMES = frozenset(inspect.signature(SamplingParams).parameters) - {"guided_decoding", "truncate_prompt_tokens"}
 _CONSTRAINT_NAMES = frozenset(each.name for each in dataclasses.fields(StructuredOutputsParams)) - {
     "start_after_token_ids",
@@ -20,7 +20,7 @@ _DETECTION_NAMES = frozenset(each.name for each in dataclasses.fields(Repetition
 
 
 def json_of(params: SamplingParams) -> dict[str, Any]:
-    """Return the fields that differ from their defaults, and `max_tokens`, which has another default in each API."""
+    """Return the fields that differ from their defaults, and `max_tokens`, whose default depends on the API."""
     shown = {
         each.name: getattr(params, each.name)
         for each in dataclasses.fields(params)
@@ -34,21 +34,21 @@ def json_of(params: SamplingParams) -> dict[str, Any]:
 
 
 def params_of(given: SamplingParamsBody, *, stream: bool, as_text: bool) -> SamplingParams:
-    """Return the parameters of an object.
+    """Return the parameters of an object `sampling_params`.
 
     Args:
-        given: by SamplingParams' names; without max_tokens, as many tokens are generated as the context has room for.
-        stream: outputs are sent as they come.
-        as_text: outputs are shown as text.
+        given: fields with SamplingParams' names; without max_tokens, the rest of the context may be generated.
+        stream: whether the answer is streamed.
+        as_text: whether outputs are returned as text.
 
     Raises:
-        InvalidRequest: an unknown name, a value out of range, or one that this server cannot honour.
+        InvalidRequest: an unknown name, a value out of range, or one that this server does not support.
     """
     fields: dict[str, Any] = {"max_tokens": None} | (given.model_extra or {})
     fields.pop("output_kind", None)
     unknown = next((name for name in fields if name not in _NAMES), None)
     if unknown is not None:
-        # Without effect it would change the answer silently.
+        # If an unknown field were ignored, the answer would silently differ.
         raise InvalidRequest(f"sampling_params has an unknown field {unknown[:64]!r}.", field="sampling_params")
     if given.structured_outputs is not None:
         fields["structured_outputs"] = given.structured_outputs.to_params()
@@ -61,7 +61,7 @@ def params_of(given: SamplingParamsBody, *, stream: bool, as_text: bool) -> Samp
     if as_text and not params.detokenize:
         raise InvalidRequest("output_mode 'text' requires sampling_params.detokenize to be true.", field="output_mode")
     if not as_text and not params.stops:
-        # Nobody reads the text.
+        # The text is not needed.
         params.detokenize = False
     return params
 

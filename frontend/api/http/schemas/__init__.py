@@ -1,1 +1,1 @@
-"""Fields, objects and errors that several HTTP APIs share."""
+"""Common fields, objects and errors of several HTTP APIs."""

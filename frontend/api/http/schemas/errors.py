@@ -27,7 +27,7 @@ _STATUS = {
     Code.UNIMPLEMENTED: 501,
 }
 _TYPES = {401: "authentication_error", 403: "permission_error", 409: "invalid_request_error", 429: "rate_limit_error"}
-# OpenAI's own codes where it has one.
+# Reason -> OpenAI's own code.
 _CODES = {"INVALID_ARGUMENT": "invalid_value"}
 _RETRY_AFTER_S = 1.0
 # Error texts for values of a wrong JSON type, by pydantic's error type.
@@ -47,7 +47,7 @@ _ITEMS = {"int_type": "integers", "int_from_float": "integers", "string_type": "
 
 
 class BodyTooLarge(InvalidRequest):
-    """The body is larger than this server takes."""
+    """The body is larger than the server's limit."""
 
     reason = "BODY_TOO_LARGE"
 
@@ -74,7 +74,7 @@ def error_body(error: TetradError) -> ErrorBody:
 
 
 def error_response(error: TetradError) -> Response:
-    """Return the response to a request that failed."""
+    """Return the response to a failed request."""
     status = status_of(error)
     headers = {}
     if status == 401:
@@ -85,9 +85,9 @@ def error_response(error: TetradError) -> Response:
 
 
 def from_validation(error: ValidationError) -> InvalidRequest:
-    """Return the error of the first invalid field of a body, in SamplingParams' words."""
+    """Return the error of the first invalid field of a body, with texts like those of SamplingParams."""
     errors = error.errors(include_url=False)
-    # Each branch of a union has its own error: the one that came furthest is about what was meant.
+    # Each branch of a union has its own error: the one with the longest path belongs to the form that the client meant.
     found = max((each for each in errors if each["loc"][:1] == errors[0]["loc"][:1]), key=lambda each: len(_path(each["loc"])))
     cause = found.get("ctx", {}).get("error")
     if isinstance(cause, InvalidRequest):
@@ -110,7 +110,7 @@ def from_validation(error: ValidationError) -> InvalidRequest:
 
 
 def _path(location: tuple[int | str, ...]) -> list[int | str]:
-    """Return the fields of an error's location: a union's branches ("str", "list[int]") are none."""
+    """Return the fields in an error's location, without the branches of unions ("str", "list[int]")."""
     parts = [part for part in location if isinstance(part, int) or part.isidentifier()]
     return [part for part in parts if part not in _BRANCHES and not str(part)[:1].isupper()]
 
@@ -121,7 +121,7 @@ async def on_tetrad_error(_: Request, error: Exception) -> Response:
 
 
 async def on_wrong_parameter(_: Request, error: Exception) -> Response:
-    """Answer a parameter of the path or the query that is no value of its type: 400, like a wrong field of a body."""
+    """Answer an invalid parameter of the path or query with 400, like an invalid field of a body."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"][1:])
@@ -129,12 +129,12 @@ async def on_wrong_parameter(_: Request, error: Exception) -> Response:
 
 
 def protocol_error_body(error: TetradError) -> bytes:
-    """Return the body of an answer to something that never became a request."""
+    """Return the body of the answer to malformed HTTP."""
     return encode(error_body(error))
 
 
 async def on_router_error(request: Request, error: Exception) -> Response:
-    """Answer what the router refuses: unknown paths and methods."""
+    """Answer requests that the router refuses: unknown paths and methods."""
     assert isinstance(error, HTTPException)
     texts = {
         404: f"There is nothing at {request.url.path}.",
@@ -147,7 +147,7 @@ async def on_router_error(request: Request, error: Exception) -> Response:
 
 
 async def on_bug(request: Request, error: Exception) -> Response:
-    """Answer any other exception: logged with its traceback, and no inner text for the client."""
+    """Answer any other exception: log its traceback, and send no internal text to the client."""
     log.error("http.failed", path=request.url.path, exc_info=error)
     return error_response(InternalError(f"{request.url.path} failed; the server's log has the details."))
 
@@ -161,6 +161,6 @@ _shortener.maxstring = _shortener.maxother = _shortener.maxlong = 80
 
 
 def _short(value: object) -> str:
-    """Return a value as Python shows it, cut: it may be as large as a body."""
+    """Return the shortened `repr` of a value, which may be as large as a body."""
     text = _shortener.repr(value)
     return text if len(text) <= 120 else f"{text[:117]}..."

@@ -1,7 +1,7 @@
 """Fields: the base class and the field types of all HTTP bodies.
 
-Unknown fields are ignored: OpenAI's clients send new ones before servers know them. Known fields that cannot be served are
-refused. Values must have their JSON type: "5" is no number, and true is none. SamplingParams checks ranges.
+Unknown fields are ignored: OpenAI's clients send new ones before servers support them. Known fields that are not supported are
+refused. Values must have their JSON type: neither "5" nor true is a number. SamplingParams checks ranges.
 """
 
 from typing import Annotated
@@ -17,28 +17,28 @@ class Body(BaseModel):
 
 
 def _whole(value: object) -> object:
-    """Return 5 for 5.0: JSON has one kind of number."""
+    """Return a float without a fraction as an integer, because JSON has only one type of numbers."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _default_for_null(value: object) -> object:
-    """Take the field's default for null: clients in typed languages send their unset fields so."""
+    """Use the field's default for null: clients in typed languages send unset fields as null."""
     if value is None:
         raise PydanticUseDefault
     return value
 
 
 Integer = Annotated[int, BeforeValidator(_whole)]
-# Fields that may be null and are never None.
+# Types of fields that accept null but never have the value None.
 Flag = Annotated[bool, BeforeValidator(_default_for_null, json_schema_input_type=bool | None)]
 Number = Annotated[Integer, BeforeValidator(_default_for_null, json_schema_input_type=int | None)]
 Text = Annotated[str, BeforeValidator(_default_for_null, json_schema_input_type=str | None)]
 
 
 class FailFastList(FailFast):
-    """One wrong item is enough to refuse a list of a million."""
+    """Validates a list up to the first invalid item, because a list may have a million items."""
 
-    __hash__ = object.__hash__  # unions of annotated types are sets of them
+    __hash__ = object.__hash__  # unions of annotated types need hashes
 
 
 TokenIds = Annotated[list[int], FailFastList()]

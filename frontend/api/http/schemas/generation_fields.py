@@ -1,4 +1,4 @@
-"""Generation fields: the common fields of /v1/completions and /v1/chat/completions, by OpenAI's and vLLM's names."""
+"""Generation fields: the common fields of /v1/completions and /v1/chat/completions, with OpenAI's and vLLM's names."""
 
 from typing import Any, Literal, Self
 
@@ -33,7 +33,7 @@ class JsonSchemaFormat(Body):
 
 
 class ResponseFormat(Body):
-    """Constrains the output."""
+    """The format that the output is constrained to."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"] = Field(
         description="text: no constraint; json_object: any JSON object; json_schema: JSON that satisfies a schema;"
@@ -57,7 +57,7 @@ class ResponseFormat(Body):
 
 
 class RepetitionDetectionBody(Body):
-    """When to stop an output that repeats itself."""
+    """The conditions for ending an output that repeats itself."""
 
     max_pattern_size: Number = Field(0, description="Longest pattern looked for, in tokens; 0: off.")
     min_pattern_size: Number = Field(0, description="Shortest pattern looked for, in tokens.")

@@ -1,7 +1,7 @@
-"""Large parts: encodes an answer with long lists and mappings as many pieces of JSON.
+"""Large parts: encodes an answer with long lists and mappings in many pieces of JSON.
 
-An encoder keeps the interpreter lock until it returns: for an answer of 40 MB a tenth of a second. So each large list or
-mapping is encoded in slices. A mark stands in its place in the answer until the answer itself is encoded.
+An encoder holds the interpreter lock until it returns: 0.1 s for an answer of 40 MB. So each large list or mapping is encoded
+in slices. A mark replaces it in the answer until the answer itself is encoded.
 """
 
 import secrets
@@ -17,9 +17,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _SLICE = 1024
-"""Entries that are encoded in less than half a millisecond."""
+"""Number of entries in a slice, which are encoded in less than 0.5 ms."""
 _LEAST = 256
-"""Entries of a large part."""
+"""Minimum number of entries of a large part."""
 _PIECE_BYTES = 64 << 10
 
 
@@ -27,7 +27,7 @@ class LargeParts:
     """The large parts of one answer."""
 
     def __init__(self) -> None:
-        # No text of a client or of a model holds it.
+        # A random mark, which no text of a client or a model contains.
         self._mark = b'"%b:' % secrets.token_hex(16).encode()
         self._parts: list[list[bytes]] = []
 
@@ -35,11 +35,11 @@ class LargeParts:
         return bool(self._parts)
 
     def list_of(self, items: list[V], weight: int = 1) -> list[V]:
-        """Return the value that represents `items` in the answer: a mark, or a small list itself.
+        """Return the value for `items` in the answer: a mark, or the list itself if it is small.
 
         Args:
-            items: may hold marks.
-            weight: entries in each item.
+            items: the list; its items may contain marks.
+            weight: number of entries in each item.
         """
         if len(items) * weight < _LEAST:
             return items
@@ -48,7 +48,7 @@ class LargeParts:
         return cast("list[V]", self._add(b"[", slices, b"]"))
 
     def mapping_of(self, items: dict[K, V]) -> dict[K, V]:
-        """Return the value that represents `items` in the answer: a mark, or a small mapping itself."""
+        """Return the value for `items` in the answer: a mark, or the mapping itself if it is small."""
         if len(items) < _LEAST:
             return items
         pairs = iter(items.items())
@@ -56,7 +56,7 @@ class LargeParts:
         return cast("dict[K, V]", self._add(b"{", slices, b"}"))
 
     def take(self, answer: object) -> list[bytes]:
-        """Return an answer that holds the marks as pieces of JSON, and forget its parts."""
+        """Return an answer with marks as pieces of JSON, and drop its parts."""
         pieces = list(_joined(self._resolved(encode(answer))))
         self._parts = []
         return pieces
@@ -80,7 +80,7 @@ class LargeParts:
 
 
 def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Join small pieces."""
+    """Join small pieces to larger ones."""
     collected, size = [], 0
     for piece in pieces:
         collected.append(piece)

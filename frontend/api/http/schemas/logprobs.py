@@ -1,4 +1,4 @@
-"""Log-probabilities in OpenAI's two forms: parallel lists for completions, objects for chats."""
+"""Log-probabilities: converts them to OpenAI's two forms: parallel lists for completions, objects for chats."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from tetrad.frontend.api.http.schemas.objects import (
 from tetrad.frontend.request.logprobs import PARTIAL
 from tetrad.frontend.request.outputs import Logprob, PositionLogprobs
 
-# JSON has no -inf; OpenAI sends this for impossible tokens.
+# JSON has no -inf; OpenAI sends this value for impossible tokens.
 _LEAST = -9999.0
 
 
@@ -28,16 +28,16 @@ def completion_logprobs(
     as_ids: bool = False,
     parts: LargeParts,
 ) -> CompletionLogprobs:
-    """Return the lists for some tokens.
+    """Return the lists of some tokens.
 
     Args:
         token_ids: the tokens.
-        positions: one per token; None without log-probabilities (the first of a prompt).
-        num_top: how many top candidates were asked for.
-        start: characters of text before the first token.
+        positions: one per token; None for a token without log-probabilities (the first of a prompt).
+        num_top: requested number of top candidates.
+        start: number of characters of text before the first token.
         first_text: text of a token without log-probabilities.
-        as_ids: show tokens as `token_id:5`.
-        parts: of the answer.
+        as_ids: whether tokens are written as `token_id:5`.
+        parts: the large parts of the answer, which long lists are added to.
     """
     lists = CompletionLogprobs([], [], [], [])
     for token_id, position in zip(token_ids, positions, strict=True):
@@ -49,7 +49,7 @@ def completion_logprobs(
         else:
             text = _text(token_id, position[token_id])
             lists.token_logprobs.append(_finite(position[token_id].logprob))
-            # The sampled token comes on top of the candidates asked for.
+            # The sampled token is returned in addition to the requested candidates.
             kept = list(position.items())[: num_top + 1]
             tops = {_shown(i, found, as_ids=as_ids): _finite(found.logprob) for i, found in kept}
             lists.top_logprobs.append(parts.mapping_of(tops))
@@ -60,7 +60,7 @@ def completion_logprobs(
 
 
 def num_chars(token_ids: Sequence[int], positions: Sequence[PositionLogprobs]) -> int:
-    """Return how many characters of text some tokens are."""
+    """Return the number of characters of some tokens' texts."""
     return sum(len(_text(token_id, position[token_id])) for token_id, position in zip(token_ids, positions, strict=True))
 
 
@@ -72,7 +72,7 @@ def chat_logprobs(
     as_ids: bool = False,
     parts: LargeParts,
 ) -> ChatLogprobs:
-    """Return the objects for some tokens; for the arguments see `token_logprobs`."""
+    """Return the object of some tokens. Arguments: see `completion_logprobs`."""
     return ChatLogprobs(parts.list_of(token_logprobs(token_ids, positions, num_top, as_ids=as_ids, parts=parts), num_top))
 
 
@@ -84,7 +84,7 @@ def token_logprobs(
     as_ids: bool = False,
     parts: LargeParts,
 ) -> list[TokenLogprob]:
-    """Return one object for each token, with its `num_top` most likely candidates; `as_ids`, `parts`: see above."""
+    """Return one object per token, with its `num_top` most likely candidates. Arguments: see `completion_logprobs`."""
     content: list[TokenLogprob] = []
     for token_id, position in zip(token_ids, positions, strict=True):
         ranked = sorted(position.items(), key=lambda item: -item[1].logprob)[:num_top]
@@ -99,7 +99,7 @@ def token_logprobs(
 
 
 def prompt_logprobs_json(positions: Sequence[PositionLogprobs | None], parts: LargeParts) -> PromptLogprobs:
-    """Return vLLM's form of a prompt's log-probabilities: token id -> facts; `parts`: of the answer."""
+    """Return vLLM's form of a prompt's log-probabilities: token id -> facts; long parts are added to `parts`."""
     shown = [None if position is None else parts.mapping_of(_prompt_position(position)) for position in positions]
     return parts.list_of(shown, max(map(len, filter(None, positions)), default=0))
 
@@ -112,7 +112,7 @@ def _prompt_position(position: PositionLogprobs) -> dict[str, PromptLogprob]:
 
 
 def _bytes(token_id: int, found: Logprob) -> list[int] | None:
-    """Return a candidate's bytes; None for part of a character, whose text does not determine them."""
+    """Return a candidate's bytes; None for a part of a character, because its text does not determine the bytes."""
     text = _text(token_id, found)
     return None if PARTIAL in text else list(text.encode())
 

@@ -1,6 +1,7 @@
 """Objects: OpenAI's response objects as msgspec structs, and their encoding.
 
-Structs rather than models: with 64 concurrent streams the encoding of chunks is the frontend's hottest line.
+Structs are used instead of models: with 64 concurrent streams the encoding of chunks takes more time than any other line of the
+frontend.
 """
 
 from typing import Annotated
@@ -16,7 +17,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class PromptTokensDetails(msgspec.Struct):
-    """Where prompt tokens came from."""
+    """Prompt tokens by their source."""
 
     cached_tokens: Annotated[int, Meta(description="Taken from the prefix cache instead of computed.")]
 
@@ -68,7 +69,7 @@ class TopLogprob(msgspec.Struct):
 
 
 class TokenLogprob(msgspec.Struct):
-    """A token and its rivals."""
+    """A token and the other candidates."""
 
     token: Annotated[str, Meta(description="Its text; `token_id:5` with return_tokens_as_token_ids.")]
     logprob: Annotated[float, Meta(description="Its log-probability; -9999 for what is impossible.")]
@@ -95,7 +96,7 @@ PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
 class CompletionChoice(msgspec.Struct):
-    """One output, or what is new of it."""
+    """One output, or the new part of it."""
 
     index: Annotated[int, Meta(description="Output j of prompt i is i * n + j.")]
     text: Annotated[str, Meta(description="What was generated; in a chunk, what is new.")]
@@ -137,7 +138,7 @@ class ErrorDetail(msgspec.Struct):
 
 
 class ErrorBody(msgspec.Struct):
-    """OpenAI's error object: the answer to every request that fails, or the last event of a stream that does."""
+    """OpenAI's error object: the answer to a failed request, or the last event of a failed stream."""
 
     error: Annotated[ErrorDetail, Meta(description="What is wrong.")]
 
@@ -163,7 +164,7 @@ class JsonResponse(Response):
 
 
 class UsageCount:
-    """Adds up the tokens of an HTTP request, which may be several requests to the engine."""
+    """Counts the tokens of an HTTP request, which may consist of several engine requests."""
 
     def __init__(self) -> None:
         self._prompts: dict[int, tuple[int, int]] = {}
@@ -175,9 +176,9 @@ class UsageCount:
         """Count an output of the `place`-th prompt.
 
         Args:
-            place: which prompt.
-            output: with new tokens only.
-            num_tokens: count these instead of the output's.
+            place: index of the prompt.
+            output: an output with new tokens only.
+            num_tokens: number of tokens to count instead of the output's; None: the output's.
         """
         self._prompts[place] = (len(output.prompt_token_ids), output.num_cached_tokens or 0)
         if num_tokens is not None:
@@ -187,18 +188,18 @@ class UsageCount:
             self._num_completion_tokens += len(each.token_ids)
 
     def add_reasoning(self, num_tokens: int) -> None:
-        """Say how many tokens of an output were reasoning; usage tells of it only if this was called."""
+        """Count reasoning tokens; the usage has their number only if this was called."""
         self._num_reasoning_tokens = (self._num_reasoning_tokens or 0) + num_tokens
 
     def add_predicted(self, output: RequestOutput, predicted_ids: list[int]) -> None:
-        """Compare an output, which has new tokens only, with the tokens that were expected as each choice."""
+        """Compare an output, which has new tokens only, with the expected tokens of each choice."""
         for each in output.outputs:
             if each.index not in self._predicted:
                 self._predicted[each.index] = PredictedText(predicted_ids)
             self._predicted[each.index].follow(each.token_ids)
 
     def usage(self) -> Usage:
-        """Return the sums."""
+        """Return the usage so far."""
         prompt_tokens = sum(tokens for tokens, _ in self._prompts.values())
         cached = sum(cached for _, cached in self._prompts.values())
         return Usage(

@@ -1,4 +1,4 @@
-"""Sampling: makes SamplingParams from the fields of a body. Missing fields take the model's defaults, then OpenAI's."""
+"""Sampling: makes SamplingParams from the fields of a body. Unset fields have the model's defaults, else OpenAI's."""
 
 from typing import Any
 
@@ -21,11 +21,11 @@ def sampling_params_of(
     """Return the sampling parameters of a body.
 
     Args:
-        body: the request.
-        defaults: the model's, by SamplingParams' names.
-        max_tokens: resolved from the fields the API has for it; None: as many as fit.
-        logprobs: likewise.
-        with_format: whether response_format constrains the output. False where the output consists of calls, not text.
+        body: the body of the request.
+        defaults: the model's defaults, by SamplingParams' names.
+        max_tokens: the value from the API's fields; None: as many as fit the context.
+        logprobs: the value from the API's fields.
+        with_format: whether response_format constrains the output. False if the output consists of calls, not text.
 
     Raises:
         InvalidRequest: a value out of range.
@@ -62,6 +62,6 @@ def _structured_outputs(body: SamplingBody, *, with_format: bool) -> StructuredO
             return StructuredOutputsParams(structural_tag=form.model_dump_json(exclude_none=True))
         schema = form.json_schema
         assert schema is not None
-        # OpenAI takes strict schemas only where every object is closed.
+        # OpenAI accepts strict schemas only if every object is closed.
         return StructuredOutputsParams(json=schema.schema_, disable_additional_properties=schema.strict is True)
     return None if wanted is None else wanted.to_params()

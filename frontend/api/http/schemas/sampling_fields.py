@@ -1,4 +1,4 @@
-"""Sampling fields: the fields of SamplingParams in every API, by vLLM's names. Unset means the default."""
+"""Sampling fields: the fields of SamplingParams in all APIs, with vLLM's names. Unset means the default."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 
 
 class StructuredOutputsBody(Body):
-    """vLLM's `structured_outputs`: exactly one constraint, and how strictly to read it."""
+    """vLLM's `structured_outputs`: exactly one constraint, and its options."""
 
     json_: str | dict[str, Any] | None = Field(None, alias="json", description="A JSON schema, as JSON or as text.")
     regex: str | None = Field(None, description="A regular expression for the whole output.")
@@ -22,7 +22,7 @@ class StructuredOutputsBody(Body):
     whitespace_pattern: str | None = Field(None, description="Regular expression for white space between the tokens of JSON.")
 
     def to_params(self) -> StructuredOutputsParams:
-        """Return the constraint; InvalidRequest if it is none or several."""
+        """Return the constraint; InvalidRequest if there is none or several."""
         fields = self.model_dump()
         return StructuredOutputsParams(json=fields.pop("json_"), **fields)
 

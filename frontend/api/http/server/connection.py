@@ -1,7 +1,7 @@
-"""HttpConnection: an HTTP/1.1 connection with limits for each client, and JSON errors for malformed requests.
+"""HttpConnection: an HTTP/1.1 connection that enforces limits of sizes and answers malformed requests with JSON errors.
 
-Limits connections, heads, headers, framing, pipelined requests and unread bytes. TimedConnection limits time, and routes limit
-bodies. A request that is refused here ends the connection, after the answers to the earlier ones.
+It limits connections, heads, headers, framing, pipelined requests and unread bytes. TimedConnection limits times, and routes
+limit bodies. A request that is refused here ends the connection, after the answers to the earlier requests.
 """
 
 import asyncio
@@ -20,18 +20,18 @@ log = get_logger()
 
 _HEAD = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
 _MAX_HEADERS = 256
-# Requests that wait on one connection for the answer to another.
+# Maximum number of requests that wait on one connection for the answer to an earlier one.
 _MAX_PIPELINED = 16
-# A body in chunks of one byte is six times as long on the wire; only comments in the framing make it longer than this.
+# Maximum ratio of received bytes to body bytes. Chunks of one byte need six; only comments in the framing need more than this.
 _MAX_FRAMING = 16
 
 
 def connection_type(its_limits: ConnectionLimits, its_retirement: Retirement) -> type[HttpToolsProtocol]:
-    """Return the protocol class of one server: uvicorn makes the instances.
+    """Return the protocol class of one server; uvicorn makes the instances.
 
     Args:
-        its_limits: what each may take.
-        its_retirement: of the server whose connections these are.
+        its_limits: the limits of each connection.
+        its_retirement: the retirement of the server.
     """
 
     class ServersConnection(HttpConnection):
@@ -44,7 +44,7 @@ def connection_type(its_limits: ConnectionLimits, its_retirement: Retirement) ->
 
 
 class HttpConnection(TimedConnection):
-    """One connection. The parser itself would collect headers, trailers and requests without end."""
+    """One connection. The parser itself does not limit headers, trailers and requests."""
 
     _num_head_bytes = 0
     _num_wire_bytes = 0
@@ -54,7 +54,7 @@ class HttpConnection(TimedConnection):
     _last_answer = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
-        """Accept a connection, or answer that there are too many."""
+        """Accept a connection, or answer that there are too many connections."""
         super().connection_made(transport)
         most = self.limits.max_connections
         if len(self.connections) > most:
@@ -62,7 +62,7 @@ class HttpConnection(TimedConnection):
             self._answer(b"503 Service Unavailable", Unavailable(f"This server has {most} connections, the most it takes."))
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; what is not over after too many of them is refused."""
+        """Process received bytes; refuse a head that exceeds its limit."""
         if self.transport.is_closing() or self._is_refused:
             return
         super().data_received(data)
@@ -79,26 +79,26 @@ class HttpConnection(TimedConnection):
                 self.send_400_response("The body's chunks are mostly framing.")
 
     def on_message_begin(self) -> None:
-        """Begin to count."""
+        """Reset the counts for a new request."""
         self._num_head_bytes = self._num_wire_bytes = 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header. Trailers, after the body, are ignored."""
+        """Store a header. Trailers, after the body, are ignored."""
         if not self.in_body:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Answer the request, if its head can be taken."""
+        """Start to answer the request if its head is valid."""
         try:
             self._check_size_of_head()
             super().on_headers_complete()
         except WrongHead as error:
             self._wrong_head = error
-            raise  # it ends the parser's work, and uvicorn calls send_400_response
+            raise  # this ends the parsing, and uvicorn calls send_400_response
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of a body. What comes behind its answer is read so that the client gets to see it, within limits."""
+        """Process a part of a body. The rest of an answered request is read up to a limit, so that the client can finish."""
         super().on_body(body)
         if self.cycle.response_complete:
             self._num_unwanted_bytes += len(body)
@@ -106,14 +106,14 @@ class HttpConnection(TimedConnection):
                 self.transport.abort()
 
     def on_response_complete(self) -> None:
-        """Go on with the next request, or end the connection if it is one that was refused."""
+        """Continue with the next request, or end the connection if that was refused."""
         is_last = not self.pipeline
         super().on_response_complete()
         if self._is_refused and is_last and not self.transport.is_closing():
             self._end()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what cannot be parsed, in the form of every other error."""
+        """Refuse a request that cannot be parsed, in the form of all other errors."""
         wrong = self._wrong_head or (unknown_version() if self.parser.has_unknown_version else None)
         if wrong is None:
             self._answer(b"400 Bad Request", InvalidRequest(msg or "Invalid HTTP request received."))
@@ -121,7 +121,7 @@ class HttpConnection(TimedConnection):
             self._answer(wrong.status, InvalidRequest(wrong.text))
 
     def on_late(self, what: Literal["head", "body"]) -> None:
-        """Answer a client that is late; one that sent nothing, or has its answer, is owed none."""
+        """Answer a client that exceeded a time limit; close the connection if it sent nothing or has its answer already."""
         if not self.in_head and (what == "head" or self.cycle.response_complete):
             self.transport.close()
             return
@@ -140,18 +140,18 @@ class HttpConnection(TimedConnection):
             raise WrongHead(b"400 Bad Request", f"On one connection at most {_MAX_PIPELINED} requests may wait.")
 
     def _answer(self, status: bytes, error: TetradError) -> None:
-        """Answer the request that is being received in place of the application, and end the connection.
+        """Answer the request that is being received instead of the application, and end the connection.
 
-        Answers that are due before go first. Nothing more is parsed.
+        Answers to earlier requests are sent first. No further bytes are parsed.
         """
         body = protocol_error_body(error)
         self._last_answer = _HEAD % (status, len(body), body)
         self._is_refused = True
         is_due_later = self._is_answering_another
         if self.in_body and self.pipeline:
-            self.pipeline.popleft()  # the request itself, which waits for its turn
+            self.pipeline.popleft()  # the request itself, which waits in the pipeline
         elif self.in_body and self.cycle.response_started:
-            # It has its answer; in the middle of that, another one would be read as a part of it.
+            # The request has an answer already: a second one would be read as a part of it.
             self._last_answer = b""
             if not self.cycle.response_complete:
                 self.transport.abort()
@@ -164,7 +164,7 @@ class HttpConnection(TimedConnection):
 
     @property
     def _is_answering_another(self) -> bool:
-        """Whether the application owes an answer to a request before the one that is being received."""
+        """Whether the application has not finished the answer to an earlier request."""
         if self.pipeline:
             return True
         return not self.in_body and not self.is_between_requests

@@ -1,7 +1,7 @@
-"""Http1Connection: uvicorn's HTTP/1.1 connection as RFC 9110 and RFC 9112 describe it, where uvicorn differs.
+"""Http1Connection: corrects uvicorn's HTTP/1.1 connection where it differs from RFC 9110 and RFC 9112.
 
-Ignores upgrades, checks heads, takes every form of a target, and sends 100 Continue only to clients that know it. The base of
-RetiringConnection, TimedConnection and HttpConnection. Knows no limits and writes no answer.
+It ignores upgrades, checks heads, accepts every form of a target, and sends 100 Continue only to clients that support it. The
+base of RetiringConnection, TimedConnection and HttpConnection. Knows no limits and writes no answer.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tetrad.frontend.api.http.server.request_parser import RequestParser
 class Http1Connection(HttpToolsProtocol):
     """One connection."""
 
-    parser: RequestParser  # type: ignore[assignment] # in the place of httptools' own
+    parser: RequestParser  # type: ignore[assignment] # replaces httptools' parser
 
     def __init__(
         self,
@@ -31,13 +31,13 @@ class Http1Connection(HttpToolsProtocol):
         self.parser = RequestParser(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End what runs for this connection."""
+        """End the connection and close its parser."""
         parser = self.parser
         super().connection_lost(exc)  # uvicorn drops its reference
         parser.close()
 
     def on_headers_complete(self) -> None:
-        """Begin to answer a request; WrongHead if its head is none."""
+        """Start to answer a request; WrongHead if its head is invalid."""
         version = self.parser.get_http_version()
         check_head(self.parser.get_method(), version, self.headers)
         self.url = with_path(self.url)
@@ -45,11 +45,11 @@ class Http1Connection(HttpToolsProtocol):
             self.expect_100_continue = False  # RFC 9110 10.1.1
         super().on_headers_complete()
         if self.expect_100_continue:
-            # A client that is answered before it sent the body need not send it, and what it sends next is no body.
+            # A client that is answered before it sends the body need not send it: its next bytes may not be a body.
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of a body."""
+        """Process a part of a body."""
         if self.expect_100_continue:
             self.expect_100_continue = False
             self.cycle.keep_alive = self.may_keep_alive
@@ -57,11 +57,11 @@ class Http1Connection(HttpToolsProtocol):
 
     @property
     def may_keep_alive(self) -> bool:
-        """Whether another request may follow on this connection."""
+        """Whether the connection accepts another request."""
         return self.parser.should_keep_alive()
 
     @property
     def is_between_requests(self) -> bool:
-        """Whether the last request, if there was one, has its whole answer."""
-        cycle = cast(RequestResponseCycle | None, self.cycle)  # uvicorn declares it without the None it begins with
+        """Whether the last request, if any, has been answered completely."""
+        cycle = cast(RequestResponseCycle | None, self.cycle)  # uvicorn declares it without its initial None
         return cycle is None or cycle.response_complete

@@ -5,14 +5,14 @@ import socket
 
 from tetrad.services.errors import Unavailable
 
-# Unread bytes that the kernel buffers for a client; beyond these the frontend buffers, and then the collectors merge.
+# Maximum number of unread bytes that the kernel buffers for a client; then the frontend buffers, then the collectors merge.
 _MAX_UNSENT_BYTES = 128 << 10
 # A lost peer is detected after about a minute, also on an idle connection.
 _PROBE_AFTER_S, _PROBE_EVERY_S, _NUM_PROBES = 30, 10, 3
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket bound to an address; Unavailable if that is taken."""
+    """Return a socket that is bound to an address; Unavailable if the address is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -26,11 +26,11 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def tune(listener: socket.socket, slow_client_timeout_s: float) -> None:
-    """Bound the kernel's buffers for slow clients, and detect lost ones.
+    """Limit the kernel's buffers for slow clients, and enable the detection of lost ones.
 
     Args:
-        listener: its connections inherit this.
-        slow_client_timeout_s: longest time without an acknowledgement of sent data.
+        listener: the listening socket; its connections inherit the options.
+        slow_client_timeout_s: maximum seconds without an acknowledgement of sent data.
     """
     if listener.family == socket.AF_UNIX:
         return
@@ -42,6 +42,6 @@ def tune(listener: socket.socket, slow_client_timeout_s: float) -> None:
         ("TCP_KEEPCNT", _NUM_PROBES),
         ("TCP_USER_TIMEOUT", int(slow_client_timeout_s * 1000)),
     ):
-        # Not every Python has all of them, nor every kernel.
+        # Some versions of Python and some kernels lack some of the options.
         with contextlib.suppress(AttributeError, OSError):
             listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

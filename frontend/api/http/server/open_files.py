@@ -1,14 +1,14 @@
-"""Open files: raises the process's limit on open files at start. Each connection is one; the default of shells is low."""
+"""Open files: raises the process's limit of open files at start. Each connection is one; the default of shells is low."""
 
 import resource
 
-# Sockets to the services, logs, stores, and those that are just being closed.
+# File descriptors for sockets to the services, logs, stores, and connections that are being closed.
 _RESERVED = 256
 _LEAST = 16
 
 
 def raise_open_files_limit() -> int:
-    """Raise this process's limit to what it may be, and return how many connections fit it."""
+    """Raise this process's limit to its maximum, and return the number of connections that it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

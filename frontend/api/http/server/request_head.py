@@ -7,17 +7,17 @@ import re
 from collections.abc import Sequence
 
 _VERSIONS = ("1.0", "1.1")
-# A host and a port as RFC 3986 writes them; empty where the target has no authority.
+# A host and a port in the syntax of RFC 3986; empty if the target has no authority.
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(:[0-9]*)?")
 _ABSOLUTE = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]+")
 
 
 class WrongHead(Exception):
-    """The head cannot be taken.
+    """The head of a request is invalid or not supported.
 
     Attributes:
-        status: the status line of the answer, as b"400 Bad Request".
-        text: what is wrong.
+        status: the status line of the answer, such as b"400 Bad Request".
+        text: the reason.
     """
 
     def __init__(self, status: bytes, text: str) -> None:
@@ -27,15 +27,15 @@ class WrongHead(Exception):
 
 
 def check_head(method: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> None:
-    """Check a head.
+    """Check the head of a request.
 
     Args:
-        method: as in the request line.
-        version: as 1.1.
-        headers: names in lower case.
+        method: the method in the request line.
+        version: the version of HTTP, such as 1.1.
+        headers: names, in lower case, and values.
 
     Raises:
-        WrongHead: with the status that RFC 9110 has for it.
+        WrongHead: the head is invalid; the error has the status that RFC 9110 defines.
     """
     if version not in _VERSIONS:
         raise unknown_version(version)
@@ -54,13 +54,13 @@ def check_head(method: bytes, version: str, headers: Sequence[tuple[bytes, bytes
 
 
 def unknown_version(version: str = "") -> WrongHead:
-    """Return the error of a version that this server does not speak."""
+    """Return the error for a version that this server does not support."""
     got = f", got HTTP/{version}" if version else ""
     return WrongHead(b"505 HTTP Version Not Supported", f"This server speaks HTTP/1.1 and HTTP/1.0{got}.")
 
 
 def with_path(target: bytes) -> bytes:
-    """Return a request's target with the path / if it is a URL without one."""
+    """Return a request's target; a URL without a path gets the path /."""
     authority = _ABSOLUTE.match(target)
     if authority is None or target[authority.end() : authority.end() + 1] == b"/":
         return target

@@ -1,8 +1,8 @@
-"""RequestParser: httptools' parser of HTTP/1.1 requests, without its switch to other protocols.
+"""RequestParser: parses HTTP/1.1 requests with httptools, without its switch to other protocols.
 
-httptools skips the body of a request with `Upgrade:`, and the next packet would be read as a new request. This server speaks no
-other protocol, so it ignores the header (RFC 9110 7.8): it parses the head once more without it, and reads the body as usual.
-Http1Connection uses it in the place of httptools' own parser. Knows nothing of limits or answers.
+httptools skips the body of a request with `Upgrade:`, and the next packet would be read as a new request. This server supports
+no other protocol, so it ignores the header (RFC 9110 7.8): it parses the head again without it, and reads the body as usual.
+Http1Connection uses it instead of httptools' parser. Knows nothing of limits or answers.
 """
 
 from typing import Protocol
@@ -14,35 +14,35 @@ _UPGRADE = b"upgrade"
 
 
 class RequestEvents(Protocol):
-    """Receives what the parser finds; uvicorn's protocol is one. Its attributes are the head as far as it has been parsed."""
+    """The receiver of the parser's events, such as uvicorn's protocol. Its attributes are the parsed part of the head."""
 
     url: bytes
     headers: list[tuple[bytes, bytes]]
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Handle the start of a request."""
 
     def on_url(self, url: bytes) -> None:
-        """A part of the request's target."""
+        """Handle a part of the request's target."""
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header or, behind the body, a trailer."""
+        """Handle a header or, after the body, a trailer."""
 
     def on_headers_complete(self) -> None:
-        """The head is complete."""
+        """Handle the end of the head."""
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body."""
+        """Handle a part of the body."""
 
     def on_message_complete(self) -> None:
-        """The request is complete."""
+        """Handle the end of the request."""
 
 
 class RequestParser:
     """Parses the requests of one connection.
 
     Args:
-        events: receives what is found. An exception of its methods ends the parsing.
+        events: receives the events. An exception in its methods ends the parsing.
 
     Attributes:
         has_unknown_version: whether parsing ended at a version of HTTP that cannot be parsed.
@@ -52,7 +52,7 @@ class RequestParser:
         self._events = events
         self._ignores_upgrade = False
         self.has_unknown_version = False
-        # httptools calls these by name; only the two that depend on an upgrade are this class's own.
+        # httptools calls these by name; this class implements only the two that depend on an upgrade.
         self.on_message_begin = events.on_message_begin
         self.on_url = events.on_url
         self.on_header = events.on_header
@@ -60,7 +60,7 @@ class RequestParser:
         self._parser = self._new_parser()
 
     def feed_data(self, data: bytes) -> None:
-        """Parse bytes; HttpParserError if they are no HTTP, or if `events` raised."""
+        """Parse bytes; HttpParserError if they are not valid HTTP, or if `events` raised."""
         while data:
             try:
                 self._parser.feed_data(data)
@@ -73,7 +73,7 @@ class RequestParser:
                 raise
 
     def close(self) -> None:
-        """Parse no more. Drops httptools' parser, which refers to this object: both would wait for the garbage collector."""
+        """Drop httptools' parser, which refers to this object: otherwise both would wait for the garbage collector."""
         del self._parser
 
     def get_method(self) -> bytes:
@@ -81,7 +81,7 @@ class RequestParser:
         return self._parser.get_method()
 
     def get_http_version(self) -> str:
-        """Return the version of the request, as 1.1."""
+        """Return the version of the request, such as 1.1."""
         return self._parser.get_http_version()
 
     def should_keep_alive(self) -> bool:
@@ -89,17 +89,17 @@ class RequestParser:
         return self._parser.should_keep_alive()
 
     def should_upgrade(self) -> bool:
-        """Return False: uvicorn asks whether the connection switches to another protocol."""
+        """Return False: the connection never switches to another protocol. uvicorn calls this."""
         return False
 
     def on_headers_complete(self) -> None:
-        """Pass the end of a head on, unless it will be parsed again."""
+        """Pass on the end of a head, unless the head will be parsed again."""
         self._ignores_upgrade = self._parser.should_upgrade() and self.get_method() != _TUNNEL
         if not self._ignores_upgrade:
             self._events.on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """Pass the end of a request on, unless it will be parsed again."""
+        """Pass on the end of a request, unless its head will be parsed again."""
         if not self._ignores_upgrade:
             self._events.on_message_complete()
 
@@ -111,6 +111,6 @@ class RequestParser:
 
     def _new_parser(self) -> httptools.HttpRequestParser:
         parser = httptools.HttpRequestParser(self)
-        # Requests that a client sends behind one with `Connection: close` are ignored; they do not cost that one its answer.
+        # Requests after one with `Connection: close` are ignored, and do not prevent its answer.
         parser.set_dangerous_leniencies(lenient_data_after_close=True)
         return parser

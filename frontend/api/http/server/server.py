@@ -1,4 +1,4 @@
-"""HttpServer: uvicorn on a given socket, in the frontend's event loop, without its signal handlers and timers."""
+"""HttpServer: runs uvicorn on a given socket, in the frontend's event loop, without its signal handlers and timers."""
 
 import asyncio
 import contextlib
@@ -19,12 +19,12 @@ from tetrad.services.tls.identity import Identity, TlsFiles
 log = get_logger()
 
 _BACKLOG = 2048
-# Connections still open after the drain only wait for their last bytes.
+# Seconds for connections that are still open after the drain to send their last bytes.
 _CLOSE_TIMEOUT_S = 1
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn without its signal handlers (process.py has them) and without its ten wake-ups a second."""
+    """uvicorn without its signal handlers (process.py has them) and without its ten timer events per second."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -32,11 +32,11 @@ class _Uvicorn(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone."""
+        """Install no signal handlers."""
         yield
 
     async def main_loop(self) -> None:
-        """Sleep until it is time to stop."""
+        """Wait until the server stops."""
         await self.stopping.wait()
 
 
@@ -44,14 +44,14 @@ class HttpServer:
     """Serves an application.
 
     Args:
-        app: what answers.
+        app: the application that answers requests.
         host: address to bind.
-        port: port to bind; 0: any.
-        fd: descriptor of a socket that is bound already and may be listening for others, too; None: bind one.
-        keep_alive_timeout_s: how long idle connections are kept.
-        limits: what each connection may take.
-        tls: identity of the server; None: it speaks plain HTTP.
-        knows_callers: whether they need keys or certificates.
+        port: port to bind; 0: any free port.
+        fd: descriptor of a bound socket, on which other processes may listen, too; None: bind a new one.
+        keep_alive_timeout_s: maximum seconds that idle connections stay open.
+        limits: the limits of each connection.
+        tls: identity of the server; None: plain HTTP.
+        knows_callers: whether callers need keys or certificates.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class HttpServer:
         self.port = port
 
     async def start(self) -> None:
-        """Bind and serve; Unavailable if the address is taken."""
+        """Bind and serve; Unavailable if the address is in use."""
         bound = bind(self._host, self._port) if self._fd is None else socket.socket(fileno=self._fd)
         tune(bound, self._slow_client_timeout_s)
         bound.listen(_BACKLOG)
@@ -109,14 +109,14 @@ class HttpServer:
         self._retirement.begin()
 
     async def retire(self) -> None:
-        """Take no new connection, answer on those that exist, each for the last time, and return when none is left."""
+        """Accept no new connections, close each existing one with its next answer, and wait until none is left."""
         for listener in self._server.servers:
             listener.close()
         self._retirement.begin()
         await self._retirement.wait_over()
 
     async def stop(self) -> None:
-        """Close the listener, then idle connections at once and busy ones when their response is out."""
+        """Close the listener, then idle connections at once and busy ones after their response."""
         self._server.stopping.set()
         self._server.should_exit = True
         if self._task is not None:

@@ -1,8 +1,7 @@
-"""TimedConnection: a connection with time limits for the client: to send the head, to send the body, and to read the answer.
+"""TimedConnection: a connection with time limits for the client to send the head, to send the body, and to read the answer.
 
-Between uvicorn's protocol and HttpConnection. Invariant: if the client does nothing for ever, a timer of this file, uvicorn's
-keep-alive timer or the answer in progress ends the connection. Knows no sizes but the least part of a body that counts as
-progress.
+The base of HttpConnection. Invariant: if the client does nothing, a timer of this file, uvicorn's keep-alive timer or the end
+of the answer in progress ends the connection. Of sizes it knows only the smallest part of a body that counts as progress.
 """
 
 import asyncio
@@ -16,9 +15,9 @@ from tetrad.services.timers.running_time import RunningTimer
 
 log = get_logger()
 
-# Of a body, in one body_timeout_s: two kilobytes a second are slow, less is an attack.
+# Minimum number of bytes of a body in each body_timeout_s: 2 kB per second is slow, less is an attack.
 _LEAST_BODY_BYTES = 64 << 10
-# Between the end of an idle connection's time and its end.
+# Seconds between the timeout of an idle connection and its closing.
 _LAST_READ_S = 0.05
 
 
@@ -27,7 +26,7 @@ class ConnectionLimits:
     """Limits of one connection; see FrontendSettings for each.
 
     Attributes:
-        max_connections: as far as the limit on open files allows.
+        max_connections: the setting, reduced to what the limit of open files allows.
     """
 
     max_connections: int
@@ -51,10 +50,10 @@ class ConnectionLimits:
 
 
 class TimedConnection(RetiringConnection):
-    """One connection.
+    """One connection with time limits.
 
     Attributes:
-        limits: a class attribute of the subclass that the server makes.
+        limits: the limits; a class attribute of the subclass that the server makes.
     """
 
     limits: ConnectionLimits
@@ -68,7 +67,7 @@ class TimedConnection(RetiringConnection):
     _num_unsent = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
-        """Begin to wait for a head."""
+        """Start to wait for a head."""
         super().connection_made(transport)
         self.follow_phase()
 
@@ -80,69 +79,69 @@ class TimedConnection(RetiringConnection):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes, and see what the client owes next."""
+        """Process received bytes, and start the timer of the next part of the request."""
         super().data_received(data)
         self.follow_phase()
 
     def on_message_begin(self) -> None:
-        """Note that a head begins."""
+        """Record the start of a head."""
         self.in_head = True
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Note that the body begins."""
+        """Record the start of the body."""
         super().on_headers_complete()
         self.in_head, self.in_body, self.num_body_bytes = False, True, 0
 
     def on_body(self, body: bytes) -> None:
-        """Count the body."""
+        """Count the bytes of the body."""
         self.num_body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Note that the request is complete."""
+        """Record the end of the request."""
         self.in_body = False
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Begin to wait for the client to read the rest, if the connection ends with it."""
+        """If the connection ends with this response, start the timer for the client to read the rest."""
         super().on_response_complete()
         if self.transport.is_closing() and self.transport.get_write_buffer_size():
             self._watch_reading()
 
     def pause_writing(self) -> None:
-        """Begin to wait for the client to read."""
+        """Start the timer for the client to read."""
         super().pause_writing()
         self._watch_reading()
 
     def resume_writing(self) -> None:
-        """Note that the client has read."""
+        """Stop the timer: the client has read."""
         super().resume_writing()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
 
     def timeout_keep_alive_handler(self) -> None:
-        """End an idle connection, but read first what has arrived: this process may have been stopped for a while."""
+        """End an idle connection, after reading the bytes that have arrived: this process may have been suspended."""
         self.timeout_keep_alive_task = self.loop.call_later(_LAST_READ_S, self._end_idle)
 
     def _end_idle(self) -> None:
-        """Close the connection; one whose client has not even read the last answer would never end by that."""
+        """Close the connection; abort it if the client has not read the last answer, because closing would wait for that."""
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         super().timeout_keep_alive_handler()
 
     def on_late(self, what: Literal["head", "body"]) -> None:
-        """Answer a client that is late with a part of its request."""
+        """Answer a client that exceeded the time limit for a part of its request."""
         raise NotImplementedError
 
     def follow_phase(self) -> None:
-        """Start the timer of what the client owes now, if that has changed."""
+        """Start the timer of the part that the client must send now, if the part has changed."""
         if self.transport.is_closing():
             return
         phase: Literal["head", "body", ""] = "body" if self.in_body else "head" if self.in_head else ""
         if not phase and self.is_between_requests and self.timeout_keep_alive_task is None:
-            # Nothing yet, or line breaks that begin no request.
+            # No bytes yet, or only line breaks, which do not start a request.
             phase = "head"
         if phase == self._phase:
             return
@@ -160,7 +159,7 @@ class TimedConnection(RetiringConnection):
 
     def _on_phase_over(self) -> None:
         gets_on = self._phase == "body" and self.num_body_bytes - self._num_bytes_before >= _LEAST_BODY_BYTES
-        # While we do not read, the client cannot be late.
+        # While the server does not read, the client's time limit does not apply.
         if gets_on or self.flow.read_paused:
             self._start_phase_timer()
         elif self._phase and not self.transport.is_closing():

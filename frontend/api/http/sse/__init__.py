@@ -1,1 +1,1 @@
-"""Server-sent events."""
+"""Writes answers as server-sent events, and large answers in pieces."""

@@ -1,11 +1,11 @@
-"""Named events: server-sent events with their type in the `event` line and in the data, as two APIs need it."""
+"""Named events: encodes server-sent events with their type in the `event` line and in the data, for two APIs."""
 
 from typing import Any
 
 from tetrad.frontend.api.http.schemas.objects import encode
 
 Event = dict[str, Any]
-"""One event's data; "type" is its name."""
+"""The data of one event; its "type" is the event's name."""
 
 
 def named_event(data: Event) -> bytes:
@@ -19,5 +19,5 @@ def encoded_event(name: str, data: bytes) -> bytes:
 
 
 def named_events(events: list[Event]) -> bytes:
-    """Return several events as one piece; empty if there are none."""
+    """Return several events, concatenated; empty if there are none."""
     return b"".join(named_event(each) for each in events)

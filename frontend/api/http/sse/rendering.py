@@ -17,21 +17,21 @@ from tetrad.frontend.request.outputs import PositionLogprobs, RequestOutput
 T = TypeVar("T")
 
 _MANY = 4096
-"""Log-probabilities that take about 5 ms to render."""
+"""Number of log-probabilities from which rendering takes place in a side thread: about 5 ms."""
 
 
 async def rendered(num_logprobs: int, render: Callable[[], T]) -> T:
-    """Return the result of `render`, which must only read values that no other task changes."""
+    """Return the result of `render`, which may run in a thread: it must read only values that no other task changes."""
     return render() if num_logprobs < _MANY else await in_side_thread(render)
 
 
 def num_logprobs_of(output: RequestOutput) -> int:
-    """Return how many candidates an output has, those of its prompt included."""
+    """Return the number of an output's candidates, with those of its prompt."""
     return num_candidates(output.prompt_logprobs, *(each.logprobs for each in output.outputs))
 
 
 async def rendered_prompt_logprobs(positions: list[PositionLogprobs | None], parts: LargeParts) -> tuple[PromptLogprobs, int]:
-    """Return the log-probabilities of a prompt for an answer, and the number of candidates, which are freed."""
+    """Return the log-probabilities of a prompt for an answer, and their number of candidates; the candidates are freed."""
     number = num_candidates(positions)
     found = await rendered(number, partial(prompt_logprobs_json, positions, parts))
     await rendered(number, partial(drop_candidates, positions))
@@ -46,28 +46,28 @@ async def drop_logprobs(output: RequestOutput) -> None:
 
 
 async def json_response(answer: object, parts: LargeParts, num_logprobs: int) -> Response:
-    """Return an answer that holds the marks of `parts` as a response."""
+    """Return an answer with marks of `parts` as a response."""
     if not parts:
         return await rendered(num_logprobs, lambda: JsonResponse(answer))
     return PiecesResponse(await rendered(num_logprobs, partial(parts.take, answer)))
 
 
 async def json_event(answer: object, parts: LargeParts, num_logprobs: int) -> bytes:
-    """Return an answer that holds the marks of `parts` as one server-sent event."""
+    """Return an answer with marks of `parts` as one server-sent event."""
     if not parts:
         return event(answer)
     return await rendered(num_logprobs, lambda: b"data: %b\n\n" % b"".join(parts.take(answer)))
 
 
 async def json_line(answer: object, parts: LargeParts, num_logprobs: int) -> bytes:
-    """Return an answer that holds the marks of `parts` as one line of a stream."""
+    """Return an answer with marks of `parts` as one line of a stream."""
     if not parts:
         return encode(answer) + b"\n"
     return await rendered(num_logprobs, lambda: b"%b\n" % b"".join(parts.take(answer)))
 
 
 class PiecesResponse(Response):
-    """A JSON response that is sent piece after piece: the event loop serves others between two of them."""
+    """A JSON response that is sent in pieces; the event loop runs other tasks between two of them."""
 
     media_type = "application/json"
 

@@ -1,7 +1,7 @@
-"""Streams: server-sent events at a low cost per chunk, and cancellation of the work when its client disconnects.
+"""Streams: sends server-sent events at a low cost per chunk, and cancels the work when its client disconnects.
 
-A disconnect cancels the work, streaming or not; the work's clean-up then aborts the request. A slow reader delays its own
-stream only: the request's collector merges the unread outputs.
+A disconnect cancels the work of streamed and of whole answers; the work's clean-up then aborts the request. A slow reader
+delays only its own stream: the request's collector merges the unread outputs.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class StreamForm:
-    """The events of an API's stream besides its content.
+    """The events of an API's streams besides their content.
 
     Attributes:
-        closing: the last bytes, for APIs that mark the end.
-        keep_alive: says nothing, for proxies that end connections on which nothing is said.
-        failure: an error that comes when the status is gone -> an event.
-        media_type: of the response.
+        closing: the last bytes, for APIs with an end mark.
+        keep_alive: an event without content, for proxies that close silent connections.
+        failure: returns the event of an error that occurs after the status was sent.
+        media_type: media type of the response.
     """
 
     closing: bytes = b"data: [DONE]\n\n"
@@ -48,18 +48,18 @@ async def until_disconnected(receive: Receive, work: Awaitable[Result]) -> Resul
     """Return the result of `work`; cancel it and raise ClientDisconnect if the client disconnects first.
 
     Args:
-        receive: of a request whose body has been read.
-        work: runs in the caller's task.
+        receive: `receive` of a request whose body has been read.
+        work: the work, which runs in the caller's task.
     """
     async with _WhileConnected(receive):
         return await work
 
 
 class _WhileConnected:
-    """Cancels its body when the client goes away, and makes ClientDisconnect of that: what asyncio.timeout is to time.
+    """Cancels its body when the client disconnects, and then raises ClientDisconnect; similar to asyncio.timeout.
 
-    The body stays in the caller's task: a task of its own costs several turns of the event loop, which are some milliseconds
-    when many requests run.
+    The body stays in the caller's task: a separate task costs several iterations of the event loop, a few milliseconds if many
+    requests run.
 
     Args:
         receive: of a request whose body has been read.
@@ -93,15 +93,15 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """A response of server-sent events. It begins with its first event: an error that comes before has its own status.
+    """A response of server-sent events. It starts with the first event: an error before it has its own HTTP status.
 
-    A first event that takes longer than proxies wait comes behind the status; errors are events then, too.
+    If the first event takes longer than proxies wait, the status is sent before it; later errors are then events.
 
     Args:
-        pieces: events; a TetradError becomes an error event. Always closed.
-        form: of the API.
-        keep_alive_s: seconds without news after which something is said all the same.
-        at_once: begin before there is any event.
+        pieces: the events; a TetradError becomes an error event. The iterator is always closed.
+        form: the API's form of streams.
+        keep_alive_s: seconds without an event after which a keep-alive event is sent.
+        at_once: start the response before the first event.
     """
 
     def __init__(self, pieces: AsyncIterator[bytes], *, form: StreamForm, keep_alive_s: float, at_once: bool = False) -> None:
@@ -115,11 +115,11 @@ class EventStream(Response):
         self._at_once = at_once
         self._has_begun = False
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
-        # The length is not known.
+        # The length is unknown.
         self.raw_headers = [header for header in self.raw_headers if header[0] != b"content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
-        """Send the response; raises what happens before it begins."""
+        """Send the response; raises errors that occur before its start."""
         try:
             await until_disconnected(receive, self._send(send))
         except ClientDisconnect:
@@ -127,7 +127,7 @@ class EventStream(Response):
                 raise
             log.info("http.client_left")
         finally:
-            # Also where the client left before anything was sent.
+            # Also if the client disconnected before anything was sent.
             await _close(self._pieces)
 
     async def _send(self, send: Send) -> None:
@@ -139,12 +139,12 @@ class EventStream(Response):
                 if (first := await anext(self._pieces, None)) is not None:
                     silence.timer.note()
                     await self._put(send, first)
-                    # A resumed task runs through the awaits of all middleware; frequent pieces get a task of their own.
+                    # A resumed task passes through the awaits of all middleware; a separate task for the pieces avoids this.
                     await asyncio.create_task(self._send_rest(send, silence.timer))
             except Exception as error:
                 if not self._has_begun:
                     raise
-                # The status is gone: an error event is what is left.
+                # The status has been sent: the error can only be an event.
                 await self._put(send, self._form.failure(_as_tetrad_error(error)))
             await silence.stop()
             await self._put(send, self._form.closing, more_body=False)
@@ -171,11 +171,11 @@ def _as_tetrad_error(error: Exception) -> TetradError:
 
 
 class _Silence:
-    """Breaks the silence of a stream, unless its client has not even read what was said before.
+    """Sends keep-alive events in a silent stream, unless its client has not read the earlier bytes yet.
 
     Args:
-        say: writes a whole event, so that those of two tasks do not mix.
-        interval_s: how long silence may last.
+        say: writes a whole event, so that events of two tasks do not mix.
+        interval_s: maximum silence in seconds.
     """
 
     def __init__(self, say: Callable[[], Coroutine[Any, Any, None]], interval_s: float) -> None:
@@ -188,7 +188,7 @@ class _Silence:
             self._task = asyncio.create_task(self._say())
 
     async def stop(self) -> None:
-        """Say nothing more. Again: a no-op."""
+        """Stop sending. Further calls do nothing."""
         self.timer.stop()
         if self._task is not None:
             self._task.cancel()
@@ -196,7 +196,7 @@ class _Silence:
 
 
 def stream_response(request: Request, pieces: AsyncIterator[bytes], form: StreamForm = OPENAI) -> EventStream:
-    """Return the response for `pieces`."""
+    """Return the streamed response of `pieces`."""
     return EventStream(pieces, form=form, keep_alive_s=request.app.state.settings.sse_keep_alive_s)
 
 

@@ -1,1 +1,1 @@
-"""Files of web pages, as they are served."""
+"""Serves the files of web pages."""

@@ -1,4 +1,4 @@
-"""StaticFile: a file of a web page, read once at start, with the headers that it is served with."""
+"""StaticFile: serves one file of a web page, read once at start, with its headers."""
 
 import hashlib
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ TYPES = {
     ".svg": "image/svg+xml",
 }
 _HEADERS = {
-    # Browsers revalidate each file, mostly answered with 304: after an upgrade no page mixes scripts of two versions.
+    # Browsers revalidate each file, mostly with a 304: after an upgrade no page mixes scripts of two versions.
     "cache-control": "no-cache",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -33,7 +33,7 @@ class StaticFile:
 
     @classmethod
     def of(cls, path: Path, *, content_security_policy: str) -> "StaticFile":
-        """Return the file at `path`; its name ends in one of TYPES."""
+        """Read the file at `path`, whose name has one of the suffixes in TYPES."""
         content = path.read_bytes()
         etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         own = {"content-security-policy": content_security_policy, "content-type": TYPES[path.suffix], "etag": etag}

@@ -1,1 +1,1 @@
-"""/tokenize, /detokenize and /tokenizer_info."""
+"""The routes /tokenize, /detokenize and /tokenizer_info."""

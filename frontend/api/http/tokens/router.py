@@ -21,7 +21,7 @@ router = APIRouter()
 
 
 class Tokenized(msgspec.Struct):
-    """A text as the model reads it."""
+    """The token ids of a text."""
 
     count: Annotated[int, Meta(description="Tokens.")]
     max_model_len: Annotated[int, Meta(description="Longest prompt plus output, in tokens.")]
@@ -30,13 +30,13 @@ class Tokenized(msgspec.Struct):
 
 
 class Detokenized(msgspec.Struct):
-    """Token ids as text."""
+    """The text of token ids."""
 
     prompt: Annotated[str, Meta(description="The text, special tokens included.")]
 
 
 class TokenizerFacts(msgspec.Struct):
-    """The facts by which a client can tokenize like this server."""
+    """The facts that a client needs to tokenize like this server."""
 
     model: Annotated[str, Meta(description="The tokenizer's name.")]
     tokenizer_hash: Annotated[str, Meta(description="Equal for equal tokenizers.")]
@@ -100,7 +100,7 @@ async def tokenizer_info(
 ) -> Response:
     """Return the tokenizer's settings, for clients that tokenize like this server.
 
-    Needs no flag, as vLLM's does: what it tells can be seen with /tokenize and /detokenize as well.
+    Unlike vLLM's, it needs no flag: /tokenize and /detokenize reveal the same facts.
     """
     llm = llm_of(request, model)
     info = llm.tokenizer_info

@@ -1,1 +1,1 @@
-"""An assistant's turn as the Responses and the Messages API need it: blocks, token totals, sampling fields."""
+"""Common parts of the Responses and the Messages API: blocks, token totals and sampling fields of a turn."""

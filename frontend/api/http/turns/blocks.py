@@ -1,8 +1,8 @@
-"""Blocks: an assistant's turn as a sequence of blocks of reasoning, text and calls; one block is open at a time.
+"""Blocks: converts an assistant's turn to a sequence of blocks of reasoning, text and calls; one block is open at a time.
 
-The Responses and the Messages API both show a turn in this form. Pure: converts pieces to steps and knows neither API's field
-names. White space between blocks opens none: models write it around their marks, and clients may not send it back. Any
-chunking of a turn gives the same blocks.
+The Responses and the Messages API both use this form of a turn. Pure: converts pieces to steps and knows neither API's field
+names. White space between blocks does not open a block: models write it around their marks, and clients may not send it back.
+The blocks do not depend on the chunks of a turn.
 """
 
 from collections.abc import Iterable
@@ -20,13 +20,13 @@ _OBJECT = TypeAdapter(dict[str, Any])
 
 @dataclass(slots=True)
 class Block:
-    """One block as far as it is known.
+    """One block, as far as it has been received.
 
     Attributes:
-        index: its place in the turn.
-        text: reasoning, answer, or the arguments of a call as JSON text.
-        call_id: of a call.
-        name: of the function called.
+        index: index in the turn.
+        text: the reasoning, the answer, or the arguments of a call as JSON text.
+        call_id: id of the call.
+        name: name of the called function.
     """
 
     index: int
@@ -38,14 +38,14 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A block begins, with no text yet."""
+    """The start of a block, which has no text yet."""
 
     block: Block
 
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """More of a block's text, which is already part of `block.text`."""
+    """Further text of a block; `block.text` includes it already."""
 
     block: Block
     text: str
@@ -53,7 +53,7 @@ class Grown:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A block is complete."""
+    """The end of a block, which is complete."""
 
     block: Block
 
@@ -62,10 +62,10 @@ Step = Opened | Grown | Closed
 
 
 class Blocks:
-    """Turns the pieces of one turn into steps.
+    """Converts the pieces of one turn to steps.
 
     Attributes:
-        blocks: what there is so far.
+        blocks: the blocks so far.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Blocks:
         self._held: tuple[BlockKind, str] = ("text", "")
 
     def feed(self, pieces: Iterable[Piece]) -> list[Step]:
-        """Return the steps that the pieces cause."""
+        """Return the steps of further pieces."""
         steps: list[Step] = []
         for piece in pieces:
             match piece:
@@ -89,7 +89,7 @@ class Blocks:
         return steps
 
     def finish(self) -> list[Step]:
-        """Return the steps that the turn's end causes. A turn of only white space keeps it."""
+        """Return the steps of the turn's end. If the whole turn is white space, it becomes a block."""
         kind, text = self._held
         steps = self._begin(kind) if text and not self.blocks else []
         if steps and self._open is not None:
@@ -124,7 +124,7 @@ class Blocks:
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """Return the arguments of a call; of one that was cut off, those that are complete, as streaming clients do."""
+    """Return the arguments of a call; for an incomplete call, its complete arguments, like streaming clients do."""
     try:
         return _OBJECT.validate_json(text, experimental_allow_partial=True)
     except ValidationError:

@@ -1,6 +1,6 @@
-"""Turn sampling: vLLM's sampling fields in the Responses and the Messages API, and their conversion to SamplingParams.
+"""Turn sampling: converts vLLM's sampling fields in the Responses and the Messages API to SamplingParams.
 
-SamplingParams checks ranges. A turn has one output, so `n` is none of its fields.
+SamplingParams checks ranges. A turn has one output, so there is no field `n`.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from tetrad.services.errors import InvalidRequest
 
 
 class TurnSampling(SamplingFields):
-    """vLLM's fields in these APIs."""
+    """vLLM's further fields in these APIs."""
 
     chat_template: str | None = Field(None, description="Jinja template of the conversation, instead of the model's.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables for the template.")
@@ -34,12 +34,12 @@ def turn_sampling_params(
 
     Args:
         body: the request.
-        defaults: the model's, by SamplingParams' names.
-        max_tokens: maximum number of tokens of the turn; None: as many as fit.
-        stop: strings that end it.
-        json_format: the constraint that the API's own field for it asks for.
-        logprobs: of so many top tokens; None: none.
-        in_deltas: outputs carry what is new; else there is one, at the end.
+        defaults: the model's defaults, by SamplingParams' names.
+        max_tokens: maximum number of tokens of the turn; None: as many as fit the context.
+        stop: strings that end the turn.
+        json_format: the constraint of the API's own format field.
+        logprobs: number of top tokens with log-probabilities; None: no log-probabilities.
+        in_deltas: whether each output has the new text only; otherwise there is one output, at the end.
 
     Raises:
         InvalidRequest: a value out of range, or two constraints.

@@ -1,4 +1,4 @@
-"""Turn totals: the token counts and the finish reason of a turn. For requests of one output."""
+"""Turn totals: collects the token counts and the finish reason of a turn, for requests with one output."""
 
 from dataclasses import dataclass
 
@@ -8,15 +8,15 @@ from tetrad.services.errors import Unavailable
 
 @dataclass(slots=True)
 class TurnTotals:
-    """The sum of a turn's updates.
+    """The totals of a turn's updates.
 
     Attributes:
-        prompt_tokens: all of the prompt.
-        cached_tokens: those of the prompt that were in the prefix cache.
-        output_tokens: all that were generated.
-        reasoning_tokens: those of them that are reasoning.
-        finish_reason: None until the end.
-        stop_reason: the stop string or token id that ended it, if one did.
+        prompt_tokens: number of tokens of the prompt.
+        cached_tokens: number of prompt tokens found in the prefix cache.
+        output_tokens: number of generated tokens.
+        reasoning_tokens: number of generated tokens that are reasoning.
+        finish_reason: finish reason of the turn; None until its end.
+        stop_reason: the stop string or token id that ended the turn, if any.
     """
 
     prompt_tokens: int = 0
@@ -27,10 +27,10 @@ class TurnTotals:
     stop_reason: int | str | None = None
 
     def add(self, update: TurnUpdate) -> TurnPart:
-        """Count an update and return what it has of the turn.
+        """Count an update and return its part of the turn.
 
         Raises:
-            Unavailable: the turn was aborted from elsewhere, by an operator for instance; what there is of it is no answer.
+            Unavailable: the turn was aborted, for example by an operator; its incomplete text is not returned as an answer.
         """
         [part] = update.parts
         self.prompt_tokens = len(update.output.prompt_token_ids)
