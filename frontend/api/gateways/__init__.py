@@ -1,1 +1,1 @@
-"""Foreign gRPC APIs on the public port: gateways made for vLLM drive Tetrad. Translation only; AsyncLLM does the work."""
+"""Foreign gRPC APIs on the public port, for gateways made for vLLM. Only conversion of messages; AsyncLLM runs the requests."""

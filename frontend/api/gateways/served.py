@@ -1,6 +1,6 @@
-"""Served: registers the foreign APIs on a frontend's public port. The only file that knows all of them.
+"""Served: registers the foreign APIs on a frontend's public port. The only file that knows all foreign APIs.
 
-Each API is imported only if it is served: one of them needs a package that an image may be without.
+Each API is imported only if it is served: one of them needs a package that an image may lack.
 """
 
 import importlib.util
@@ -21,16 +21,16 @@ _MESSAGES = "smg_grpc_proto"
 
 
 def gateway_services(names: tuple[str, ...], models: ModelDirectory, limits: CallLimits, guard: Guard) -> Services:
-    """Return the servicers of these APIs, by the full names of their services.
+    """Return the registrations of these APIs' servicers, by the full names of their services.
 
     Args:
-        names: `smg`, `vllm`, `openengine`; `auto` is those that can be served.
-        models: that do the work. Those whose APIs name no model use the first.
-        limits: of time, for clients.
+        names: `smg`, `vllm`, `openengine`; `auto`: all whose packages are installed.
+        models: the served models. APIs without model names use the first one.
+        limits: the time limits of calls.
         guard: checks operators.
 
     Raises:
-        FailedPrecondition: one is asked for by name, and its package is not installed.
+        FailedPrecondition: an API is requested by name, and its package is not installed.
     """
     services: Services = {}
     for name in _APIS if names == ("auto",) else names:

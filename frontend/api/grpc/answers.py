@@ -1,5 +1,5 @@
-"""Answers: encodes outputs and turns as messages of the public gRPC API. One Answers object per call; it keeps token counts
-only.
+"""Answers: encodes outputs and turns as messages of the public gRPC API. There is one Answers object per call, which keeps
+only token counts.
 """
 
 from collections.abc import Iterable
@@ -27,12 +27,12 @@ class Answers:
     """Makes the messages of one call.
 
     Args:
-        request_id: of the call.
+        request_id: id of the call's request.
     """
 
     def __init__(self, request_id: str) -> None:
         self._request_id = request_id
-        # Of each choice so far, for its usage.
+        # Number of tokens of each choice so far, for its usage.
         self._num_tokens: dict[int, int] = {}
         self._num_reasoning: dict[int, int] = {}
         self._has_shown_prompt = False
@@ -50,10 +50,10 @@ class Answers:
         """Return the message with the new part of one of a conversation's turns.
 
         Args:
-            output: which has what all turns have in common.
-            part: what is new.
-            echoed: text that the turn begins with.
-            with_reasoning: show reasoning.
+            output: the output with the common facts of all turns.
+            part: the new part of the turn.
+            echoed: echoed text at the start of the turn.
+            with_reasoning: whether reasoning is returned.
         """
         index = part.output.index
         message = inference_pb2.ChatResponse()
@@ -67,7 +67,7 @@ class Answers:
         return self._fill(message, output, part.output)
 
     def _fill(self, message: Answer, output: RequestOutput, new: CompletionOutput) -> Answer:
-        """Return `message` with everything that both answers have in common."""
+        """Fill in the common fields of both kinds of messages, and return `message`."""
         if output.prompt_logprobs is not None and not self._has_shown_prompt:
             self._has_shown_prompt = True
             prompt = zip(output.prompt_token_ids, output.prompt_logprobs, strict=True)
@@ -91,7 +91,7 @@ class Answers:
 
 
 def _add_pieces(message: inference_pb2.ChatResponse, pieces: Iterable[Piece], *, with_reasoning: bool) -> None:
-    """Add pieces to a message; those of the same kind, or of the same call, are joined."""
+    """Add pieces to a message; pieces of the same kind, or of the same call, are joined."""
     calls: dict[int, inference_pb2.ToolCallDelta] = {}
     for piece in pieces:
         match piece:

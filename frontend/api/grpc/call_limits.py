@@ -11,17 +11,17 @@ from tetrad.frontend.request.deadlines import tighten_deadline
 
 @dataclass(frozen=True)
 class CallLimits:
-    """Time limits of calls.
+    """The time limits of calls.
 
     Attributes:
-        request_timeout_s: from their arrival to their end; None: any time.
+        request_timeout_s: maximum seconds from a call's arrival to its end; None: no limit.
     """
 
     request_timeout_s: float | None
 
 
 def admit(models: AsyncLLM | ModelDirectory, limits: CallLimits, context: grpc.aio.ServicerContext) -> None:
-    """Refuse a call, before anything of it is looked at, if none can be taken; give others their deadline."""
+    """Set the deadline of a call; raise Overloaded if the server cannot accept a call now. Call it before all other checks."""
     tighten_deadline(limits.request_timeout_s)
     tighten_deadline(context.time_remaining())
     models.admission.check()

@@ -1,6 +1,6 @@
-"""Chat bodies: decodes a ChatRequest into the body of the same HTTP request, so that both APIs share rules and error texts.
+"""Chat bodies: decodes a ChatRequest to the body of the same HTTP request, so that both APIs share rules and error texts.
 
-Protobuf has no null: a field that protobuf cannot tell from absent is left out. This file only converts.
+Protobuf has no null: a field that protobuf cannot distinguish from an absent one is left out. This file only converts.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from tetrad.services.errors import InvalidRequest, UnsupportedArgument
 from tetrad.services.rpc.unread_fields import UnreadFields
 from tetrad.v1 import inference_pb2
 
-# The parser that reads HTTP's bodies, with its limits.
+# The parser of HTTP bodies, with the same limits.
 _JSON: TypeAdapter[Any] = TypeAdapter(Any)
 _FUNCTION = "function"
 _OWNER = "This server"
@@ -33,10 +33,10 @@ _MODES = {
 
 
 def chat_body_of(request: inference_pb2.ChatRequest) -> ChatCompletionRequest:
-    """Return the conversation of a request, without its sampling parameters and the like.
+    """Return a body with the conversation of a request, without sampling parameters and similar fields.
 
     Raises:
-        InvalidRequest: a field that HTTP would refuse, by HTTP's name; JSON that is none.
+        InvalidRequest: a field that the HTTP API refuses, with its HTTP name; invalid JSON.
     """
     UNREAD_OF_CHAT.refuse(request)
     fields: dict[str, Any] = {
@@ -79,7 +79,7 @@ def _part(part: inference_pb2.ContentPart) -> dict[str, str]:
 
 def _call(call: inference_pb2.ToolCall) -> dict[str, Any]:
     function = {"name": call.name, "arguments": call.arguments_json or "{}"}
-    # No function has an empty name: it was left out.
+    # No function has an empty name: an empty one means an absent one.
     fields = {"type": _FUNCTION, _FUNCTION: function if call.name else {}}
     return fields | ({"id": call.id} if call.id else {})
 
@@ -96,7 +96,7 @@ def _choice(choice: inference_pb2.ToolChoice) -> str | dict[str, Any]:
             text = "tool_choice has both function and allowed_functions; give one of them."
             raise InvalidRequest(text, field="tool_choice")
         return _named(choice.function)
-    # A number that is no mode is refused by HTTP's rule, which names what there is.
+    # An unknown number is refused by the check of the HTTP body, whose error lists the modes.
     mode = _MODES.get(choice.mode, str(choice.mode))
     return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": allowed}} if allowed else mode
 
@@ -106,7 +106,7 @@ def _named(name: str) -> dict[str, Any]:
 
 
 def _json(field: str, text: str) -> Any:
-    """Return the value of a JSON text; None for no text."""
+    """Return the value of a JSON text; None for an empty text."""
     if not text:
         return None
     try:

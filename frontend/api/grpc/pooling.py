@@ -1,4 +1,4 @@
-"""Embed, Classify and Score of the public gRPC API: one pooling request for all inputs of a call."""
+"""Embed, Classify and Score of the public gRPC API: each call becomes one pooling request with all its inputs."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,11 +13,11 @@ from tetrad.v1 import inference_pb2
 
 
 class PoolingCalls:
-    """Answers the calls.
+    """Answers the calls of pooling models.
 
     Args:
-        models: that pool.
-        max_inputs: most inputs, or documents, of a call.
+        models: the served models.
+        max_inputs: maximum number of inputs, or documents, of a call.
     """
 
     def __init__(self, models: ModelDirectory, max_inputs: int) -> None:
@@ -116,7 +116,7 @@ class PoolingCalls:
 
 
 def _usage(outputs: Iterable[PoolingRequestOutput]) -> inference_pb2.Usage:
-    """Return the tokens of all prompts."""
+    """Return the usage: the number of tokens of all prompts."""
     found = inference_pb2.Usage()
     for output in outputs:
         found.prompt_tokens += len(output.prompt_token_ids)

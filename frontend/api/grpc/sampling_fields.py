@@ -1,4 +1,4 @@
-"""Sampling fields: decodes the sampling part of a public gRPC request into SamplingParams arguments. Absent
+"""Sampling fields: decodes the sampling fields of a public gRPC request to arguments of SamplingParams. Absent
 fields stay absent.
 """
 
@@ -43,10 +43,10 @@ PublicRequest = inference_pb2.GenerateRequest | inference_pb2.ChatRequest
 
 
 def sampling_fields_of(request: PublicRequest) -> dict[str, Any]:
-    """Return the arguments of SamplingParams that a request gives.
+    """Return the arguments of SamplingParams that a request sets.
 
     Raises:
-        InvalidRequest: what has no place in a public request, or is said twice; a constraint that is none.
+        InvalidRequest: a field that public requests do not have, a value that is given twice, or an invalid constraint.
     """
     fields = _params_of(request.sampling_params) | _text_of(request.text_options)
     if request.HasField("n"):
@@ -70,7 +70,7 @@ def truncation_of(request: PublicRequest) -> dict[str, Any]:
 
 
 def as_written(value: float) -> float:
-    """Return the number that was meant by a float32: 0.7 came as 0.699999988."""
+    """Return the decimal number of a float32: the client's 0.7 arrives as 0.699999988."""
     return float(f"{value:.7g}")
 
 

@@ -1,7 +1,7 @@
 """The public gRPC API: InferenceService and ModelService over the same models as HTTP.
 
-Errors are raised unchanged; the server's interceptor maps them to a status. Cancelling a call closes its generator, which
-aborts the request.
+Errors are raised unchanged; the server's interceptor maps them to a status. The cancellation of a call closes its generator,
+which aborts the request.
 """
 
 from collections.abc import AsyncIterator
@@ -39,11 +39,11 @@ UNREAD_OF_GENERATE = UnreadFields(
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
-    """Generate and Chat, and the calls of models that pool.
+    """The methods Generate and Chat, and those of pooling models.
 
     Args:
-        models: that generate, or pool.
-        limits: of time, for clients.
+        models: the served models.
+        limits: the time limits of calls.
         pooling: answers Embed, Classify and Score.
     """
 
@@ -76,7 +76,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
                 **truncation,
             )
             answers = Answers(request_id)
-            # A call that is cancelled between two outputs must end the request, too.
+            # A call that is cancelled between two outputs must also end the request.
             with closing(stream):
                 async for output in stream:
                     for each in output.outputs:
@@ -148,10 +148,10 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
 
 class ModelServicer(inference_pb2_grpc.ModelServiceServicer):
-    """ListModels and GetModel.
+    """The methods ListModels and GetModel.
 
     Args:
-        models: whose names are listed.
+        models: the models to list.
     """
 
     def __init__(self, models: ModelDirectory) -> None:
@@ -162,7 +162,7 @@ class ModelServicer(inference_pb2_grpc.ModelServiceServicer):
         request: inference_pb2.ListModelsRequest,
         context: grpc.aio.ServicerContext,
     ) -> inference_pb2.ListModelsResponse:
-        """List the served names and the adapters; the page token is the number of names that came before."""
+        """List the served names and the adapters; the page token is the number of names on earlier pages."""
         names = [(llm, name) for llm in self._models.started() for name in llm.all_names]
         if request.page_token and not request.page_token.isdecimal():
             raise InvalidRequest(f"page_token {request.page_token!r} is not one of ours.", field="page_token")
@@ -184,7 +184,7 @@ class ModelServicer(inference_pb2_grpc.ModelServiceServicer):
 
 
 def public_services(models: ModelDirectory, limits: CallLimits, *, max_pooling_inputs: int) -> dict[str, Register]:
-    """Return the servicers of both services, by their full names."""
+    """Return the registrations of both servicers, by the full names of their services."""
     pooling = PoolingCalls(models, max_pooling_inputs)
     inference, lists = InferenceServicer(models, limits, pooling), ModelServicer(models)
     return {

@@ -1,8 +1,8 @@
 """Slow calls: ends a streaming call, and its request, when the client reads no message for too long.
 
-gRPC delays a write while the client's window is full, without limit. Meanwhile the request's collector merges further outputs.
-The delayed write is in the call's context, not in the handler: so this is an interceptor, inside the one that maps errors, and
-does the writing itself. Knows no messages.
+gRPC delays a write without limit while the client's flow-control window is full. Meanwhile the request's collector merges
+further outputs. The delayed write is in the call's context, not in the handler: so this is an interceptor, inside the one that
+maps errors, and writes the messages itself. Knows no messages.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ log = get_logger()
 
 
 class EndSlowCalls(WrappingInterceptor):
-    """Raises DeadlineExceeded in calls whose client reads nothing, for those that are answered by async generators.
+    """Raises DeadlineExceeded in calls whose client does not read, for handlers that are async generators.
 
-    The client finds it behind what it has not read; until it has, the call keeps its place in the connection.
+    The client receives the error after the unread messages; until then the call stays open in the connection.
 
     Args:
-        timeout_s: how long a message may wait to be taken.
+        timeout_s: maximum seconds that a message waits for the client.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -37,7 +37,7 @@ class EndSlowCalls(WrappingInterceptor):
         self._timeout_s = timeout_s
 
     def wrap(self, handler: grpc.RpcMethodHandler, method: str) -> grpc.RpcMethodHandler:  # noqa: ARG002 - the interface
-        """Return the handler, wrapped if it is one of those."""
+        """Return the handler, wrapped if it is an async generator."""
         behavior = behavior_of(handler)
         return with_behavior(handler, self._wrap(behavior)) if inspect.isasyncgenfunction(behavior) else handler
 
@@ -52,7 +52,7 @@ class EndSlowCalls(WrappingInterceptor):
 
 
 class _Writer:
-    """Writes the messages of one call, in whose task it is made; a context manager around them."""
+    """Writes the messages of one call; a context manager around all writes, made in the call's task."""
 
     def __init__(self, context: grpc.aio.ServicerContext, timeout_s: float) -> None:
         self._context = context
@@ -62,10 +62,10 @@ class _Writer:
         self._has_begun = self._is_writing = self._is_late = False
 
     async def write(self, message: Any) -> None:
-        """Return when the client's window has room for the message; DeadlineExceeded if that takes too long."""
+        """Write a message when the client's window has room; DeadlineExceeded if this takes too long."""
         if not self._has_begun:
             self._has_begun = True
-            # By itself: gRPC cannot give a status to a call whose first message, which would bring it along, is held up.
+            # Metadata is sent separately: with a delayed first message, gRPC could not send a status otherwise.
             with contextlib.suppress(grpc.aio.UsageError):  # the handler has sent it
                 await self._context.send_initial_metadata(())
         self._timer.note()
@@ -74,7 +74,7 @@ class _Writer:
             await self._context.write(message)
         except asyncio.CancelledError:
             if not self._is_late or self._handler is None or self._handler.uncancel():
-                raise  # the client has ended the call, or the server has
+                raise  # the client or the server has ended the call
             text = f"Nothing of the answer was taken for {self._timeout_s:g} s (slow_client_timeout_s); read it faster."
             raise DeadlineExceeded(text, reason="SLOW_CLIENT") from None
         finally:

@@ -1,4 +1,4 @@
-"""Traced calls: gives each call of the public gRPC port its request id and its trace. Knows no messages."""
+"""Traced calls: assigns a request id and a trace to each call of the public gRPC port. Knows no messages."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +13,9 @@ from tetrad.services.request_context import current_context
 
 @contextmanager
 def traced_call(models: AsyncLLM | ModelDirectory, given_id: str) -> Iterator[str]:
-    """Be open while a call is answered, in the task of its handler. Gives its id: its request's, its metadata's, or a new one.
+    """Trace a call inside the context, in the task of its handler; yield its id: the request's, the metadata's, or a new one.
 
-    InvalidRequest if the request's cannot be used.
+    InvalidRequest if the request's id is malformed.
     """
     caller = current_context()
     request_id = checked_request_id(given_id) if given_id else caller.request_id or new_request_id()

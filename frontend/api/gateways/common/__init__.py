@@ -1,1 +1,1 @@
-"""Common parts of the foreign APIs: open calls, checks of operators, refusals of unsupported fields."""
+"""Common parts of the foreign APIs: open calls, operator permissions, refusals of unsupported fields."""

@@ -1,7 +1,7 @@
 """Gateway calls: runs and aborts the requests of one foreign API. Knows no messages.
 
-A gateway ends a request by cancelling its call, or by naming it in an Abort call while the first call stays open. Both free
-its blocks; Abort also ends the open call with the output so far and the finish reason "abort".
+A gateway ends a request by cancelling its call, or by an Abort call while the first call stays open. Both free the request's
+blocks; Abort also ends the open call with the output so far and the finish reason "abort".
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
@@ -26,19 +26,19 @@ Message = TypeVar("Message")
 
 
 def raise_failure(error: TetradError) -> NoReturn:
-    """End a call with the status of an error: what `GatewayCalls.run` does for APIs without messages for failures."""
+    """Raise the error, which sets the status of the call: the default `failure_of`, for APIs without failure messages."""
     raise error
 
 
 @dataclass(frozen=True)
 class GatewayRequest:
-    """A decoded foreign request, as arguments of AsyncLLM.add_request.
+    """A decoded foreign request: arguments of AsyncLLM.add_request.
 
     Attributes:
-        request_id: the gateway's; empty: one is made.
+        request_id: the gateway's id; empty: a new one is made.
         prompt: text or ids.
-        params: how to sample, and what to return.
-        options: further arguments by name.
+        params: the sampling parameters.
+        options: further arguments, by name.
     """
 
     request_id: str
@@ -51,8 +51,8 @@ class GatewayCalls:
     """The calls of one API.
 
     Args:
-        llm: what generates, unless a call says otherwise.
-        limits: of time, for clients.
+        llm: runs the requests, unless a call names another one.
+        limits: the time limits of calls.
     """
 
     def __init__(self, llm: AsyncLLM, limits: CallLimits) -> None:
@@ -61,7 +61,7 @@ class GatewayCalls:
         self._open: dict[str, list[_OpenCall]] = {}
 
     def admit(self, context: grpc.aio.ServicerContext) -> None:
-        """Refuse a call if none can be taken now."""
+        """Raise Overloaded if the server cannot accept a call now; set the deadline of the call."""
         admit(self._llm, self._limits, context)
 
     async def run(
@@ -72,16 +72,16 @@ class GatewayCalls:
         *,
         failure_of: Callable[[TetradError], Message] = raise_failure,
     ) -> AsyncGenerator[Message, None]:
-        """Yield the messages of a request's outputs. In the task of its handler; leaving early aborts the request.
+        """Yield the messages of a request's outputs, in the task of the handler; closing the generator aborts the request.
 
         Args:
-            request: what to generate.
-            messages_of: makes the messages of one output; of one with many log-probabilities in a side thread, one by one.
-            llm: what generates. None: what this API's calls use.
-            failure_of: makes the last message of a request that was taken and cannot be finished, or raises its error.
+            request: the request to run.
+            messages_of: makes the messages of one output, one by one; for many log-probabilities it runs in a side thread.
+            llm: runs the request; None: the LLM of this object.
+            failure_of: makes the last message of an accepted request that cannot be finished, or raises its error.
 
         Raises:
-            TetradError: the request is wrong, or cannot be taken; by `failure_of`: or finished.
+            TetradError: the request is invalid, or cannot be accepted; or `failure_of` raised it.
         """
         with traced_call(self._llm, request.request_id) as request_id, self._noted(request_id) as call:
             stream = await (llm or self._llm).add_request(request_id, request.prompt, request.params, **request.options)
@@ -97,7 +97,7 @@ class GatewayCalls:
                     yield failure_of(error)
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """End requests of this API; ids that it does not have are ignored, and requests of other APIs that have the same."""
+        """Abort requests of this API; unknown ids, and requests of other APIs with the same ids, are ignored."""
         for request_id in request_ids:
             for call in self._open.get(request_id, ()):
                 call.abort()
@@ -108,7 +108,7 @@ class GatewayCalls:
 
     @contextmanager
     def _noted(self, request_id: str) -> Iterator["_OpenCall"]:
-        """Be open while a request can be aborted, which begins before its prompt is tokenized."""
+        """Register a call, inside the context, so that `abort` finds it; also before its prompt is tokenized."""
         call, calls = _OpenCall(), self._open.setdefault(request_id, [])
         calls.append(call)
         try:
@@ -127,13 +127,13 @@ class _OpenCall:
         self._is_aborted = False
 
     def begin(self, stream: OutputStream) -> None:
-        """Note where the outputs come from."""
+        """Set the stream of the outputs; abort it if the call has been aborted already."""
         self._stream = stream
         if self._is_aborted:
             stream.abort()
 
     def abort(self) -> None:
-        """End the request now, or as soon as there is one."""
+        """Abort the request now, or as soon as it exists."""
         self._is_aborted = True
         if self._stream is not None:
             self._stream.abort()

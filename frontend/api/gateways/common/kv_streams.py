@@ -1,4 +1,4 @@
-"""KV streams: merges the KV events of all engine cores into one stream, for APIs that tell gateways what caches hold."""
+"""KV streams: merges the KV events of all engine cores into one stream, for APIs that report cache contents to gateways."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from tetrad.v1 import engine_core_pb2
 
 _CAPACITY = 16
-"""Batches that are read ahead; a gateway that is slower gets a snapshot some time, like any listener of an engine core."""
+"""Maximum number of batches that are read in advance; a slower gateway later gets a snapshot, like all subscribers."""
 
 Told = tuple[int, engine_core_pb2.SubscribeKvEventsResponse]
 

@@ -1,4 +1,4 @@
-"""Refusals: raises InvalidRequest for features of foreign APIs that Tetrad does not serve."""
+"""Refusals: raises InvalidRequest for features of foreign APIs that Tetrad does not have."""
 
 from collections.abc import Collection, Iterable
 

@@ -23,11 +23,11 @@ _MODES: dict[int, PauseMode] = {
 
 
 class ControlServicer(control_pb2_grpc.ControlServicer):
-    """The methods of control.proto; the others of vLLM's are UNIMPLEMENTED.
+    """The methods of control.proto; vLLM's other methods are UNIMPLEMENTED.
 
     Args:
         llm: the served model.
-        calls: of vllm.Inference, whose requests are aborted here.
+        calls: the calls of vllm.Inference, whose requests Abort ends.
         guard: checks operators.
     """
 
@@ -71,7 +71,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         )
 
     async def Abort(self, request: control_pb2.AbortRequest, context: grpc.aio.ServicerContext) -> control_pb2.AbortResponse:
-        """End requests, and their streams."""
+        """Abort requests and end their streams."""
         self._calls.abort(request.request_ids)
         return control_pb2.AbortResponse()
 
@@ -88,7 +88,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def ResumeGeneration(
         self, request: control_pb2.ResumeGenerationRequest, context: grpc.aio.ServicerContext
     ) -> control_pb2.ResumeGenerationResponse:
-        """Generate again."""
+        """Resume generation."""
         check_operator(self._guard, context)
         await self._llm.engine_admin.resume()
         return control_pb2.ResumeGenerationResponse()
@@ -96,7 +96,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def IsPaused(
         self, request: control_pb2.IsPausedRequest, context: grpc.aio.ServicerContext
     ) -> control_pb2.IsPausedResponse:
-        """Return whether generation is paused at any engine core that answers at once."""
+        """Return whether generation is paused at any engine core that answers in time."""
         return control_pb2.IsPausedResponse(paused=(await self._llm.engine_admin.state()).is_paused)
 
 

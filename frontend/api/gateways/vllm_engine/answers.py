@@ -1,4 +1,4 @@
-"""Answers: encodes outputs as GenerateResponses. One EngineAnswers per call; it keeps token counts only.
+"""Answers: encodes outputs as GenerateResponses. There is one EngineAnswers per call, which keeps only token counts.
 
 A stream has a chunk per delta and, for each of the n outputs, a `complete` without ids at its end; without streaming there is
 one `complete` per output, with all ids.
@@ -13,14 +13,14 @@ from tetrad.frontend.request.outputs import CompletionOutput, FinishReasonName, 
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 
 _FINISH: dict[FinishReasonName, str] = {"repetition": "stop"}
-"""Finish reasons with another name in that API."""
+"""Finish reasons that have another name in this API."""
 
 
 class EngineAnswers:
     """Makes the messages of one call.
 
     Args:
-        params: what the call asked for.
+        params: the sampling parameters of the call.
     """
 
     def __init__(self, params: SamplingParams) -> None:
@@ -42,7 +42,7 @@ class EngineAnswers:
         return vllm_engine_pb2.GenerateStreamChunk(
             token_ids=new.token_ids,
             prompt_tokens=len(output.prompt_token_ids),
-            completion_tokens=len(new.token_ids),  # of this chunk: readers add them up
+            completion_tokens=len(new.token_ids),  # of this chunk: clients add the numbers
             cached_tokens=output.num_cached_tokens or 0,
             output_logprobs=self._output_logprobs(new),
             input_logprobs=self._input_logprobs(output),
@@ -90,7 +90,7 @@ class EngineAnswers:
 
 
 def _prompt_values(ids: Sequence[int], positions: Sequence[PositionLogprobs | None]) -> list[vllm_engine_pb2.InputTokenLogProb]:
-    """Return the log-probability of each token of a prompt; nothing is known of the first."""
+    """Return the log-probability of each token of a prompt; the first token has none."""
     pairs = zip(ids, positions, strict=True)
     return [
         vllm_engine_pb2.InputTokenLogProb(value=None if position is None else position[token_id].logprob)
@@ -99,7 +99,7 @@ def _prompt_values(ids: Sequence[int], positions: Sequence[PositionLogprobs | No
 
 
 def _top(position: PositionLogprobs, number: int) -> vllm_engine_pb2.TopLogProbs:
-    """Return the most likely tokens of a position; -1: all. The chosen one is among them only if it is as likely."""
+    """Return the most likely tokens of a position; -1: all. The sampled token is included only if it is one of these."""
     ranked = sorted(position, key=lambda token_id: -position[token_id].logprob)
     ids = ranked if number == -1 else ranked[:number]
     return vllm_engine_pb2.TopLogProbs(values=[position[token_id].logprob for token_id in ids], token_ids=ids)

@@ -1,6 +1,6 @@
 """Facts: encodes the model, the server and its load as messages of VllmEngine.
 
-Fields without a value in Tetrad stay zero, which that API reads as "unknown": media, KV connectors, shared memory, throughput.
+Fields without a value in Tetrad stay zero, which means "unknown" in this API: media, KV connectors, shared memory, throughput.
 """
 
 import datetime
@@ -13,7 +13,7 @@ from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.services.version import VERSION
 
 _SERVER_TYPE = "vllm-grpc"
-"""By which gateways know that this API is served."""
+"""The name by which gateways recognise this API."""
 
 
 def model_info(llm: AsyncLLM) -> vllm_engine_pb2.GetModelInfoResponse:
@@ -54,8 +54,8 @@ def loads(engine: EngineInfo, every: list[EngineLoad | None]) -> vllm_engine_pb2
     """Return the load of each engine core.
 
     Args:
-        engine: what the first one says of itself: all are alike.
-        every: their loads, in the order of their ranks; None: it did not say.
+        engine: the facts of the first engine core; all have the same.
+        every: the loads of all engine cores, in the order of their ranks; None: no answer.
     """
     return vllm_engine_pb2.GetLoadsResponse(
         timestamp=datetime.datetime.now(datetime.UTC).isoformat(),

@@ -1,7 +1,7 @@
 """KV events: encodes the changes of all prefix caches as KvEventBatches, for gateways that route by prefix.
 
-Each subscription begins with an AllBlocksCleared and a snapshot, numbered from the gateway's start number; no state is kept
-between subscriptions, and no number is missing. Engine cores are ranks, each with its own numbers.
+Each subscription starts with an AllBlocksCleared and a snapshot, numbered from the gateway's start number; no state is kept
+between subscriptions, and the numbers have no gaps. Each engine core is a rank with its own numbers.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ class KvEventBatches:
     """Makes the batches of one subscription.
 
     Args:
-        start: number that the gateway wants next; 0: any.
+        start: number of the next batch that the gateway expects; 0: any.
     """
 
     def __init__(self, start: int) -> None:
@@ -62,5 +62,5 @@ def _stored(run: engine_core_pb2.KvBlocksStored) -> common_pb2.KvBlocksStored:
 
 
 def _short(name: bytes) -> int:
-    """Return a block's name as that API has it: 64 bits of ours."""
+    """Return a block's name in this API: the first 64 bits of Tetrad's hash."""
     return int.from_bytes(name[:8], "little", signed=True)

@@ -18,14 +18,14 @@ _OPTIONAL = ("max_tokens", "logprobs", "prompt_logprobs", "seed", "truncate_prom
 
 
 def request_of(message: vllm_engine_pb2.GenerateRequest, defaults: dict[str, Any]) -> GatewayRequest:
-    """Return the request that a message describes.
+    """Return the request in a message.
 
     Args:
-        message: of the gateway.
-        defaults: of SamplingParams, where the message has nothing.
+        message: the gateway's message.
+        defaults: arguments of SamplingParams for fields that the message does not set.
 
     Raises:
-        InvalidRequest: it asks for what is not served here, or is wrong.
+        InvalidRequest: the request is invalid, or needs an unsupported feature.
     """
     given = {field.name for field, _ in message.ListFields()}
     refuse(given, ("mm_inputs", "extra_mm_inputs", "media_refs"), "models served here read text alone")
@@ -59,7 +59,7 @@ def _sampling_fields(message: vllm_engine_pb2.SamplingParams) -> dict[str, Any]:
     if message.logit_bias:
         fields["logit_bias"] = dict(message.logit_bias)
     fields["structured_outputs"] = _constraint_of(message)
-    # The gateway makes the text. Only stop strings need it here: they end the output before its budget does.
+    # The gateway detokenizes. Only stop strings need text here: they end the output before its maximum length.
     return fields | _text_fields(message) if message.stop else fields | {"detokenize": False}
 
 

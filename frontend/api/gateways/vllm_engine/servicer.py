@@ -1,6 +1,6 @@
-"""VllmEngine over AsyncLLM: prompts and answers are token ids; the gateway tokenizes and detokenizes.
+"""VllmEngine over AsyncLLM: prompts and answers are token ids, because the gateway tokenizes and detokenizes.
 
-Errors are raised unchanged; the server's interceptor maps them to a status, which gateways map to HTTP's.
+Errors are raised unchanged; the server's interceptor maps them to a gRPC status, and gateways map this to an HTTP status.
 """
 
 import time
@@ -28,12 +28,12 @@ from tetrad.services.errors import Unsupported
 
 
 class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc] # the package ships no types
-    """Every method.
+    """All methods of VllmEngine.
 
     Args:
-        llm: what generates, or pools.
-        limits: of time, for clients.
-        guard: checks operators, who alone may read and reset caches, and record profiles.
+        llm: runs the requests.
+        limits: the time limits of calls.
+        guard: checks operators; only they may read and reset caches, and record profiles.
     """
 
     def __init__(self, llm: AsyncLLM, limits: CallLimits, guard: Guard) -> None:
@@ -45,7 +45,7 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
     async def Generate(
         self, request: vllm_engine_pb2.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[vllm_engine_pb2.GenerateResponse]:
-        """Stream the deltas of a completion, or its end alone."""
+        """Stream the deltas of a completion, or only its end."""
         self._calls.admit(context)
         wanted = request_of(request, self._llm.default_sampling_fields())
         answers = EngineAnswers(wanted.params)
@@ -70,14 +70,14 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
     async def Abort(
         self, request: vllm_engine_pb2.AbortRequest, context: grpc.aio.ServicerContext
     ) -> vllm_engine_pb2.AbortResponse:
-        """End requests, and their streams."""
+        """Abort requests and end their streams."""
         self._calls.abort(request.request_ids)
         return vllm_engine_pb2.AbortResponse()
 
     async def HealthCheck(
         self, request: vllm_engine_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext
     ) -> vllm_engine_pb2.HealthCheckResponse:
-        """Return whether requests can be served now, and why not."""
+        """Return whether requests can be served now, and the reason if they cannot."""
         report = self._llm.readiness.report()
         return vllm_engine_pb2.HealthCheckResponse(healthy=report.ready, message=report.problem or "OK")
 
@@ -96,7 +96,7 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
     async def GetLoads(
         self, request: vllm_engine_pb2.GetLoadsRequest, context: grpc.aio.ServicerContext
     ) -> vllm_engine_pb2.GetLoadsResponse:
-        """Return the load of each engine core that answers at once, or of the requested one."""
+        """Return the load of each engine core that answers in time, or of the requested one."""
         self._llm.engine_admin.check_targets()
         answer = loads(self._llm.engine_info, await self._llm.engine_admin.loads_known())
         if request.HasField("dp_rank"):
@@ -116,7 +116,7 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
     async def SubscribeKvEvents(
         self, request: common_pb2.SubscribeKvEventsRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[common_pb2.KvEventBatch]:
-        """Stream what the prefix caches of the engine cores hold, and what changes in them; for operators.
+        """Stream the content of the engine cores' prefix caches and its changes; for operators.
 
         Blocks contain the tokens of all users' prompts.
         """
@@ -129,7 +129,7 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
     async def FlushCache(
         self, request: common_pb2.FlushCacheRequest, context: grpc.aio.ServicerContext
     ) -> common_pb2.FlushCacheResponse:
-        """Forget all cached prefixes, at once or not at all; for operators."""
+        """Clear the prefix caches, unless requests hold blocks; for operators."""
         check_operator(self._guard, context)
         if await self._llm.engine_admin.reset_prefix_cache():
             return common_pb2.FlushCacheResponse(success=True, message="All cached prefixes are forgotten.")
@@ -138,7 +138,7 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
     async def StartProfile(
         self, request: common_pb2.StartProfileRequest, context: grpc.aio.ServicerContext
     ) -> common_pb2.ProfileResponse:
-        """Record the engine cores and their workers; for operators."""
+        """Start profiles of the engine cores and their workers; for operators."""
         check_operator(self._guard, context)
         options = [field.name for field, _ in request.ListFields()]
         refuse(options, options, "what is recorded, and where to, is a setting of each service")
@@ -148,7 +148,7 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
     async def StopProfile(
         self, request: common_pb2.StopProfileRequest, context: grpc.aio.ServicerContext
     ) -> common_pb2.ProfileResponse:
-        """End the recording and name its files, one for each service, where it runs; for operators."""
+        """Stop the profiles and return the paths of their files, on the machine of each service; for operators."""
         check_operator(self._guard, context)
         paths = await self._llm.engine_admin.stop_profile()
         return common_pb2.ProfileResponse(success=True, message=", ".join(paths))

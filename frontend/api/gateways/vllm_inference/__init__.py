@@ -1,1 +1,1 @@
-"""vllm.Inference: vLLM's own gRPC API for requests, which vllm-router speaks."""
+"""vllm.Inference: vLLM's own gRPC API for requests, which vllm-router uses."""

@@ -1,5 +1,5 @@
-"""Answers: encodes outputs as GenerateResponses of vllm.Inference. One InferenceAnswers per call; it keeps token
-counts only.
+"""Answers: encodes outputs as GenerateResponses of vllm.Inference. There is one InferenceAnswers per call, which keeps
+only token counts.
 """
 
 from collections import Counter
@@ -62,7 +62,7 @@ class InferenceAnswers:
         elif new.stop_reason is not None:
             message.stop_string = new.stop_reason
         elif new.finish_reason == "stop" and new.token_ids and new.token_ids[-1] in self._eos_token_ids:
-            # Else a grammar is complete: the last token is the output's, and nothing in it is what stopped it.
+            # Otherwise a grammar is complete: the last token belongs to the output, and no token has stopped it.
             message.eos_token_id = new.token_ids[-1]
         return message
 
@@ -79,7 +79,7 @@ def _fill_logprobs(
     ids: Sequence[int],
     positions: Sequence[PositionLogprobs | None],
 ) -> None:
-    """Add one entry a position to each column; zeros where nothing is known."""
+    """Add one entry per position to each column; zeros for a position without log-probabilities."""
     for token_id, position in zip(ids, positions, strict=True):
         candidates = message.candidate_tokens.add()
         if position is None:

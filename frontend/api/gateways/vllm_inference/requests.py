@@ -14,7 +14,7 @@ from tetrad.services.errors import InvalidRequest, NotFound
 from tetrad.vllm_api import inference_pb2
 
 _RANK_KEY = "x-data-parallel-rank"
-# Name there -> name here.
+# Name in this API -> name in SamplingParams.
 _SAMPLING = {"num_sequences": "n", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
 _PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 _STOPPING = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
@@ -28,18 +28,18 @@ def request_of(
     *,
     is_stream: bool,
 ) -> GatewayRequest:
-    """Return the request that a message describes.
+    """Return the request in a message.
 
     Args:
-        message: of the gateway.
-        metadata: of its call.
-        defaults: of SamplingParams, where the message has nothing.
-        names: names of the model and its adapters.
-        is_stream: whether deltas are wanted.
+        message: the gateway's message.
+        metadata: the metadata of the call.
+        defaults: arguments of SamplingParams for fields that the message does not set.
+        names: the names of the model and its adapters.
+        is_stream: whether outputs are streamed as deltas.
 
     Raises:
-        InvalidRequest: it asks for what is not served here, or is wrong.
-        NotFound: it names a model or an adapter that does not exist.
+        InvalidRequest: the request is invalid, or needs an unsupported feature.
+        NotFound: the named model or adapter does not exist.
     """
     refuse({field.name for field, _ in message.ListFields()}, ("media",), "models served here read text alone")
     kv_fields = {field.name for field, _ in message.kv.ListFields()}
@@ -116,7 +116,7 @@ def _text_fields(stopping: inference_pb2.StoppingCriteria, response: inference_p
         "stop": list(stopping.stop_strings),
         "include_stop_str_in_output": stopping.include_stop_strings,
         "skip_special_tokens": response.skip_special_tokens if response.HasField("skip_special_tokens") else True,
-        # Stop strings are found in text.
+        # The search for stop strings needs text.
         "detokenize": wants_text or bool(stopping.stop_strings),
     }
 

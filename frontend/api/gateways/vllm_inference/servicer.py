@@ -1,4 +1,4 @@
-"""vllm.Inference over the models of a frontend. Errors are raised unchanged; the server's interceptor maps them to a status."""
+"""vllm.Inference over the models of a frontend. Errors are raised unchanged; an interceptor maps them to a status."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -14,11 +14,11 @@ from tetrad.vllm_api import inference_pb2, inference_pb2_grpc
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServicer):
-    """Generate and GenerateStream.
+    """The methods Generate and GenerateStream.
 
     Args:
-        models: that generate.
-        calls: what runs the requests; Control aborts them.
+        models: the served models.
+        calls: runs the requests; vllm.Control aborts them.
     """
 
     def __init__(self, models: ModelDirectory, calls: GatewayCalls) -> None:
