@@ -1,8 +1,8 @@
 """The `tetrad` command: finds the subcommand and runs it.
 
-Errors are one line on stderr that says what to do; exit codes are those of services/process.py (78: trying again cannot help),
-2 for a wrong command line. Each subcommand is imported only when it is run, so that `tetrad --help` takes 0.07 s. The
-parsers are argparse's: importing typer and rich takes 0.13 s more, and typer needs the options of all subcommands, too.
+An error is one line on stderr that says what to do; exit codes are those of services/process.py (78: a retry cannot help), and
+2 for an invalid command line. Each subcommand is imported only when it runs, so that `tetrad --help` takes 0.07 s. The parsers
+are argparse's: importing typer and rich takes 0.13 s more, and typer also needs the options of all subcommands.
 """
 
 import contextlib
@@ -52,11 +52,11 @@ _SERVICES = {
 _COMMANDS = {name: command for group in _GROUPS.values() for name, command in group.items()}
 
 Run = Callable[[list[str]], int]
-"""A subcommand: takes its arguments, returns the exit code."""
+"""Runs a subcommand with its arguments and returns the exit code."""
 
 
 def commands() -> dict[str, tuple[str, Run]]:
-    """Return every command by its name: what it does, and what runs it."""
+    """Return all commands by name, each with its description and the function that runs it."""
     return {
         **{name: (text, _command(name)) for name, (_, text) in _COMMANDS.items()},
         **{name: (text, _service(name)) for name, (_, text) in _SERVICES.items()},
@@ -93,7 +93,7 @@ def _command(name: str) -> Run:
 
 @contextlib.contextmanager
 def _missing_package_named(name: str) -> Iterator[None]:
-    """Turn the lack of a package into one line that names it; a module of ours that is missing is a bug."""
+    """Convert the error of a missing package to one line that names it; a missing module of Tetrad is not converted."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -113,13 +113,13 @@ def _run(run: Run, arguments: list[str]) -> int:
         return exit_code_of(error)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # `tetrad status | head`: the reader has closed the pipe
+    except BrokenPipeError:  # the reader has closed the pipe, as in `tetrad status | head`
         sys.stderr.close()
         return 0
 
 
 def _service(name: str) -> Run:
-    """Return a function that runs the service: its module reads the arguments and ends the process."""
+    """Return a function that runs the service; the service's module reads the arguments and exits the process."""
 
     def run(arguments: list[str]) -> int:
         package = _SERVICES[name][0]

@@ -1,4 +1,4 @@
-"""`python -m tetrad.cli`: the `tetrad` command where it is not on the PATH."""
+"""`python -m tetrad.cli`: runs the `tetrad` command if it is not on the PATH."""
 
 import sys
 

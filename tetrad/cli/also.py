@@ -1,7 +1,7 @@
-"""Also: `--also` of `tetrad serve`: further models behind the same address, as EngineArgs and settings of a stack.
+"""Also: converts `--also` of `tetrad serve`, further models at the same address, to settings of a stack.
 
-Called by `tetrad serve`. A further model has the machine's options in common with the first one, and defaults for all others,
-unless its own options say otherwise.
+Called by `tetrad serve`. A further model has the first model's values for options of the machine, and defaults for all others,
+unless its own options set them.
 """
 
 import argparse
@@ -17,9 +17,9 @@ from tetrad.services.hub.download import Report
 from tetrad.stack.local_stack import StackSettings
 
 _SHARED = ("device", "threads", "log_level", "hf_token", "download_dir", "otlp_traces_endpoint")
-"""Options of the first model that a further one has, too, unless it says otherwise."""
+"""Options whose values further models inherit from the first one, unless they set them."""
 _OF_ALL = ("max_logprobs", "stream_interval", "enable_prompt_embeds", "served_model_name", *PROGRAMS_ALONE)
-"""Options that are of the server as a whole, or have another name here."""
+"""Options of the whole server, and options with another name in `--also`."""
 _HELP = (
     "Further model at the same address; requests choose it by its name. NAME=MODEL, or a JSON object with name, model and "
     'engine options, such as {"name": "embed", "model": "./bge", "max_model_len": 512}. May be repeated; in a --config file '
@@ -29,17 +29,17 @@ _HELP = (
 
 
 def add_also_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--also`."""
+    """Add the option `--also`."""
     parser.add_argument("--also", action=_Repeated, default=None, metavar="NAME=MODEL", help=_HELP.replace("%", "%%"))
 
 
 class _Repeated(argparse.Action):
-    """Takes a value a flag. The first flag replaces what a config file gave."""
+    """Collects one value per flag. The first flag replaces the values of a config file."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
     ) -> None:
-        """Add a value."""
+        """Append a value."""
         del option
         before = getattr(namespace, self.dest)
         kept = () if before is None or before is parser.get_default(self.dest) else before
@@ -47,15 +47,15 @@ class _Repeated(argparse.Action):
 
 
 def also_settings(given: Sequence[str], first: EngineArgs, *, report: Report | None = None) -> tuple[StackSettings, ...]:
-    """Return the settings of the further models. Finds their files, fetching them if need be; this blocks.
+    """Return the settings of the further models. Finds their files, and downloads them if necessary; this blocks.
 
     Args:
         given: the values of `--also`.
-        first: arguments of the first model.
-        report: as in EngineArgs.stack_settings.
+        first: the arguments of the first model.
+        report: see EngineArgs.stack_settings.
 
     Raises:
-        InvalidRequest: a value is wrong.
+        InvalidRequest: a value is invalid.
         NotFound, Unsupported: see EngineArgs.stack_settings.
     """
     known = {field.name for field in dataclasses.fields(EngineArgs)} - {*_OF_ALL}
@@ -88,7 +88,7 @@ def _options_of(text: str) -> dict[str, Any]:
 
 
 def _frontend_fields(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the options that are settings of the frontend out of the others."""
+    """Remove the options that are frontend settings from `options`, and return them."""
     fields: dict[str, Any] = {}
     if "lora_modules" in options:
         given = options.pop("lora_modules")

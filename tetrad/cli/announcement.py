@@ -1,6 +1,6 @@
-"""Announcement: formats the lines of a ready `tetrad serve`: model, capacity, addresses, and a request to copy.
+"""Announcement: formats the lines that a ready `tetrad serve` prints: model, capacity, addresses, and an example request.
 
-Called once by `tetrad serve`. Knows URLs and the shape of two requests.
+Called once by `tetrad serve`. Knows URLs and the form of two requests.
 """
 
 import json
@@ -25,7 +25,7 @@ _TIMEOUT_S = 10.0
 
 
 async def has_chat_template(tokenizer_target: str) -> bool:
-    """Return whether a tokenizer can render conversations; True, the usual case, if it does not answer."""
+    """Return whether a tokenizer can render conversations; True, the usual value, if it does not answer."""
     async with open_channel(tokenizer_target) as channel:
         stub = tokenizer_pb2_grpc.TokenizerServiceStub(channel)
         try:
@@ -47,13 +47,13 @@ async def engine_facts(admin_target: str) -> EngineInfo | None:
 
 
 def announcement(frontend: FrontendSettings, engine: EngineInfo | None, *, num_engines: int = 1, can_chat: bool) -> str:
-    """Return the lines.
+    """Return the lines to print.
 
     Args:
-        frontend: its settings.
-        engine: facts of the engine core; None: not known.
-        num_engines: engine cores like it.
-        can_chat: whether the model has a chat template; without one, the request to try is a completion.
+        frontend: the frontend's settings.
+        engine: facts of the engine core; None: unknown.
+        num_engines: number of such engine cores.
+        can_chat: whether the model has a chat template; without one, the example request is a completion.
     """
     url, name = url_of(frontend), frontend.served_model_names[0]
     host = url.partition("://")[2].rpartition(":")[0]
@@ -97,7 +97,7 @@ def _needs_key(frontend: FrontendSettings) -> bool:
 
 
 def _example(*, can_chat: bool) -> tuple[str, dict[str, object]]:
-    """Return path and body of a request that asks a generating model something."""
+    """Return path and body of an example request for a generative model."""
     if can_chat:
         messages = [{"role": "user", "content": "Name the capital of France."}]
         return "/v1/chat/completions", {"messages": messages, "temperature": 0}

@@ -1,7 +1,7 @@
-"""`tetrad bench`: streams requests from a server and prints their latencies; with --trace, also the parts of a step.
+"""`tetrad bench`: sends streamed requests to a server and prints their latencies; with --trace, also the parts of a step.
 
-Uses a running server (--url), or starts one for the duration; --against compares it with a second one. The load is made in
-tetrad/cli/load; this module wires it.
+Uses a running server (--url), or starts one for the duration; --against compares it with a second one. The package
+tetrad/cli/load makes the load.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _MAX_WARM_UP = 8
 
 
 def run(arguments: list[str]) -> int:
-    """Measure; returns 1 if a request failed."""
+    """Run the benchmark and print its results; Unavailable if a request failed."""
     options = parse(arguments)
     plan = plan_of(options)
     if options.trace is None:
@@ -56,7 +56,7 @@ def run(arguments: list[str]) -> int:
 
 
 async def _measure(options: argparse.Namespace, plan: Plan, trace_directory: Path | None) -> list[LevelResult]:
-    """Run the load against the servers, after a few requests that are not counted."""
+    """Run the load against the servers, after a few warm-up requests that are not counted."""
     results: list[LevelResult] = []
 
     async def measure(url: str) -> None:
@@ -87,7 +87,7 @@ def _server(options: argparse.Namespace, url: str) -> Server:
 
 
 async def _warm_up(server: Server, plan: Plan, options: argparse.Namespace) -> None:
-    """Send random prompts; an Unavailable if all of them fail."""
+    """Send random prompts to warm up the server; Unavailable if all of them fail."""
     number = min(plan.num_requests, max((level.concurrency or 1) for level in plan.levels), _MAX_WARM_UP)
     dataset = RandomPrompts(options.input_len, min(options.output_len, 8))
     load = Load(server, dataset, Level(number), number, plan.timeout_s, seed=plan.seed + plan.rounds)
@@ -98,7 +98,7 @@ async def _warm_up(server: Server, plan: Plan, options: argparse.Namespace) -> N
 
 
 def _draft_counts(options: argparse.Namespace, server: Server) -> DraftCounts:
-    """Return the server's counts of drafts; zeros if it has no metrics."""
+    """Return the server's counts of drafts; zeros if its metrics cannot be read."""
     with HttpClient(server.url, api_key=options.api_key, ca_file=options.ca_file) as client:
         try:
             return read_draft_counts(client.get_text("/metrics"))

@@ -1,4 +1,4 @@
-"""`tetrad chat`: a conversation with a running server, or one question with --quick."""
+"""`tetrad chat`: chats with the model of a running server, or sends one message with --quick."""
 
 from tetrad.cli.http_client import HttpClient
 from tetrad.cli.options import new_parser
@@ -14,7 +14,7 @@ _HISTORY = "chat_history"
 
 
 def run(arguments: list[str]) -> int:
-    """Talk until the input ends."""
+    """Chat until the input ends."""
     options = make_parser().parse_args(arguments)
     with HttpClient(options.url, api_key=options.api_key, ca_file=options.ca_file) as client:
         fields = {"model": client.model_name(options.model), **sampling_fields(options)}
@@ -63,7 +63,7 @@ def _say(terminal: Terminal, conversation: TalkConversation, text: str) -> None:
         print()
         terminal.note("The answer was ended.")
     except InvalidRequest as error:
-        # A field that /set gave, or a conversation that is too long: the person may change it.
+        # An invalid field of /set or a too long conversation: the user can change it.
         if not terminal.is_interactive:
             raise
         print(error.message)

@@ -1,4 +1,4 @@
-"""`tetrad complete`: a running server continues a text, from the command line or from stdin."""
+"""`tetrad complete`: continues a text, from the command line or from stdin, with a running server."""
 
 import sys
 
@@ -9,7 +9,7 @@ from tetrad.services.errors import InvalidRequest
 
 
 def run(arguments: list[str]) -> int:
-    """Print the continuation as it comes."""
+    """Print the continuation as it arrives."""
     parser = new_parser("complete", "Continue a text with the model of a running server.")
     parser.add_argument("prompt", nargs="?", default=None, metavar="TEXT", help="The text. Not given: read from stdin.")
     add_sampling_options(parser)

@@ -1,4 +1,4 @@
-"""`tetrad completion`: prints the script with which a shell completes the words of this command."""
+"""`tetrad completion`: prints a script with which a shell completes the words of this command."""
 
 import argparse
 from pathlib import Path
@@ -28,14 +28,14 @@ def run(arguments: list[str]) -> int:
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """Return a parser that has every command with all of its options."""
+    """Return a parser with all commands and all of their options."""
     whole = argparse.ArgumentParser(prog="tetrad")
     whole.add_argument("-V", "--version", action="store_true", help="Print the version.")
     subparsers = whole.add_subparsers(dest="command", metavar="COMMAND")
     for name, (text, command) in commands().items():
         own = parser_of(lambda command=command: command([]))  # type: ignore[misc] # bound now, not at the end of the loop
-        for action in own._actions:  # noqa: SLF001 - argparse has no other way to go over them
+        for action in own._actions:  # noqa: SLF001 - argparse has no other way to list them
             if action.type is Path or action.metavar in ("PATH", "FILE", "MODEL"):
-                action.complete = shtab.FILE  # type: ignore[attr-defined] # where shtab looks
+                action.complete = shtab.FILE  # type: ignore[attr-defined] # shtab reads this attribute
         subparsers.add_parser(name, parents=[own], add_help=False, help=text, description=text)
     return whole

@@ -1,7 +1,7 @@
-"""Config file: the options of a command as YAML, read before its flags and printed back.
+"""Config file: reads the options of a command from a YAML file, and prints them in this form.
 
-Keys are the flags' names without the dashes in front (`max-num-seqs` or `max_num_seqs`). Values are checked as those of flags
-are. A flag overrides the file; the file overrides TETRAD_* variables. Knows parsers, no option by its meaning other than MODEL.
+Keys are the flags' names without the leading dashes (`max-num-seqs` or `max_num_seqs`). Values are checked like those of flags.
+A flag overrides the file; the file overrides TETRAD_* variables. Knows parsers; of the options it knows only MODEL.
 """
 
 import argparse
@@ -21,7 +21,7 @@ _NAMED_MODEL = "named_model"
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--config` and `--print-config`."""
+    """Add the options `--config` and `--print-config`."""
     text = "YAML file with options, by the names of their flags without dashes in front. Flags override it."
     parser.add_argument("--config", type=Path, default=None, metavar="FILE", help=text)
     text = "Print every option with its value as YAML, a file for --config, and exit."
@@ -29,10 +29,10 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_with_config(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options that flags and the file give; a wrong flag ends the process, as command lines do.
+    """Return the options from the flags and the file; an invalid flag exits the process, as usual for command lines.
 
     Raises:
-        InvalidRequest: the file cannot be read, or a key or value in it is wrong.
+        InvalidRequest: the file cannot be read, or has an invalid key or value.
     """
     path = parser.parse_args(arguments).config
     if path is None:
@@ -47,7 +47,7 @@ def parse_with_config(parser: argparse.ArgumentParser, arguments: Sequence[str])
 
 
 def config_text(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
-    """Return the options as YAML, each with what it means; those that are unset are null."""
+    """Return the options as YAML, each with its description; unset options are null."""
     return "".join(
         f"{_comment(action)}{yaml.safe_dump({name: _plain(name, options)}, sort_keys=False, allow_unicode=True)}"
         for name, action in _options(parser).items()
@@ -55,8 +55,8 @@ def config_text(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
 
 
 def _options(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
-    """Return the options by their names, as `max_num_seqs`."""
-    actions = {action.dest: action for action in parser._actions if action.dest not in (*_OWN, _NAMED_MODEL)}  # noqa: SLF001 - argparse lists them nowhere else
+    """Return the options by name, such as `max_num_seqs`."""
+    actions = {action.dest: action for action in parser._actions if action.dest not in (*_OWN, _NAMED_MODEL)}  # noqa: SLF001 - argparse has no public list of them
     return {_MODEL: actions.pop(_MODEL), **actions} if _MODEL in actions else actions
 
 
@@ -84,7 +84,7 @@ def _read(path: Path, known: Mapping[str, argparse.Action]) -> dict[str, Any]:
 
 
 def _checked(parser: argparse.ArgumentParser, path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values as flags would have given them."""
+    """Return the values in the form that flags give."""
     options = _options(parser)
     checked = {}
     parser.exit_on_error = False

@@ -1,4 +1,4 @@
-"""HttpClient: the OpenAI API of a running server, for the commands that talk to one. Knows SSE and OpenAI's error body."""
+"""HttpClient: calls the OpenAI API of a running server, for commands. Knows SSE and OpenAI's error body."""
 
 import json
 import ssl
@@ -17,17 +17,17 @@ import httpx_sse  # noqa: E402 - behind the same check
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _STATUS_OF_TYPE = {"invalid_request_error": 400, "rate_limit_error": 429}
-"""HTTP status that an error inside a stream would have had, by OpenAI's type of it; of others 500."""
+"""OpenAI's type of an error inside a stream -> the HTTP status of such an error; 500 for all other types."""
 
 
 class HttpClient:
-    """Speaks with one server.
+    """The client of one server.
 
     Args:
-        url: of the server, with or without "/v1" at the end.
+        url: URL of the server, with or without "/v1" at the end.
         api_key: sent with every request. None: no key.
-        ca_file: authorities to trust at an https URL. None: the system's.
-        timeout_s: how long a read may take; generation of a token counts as one.
+        ca_file: certificate authorities to trust for an https URL. None: the system's.
+        timeout_s: maximum seconds of one read, for example of one token.
     """
 
     def __init__(self, url: str, *, api_key: str | None = None, ca_file: Path | None = None, timeout_s: float = 600.0) -> None:
@@ -42,11 +42,11 @@ class HttpClient:
         )
 
     def get_json(self, path: str, *, also: int | None = None) -> Any:
-        """Return a JSON document; a TetradError that says what is wrong otherwise. `also`: a status that is no error here."""
+        """Return a JSON document, or raise a TetradError. `also`: an error status that is accepted, too."""
         return json.loads(self.get_text(path, also=also))
 
     def get_text(self, path: str, *, also: int | None = None) -> str:
-        """Return a document; a TetradError that says what is wrong otherwise. `also`: a status that is no error here."""
+        """Return a document as text, or raise a TetradError. `also`: an error status that is accepted, too."""
         try:
             response = self._client.get(path)
         except httpx.HTTPError as error:
@@ -56,7 +56,7 @@ class HttpClient:
         return response.text
 
     def post(self, path: str) -> Any:
-        """Give an order that needs no body and return the JSON document that answers it; a TetradError if it is refused."""
+        """Send a POST request without a body and return the JSON document of the answer; a TetradError for an error status."""
         try:
             response = self._client.post(path)
         except httpx.HTTPError as error:
@@ -66,11 +66,11 @@ class HttpClient:
         return response.json()
 
     def model_name(self, wanted: str | None) -> str:
-        """Return the name to ask for: the wanted one, or the first that the server serves."""
+        """Return the model name for requests: `wanted`, or the server's first model."""
         return wanted or str(self.get_json("/v1/models")["data"][0]["id"])
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield the events of a streamed response as they come; a TetradError for one that says that the request failed."""
+        """Yield the events of a streamed response as they arrive; raise a TetradError for an error event."""
         try:
             with httpx_sse.connect_sse(self._client, "POST", path, json={**body, "stream": True}) as source:
                 if source.response.is_error:
@@ -93,7 +93,7 @@ class HttpClient:
 
 
 def unreachable(url: str, error: httpx.HTTPError) -> Unavailable:
-    """Return the error that says that no server answers, and what to do."""
+    """Return the error for a URL at which no server answers, with a hint."""
     reason = str(error) or type(error).__name__
     return Unavailable(f"No server answers at {url} ({reason}). Start one with `tetrad serve`, or give its --url.")
 

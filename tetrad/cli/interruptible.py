@@ -1,7 +1,7 @@
-"""Interruptible: runs a coroutine so that Ctrl-C always ends it.
+"""Interruptible: runs a coroutine such that Ctrl-C always ends it.
 
-asyncio makes Ctrl-C a cancellation of the main task. A call of grpc.aio that completes at that moment returns its answer, and
-the cancellation is lost: a loop of such calls would never end.
+asyncio converts Ctrl-C to a cancellation of the main task. A call of grpc.aio that completes at that moment returns its answer,
+and the cancellation is lost: a loop of such calls would not end.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def run_interruptible(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Return a coroutine's result; KeyboardInterrupt after Ctrl-C, even if the coroutine has succeeded."""
+    """Run a coroutine and return its result; KeyboardInterrupt after Ctrl-C, even if the coroutine has succeeded."""
     return asyncio.run(_with_interrupts(coroutine))
 
 

@@ -1,4 +1,4 @@
-"""Options: EngineArgs and server addresses as command-line flags, with help from the settings they become."""
+"""Options: converts EngineArgs to command-line flags, with the help texts of the settings that they set."""
 
 import argparse
 import dataclasses
@@ -13,7 +13,7 @@ from tetrad.services.errors import InvalidRequest
 from tetrad.services.verdicts import verdicts_of
 
 PROGRAMS_ALONE = ("allow_functions", "disable_log_stats", "max_num_queued_reqs", "max_num_queued_tokens")
-"""Engine arguments without a flag: a server runs no functions of programs, and has flags of its own for what may wait."""
+"""Engine arguments without a flag: a server runs no functions of programs, and has other flags for its queue limits."""
 
 _HELP = {
     "tokenizer": "Model whose tokenizer to use, in the forms of MODEL. Unset: the model's own tokenizer.",
@@ -45,7 +45,7 @@ _HELP = {
 
 
 _NO_FLAG = ("model", *PROGRAMS_ALONE)
-"""`model` is added by itself."""
+"""Engine arguments without a generated flag; `model` is added separately."""
 
 
 _NAMED_MODEL = "named_model"
@@ -53,7 +53,7 @@ _JSON = ("hf_overrides", "speculative_config", "pooler_config", "override_genera
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Shows the default behind each help text, unless it is "unset"."""
+    """Shows the default after each help text, unless it is "unset"."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         shown = action.default not in (None, argparse.SUPPRESS, "") and action.option_strings
@@ -64,9 +64,9 @@ def new_parser(command: str, description: str, *, usage: str | None = None) -> C
     """Return a parser for `tetrad COMMAND`.
 
     Args:
-        command: its name.
-        description: stands above the options.
-        usage: of the arguments, as "[OPTIONS] [MODEL]". None: made from the options, all of which it then lists.
+        command: name of the command.
+        description: text above the options.
+        usage: usage of the arguments, such as "[OPTIONS] [MODEL]". None: a list of all options.
     """
     return CommandLineParser(
         prog=f"tetrad {command}",
@@ -78,7 +78,7 @@ def new_parser(command: str, description: str, *, usage: str | None = None) -> C
 
 
 def add_engine_options(parser: argparse.ArgumentParser, *, model_flag: bool = False) -> None:
-    """Add MODEL, or `--model` where `model_flag` says so, and one flag per engine argument."""
+    """Add MODEL, or only `--model` if `model_flag` is set, and one flag per engine argument."""
     kinds = "Model: a built-in name, a directory, a .gguf file or a Hugging Face id (org/name, org/name:Q8_0 for a GGUF file)"
     if model_flag:
         parser.add_argument("--model", default=EngineArgs.model, metavar="MODEL", help=f"{kinds}.")
@@ -99,7 +99,7 @@ def add_engine_options(parser: argparse.ArgumentParser, *, model_flag: bool = Fa
 
 
 def engine_args(options: argparse.Namespace) -> EngineArgs:
-    """Return the EngineArgs that a parser with `add_engine_options` read; InvalidRequest if it names two models."""
+    """Return the EngineArgs from the options of `add_engine_options`; InvalidRequest if they name two models."""
     names = {field.name for field in dataclasses.fields(EngineArgs)}
     given = {name: value for name, value in vars(options).items() if name in names}
     return EngineArgs(**given | {"model": _model_of(options)})
@@ -117,7 +117,7 @@ def _help(name: str) -> str:
         return _HELP[name]
     owner, setting = SETTING_OF[name]
     field = owner.model_fields[setting]
-    # An argument that is unset leaves the choice to the service, whose default is then the one to show.
+    # For an unset argument the service's default applies, so this is the default to show.
     unset = EngineArgs.__dataclass_fields__[name].default is None and field.default not in (None, "")
     return f"{field.description}{f' (default: {field.default})' if unset else ''}"
 

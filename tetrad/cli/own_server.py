@@ -1,6 +1,6 @@
-"""OwnServer: the server of a command: the one at --url, or a local stack for as long as the command runs.
+"""OwnServer: provides the server of a command: the one at --url, or a local stack while the command runs.
 
-Used by commands that have `--url`, `--start-timeout-s` and the engine's options. Knows nothing of their requests.
+Used by commands with the options `--url`, `--start-timeout-s` and those of the engine. Knows nothing of their requests.
 """
 
 import argparse
@@ -19,20 +19,20 @@ from tetrad.stack.local_stack import Adapt, LocalStack
 _HOST = "127.0.0.1"
 
 WaitFailed = Callable[[], Coroutine[Any, Any, object]]
-"""Waits until the server is given up, and raises why."""
+"""Waits until the server has failed, and raises the reason."""
 
 
 @contextlib.asynccontextmanager
 async def serving(options: argparse.Namespace, *, adapt: Adapt | None = None) -> AsyncIterator[tuple[str, WaitFailed]]:
-    """Give the server's URL, and what waits for its failure: for ever, where the server is not ours.
+    """Yield the server's URL and a function that waits for its failure; for a server at --url it waits for ever.
 
     Args:
-        options: the command's.
-        adapt: as in LocalStack.
+        options: the options of the command.
+        adapt: see LocalStack.
 
     Raises:
-        InvalidRequest: there is a URL, and something that only a server of our own can be told.
-        TetradError: our own did not start.
+        InvalidRequest: options of the engine are given together with a URL.
+        TetradError: the local stack did not start.
     """
     args = engine_args(options)
     if options.url is not None:
@@ -59,7 +59,7 @@ async def serving(options: argparse.Namespace, *, adapt: Adapt | None = None) ->
 
 
 async def unless_failed(work: Coroutine[Any, Any, None], failure: Coroutine[Any, Any, object]) -> None:
-    """Do the work; end it with the server's failure if that comes first."""
+    """Wait for `work`; if `failure` ends first, cancel the work and raise the server's failure."""
     working, failing = asyncio.create_task(work), asyncio.create_task(failure)
     try:
         await asyncio.wait({working, failing}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""`tetrad profile`: records the services of a running server for some seconds, and fetches one of the traces."""
+"""`tetrad profile`: profiles the services of a running server for some seconds, and copies one of the traces."""
 
 import shutil
 import time
@@ -13,7 +13,7 @@ _SERVICES = ("frontend", "engine-core", "worker")
 
 
 def run(arguments: list[str]) -> int:
-    """Record, and say where the traces are."""
+    """Record a profile, and print the paths of the traces."""
     parser = new_parser(
         "profile", "Record a profile of a running server's services, for Perfetto (ui.perfetto.dev) or chrome://tracing."
     )

@@ -1,7 +1,7 @@
-"""`tetrad run-batch`: answers every request of an OpenAI batch file, through the HTTP API of a local stack or of a server.
+"""`tetrad run-batch`: answers all requests of an OpenAI batch file, through the HTTP API of a local stack or a server.
 
-Results are appended as requests finish. A second start after an interrupted run continues it: lines with a result are not sent
-again, except those that failed for a temporary reason. The exit code is 1 if a line failed.
+Results are appended as requests finish. A new start after an interrupted run continues it: lines with a result are not sent
+again, except those with a temporary failure. The exit code is 1 if a line failed.
 """
 
 import argparse
@@ -27,7 +27,7 @@ _TERMINATED = 128 + signal.SIGTERM
 
 
 def run(arguments: list[str]) -> int:
-    """Answer the batch; returns 0 if every line was answered, 1 if some failed, once each has a result."""
+    """Answer the batch; return 0 if every line succeeded, 1 if some failed."""
     options = _parse(arguments)
     source, target = Path(options.input_file), Path(options.output_file)
     numbers = keys_of(source)
@@ -101,16 +101,16 @@ async def _answer(options: argparse.Namespace, lines: Iterator[Line], tally: "_T
 
 
 class _Tally:
-    """Writes results, counts them and shows how far the batch is.
+    """Writes results, counts them and shows the progress of the batch.
 
     Args:
-        total: lines of the batch.
-        done: those that an earlier run has answered.
-        results: where they go.
+        total: number of lines of the batch.
+        done: number of lines that an earlier run has answered.
+        results: the file of the results.
 
     Attributes:
-        num_failed: results of this run that are failures.
-        num_passing: those of them that another run may not meet.
+        num_failed: number of failures in this run.
+        num_passing: number of temporary failures among them.
     """
 
     def __init__(self, *, total: int, done: int, results: ResultFile) -> None:
@@ -123,7 +123,7 @@ class _Tally:
         self._bar: Bar | None = None
 
     def add(self, result: dict[str, Any]) -> None:
-        """Take a result."""
+        """Write and count a result."""
         self._results.append(result)
         if has_failed(result):
             self.num_failed += 1

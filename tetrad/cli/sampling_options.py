@@ -1,4 +1,4 @@
-"""SamplingOptions: the flags that `tetrad chat` and `tetrad complete` share."""
+"""SamplingOptions: the common flags of `tetrad chat` and `tetrad complete`."""
 
 import argparse
 from pathlib import Path
@@ -10,20 +10,20 @@ _FIELDS = ("max_tokens", "temperature", "top_p", "seed")
 
 
 def add_server_address(parser: argparse.ArgumentParser) -> None:
-    """Add where the server is, and how its certificate is known."""
+    """Add the options for the server's URL, its certificate and an API key."""
     parser.add_argument("--url", default=DEFAULT_URL, help="URL of the server.")
     add_server_credentials(parser)
 
 
 def add_server_credentials(parser: argparse.ArgumentParser) -> None:
-    """Add how a server's certificate is known, and a key for it."""
+    """Add the options for a server's certificate and an API key."""
     text = "Certificate authorities (PEM file) to trust for an https URL. Unset: the system's."
     parser.add_argument("--ca-file", type=Path, default=None, metavar="PATH", help=text)
     parser.add_argument("--api-key", default=None, metavar="KEY", help="API key for the server.")
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    """Add where the server is and how to sample."""
+    """Add the options for the server and for sampling."""
     add_server_address(parser)
     server = "Unset: the server's default."
     parser.add_argument("--model", default=None, metavar="NAME", help="Name of the model. Unset: the server's first model.")
@@ -37,5 +37,5 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
 
 
 def sampling_fields(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of a request that were given."""
+    """Return the sampling fields of a request that the options set."""
     return {name: getattr(options, name) for name in _FIELDS if getattr(options, name) is not None}

@@ -1,4 +1,4 @@
-"""`tetrad serve`: runs the four services on this machine until Ctrl-C. Reports progress, and one line when it is ready."""
+"""`tetrad serve`: runs the four services on this machine until Ctrl-C. Reports the progress of the start, and its end."""
 
 import argparse
 import asyncio
@@ -22,7 +22,7 @@ from tetrad.stack.local_stack import SETTINGS, LocalStack, StackSettings
 
 
 def run(arguments: list[str]) -> int:
-    """Serve; returns 0 after an orderly end."""
+    """Serve until the command is stopped; return 0 after an orderly end."""
     text = "Serve a model with an OpenAI-compatible API. All services run on this machine and stop with this command."
     parser = new_parser("serve", text, usage="[OPTIONS] [MODEL]")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="Address of the HTTP server.")
@@ -90,7 +90,7 @@ async def _start(stack: LocalStack, timeout_s: float) -> None:
 async def _restart_when_asked(
     stack: LocalStack, signals: ServeSignals, timeout_s: float, progress: StartProgress, manager: ServiceManager
 ) -> None:
-    """Restart every service on each SIGHUP; a failed restart is reported, and another one may follow."""
+    """Restart every service on each SIGHUP; a failed restart is reported, and later ones are still possible."""
     while True:
         await signals.wait_restart()
         progress.say("Restarting every service")

@@ -1,7 +1,7 @@
 """ServeSignals: the signal handlers of `tetrad serve`.
 
-SIGINT, SIGTERM: stop in order; again: end at once. SIGHUP: restart every service, one after the other; but the same signal at
-the end of the command's terminal stops it.
+SIGINT and SIGTERM: stop in order; a second one: end at once. SIGHUP: restart every service, one after the other; but a SIGHUP
+because the command's terminal was closed stops the command.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ _EXIT_KILLED = 1
 
 
 class ServeSignals:
-    """Takes the signals of this process, from its making on. Belongs to the running event loop.
+    """Handles the signals of this process from the construction on. Belongs to the running event loop.
 
     Args:
-        on_second: called when the user will not wait for the end; the process exits behind it.
+        on_second: called at the second signal to stop; the process exits after it.
     """
 
     def __init__(self, *, on_second: Callable[[], None]) -> None:
@@ -32,7 +32,7 @@ class ServeSignals:
         loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
 
     async def unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Wait for `work` and return True; cancel it and return False if the order to stop comes first."""
+        """Wait for `work` and return True; if a signal to stop arrives first, cancel it and return False."""
         working, stopped = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -45,7 +45,7 @@ class ServeSignals:
             await asyncio.gather(working, stopped, return_exceptions=True)
 
     async def wait_restart(self) -> None:
-        """Wait until a restart was asked for since the last time."""
+        """Wait for the next SIGHUP since the last call."""
         await self._restart.wait()
         self._restart.clear()
 
@@ -63,7 +63,7 @@ class ServeSignals:
 
 
 def _has_terminal() -> bool:
-    """Return whether the process has a controlling terminal that is still there."""
+    """Return whether the process has an open controlling terminal."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR))
     except OSError:

@@ -1,7 +1,7 @@
-"""ServerOptions: the frontend's settings with flags of `tetrad serve`: access, limits, storage.
+"""ServerOptions: the flags of `tetrad serve` for frontend settings: access, limits, storage.
 
-Absent flags are not passed on, so that TETRAD_FRONTEND_* hold; keys are safer in variables than in a command line, which other
-users of a machine can read.
+Absent flags are not passed on, so that TETRAD_FRONTEND_* variables apply; keys are safer in variables than in a command line,
+which other users of a machine can read.
 """
 
 import argparse
@@ -48,7 +48,7 @@ _FIELDS = (
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for each of these settings; help and defaults are the settings' own."""
+    """Add a flag for each of these settings, with the help and default of the setting."""
     group = parser.add_argument_group("server")
     for name in _FIELDS:
         field = FrontendSettings.model_fields[name]
@@ -58,7 +58,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 
 def server_fields(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings that were given."""
+    """Return the settings that the options set."""
     return {name: value for name in _FIELDS if (value := getattr(options, name)) is not None}
 
 
@@ -78,17 +78,17 @@ def _kind(name: str, annotation: Any) -> dict[str, Any]:
 
 
 class _Names(argparse.Action):
-    """Takes names separated by commas, or as a JSON list, or one a flag."""
+    """Accepts names separated by commas, as a JSON list, or one per flag."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
     ) -> None:
-        """Add what a flag gives to what others gave."""
+        """Append the names of a flag to those of earlier flags."""
         del option
         texts = values if isinstance(values, list) else [values]
         names = [name for text in texts for name in split_names(str(text))]
         before = getattr(namespace, self.dest, None)
-        # What a config file gave is a default: the first flag replaces it.
+        # The values of a config file are defaults: the first flag replaces them.
         kept = () if before is None or before is parser.get_default(self.dest) else before
         setattr(namespace, self.dest, (*kept, *names))
 

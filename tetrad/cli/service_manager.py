@@ -9,10 +9,10 @@ _VARIABLE = "NOTIFY_SOCKET"
 
 
 class ServiceManager:
-    """Sends one datagram for each change of state. A manager that is gone is no error.
+    """Sends one datagram for each change of state. A missing manager is not an error.
 
     Args:
-        address: of the socket; "@name" is abstract. None: no service manager, nothing is sent.
+        address: address of the socket; "@name" is an abstract one. None: no service manager, nothing is sent.
     """
 
     def __init__(self, address: str | None) -> None:
@@ -20,7 +20,7 @@ class ServiceManager:
 
     @classmethod
     def of_environment(cls) -> Self:
-        """Return the manager of this process, and remove its variable, so that child processes do not report to it."""
+        """Return the manager that NOTIFY_SOCKET names, and remove the variable, so that child processes do not use it."""
         return cls(os.environ.pop(_VARIABLE, None))
 
     def ready(self) -> None:
@@ -32,7 +32,7 @@ class ServiceManager:
         self._send("RELOADING=1\nSTATUS=Restarting every service")
 
     def stopping(self) -> None:
-        """Report the begin of an orderly end."""
+        """Report the start of an orderly end."""
         self._send("STOPPING=1\nSTATUS=Stopping")
 
     def _send(self, state: str) -> None:

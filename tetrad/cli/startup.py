@@ -1,4 +1,4 @@
-"""Startup: a free port, compiled kernels, and lines of progress on stderr, for commands that start a local stack."""
+"""Startup: finds a port, compiles kernels and prints progress on stderr, for commands that start a local stack."""
 
 import socket
 import sys
@@ -15,17 +15,17 @@ from tetrad.worker_svc.families.check import may_have_gpu
 from tetrad.worker_svc.native.library import NoLibraryError, Target, compile_ahead
 
 Say = Callable[[str], None]
-"""Takes one line of progress."""
+"""Prints one line of progress."""
 
 
 class StartProgress:
-    """Says on stderr what has been reached, and when, in seconds since the command began."""
+    """Prints the progress of a start on stderr, with the seconds since the start of the command."""
 
     def __init__(self) -> None:
         self._started_at = time.monotonic()
 
     def say(self, line: str) -> None:
-        """Say one line."""
+        """Print one line."""
         print(f"[{time.monotonic() - self._started_at:5.1f} s] {line}", file=sys.stderr, flush=True)
 
     def on_state(self, name: str, state: ChildState, why: str) -> None:
@@ -35,12 +35,13 @@ class StartProgress:
 
 
 def compile_kernels(settings: StackSettings, say: Say) -> None:
-    """Compile the kernels if the worker would have to, after saying so. Blocks, for some 20 s if there is something to do.
+    """Compile the kernels if the worker would have to, after a message. Blocks for about 20 s if they must be compiled.
 
-    Says so if they cannot be compiled: the worker then runs models through torch, or refuses them (cpu_kernels=native).
+    If they cannot be compiled, a message says so: the worker then runs models through torch, or refuses them
+    (cpu_kernels=native).
 
     Raises:
-        Unsupported: packages are missing, without which compiling would be in vain.
+        Unsupported: necessary packages are missing.
     """
     require_packages("The frontend", ("frontend",))
     worker = settings.worker
@@ -55,7 +56,7 @@ def compile_kernels(settings: StackSettings, say: Say) -> None:
 
 
 def starting_line(settings: StackSettings) -> str:
-    """Return the line printed before the services start: the model and the size of its weights."""
+    """Return the line to print before the services start: the models and the sizes of their weights."""
     if settings.worker.device == "sim":
         return "Starting the services, with a simulated device"
     sizes = [size_text(size_on_disk(Path(model.engine_core.model))) for model in settings.models]
@@ -73,7 +74,7 @@ def _no_kernels(error: NoLibraryError) -> str:
 
 
 def too_slow(timeout_s: float) -> Unavailable:
-    """Return the error of a stack that was not ready in time."""
+    """Return the error for a stack that was not ready in time."""
     return Unavailable(
         f"The services were not ready after {timeout_s:g} s; --start-timeout-s gives them longer,"
         " --log-level info shows what they do."
@@ -81,7 +82,7 @@ def too_slow(timeout_s: float) -> Unavailable:
 
 
 def free_port(host: str, port: int) -> int:
-    """Return the port to use, before anything slow begins: the given one if it is free, or any for 0."""
+    """Return the port to use: the given one if it is free, or any free one for 0. Called before all slow work."""
     if not 0 <= port <= 65535:
         raise InvalidRequest(f"--port must be between 0 and 65535, got {port}.", field="port")
     try:

@@ -1,7 +1,7 @@
-"""`tetrad status`: shows the services of running servers, their readiness and their load.
+"""`tetrad status`: shows services, readiness and load of running servers.
 
-Reads one server over HTTP, which names its services, and the local stacks of this machine through their sockets: with --url
-the stack of this server, without it all of them.
+Reads one server over HTTP, and the local stacks of this machine through their sockets: with --url the stack of this server,
+without it all stacks.
 """
 
 import socket
@@ -27,14 +27,14 @@ from tetrad.stack.stack_url import is_same_server, read_url
 
 _GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 _RATES = {"request_success": "requests_per_s", "prompt_tokens": "prompt_tokens_per_s", "generation_tokens": "tokens_per_s"}
-"""Counter -> its growth since the look before."""
+"""Counter -> name of its rate since the last update."""
 _CHECK_TIMEOUT_S = 2.0
 _CREDENTIALS = struct.Struct("3i")
-"""Process, user and group of the other end."""
+"""Process, user and group of the peer of a socket."""
 
 
 def run(arguments: list[str]) -> int:
-    """Print the status; returns 1 if the server does not take work."""
+    """Print the status; return 1 if the server does not accept requests."""
     parser = new_parser(
         "status",
         "Show a server's services, whether they are ready, and their load. Without --url: the server at the default address "
@@ -61,7 +61,7 @@ def run(arguments: list[str]) -> int:
 
 @dataclass(slots=True)
 class _Report:
-    """The state at one moment; `problem`: why the server does not take work, as a line. Empty: it does."""
+    """The state at one moment; `problem` is a line that says why the server does not accept requests, empty if it does."""
 
     problem: str = ""
     lines: list[str] = field(default_factory=list)
@@ -71,11 +71,11 @@ class _Report:
 
 
 class _Looker:
-    """Looks at a server and at this machine's stacks, as often as asked.
+    """Reads the state of a server and of this machine's stacks.
 
     Args:
-        client: of the server.
-        with_all_stacks: whether to look at stacks that have another server, too.
+        client: client of the server.
+        with_all_stacks: whether to read the stacks of other servers, too.
     """
 
     def __init__(self, client: HttpClient, *, with_all_stacks: bool) -> None:
@@ -111,7 +111,7 @@ class _Looker:
         return _Report(lines=[server, _dependencies(health), f"load        {'  '.join(load)}"])
 
     def _rates(self, metrics: Mapping[str, float]) -> Iterator[str]:
-        """Yield the rates of counters since the last update; nothing at the first one, and after a restart of the server."""
+        """Yield the rates of counters since the last update; none at the first update and after a restart of the server."""
         now, before = time.monotonic(), self._before
         self._before = now, metrics
         if before is None:
@@ -145,7 +145,7 @@ async def _stack(sockets: list[Path]) -> list[str]:
 
 
 def _pid_text(path: Path) -> str:
-    """Return the process that listens on a socket, as the system knows it; nothing where that cannot be known."""
+    """Return the id of the process that listens on a socket, as text; empty if it is unknown."""
     if not hasattr(socket, "SO_PEERCRED"):
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Watching: prints a text again and again until q or Ctrl-C: over the last one in a terminal, below it elsewhere."""
+"""Watching: prints a text repeatedly until q or Ctrl-C; in a terminal over the previous text, otherwise below it."""
 
 import contextlib
 import select
@@ -16,9 +16,9 @@ def watch(render: Callable[[], str], interval_s: float, *, out: TextIO, keys: Te
 
     Args:
         render: makes the text.
-        interval_s: between two looks.
-        out: where the text goes.
-        keys: where keys come from; no terminal: from nowhere.
+        interval_s: seconds between two updates.
+        out: output of the text.
+        keys: source of key presses; ignored if it is not a terminal.
     """
     with _key_by_key(keys) as reads_keys:
         if out.isatty():
@@ -31,7 +31,7 @@ def watch(render: Callable[[], str], interval_s: float, *, out: TextIO, keys: Te
 
 def _write(text: str, out: TextIO) -> None:
     if out.isatty():
-        # Line by line over what is there: a screen that is cleared first flickers.
+        # Each line overwrites the old one: clearing the screen first would make it flicker.
         lines = (f"{line}{_END_OF_LINE}\n" for line in text.splitlines())
         out.write(_OVER + "".join(lines) + _END_OF_SCREEN)
     else:
@@ -40,7 +40,7 @@ def _write(text: str, out: TextIO) -> None:
 
 
 def _is_ended(keys: TextIO | None, interval_s: float) -> bool:
-    """Wait for as long; return True, and at once, if q is pressed meanwhile."""
+    """Wait for `interval_s` seconds and return False; if q is pressed, return True at once."""
     until = time.monotonic() + interval_s
     while (left_s := until - time.monotonic()) > 0:
         if keys is None:
@@ -54,7 +54,7 @@ def _is_ended(keys: TextIO | None, interval_s: float) -> bool:
 
 @contextlib.contextmanager
 def _key_by_key(keys: TextIO) -> Iterator[bool]:
-    """Make a terminal tell of keys as they are pressed, unseen; give whether it is a terminal that can."""
+    """Let a terminal report each key at once, without echo, inside the context; yield whether this is possible."""
     if sys.platform == "win32" or not keys.isatty():
         yield False
         return

@@ -1,1 +1,1 @@
-"""OpenAI's batch files: requests as lines in, results as lines out, and the sender between them."""
+"""OpenAI's batch files: reads requests from lines, sends them, and writes results as lines."""

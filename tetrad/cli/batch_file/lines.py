@@ -1,6 +1,6 @@
-"""Lines: parses an OpenAI batch file into requests, one a line, and reports invalid lines.
+"""Lines: parses an OpenAI batch file to requests, one per line, and reports invalid lines.
 
-Reads the file a line at a time, twice: once for its ids, once for its requests; so its size costs only ids in memory.
+Reads the file line by line, twice: once for its ids, once for its requests; so only the ids are kept in memory.
 """
 
 import json
@@ -24,15 +24,15 @@ URLS = (
     "/classify",
     "/pooling",
 )
-"""The endpoints that a line may name."""
+"""The endpoints that lines may use."""
 
 Key = str | int
-"""The key of a line's result: its custom_id, or else its number, counted from 1."""
+"""The key of a line's result: its custom_id, or its number, counted from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """A line that can be sent. `number` is that of its line."""
+    """The request of a valid line. `number` is the number of the line."""
 
     number: int
     custom_id: str
@@ -41,13 +41,13 @@ class BatchRequest:
 
     @property
     def key(self) -> Key:
-        """The key of its result."""
+        """The key of the result."""
         return self.custom_id
 
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that cannot be sent: `code` for programs, `message` for people."""
+    """An invalid line, with a `code` for programs and a `message` for users."""
 
     number: int
     custom_id: str | None
@@ -56,7 +56,7 @@ class BadLine:
 
     @property
     def key(self) -> Key:
-        """The key of its result."""
+        """The key of the result."""
         return self.number if self.custom_id is None else self.custom_id
 
 
@@ -71,11 +71,11 @@ class _BadLineError(Exception):
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """Yield the request of each line; empty lines are skipped."""
+    """Yield the request, or the error, of each line; empty lines are skipped."""
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
-                # A byte-order mark is how some editors begin a file.
+                # Some editors write a byte-order mark at the start of a file.
                 text = (raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw).strip()
                 if text:
                     yield _line_of(number, text)
@@ -84,11 +84,11 @@ def read_lines(path: Path) -> Iterator[Line]:
 
 
 def keys_of(path: Path) -> dict[Key, int]:
-    """Return the key of every line and the line's number, in the file's order.
+    """Return the key of every line and the line's number, in the order of the file.
 
     Raises:
-        InvalidRequest: two lines have the same custom_id: their results could not be told apart.
-        NotFound: there is no such file.
+        InvalidRequest: two lines have the same custom_id, so that their results could not be distinguished.
+        NotFound: the file does not exist.
     """
     numbers: dict[Key, int] = {}
     for line in read_lines(path):

@@ -1,8 +1,8 @@
-"""Results: the output of a batch, one line per finished request, in the order in which they finish.
+"""Results: writes the output of a batch, one line per finished request, in the order of completion.
 
-Lines are appended whole; so when a run is killed, the file holds complete results and at most one torn line at its end, which
-the next run cuts off. That run also drops the results of temporary failures and sends those requests again: it replaces the
-file by one without them, atomically. One run at a time holds the file (an advisory lock, released with the process).
+Whole lines are appended; so after a killed run the file has complete results and at most one incomplete line at its end, which
+the next run removes. That run also drops the results of temporary failures and sends these requests again: it replaces the
+file atomically by one without them. One run at a time holds the file (an advisory lock, which ends with the process).
 """
 
 import contextlib
@@ -21,18 +21,18 @@ from tetrad.services.errors import FailedPrecondition, InvalidRequest, Unavailab
 _ID_PREFIX = "batch_req_"
 _PASSING_STATUS = (408, 429, 502, 503, 504)
 _PASSING_CODES = ("connection_lost", "request_timeout")
-# The beginning of every line, by which a torn one is recognised.
+# The start of every line, which identifies an incomplete line.
 _BEGIN = f'{{"id": "{_ID_PREFIX}'.encode()
 
 
 def response_record(request: BatchRequest, *, status_code: int, request_id: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a request that was answered, well or not."""
+    """Return the result of an answered request; the answer may be an error."""
     response = {"status_code": status_code, "request_id": request_id, "body": body}
     return {"id": _new_id(), "custom_id": request.custom_id, "response": response, "error": None}
 
 
 def error_record(line: Line, code: str, message: str) -> dict[str, Any]:
-    """Return the result of a line that has no answer. `custom_id` is None if the line has none; `error.line` names it then."""
+    """Return the result of a line without an answer. If the line has no custom_id, `error.line` identifies it."""
     custom_id = None if isinstance(line, BadLine) and line.custom_id is None else line.key
     error = {"code": code, "message": message, "param": None, "line": line.number}
     return {"id": _new_id(), "custom_id": custom_id, "response": None, "error": error}
@@ -45,7 +45,7 @@ def has_failed(record: dict[str, Any]) -> bool:
 
 
 def may_pass(record: dict[str, Any]) -> bool:
-    """Return whether a result is a failure that another try may not meet: of the connection, or of a busy server."""
+    """Return whether a result is a temporary failure: of the connection, or of a busy server."""
     response = record["response"]
     if response is None:
         return record["error"]["code"] in _PASSING_CODES
@@ -53,26 +53,26 @@ def may_pass(record: dict[str, Any]) -> bool:
 
 
 class ResultFile:
-    """The output file of one run. A context manager; opening it repairs it.
+    """The output file of one run. A context manager; the constructor repairs the file.
 
     Args:
-        path: created if it does not exist; its directory must.
+        path: path of the file, which is created if it does not exist; its directory must exist.
 
     Attributes:
-        done: keys of the results that are in the file, and stay there.
-        num_failed: how many of them are failures.
+        done: keys of the results that stay in the file.
+        num_failed: number of failures among them.
 
     Raises:
-        InvalidRequest: the file holds something else than results, so it is left as it is.
-        FailedPrecondition: another run writes it.
-        Unavailable: it cannot be opened or written.
+        InvalidRequest: the file has other content than results; it is not changed.
+        FailedPrecondition: another run writes the file.
+        Unavailable: the file cannot be opened or written.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.done: set[Key] = set()
         self.num_failed = 0
-        # Files whose lock is held: the output, and the one that it replaced, which another run may have opened before.
+        # Locked files: the output, and the file that it replaced, which another run may have opened before.
         self._files = contextlib.ExitStack()
         self._file = self._open(path)
         try:
@@ -83,7 +83,7 @@ class ResultFile:
             raise
 
     def append(self, record: dict[str, Any]) -> None:
-        """Add a result; it is in the file when this returns."""
+        """Write a result to the file."""
         try:
             self._file.write(json.dumps(record).encode() + b"\n")
             self._file.flush()
@@ -94,7 +94,7 @@ class ResultFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        # Where the disk is full the last line stays torn, and `append` has said why.
+        # On a full disk the last line stays incomplete, and `append` has raised the reason.
         with contextlib.suppress(OSError):
             self._files.close()
 
@@ -111,7 +111,7 @@ class ResultFile:
         return file
 
     def _repair(self) -> bool:
-        """Note the results that stay, and cut off a torn one behind them; return whether there are others."""
+        """Record the results that stay, and remove an incomplete last line; return whether there are temporary failures."""
         has_others = False
         end = 0
         self._file.seek(0)
@@ -132,8 +132,8 @@ class ResultFile:
         return has_others
 
     def _drop_passing_failures(self) -> None:
-        """Replace the file by one that holds only the results that stay."""
-        path = self._path.resolve()  # a link stays one
+        """Replace the file by one that has only the results that stay."""
+        path = self._path.resolve()  # a symbolic link is kept
         successor = path.with_name(f".{path.name}.new")
         old, self._file = self._file, self._open(successor)
         try:

@@ -1,7 +1,7 @@
-"""Sender: sends the requests of a batch to a server's HTTP API, a bounded number at a time, and yields results.
+"""Sender: sends the requests of a batch to a server's HTTP API, a limited number at a time, and reports results.
 
-A failure of one request is that request's result. A failure of all of them (no server for a minute) ends the run: the next run
-sends the requests without a result. A request that is answered with 429 or 503 is sent again.
+A failure of one request is the result of this request. If no server answers for a minute, the run ends; the next run sends the
+requests without a result. A request that is answered with 429 or 503 is sent again.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from tetrad.frontend.net.backoff import Backoff
 from tetrad.services.errors import Unauthenticated, Unavailable
 
 OnResult = Callable[[dict[str, Any]], None]
-"""Takes a result, as OpenAI's batch output has it; called from the event loop."""
+"""Receives a result in the form of OpenAI's batch output; called from the event loop."""
 
 _OVERLOADED, _UNAVAILABLE = 429, 503
 _LONGEST_RETRY_AFTER_S = 30.0
@@ -25,15 +25,15 @@ _MAX_LOST = 3
 
 
 class BatchSender:
-    """Sends to one server.
+    """Sends the requests of a batch to one server.
 
     Args:
-        url: of the server.
-        concurrency: requests that are under way at the same time.
-        timeout_s: how long one may take.
+        url: URL of the server.
+        concurrency: maximum number of requests in flight.
+        timeout_s: maximum seconds of a request.
         api_key: sent as a bearer token, if given.
-        patience_s: how long a server may be away before the run ends.
-        transport: how to reach it; TCP by default.
+        patience_s: maximum seconds without an answering server before the run ends.
+        transport: transport to the server; None: TCP.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class BatchSender:
             headers["authorization"] = f"Bearer {api_key}"
         self._headers = headers
         self._transport = transport
-        # Reading the certificates takes longer than a request, so it is done once.
+        # Certificates are read once, because this takes longer than a request.
         self._verify = httpx.create_ssl_context(trust_env=False)
 
     async def run(self, lines: Iterator[Line], on_result: OnResult) -> None:
-        """Send every request, and give each line's result as soon as it is there.
+        """Send all requests, and pass each line's result to `on_result` as soon as it exists.
 
         Raises:
-            Unavailable: the server was away for too long. What has no result by then gets none.
+            Unavailable: the server was unreachable for too long. The remaining lines get no result.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -72,11 +72,11 @@ class BatchSender:
             raise errors.exceptions[0] from None
 
     async def check(self) -> None:
-        """Return if the server answers and accepts the key; otherwise every request would fail.
+        """Check that the server answers and accepts the key; otherwise every request would fail.
 
         Raises:
-            Unavailable: it does not answer.
-            Unauthenticated: it wants another key.
+            Unavailable: the server does not answer.
+            Unauthenticated: the server refuses the key.
         """
         try:
             async with self._new_client() as client:
@@ -87,7 +87,7 @@ class BatchSender:
             raise Unauthenticated(f"The server at {self.url} refuses the key; give one with --api-key.")
 
     async def _work(self, lines: Iterator[Line], on_result: OnResult) -> None:
-        """Take one line after the other from what all workers share."""
+        """Process one line after the other from the iterator that all workers share."""
         async with self._new_client() as client:
             for line in lines:
                 if isinstance(line, BadLine):
@@ -96,7 +96,7 @@ class BatchSender:
                     on_result(await self._send(client, line))
 
     def _new_client(self) -> httpx.AsyncClient:
-        """Return a client for one worker: in a pool that all share, each request would look at every connection."""
+        """Return a client for one worker: in a shared connection pool, each request would check every connection."""
         return httpx.AsyncClient(
             base_url=self.url,
             headers=self._headers,
@@ -119,7 +119,7 @@ class BatchSender:
                     away_since = loop.time()
                 num_lost += later.lost
                 if num_lost > _MAX_LOST:
-                    # If this request kills the server, the others must not wait for ever.
+                    # This request may be what crashes the server: the others must not wait for ever.
                     text = f"The connection was lost {num_lost} times ({later.reason})."
                     return error_record(request, "connection_lost", text)
                 if loop.time() - away_since > self._patience_s:
@@ -129,7 +129,7 @@ class BatchSender:
             await backoff.wait()
 
     async def _attempt(self, client: httpx.AsyncClient, request: BatchRequest, content: bytes) -> dict[str, Any]:
-        """Return the result; _LaterError if it is worth asking again."""
+        """Send a request once and return its result; _LaterError if it should be sent again."""
         try:
             response = await client.post(request.url, content=content)
         except httpx.ReadTimeout:
@@ -145,13 +145,13 @@ class BatchSender:
 
 
 class _LaterError(Exception):
-    """The server cannot answer now.
+    """The server cannot answer now, and the request should be sent again.
 
     Args:
-        reason: for people.
-        was_there: it was reached, so it is not away.
-        lost: it broke off.
-        retry_after_s: it says when to come back.
+        reason: the reason, for messages.
+        was_there: whether the server was reached.
+        lost: whether the connection broke.
+        retry_after_s: seconds to wait, as the server requests.
     """
 
     def __init__(self, reason: str, *, was_there: bool, lost: bool = False, retry_after_s: float = 0.0) -> None:

@@ -1,1 +1,1 @@
-"""Load: what `tetrad bench` is made of."""
+"""Load: the parts of `tetrad bench`: datasets, load generator, figures and reports."""

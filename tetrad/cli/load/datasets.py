@@ -1,7 +1,7 @@
 """Datasets: make the requests of a benchmark, as paths and JSON bodies without the model's name.
 
-`tetrad bench` uses one dataset a run. The same seed gives the same requests, so that two servers get the same load. Knows
-OpenAI's request bodies; knows no connection.
+`tetrad bench` uses one dataset per run. The same seed gives the same requests, so that two servers receive the same load. Knows
+OpenAI's request bodies; knows no connections.
 """
 
 import json
@@ -15,34 +15,34 @@ from typing import Any, Protocol
 from tetrad.services.errors import InvalidRequest
 
 _TOKEN_IDS = range(300, 1000)
-"""Ids of ordinary tokens, in every supported vocabulary."""
+"""Ids that are ordinary tokens in every supported vocabulary."""
 _COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One request: the path of its API, and the fields of its body that depend on the dataset."""
+    """One request: its path, and the fields of its body that depend on the dataset."""
 
     path: str
     fields: dict[str, Any]
 
 
 class Dataset(Protocol):
-    """Makes requests."""
+    """A source of requests."""
 
     def prompts(self, number: int, seed: int) -> Iterator[Prompt]:
-        """Yield as many requests; equal seeds yield equal requests."""
+        """Yield `number` requests; equal seeds yield equal requests."""
 
 
 @dataclass(frozen=True)
 class RandomPrompts:
-    """Prompts of random tokens that share nothing: no prefix cache helps. Outputs have exactly `output_len` tokens."""
+    """Prompts of random tokens without common prefixes, so that no prefix cache helps. Outputs have `output_len` tokens."""
 
     input_len: int
     output_len: int
 
     def prompts(self, number: int, seed: int) -> Iterator[Prompt]:
-        """Yield completions."""
+        """Yield completion requests."""
         numbers = random.Random(seed)
         for _ in range(number):
             yield _completion(numbers.choices(_TOKEN_IDS, k=self.input_len), self.output_len)
@@ -50,7 +50,7 @@ class RandomPrompts:
 
 @dataclass(frozen=True)
 class SharedPrefixes:
-    """Prompts that begin with one of `num_prefixes` prefixes of `prefix_len` tokens; `input_len` random tokens follow."""
+    """Prompts that start with one of `num_prefixes` prefixes of `prefix_len` tokens, followed by `input_len` random tokens."""
 
     num_prefixes: int
     prefix_len: int
@@ -58,7 +58,7 @@ class SharedPrefixes:
     output_len: int
 
     def prompts(self, number: int, seed: int) -> Iterator[Prompt]:
-        """Yield completions; the prefixes take turns."""
+        """Yield completion requests; the prefixes are used in turn."""
         numbers = random.Random(seed)
         prefixes = [numbers.choices(_TOKEN_IDS, k=self.prefix_len) for _ in range(self.num_prefixes)]
         for prefix in islice(cycle(prefixes), number):
@@ -67,12 +67,12 @@ class SharedPrefixes:
 
 @dataclass(frozen=True)
 class Conversations:
-    """Requests of a file, in its order, from the start again if there are too few.
+    """The requests of a file, in order, repeated if there are too few.
 
     Args:
-        requests: of the file; the first turns of all conversations come before the second ones.
-        output_len: maximum tokens of an output, where the line has no `output_tokens`.
-        ignore_eos: whether every output has as many tokens as it may.
+        requests: the requests of the file; the first turns of all conversations precede the second ones.
+        output_len: maximum number of output tokens, if the line has no `output_tokens`.
+        ignore_eos: whether every output has its maximum number of tokens.
     """
 
     requests: Sequence[Prompt]
@@ -80,16 +80,16 @@ class Conversations:
     ignore_eos: bool = False
 
     def prompts(self, number: int, seed: int) -> Iterator[Prompt]:
-        """Yield the file's requests; the seed changes nothing."""
+        """Yield the file's requests; the seed has no effect."""
         del seed
         for prompt in islice(cycle(self.requests), number):
             yield Prompt(prompt.path, {"max_tokens": self.output_len, "ignore_eos": self.ignore_eos, **prompt.fields})
 
 
 def read_conversations(path: Path, output_len: int, *, ignore_eos: bool = False) -> Conversations:
-    """Read a file with a JSON object in each line: `messages` of a conversation, or a `prompt`; `output_tokens` beside them.
+    """Read a file with a JSON object per line: `messages` of a conversation or a `prompt`, and optionally `output_tokens`.
 
-    Every message of the user is a request, with the messages in front of it as the file has them.
+    Every message of the user becomes a request, with all messages before it in the file.
 
     Raises:
         InvalidRequest: the file cannot be read, or a line has another form; the error names the line.

@@ -1,4 +1,4 @@
-"""DraftCounts: reads a server's metrics of speculative decoding, by vLLM's names and with any prefix."""
+"""DraftCounts: reads a server's metrics of speculative decoding, which have vLLM's names and any prefix."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ _BY_POSITION = "num_accepted_tokens_per_pos"
 
 @dataclass(frozen=True, slots=True)
 class DraftCounts:
-    """Counted since the server's start; all 0 if it does not speculate.
+    """Counts of speculative decoding since the server's start; all are 0 without speculation.
 
     Attributes:
-        num_drafts: times that a request was given drafts.
-        num_draft_tokens: all of these.
-        num_accepted_tokens: those that were right.
-        by_position: the same by their position behind the last known token.
+        num_drafts: number of drafts, each for one request in one step.
+        num_draft_tokens: number of draft tokens.
+        num_accepted_tokens: number of accepted draft tokens.
+        by_position: number of accepted draft tokens by their position in the draft.
     """
 
     num_drafts: float = 0
@@ -36,7 +36,7 @@ class DraftCounts:
         )
 
     def figures(self) -> dict[str, float]:
-        """Return name -> figure, by the names of vLLM's `bench serve`; none without drafts."""
+        """Return name -> figure, with the names of vLLM's `bench serve`; empty without drafts."""
         if not self.num_drafts:
             return {}
         return {

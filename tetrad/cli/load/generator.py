@@ -1,7 +1,7 @@
-"""Generator: streams a dataset's requests from one server, a fixed number at a time or at a rate, until all have ended.
+"""Generator: sends a dataset's requests to one server, a fixed number at a time or at a rate, until all have ended.
 
-Used by `tetrad bench` for each level of a sweep. Requests of one load never depend on when earlier ones ended, except for the
-limit on how many are in flight.
+Used by `tetrad bench` for each level of a sweep. The requests of a load do not depend on the ends of earlier ones, except for
+the limit of requests in flight.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from tetrad.cli.load.stream_client import StreamClient
 
 @dataclass(frozen=True)
 class Server:
-    """A server under load.
+    """The server under load.
 
     Args:
-        url: without "/v1" at the end.
-        model: that is asked for.
+        url: URL of the server, without "/v1" at the end.
+        model: model name in the requests.
         api_key: sent with every request. None: no key.
-        trust: of an https URL. None: the connection is plain.
+        trust: trusted certificates of an https URL. None: the connection is not encrypted.
     """
 
     url: str
@@ -38,11 +38,11 @@ class Server:
 
 @dataclass(frozen=True)
 class Level:
-    """How hard a load presses.
+    """The intensity of a load.
 
     Args:
-        concurrency: maximum requests in flight. None: no limit.
-        request_rate: mean arrivals in a second. None: a request is sent as soon as the limit allows.
+        concurrency: maximum number of requests in flight. None: no limit.
+        request_rate: mean number of arrivals per second. None: a request is sent as soon as the limit allows.
         burstiness: shape of the gamma distribution of the gaps between arrivals; 1 is a Poisson process.
     """
 
@@ -61,12 +61,12 @@ class Load:
     """The load to send.
 
     Args:
-        server: that gets it.
-        dataset: of the requests.
-        level: their number at a time, or in a second.
-        num_requests: in all.
-        timeout_s: maximum time of one request.
-        seed: of the requests and of their arrivals.
+        server: the server that receives the load.
+        dataset: source of the requests.
+        level: intensity of the load.
+        num_requests: total number of requests.
+        timeout_s: maximum seconds of one request.
+        seed: seed of the requests and of their arrivals.
     """
 
     server: Server
@@ -79,10 +79,10 @@ class Load:
 
 @dataclass
 class Measured:
-    """The results of a load. Times in seconds of the monotonic clock.
+    """The results of a load. Times are in seconds of the monotonic clock.
 
     Attributes:
-        duration_s: from the start to the end of the last request.
+        duration_s: seconds from the start to the end of the last request.
     """
 
     began_at: float = 0.0
@@ -96,7 +96,7 @@ OnEnd = Callable[[], None]
 
 
 async def run_load(load: Load, on_end: OnEnd = lambda: None) -> Measured:
-    """Send the load; requests that fail are in the result with their errors. `on_end` is called at the end of each one."""
+    """Send the load and return its results; failed requests have their errors. Call `on_end` at the end of each request."""
     requests = list(_requests(load))
     gate = contextlib.nullcontext() if load.level.concurrency is None else asyncio.Semaphore(load.level.concurrency)
     measured = Measured(began_at=time.monotonic())
@@ -116,7 +116,7 @@ async def run_load(load: Load, on_end: OnEnd = lambda: None) -> Measured:
 
 
 def arrivals(level: Level, seed: int) -> Iterator[float]:
-    """Yield when requests arrive, in seconds from the start: all of them at once without a rate."""
+    """Yield the arrival times of requests, in seconds from the start; without a rate all are 0."""
     numbers, arrives_s = random.Random(seed), 0.0
     while True:
         yield arrives_s
@@ -150,7 +150,7 @@ async def _send(load: Load, request: bytes) -> StreamClient:
 
 
 def _requests(load: Load) -> Iterator[bytes]:
-    """Yield the requests as they go over the wire."""
+    """Yield the encoded HTTP requests."""
     server = load.server
     key = f"Authorization: Bearer {server.api_key}\r\n" if server.api_key else ""
     common = {"model": server.model, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}

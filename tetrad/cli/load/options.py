@@ -1,4 +1,4 @@
-"""Options of `tetrad bench`: parses them and derives the load from them. Names follow `vllm bench serve`'s."""
+"""Options of `tetrad bench`: parses them and derives the load from them. The names are those of `vllm bench serve`."""
 
 import argparse
 import math
@@ -48,7 +48,7 @@ def make_parser() -> CommandLineParser:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """Return the options; InvalidRequest where a value is out of range or two exclude each other."""
+    """Return the options; InvalidRequest if a value is out of range or two options exclude each other."""
     options = make_parser().parse_args(arguments)
     for name in _POSITIVE:
         value = getattr(options, name)
@@ -69,7 +69,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
-    """Return the loads that the options describe."""
+    """Return the loads that the options define."""
     return Plan(
         levels=levels_of(options),
         dataset=_dataset(options),
@@ -82,7 +82,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
 
 
 def levels_of(options: argparse.Namespace) -> list[Level]:
-    """Return every rate with every concurrency. Without a rate there is a limit on requests in flight."""
+    """Return the levels: each rate with each concurrency. Without a rate, the requests in flight are always limited."""
     rates = [None if rate == math.inf else rate for rate in options.request_rate]
     return [
         Level(_DEFAULT_CONCURRENCY if limit is None and rate is None else limit, rate, options.burstiness)

@@ -1,7 +1,7 @@
-"""Plot: lines over a numeric or a categorical axis, as inline SVG. Used by the report of `tetrad bench`.
+"""Plot: draws lines over a numeric or a categorical axis, as inline SVG. Used by the report of `tetrad bench`.
 
-Written here since no drawing library is a dependency: matplotlib and its dependencies take 98 MB, this file 4 kB. Colours are
-CSS classes of the page, so that a plot follows its light or dark theme.
+No drawing library is a dependency, because matplotlib and its dependencies take 98 MB, this file 4 kB. Colours are CSS classes
+of the page, so that a plot has the colours of the light or dark theme.
 """
 
 import math
@@ -24,7 +24,7 @@ class Line:
 
 
 def plot(title: str, x_label: str, y_label: str, lines: Sequence[Line], *, x_names: Sequence[str] = ()) -> str:
-    """Return a figure with its legend. `x_names`: of the positions 0, 1, ... of an axis without numbers."""
+    """Return a figure with its legend. `x_names`: names of the positions 0, 1, ... of a categorical axis."""
     lines = [Line(line.name, [point for point in line.points if all(map(math.isfinite, point))]) for line in lines]
     points = [point for line in lines for point in line.points]
     x_ticks = list(range(len(x_names))) if x_names else _ticks(max((x for x, _ in points), default=1.0))
@@ -46,7 +46,7 @@ def plot(title: str, x_label: str, y_label: str, lines: Sequence[Line], *, x_nam
 
 @dataclass(frozen=True, slots=True)
 class _Area:
-    """The part of the picture that has the lines, and the values at its edges."""
+    """The area of the lines, with the values at its edges."""
 
     x_min: float
     x_max: float
@@ -82,7 +82,7 @@ def _drawn(area: _Area, line: Line, place: int) -> str:
 
 
 def _ticks(highest: float) -> list[float]:
-    """Return round values from 0 up to at least the highest."""
+    """Return round values from 0 to at least `highest`."""
     if not highest > 0:
         return [0.0, 1.0]
     rough = highest / _NUM_TICKS

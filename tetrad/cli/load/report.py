@@ -1,4 +1,4 @@
-"""Report: a sweep as one HTML page with plots and tables, which loads nothing from anywhere. Used by `tetrad bench --html`."""
+"""Report: writes a sweep as one self-contained HTML page with plots and tables. Used by `tetrad bench --html`."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -50,7 +50,7 @@ th, td { text-align: right; padding: .25rem .75rem; border-bottom: 1px solid var
 
 
 def report_of(results: Sequence[LevelResult]) -> str:
-    """Return the page."""
+    """Return the HTML page."""
     servers = results[0].servers
     names = [server.url for server in servers]
     measured = [result.measured() for result in results]

@@ -1,4 +1,4 @@
-"""Results: a sweep as text for a terminal, and as a JSON document. Figures have the names of `vllm bench serve`."""
+"""Results: formats a sweep as text for a terminal and as a JSON document. Figures have the names of `vllm bench serve`."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _COLUMNS = {
 
 
 def text_of(results: Sequence[LevelResult]) -> str:
-    """Return every level's figures, and the ratios of two servers."""
+    """Return the figures of all levels as text, with the ratios if there are two servers."""
     parts = []
     for result in results:
         for server, figures in zip(result.servers, result.figures(), strict=True):
@@ -33,7 +33,7 @@ def text_of(results: Sequence[LevelResult]) -> str:
 
 
 def document_of(results: Sequence[LevelResult]) -> dict[str, Any]:
-    """Return every figure for a program; one that is not a number is null."""
+    """Return all figures as a JSON document for programs; a figure that is not a number is null."""
     return {"levels": [_level_document(result) for result in results]}
 
 
@@ -57,7 +57,7 @@ def _level_document(result: LevelResult) -> dict[str, Any]:
 
 
 def _level_table(results: Sequence[LevelResult]) -> str:
-    """Return the most asked figures with a line for each level and server."""
+    """Return a table of the main figures with a line for each level and server."""
     width = max(len(str(result.level)) for result in results) + 2
     lines = [f"{'level':<{width}}" + "".join(f"{name:>10}" for name in _COLUMNS)]
     for result in results:

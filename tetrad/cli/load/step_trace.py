@@ -1,7 +1,7 @@
-"""StepTrace: merges the services' traces (services/observability/trace.py) into one file, and sums up the parts of a step.
+"""StepTrace: merges the services' traces (services/observability/trace.py) into one file, and sums the parts of a step.
 
-Knows Chrome's trace event format, in which the services write spans on threads ("X") and beside them ("b" and "e"). Their
-clocks are one clock. It knows one span by name: a worker's "execute" is a step.
+Knows Chrome's trace event format, in which the services write spans of threads ("X") and waits outside of threads ("b" and
+"e"). All services use the same clock. It knows one span by name: a worker's "execute" is a step.
 """
 
 import json
@@ -20,11 +20,11 @@ Event = dict[str, Any]
 
 @dataclass
 class Part:
-    """One kind of span. Times in microseconds.
+    """One kind of span. Times are in microseconds.
 
     Attributes:
-        times: of each span.
-        own: of all of them, without the spans inside; None: they are waits, which take no time of a thread.
+        times: the duration of each span.
+        own: total time of all spans without the spans inside them; None: they are waits, which use no thread.
     """
 
     process: str
@@ -34,11 +34,11 @@ class Part:
 
 
 class StepTrace:
-    """Spans of all processes, from where all of them are complete.
+    """The spans of all processes, from the time on at which all traces are complete.
 
     Args:
-        paths: the services' files.
-        began_at, ended_at: what is of interest, in seconds of the monotonic clock.
+        paths: the trace files of the services.
+        began_at, ended_at: the time range to read, in seconds of the monotonic clock.
     """
 
     def __init__(self, paths: Iterable[Path], began_at: float, ended_at: float) -> None:
@@ -50,16 +50,16 @@ class StepTrace:
 
     @property
     def num_steps(self) -> int:
-        """Steps that were run."""
+        """The number of steps."""
         return sum(event["name"] == _STEP for event in self._spans)
 
     def write(self, path: Path) -> None:
-        """Write one file for Perfetto."""
+        """Write the spans as one file for Perfetto."""
         lines = ",\n".join(json.dumps(event) for event in (*self._names, *self._spans))
         path.write_text(f'{{"displayTimeUnit": "ms", "traceEvents": [\n{lines}\n]}}\n', "utf-8")
 
     def parts(self) -> list[Part]:
-        """Return every kind of span, process by process, in the order in which they first end."""
+        """Return all kinds of spans, sorted by process and then by the end of the first span."""
         processes = {event["pid"]: event["args"]["name"] for event in self._names if event["name"] == "process_name"}
         parts: dict[tuple[int, str], Part] = {}
         for event, time in (*_on_threads(self._spans), *_waits(self._spans)):
@@ -71,7 +71,7 @@ class StepTrace:
         return sorted(parts.values(), key=lambda part: part.process)
 
     def table(self) -> str:
-        """Return the parts as lines for people: times in microseconds, `a step` being the sum over a step's calls."""
+        """Return the parts as a text table: times in microseconds, those per step summed over the calls of a step."""
         steps = max(self.num_steps, 1)
         lines = [f"{'process':<12}{'part':<24}{'calls/step':>11}{'us/step':>10}{'own us/step':>13}{'median':>9}{'p99':>9}"]
         for part in self.parts():
@@ -85,13 +85,13 @@ class StepTrace:
 
 
 def _complete_from(file: dict[str, Any]) -> float | None:
-    """Return from when a process that noted more than it kept has everything; None: it kept all."""
+    """Return the time from which a trace with dropped events is complete; None: no events were dropped."""
     starts = [event["ts"] for event in file["traceEvents"] if event["ph"] != "M"]
     return max(starts[:1]) if file["otherData"]["dropped"] and starts else None
 
 
 def _on_threads(spans: Sequence[Event]) -> Iterator[tuple[Event, float]]:
-    """Yield spans with the time that is their own: they nest on each thread."""
+    """Yield the spans of threads with their own time, without the spans nested in them."""
     by_thread: dict[tuple[int, int], list[Event]] = defaultdict(list)
     for event in spans:
         if event["ph"] == "X":
@@ -109,7 +109,7 @@ def _on_threads(spans: Sequence[Event]) -> Iterator[tuple[Event, float]]:
 
 
 def _waits(spans: Sequence[Event]) -> Iterator[tuple[Event, None]]:
-    """Yield the spans beside the threads."""
+    """Yield the spans of waits, which belong to no thread."""
     begun: dict[tuple[int, int], Event] = {}
     for event in spans:
         if event["ph"] == "b":

@@ -1,6 +1,6 @@
-"""StreamClient: one streamed completion over its own connection, with the arrival times of its parts.
+"""StreamClient: sends one streamed request over its own connection, and records the arrival times of its parts.
 
-An asyncio protocol that finds the beginnings of events and parses nothing before the end, so that the client leaves the cores
+An asyncio protocol that finds only the starts of events and parses nothing before the end, so that the client leaves the CPU
 to the server.
 """
 
@@ -15,26 +15,26 @@ _DONE = b"data: [DONE]\n\n"
 _COMPLETION_TOKENS = re.compile(rb'"completion_tokens": ?(\d+)')
 _PROMPT_TOKENS = re.compile(rb'"prompt_tokens": ?(\d+)')
 _WITHOUT_TOKENS = re.compile(rb'"choices": ?\[\]|"delta": ?\{\}|"content": ?""')
-"""In an event that counts tokens, ends a chat's answer, or names its role."""
+"""Matches events without tokens: those with the usage, the end of a chat's answer, or its role."""
 _MESSAGE = re.compile(rb'"message": ?("(?:[^"\\]|\\.)*")')
-# Enough for the event that counts the tokens and what closes the stream.
+# Enough bytes for the event with the usage and the end of the stream.
 _TAIL_BYTES = 2048
 _MAX_REASON_CHARS = 300
 
 
 class StreamClient(asyncio.Protocol):
-    """One request. Times are of the monotonic clock, in seconds.
+    """One request. Times are in seconds of the monotonic clock.
 
     Args:
-        request: head and body, as they go over the wire.
+        request: the encoded HTTP request, head and body.
 
     Attributes:
-        done: set when the connection is over.
-        began_at: when the request was sent.
-        arrived_at: when each piece with tokens came; a piece may have those of several steps.
-        ended_at: when the connection was over.
-        num_tokens, num_prompt_tokens: of output and prompt, as the server counted them.
-        error: what is wrong; empty if all is well.
+        done: set at the end of the connection.
+        began_at: time of sending the request.
+        arrived_at: arrival time of each piece with tokens; a piece may have the tokens of several steps.
+        ended_at: time of the end of the connection.
+        num_tokens, num_prompt_tokens: numbers of output and prompt tokens, as counted by the server.
+        error: reason of a failure; empty if the request succeeded.
     """
 
     def __init__(self, request: bytes) -> None:
@@ -50,10 +50,10 @@ class StreamClient(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the request."""
         self.began_at = time.monotonic()
-        cast("asyncio.Transport", transport).write(self._request)  # uvloop's have the interface, not the class
+        cast("asyncio.Transport", transport).write(self._request)  # uvloop's transports have the interface, not the class
 
     def data_received(self, data: bytes) -> None:
-        """Note when tokens come."""
+        """Record the arrival of tokens."""
         now = time.monotonic()
         if not self._status:
             self._status = data[9:12]
@@ -62,7 +62,7 @@ class StreamClient(asyncio.Protocol):
         self._tail = (self._tail + data)[-_TAIL_BYTES:]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note how it ended."""
+        """Record the end of the request, with its error if it failed."""
         self.ended_at = time.monotonic()
         self.num_tokens = self._counted(_COMPLETION_TOKENS)
         self.num_prompt_tokens = self._counted(_PROMPT_TOKENS)
@@ -79,7 +79,7 @@ class StreamClient(asyncio.Protocol):
         return int(counted[-1]) if counted else 0
 
     def _reason(self) -> str:
-        """Return the message of the server's error, or the last line of the body that it sent, cut."""
+        """Return the message of the server's error, or the shortened last line of the received body."""
         if found := _MESSAGE.findall(self._tail):
             return str(json.loads(found[-1]))
         lines = self._tail.rpartition(b"\r\n\r\n")[2].decode(errors="replace").strip().splitlines()

@@ -1,4 +1,4 @@
-"""Summary: the results of a load, under the names of vLLM's `bench serve`. Times in milliseconds."""
+"""Summary: computes the figures of a load, with the names of vLLM's `bench serve`. Times are in milliseconds."""
 
 import math
 from collections.abc import Sequence
@@ -15,22 +15,22 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class LatencyLimits:
-    """Limits that a good request keeps, in milliseconds. None: no limit."""
+    """The latency limits of a good request, in milliseconds. None: no limit."""
 
     ttft_ms: float | None = None
     tpot_ms: float | None = None
 
     def is_kept_by(self, client: StreamClient) -> bool:
-        """Whether a request that ended well was fast enough."""
+        """Return whether a successful request was fast enough."""
         tpot_s = tpot_s_of(client)
         is_early = self.ttft_ms is None or (bool(client.arrived_at) and ttft_s_of(client) * 1000 <= self.ttft_ms)
         return is_early and (self.tpot_ms is None or tpot_s is None or tpot_s * 1000 <= self.tpot_ms)
 
 
 def figures_of(measured: Measured, limits: LatencyLimits | None = None) -> Figures:
-    """Return name -> figure. TPOT is an output's time for each token after its first; ITL the time between two pieces.
+    """Return name -> figure. TPOT is the mean time per token after the first one; ITL is the time between two pieces.
 
-    Goodput counts the requests that keep the limits; there is none without limits.
+    Goodput counts the requests within the limits; without limits there is no goodput.
     """
     good = good_clients(measured)
     duration_s = measured.duration_s
@@ -55,13 +55,13 @@ def figures_of(measured: Measured, limits: LatencyLimits | None = None) -> Figur
 
 
 def label_of(name: str) -> str:
-    """Return the name of a figure for people: "p99_ttft_ms" is "P99 TTFT (ms)"."""
+    """Return the label of a figure: "P99 TTFT (ms)" for "p99_ttft_ms"."""
     kind, _, latency = name.removesuffix("_ms").partition("_")
     return f"{kind.capitalize()} {latency.upper()} (ms)" if latency in LATENCIES else LABELS.get(name, name)
 
 
 def table_of(figures: Figures) -> str:
-    """Return the figures as lines for people."""
+    """Return the figures as a text table."""
     lines = [f"{LABELS[name]:<36}{shown(name, figures[name]):>14}" for name in LABELS if name in figures]
     for name in LATENCIES:
         of_latency = [f"{kind}_{name}_ms" for kind in ("mean", *(f"p{percentile}" for percentile in PERCENTILES))]
@@ -103,7 +103,7 @@ _SPECULATION = {
 
 
 def shown(name: str, figure: float) -> str:
-    """Return a figure as text: counts without decimals."""
+    """Return a figure as text; counts have no decimals."""
     return f"{figure:.0f}" if (name.startswith("total_") and not name.endswith("put")) or name in _COUNTS else f"{figure:.2f}"
 
 
@@ -111,24 +111,24 @@ _COUNTS = ("completed", "failed")
 
 
 def good_clients(measured: Measured) -> list[StreamClient]:
-    """Return the requests that did not fail."""
+    """Return the successful requests."""
     return [client for client in measured.clients if not client.error]
 
 
 def ttft_s_of(client: StreamClient) -> float:
-    """Return the time to the first token of a request that has one."""
+    """Return the time to the first token, in seconds, of a request that has one."""
     return client.arrived_at[0] - client.began_at
 
 
 def tpot_s_of(client: StreamClient) -> float | None:
-    """Return the mean time of each token behind the first; None where there is none."""
+    """Return the mean time per token after the first one, in seconds; None if there are no such tokens."""
     if not client.arrived_at or client.num_tokens < 2:
         return None
     return (client.arrived_at[-1] - client.arrived_at[0]) / (client.num_tokens - 1)
 
 
 def latencies_of(clients: Sequence[StreamClient]) -> dict[str, list[float]]:
-    """Return every time of these requests by its name, in seconds."""
+    """Return all latencies of these requests by name, in seconds."""
     answered = [client for client in clients if client.arrived_at]
     return {
         "ttft": [ttft_s_of(client) for client in answered],
@@ -152,7 +152,7 @@ def _described(name: str, values_s: Sequence[float]) -> Figures:
 
 
 def percentile_of(ordered: Sequence[float], percentile: float) -> float:
-    """Return a percentile of values that are in order, interpolated between the two beside it; NaN if there are none."""
+    """Return a percentile of sorted values, interpolated between its two neighbours; NaN if there are no values."""
     if not ordered:
         return math.nan
     place = (len(ordered) - 1) * percentile / 100

@@ -1,7 +1,7 @@
-"""Sweep: every level of a load against one server, or against two in turns, and the figures of each.
+"""Sweep: runs every level of a load against one server, or alternately against two, and computes the figures of each.
 
-Used by `tetrad bench`. Two servers get the same requests; which of them is first changes with each round, so that a
-machine that becomes slower harms neither.
+Used by `tetrad bench`. Two servers receive the same requests; their order changes with each round, so that a machine that
+becomes slower affects both equally.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ COMPARED = (
     "request_goodput",
     *(f"{kind}_{name}_ms" for name in LATENCIES for kind in ("mean", *(f"p{percentile}" for percentile in PERCENTILES))),
 )
-"""Figures of which two servers have a ratio."""
+"""Figures whose ratio of two servers is reported."""
 
 CountDrafts = Callable[[Server], DraftCounts]
 
@@ -30,13 +30,13 @@ class Plan:
     """The loads of a sweep.
 
     Args:
-        levels: in this order.
-        dataset: of every level.
-        num_requests: of each round.
-        rounds: of each level; each has other requests.
-        timeout_s: maximum time of one request.
-        seed: of the first round.
-        limits: that a good request keeps.
+        levels: the levels, in order.
+        dataset: source of the requests of all levels.
+        num_requests: number of requests of each round.
+        rounds: number of rounds of each level; each has other requests.
+        timeout_s: maximum seconds of one request.
+        seed: seed of the first round.
+        limits: latency limits of good requests.
     """
 
     levels: Sequence[Level]
@@ -62,7 +62,7 @@ class LevelResult:
     rounds: list[list[Measured]] = field(default_factory=list)
 
     def measured(self) -> list[Measured]:
-        """Return each server's rounds as one."""
+        """Return each server's rounds, merged."""
         return [_joined(rounds) for rounds in self.rounds]
 
     def figures(self) -> list[Figures]:
@@ -70,7 +70,7 @@ class LevelResult:
         return [figures_of(each, self.limits) for each in self.measured()]
 
     def ratios(self) -> dict[str, tuple[float, float, float]]:
-        """Return name -> the first server's figure over the second's: of all rounds, and the least and largest of one."""
+        """Return name -> ratio of the first to the second server: of all rounds, and the minimum and maximum of one round."""
         first, second = self.figures()
         pairs = zip(*([figures_of(each, self.limits) for each in rounds] for rounds in self.rounds), strict=True)
         rounds = [{name: _ratio(one, other, name) for name in COMPARED if name in one} for one, other in pairs]
@@ -84,7 +84,7 @@ class LevelResult:
 async def run_sweep(
     plan: Plan, servers: Sequence[Server], count_drafts: CountDrafts, on_end: OnEnd
 ) -> AsyncIterator[LevelResult]:
-    """Yield the result of each level when it has ended."""
+    """Run the levels and yield the result of each when it has ended."""
     for level in plan.levels:
         result = LevelResult(level, servers, plan.limits, [[] for _ in servers])
         before = [await asyncio.to_thread(count_drafts, server) for server in servers]

@@ -1,1 +1,1 @@
-"""Models of this machine: `tetrad pull`, `tetrad list`, `tetrad show`."""
+"""Commands about the models of this machine: `tetrad pull`, `tetrad list`, `tetrad show`."""

@@ -1,6 +1,6 @@
-"""Model description: config, family and parameters that a model's files give, and whether this machine can run it.
+"""Model description: reads config, family and parameters from a model's files, and checks whether this machine can run it.
 
-Reads headers, never weights.
+It reads headers, never weights.
 """
 
 import json
@@ -26,12 +26,12 @@ _MAX_HEADER_BYTES = 100 << 20  # the format's own limit
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """A model's facts.
+    """The facts of a model.
 
     Attributes:
-        config: in the form of config.json.
-        num_parameters: None where the files do not tell: packed weights, or none downloaded.
-        weights_bytes: of the weights as stored.
+        config: the config, in the form of config.json.
+        num_parameters: number of parameters; None if unknown: the weights are packed or not downloaded.
+        weights_bytes: size of the weights in the files.
     """
 
     config: Mapping[str, Any]
@@ -40,7 +40,7 @@ class ModelDescription:
 
     @property
     def family(self) -> str:
-        """The architecture without its task: "Llama"."""
+        """The name of the architecture without its task, such as "Llama"."""
         try:
             return architecture_of(self.config).removesuffix("ForCausalLM").removesuffix("LMHeadModel")
         except ModelError:
@@ -59,10 +59,10 @@ def describe_files(path: Path) -> ModelDescription:
 
 
 def why_not_here(model: ModelDescription, device: str) -> str:
-    """Return why a device of this machine cannot run a model, in one line; "" if nothing speaks against it.
+    """Return in one line why a device of this machine cannot run a model; empty if no reason is known.
 
     Args:
-        model: its facts.
+        model: the facts of the model.
         device: "auto", "cpu" or "cuda".
     """
     try:

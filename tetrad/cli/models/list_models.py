@@ -1,4 +1,4 @@
-"""`tetrad list`: the models in the caches, and whether each runs here."""
+"""`tetrad list`: lists the models in the caches, and whether each runs on this machine."""
 
 import dataclasses
 import json
@@ -40,7 +40,7 @@ def run(arguments: list[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A model, as --json prints it. `problem`: why it does not run here; "": nothing speaks against it."""
+    """The facts of a model that --json prints. `problem`: why it does not run here; empty if no reason is known."""
 
     model: str
     revision: str
@@ -51,7 +51,7 @@ class _Row:
     problem: str
 
     def cells(self) -> tuple[str, ...]:
-        """Return the row of the table."""
+        """Return the cells of the model's row."""
         name = f"{self.model} ({self.revision})" if self.revision else self.model
         return (name, decimal_size(self.size_bytes), self.family, "yes" if self.runs_here else f"no: {self.problem}")
 

@@ -1,4 +1,4 @@
-"""Local models: the models in this user's caches, Tetrad's own and that of the Hugging Face hub. Never uses the network."""
+"""Local models: lists the models in this user's caches, of Tetrad and of the Hugging Face hub. Never uses the network."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ class LocalModel:
     """A model in a cache.
 
     Attributes:
-        name: by which `tetrad serve` finds it.
-        revision: branch, tag or commit; "": the model has none.
+        name: name of the model for `tetrad serve`.
+        revision: branch, tag or commit; empty: none.
         path: a directory or a .gguf file.
-        size_bytes: of its files.
-        is_whole: whether all files that it needs are there.
+        size_bytes: total size of its files.
+        is_whole: whether all necessary files are present.
     """
 
     name: str
@@ -28,7 +28,7 @@ class LocalModel:
 
 
 def local_models() -> Iterator[LocalModel]:
-    """Yield the models, those of Tetrad's own cache first."""
+    """Yield the models, those in Tetrad's own cache first."""
     for path in sorted((CacheSettings().directory() / "models").glob("*/*.gguf")):
         name = path.parent.name if path.parent.name in BUILTIN_MODELS else str(path)
         yield LocalModel(name, "", path, path.stat().st_size)

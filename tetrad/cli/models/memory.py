@@ -1,4 +1,4 @@
-"""Memory need: bytes of a model's weights and of its keys and values, by type and context."""
+"""Memory need: computes the bytes of a model's weights and of its keys and values, by type and context."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from tetrad.worker_svc.families.values import architecture_of
 from tetrad.worker_svc.model_facts.config import ModelConfig
 
 WEIGHT_TYPES = {"float32": 4.0, "bfloat16": 2.0}
-"""Type of weights -> bytes of a parameter. Quantized files keep their own size."""
+"""Type of weights -> bytes of a parameter. Quantized files keep their size."""
 KV_TYPES = {"float32": 4.0, "float16": 2.0, "int8": 1.0 + 2 / 32}
-"""--kv-cache-dtype -> bytes of a number; int8 has a float16 scale for 32 of them. bfloat16 takes as much as float16."""
+"""--kv-cache-dtype -> bytes of a number; int8 has a float16 scale per 32 numbers. bfloat16 takes as much as float16."""
 _CONTEXTS = (2048, 8192, 32_768, 131_072)
 
 
 @dataclass(frozen=True, slots=True)
 class KvNeed:
-    """Bytes that keys and values of one request take.
+    """The memory of the keys and values of one request.
 
     Attributes:
         max_tokens: the model's longest context.
@@ -30,9 +30,9 @@ class KvNeed:
 
 
 def kv_need(config: Mapping[str, Any]) -> KvNeed:
-    """Return the need for several contexts up to the model's longest; ModelError if the model is not supported.
+    """Return the memory for several contexts up to the model's longest; ModelError if the model is not supported.
 
-    An encoder keeps no keys and values; those of transformers' models are known when they are loaded.
+    An encoder keeps no keys and values; those of transformers' models are unknown before loading.
     """
     if is_encoder(config):
         return KvNeed(read_encoder_config(config).max_position_embeddings, {})

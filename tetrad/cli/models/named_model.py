@@ -1,4 +1,4 @@
-"""Named model: the description of a model by its name, with no more downloaded than config.json."""
+"""Named model: describes a model by its name; downloads at most config.json."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tetrad.services.hub.name import HubName, parse_hub_name
 
 
 def describe_model(name: str, revision: str | None) -> tuple[ModelDescription, str]:
-    """Return the description and where the files are; "": they are not downloaded."""
+    """Return the description of a model and the path of its files; an empty path: they are not downloaded."""
     hub_name = None if Path(name).expanduser().exists() or name in BUILTIN_MODELS else parse_hub_name(name)
     if hub_name is None:
         path = resolve_model(name)

@@ -1,4 +1,4 @@
-"""`tetrad show`: describes a model and the memory that it needs. Downloads no weights: config.json at most."""
+"""`tetrad show`: describes a model and the memory that it needs. Downloads at most config.json."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ _SHOWN = {
     "vocab_size": "vocabulary",
     "max_position_embeddings": "longest context",
 }
-"""Key of config.json -> how it is shown."""
+"""Key of config.json -> its label in the output."""
 
 
 def run(arguments: list[str]) -> int:

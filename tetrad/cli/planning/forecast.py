@@ -1,7 +1,7 @@
-"""Forecast: memory, tokens that fit, and the rates that a roofline allows, for one split of a model over GPUs.
+"""Forecast: computes memory, tokens that fit, and the rates that a roofline allows, for one split of a model over GPUs.
 
-A roofline is an upper limit: a step takes as long as its memory traffic or its products, whichever is slower, and its messages
-between GPUs come on top. No overlap, no time of launching, planning or sampling is counted.
+A roofline is an upper limit: a step takes the time of its memory traffic or of its products, whichever is longer, plus the time
+of its messages between GPUs. Overlap, and the times of launches, planning and sampling are not counted.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ _LOGIT_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is asked of the GPUs.
+    """The assumed load of the GPUs.
 
     Attributes:
-        context: tokens that a running request has, on average.
-        num_requests: that run at a time, on all engines together.
-        max_num_batched_tokens: of a step.
-        max_num_seqs: of an engine.
-        utilization: the share of a GPU's memory that may be used.
+        context: mean number of tokens of a running request.
+        num_requests: number of running requests on all engines together.
+        max_num_batched_tokens: maximum number of tokens of a step.
+        max_num_seqs: maximum number of running requests of an engine.
+        utilization: the usable share of a GPU's memory.
     """
 
     context: int
@@ -41,13 +41,13 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Speed at a number of requests.
+    """The speed with a number of requests.
 
     Attributes:
-        num_requests: that run, on all engines.
-        tokens_per_s: of all of them.
-        step_seconds: between two tokens of one request.
-        link_seconds: the part of it in which GPUs exchange values.
+        num_requests: number of running requests on all engines.
+        tokens_per_s: tokens per second of all requests.
+        step_seconds: time between two tokens of one request.
+        link_seconds: the part of this time in which GPUs exchange values.
     """
 
     num_requests: int
@@ -58,16 +58,16 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The figures of one split; memory is that of the rank with the least room.
+    """The figures of one split; memory is that of the rank with the least free memory.
 
     Attributes:
-        split: whose figures these are.
-        weights_bytes: of that rank.
-        kv_bytes: what is left for the cache there; negative: so much is missing.
-        kv_tokens: that fit into the caches of all engines, in requests of the workload's context.
-        link_bytes: that a GPU sends for each token of a decode.
-        one, many: rates of one request and of the workload's; None: the model does not fit.
-        prompt_tokens_per_s: of all engines together; None: the model does not fit.
+        split: the split.
+        weights_bytes: size of that rank's weights.
+        kv_bytes: memory left for the cache of that rank; negative: the missing memory.
+        kv_tokens: number of tokens that fit the caches of all engines, in requests with the workload's context.
+        link_bytes: bytes that a GPU sends for each decoded token.
+        one, many: rates with one request and with the workload's number; None: the model does not fit.
+        prompt_tokens_per_s: prompt tokens per second of all engines together; None: the model does not fit.
     """
 
     split: Split
@@ -86,7 +86,7 @@ def forecast(
     """Return the figures of a split.
 
     Raises:
-        ModelError: the model cannot be cut like this.
+        ModelError: the model cannot be split in this way.
     """
     check_size(config, split.tensor)
     if split.pipeline > config.num_layers:
@@ -127,20 +127,20 @@ def forecast(
 
 
 def _requests_in(stage: Stage, size_bytes: float, context: int) -> float:
-    """Return the number of requests of a context that a cache holds; without a cache, any number."""
+    """Return the number of requests with this context that a cache holds; infinite if they need no cache."""
     each = stage.cache_bytes_of(context)
     return size_bytes / each if each else float("inf")
 
 
 class _Engine:
-    """Times of one engine's steps: its stages, and the exchanges within and between them."""
+    """Computes the times of one engine's steps: of its stages, and of the exchanges within and between them."""
 
     def __init__(self, config: ModelConfig, stages: Sequence[Stage], split: Split, gpu: GpuType) -> None:
         self._config, self._stages, self._split, self._gpu = config, stages, split, gpu
 
     @property
     def link_bytes(self) -> float:
-        """Bytes that one GPU sends for each token of a decode: the most of any stage."""
+        """The bytes that one GPU sends for each decoded token: the maximum over the stages."""
         hidden, ranks = self._config.hidden_size * _ACTIVATION_BYTES, self._split.tensor
         ring = 2 * (ranks - 1) / ranks * hidden
         logits = self._config.vocab_size / ranks * _LOGIT_BYTES if ranks > 1 else 0
@@ -150,18 +150,18 @@ class _Engine:
         )
 
     def decode(self, num_requests: int, context: int) -> Rate:
-        """Return the rate of so many requests: engines share them, and each lets all its stages work at a time."""
+        """Return the rate with `num_requests`: engines share the requests, and all stages of an engine work concurrently."""
         per_engine = -(-num_requests // self._split.data)
         in_a_stage = -(-per_engine // len(self._stages))
         step = Step(in_a_stage, in_a_stage, context)
         link = [self._link_seconds(stage, step) for stage in self._stages]
         seconds = [self._work_seconds(stage, step) + each for stage, each in zip(self._stages, link, strict=True)]
-        # A token passes all stages before the next one; with fewer requests than stages, some stages wait.
+        # A token passes all stages before its request's next token; with fewer requests than stages, some stages wait.
         round_seconds = max(sum(seconds), max(seconds) * -(-per_engine // in_a_stage))
         return Rate(num_requests, num_requests / round_seconds, round_seconds, sum(link))
 
     def prefill(self, workload: Workload) -> float:
-        """Return the prompt tokens a second of all engines: steps as full as they may be, stages filled."""
+        """Return the prompt tokens per second of all engines, with full steps and all stages busy."""
         num_prompts = max(1, workload.max_num_batched_tokens // workload.context)
         step = Step(workload.max_num_batched_tokens, num_prompts, workload.context / 2)
         slowest = max(self._work_seconds(stage, step) + self._link_seconds(stage, step) for stage in self._stages)
@@ -173,8 +173,8 @@ class _Engine:
     def _link_seconds(self, stage: Stage, step: Step) -> float:
         ranks, hidden = self._split.tensor, step.num_tokens * self._config.hidden_size * _ACTIVATION_BYTES
         seconds = stage.num_sums * self._gpu.all_reduce_seconds(hidden, ranks)
-        if stage.is_last and ranks > 1:  # parts of the logits go to the rank that samples
+        if stage.is_last and ranks > 1:  # parts of the logits are sent to the rank that samples
             seconds += self._gpu.send_seconds(step.num_requests * self._config.vocab_size / ranks * _LOGIT_BYTES)
-        if len(self._stages) > 1:  # hidden states to the next stage; from the last one, ids to the first
+        if len(self._stages) > 1:  # hidden states are sent to the next stage; ids from the last stage to the first
             seconds += self._gpu.send_seconds(0 if stage.is_last else hidden / ranks)
         return seconds

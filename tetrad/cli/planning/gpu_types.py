@@ -1,7 +1,7 @@
-"""GPU types: the figures of NVIDIA's data sheets from which a plan is computed.
+"""GPU types: the figures from NVIDIA's data sheets that a plan is computed from.
 
-Bandwidths are of one direction. `memory_gib` is the memory of a card that a process can use. The latencies of an exchange are
-assumptions, not data-sheet values: 8 us over NVLink and 20 us over PCIe.
+Bandwidths are those of one direction. `memory_gib` is the memory of a card that a process can use. The latencies of an exchange
+are assumptions, not data-sheet values: 8 us over NVLink and 20 us over PCIe.
 """
 
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ _NVLINK_LATENCY_US, _PCIE_LATENCY_US = 8.0, 20.0
 
 @dataclass(frozen=True, slots=True)
 class GpuType:
-    """A kind of card, and how cards are connected.
+    """A type of card, and the connection between cards.
 
     Attributes:
-        name: as the command line has it.
-        memory_gib: of a card.
-        memory_gb_s: bandwidth of its memory, 1e9 bytes a second.
-        tflops: dense products in bfloat16, 1e12 a second.
-        link_gb_s: what a card sends to another one, 1e9 bytes a second.
-        link_latency_us: of one collective or one message between stages.
+        name: name on the command line.
+        memory_gib: usable memory of a card, in GiB.
+        memory_gb_s: bandwidth of its memory, in 1e9 bytes per second.
+        tflops: dense products in bfloat16, in 1e12 per second.
+        link_gb_s: bandwidth from a card to another one, in 1e9 bytes per second.
+        link_latency_us: latency of one collective or one message between stages, in microseconds.
     """
 
     name: str
@@ -32,21 +32,21 @@ class GpuType:
 
     @property
     def memory_bytes(self) -> float:
-        """Bytes of a card."""
+        """The usable memory of a card in bytes."""
         return self.memory_gib * (1 << 30)
 
     def compute_seconds(self, num_bytes: float, flops: float) -> float:
-        """Return the time of work that reads `num_bytes` and computes `flops`: the slower of the two decides."""
+        """Return the seconds of work that reads `num_bytes` and computes `flops`: the longer of the two times."""
         return max(num_bytes / (self.memory_gb_s * 1e9), flops / (self.tflops * 1e12))
 
     def all_reduce_seconds(self, num_bytes: float, num_ranks: int) -> float:
-        """Return the time of one sum of `num_bytes` over ranks; a ring sends 2 (n - 1) / n of them."""
+        """Return the seconds of one sum of `num_bytes` over ranks; a ring sends 2 (n - 1) / n of these bytes."""
         if num_ranks == 1:
             return 0.0
         return self.link_latency_us * 1e-6 + 2 * (num_ranks - 1) / num_ranks * num_bytes / (self.link_gb_s * 1e9)
 
     def send_seconds(self, num_bytes: float) -> float:
-        """Return the time of one message to another card."""
+        """Return the seconds of one message to another card."""
         return self.link_latency_us * 1e-6 + num_bytes / (self.link_gb_s * 1e9)
 
 
@@ -64,4 +64,4 @@ GPU_TYPES: Mapping[str, GpuType] = {
         GpuType("L40S", 44.4, 864, 362, 31.5, _PCIE_LATENCY_US),
     )
 }
-"""By name."""
+"""The known types by name."""

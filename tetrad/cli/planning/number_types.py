@@ -1,4 +1,4 @@
-"""Number types: bytes of weights and of cached keys and values, by the types in a checkpoint or on the command line."""
+"""Number types: sizes of weights and of cached keys and values, by the types in a checkpoint or on the command line."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,9 +7,9 @@ from tetrad.services.errors import InvalidRequest, ModelError
 from tetrad.worker_svc.model_facts.quantization import method_of
 
 DTYPES: Mapping[str, float] = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
-"""Type of activations, of tensors that are not quantized, and by default of the cache -> bytes of a number."""
+"""Type of activations, of tensors without quantization, and by default of the cache -> bytes of a number."""
 QUANTIZATIONS: Mapping[str, float] = {"fp8": 1.0, "int8": 1.0, "int4": 0.5 + 3 / 128}
-"""Weights rounded at load -> bytes of a number; int4 has a scale of two bytes and a zero of one for 128 of them."""
+"""Quantization at load -> bytes of a weight; int4 has a scale of two bytes and a zero of one byte per 128 weights."""
 CACHE_DTYPES: Mapping[str, float] = {**DTYPES, "fp8": 1.0}
 """--kv-cache-dtype -> bytes of a number."""
 
@@ -20,12 +20,12 @@ _GROUP_BYTES = 3 / 128
 
 
 class WeightBytes:
-    """Bytes of a model's tensors: matrices of layers may be quantized, the rest has the type of activations.
+    """The sizes of a model's tensors: matrices of layers may be quantized, all others have the type of activations.
 
     Args:
         dtype: one of DTYPES.
-        matrix_bytes: of one number of a layer's matrix.
-        keeps_tables: embeddings, logits and routers have the type of activations, too.
+        matrix_bytes: bytes of one number of a layer's matrix.
+        keeps_tables: whether embeddings, logits and routers have the type of activations.
     """
 
     def __init__(self, dtype: str, matrix_bytes: float, *, keeps_tables: bool = True) -> None:
@@ -33,22 +33,22 @@ class WeightBytes:
         self._kept = _KEPT if keeps_tables else ()
 
     def of(self, name: str, shape: Sequence[int]) -> float:
-        """Return the bytes of one value of a tensor by its canonical name."""
+        """Return the bytes of one value of a tensor with this canonical name."""
         is_matrix = len(shape) > 1 and not name.endswith(self._kept)
         return self._matrix if is_matrix else self._plain
 
 
 def matrix_bytes(config: Mapping[str, Any], dtype: str, quantization: str | None) -> float:
-    """Return the bytes of a number of a layer's matrix.
+    """Return the bytes of one number of a layer's matrix.
 
     Args:
-        config: of config.json.
+        config: content of config.json.
         dtype: one of DTYPES.
-        quantization: one of QUANTIZATIONS; None: as the checkpoint is.
+        quantization: one of QUANTIZATIONS; None: the checkpoint's.
 
     Raises:
         InvalidRequest: a quantized checkpoint would be quantized again.
-        ModelError: the checkpoint's quantization does not say how many bits it has.
+        ModelError: the number of bits of the checkpoint's quantization is unknown.
     """
     stored = config.get("quantization_config")
     if stored is None:
@@ -63,7 +63,7 @@ def matrix_bytes(config: Mapping[str, Any], dtype: str, quantization: str | None
 
 
 def _bits_of(value: object) -> int | None:
-    """Return the first number of bits in a quantization_config, however deep."""
+    """Return the first number of bits in a quantization_config, at any depth; None if there is none."""
     if isinstance(value, Mapping):
         if value.get("load_in_4bit") is True:
             return 4

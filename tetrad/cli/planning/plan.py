@@ -1,4 +1,4 @@
-"""`tetrad plan`: memory, tokens that fit, rates and communication of every split of a model over GPUs, as a table."""
+"""`tetrad plan`: prints a table of memory, tokens that fit, rates and communication of every split of a model over GPUs."""
 
 import argparse
 import dataclasses
@@ -101,7 +101,7 @@ def _weights(model: ModelDescription, options: argparse.Namespace, *, is_gguf: b
         kind = options.quantization
         raise InvalidRequest(f"quantization {kind} cannot be had of a .gguf file: its weights have types of their own.")
     assert model.num_parameters, "a GGUF file's header has all shapes"
-    return WeightBytes(options.dtype, model.weights_bytes / model.num_parameters, keeps_tables=False)  # the mean of its types
+    return WeightBytes(options.dtype, model.weights_bytes / model.num_parameters, keeps_tables=False)  # the mean over its types
 
 
 def _gpu(options: argparse.Namespace) -> GpuType:

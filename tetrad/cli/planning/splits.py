@@ -1,4 +1,4 @@
-"""Splits: the ways to divide GPUs into engines, stages and ranks, and the layers of each stage."""
+"""Splits: lists the ways to divide GPUs into engines, stages and ranks, and the layers of each stage."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How GPUs share the work.
+    """One way to divide a model over GPUs.
 
     Attributes:
-        tensor: ranks that have a part of every layer.
-        pipeline: stages, each with a part of the layers.
-        data: engines, each with the whole model.
+        tensor: number of ranks, each with a part of every layer.
+        pipeline: number of stages, each with some of the layers.
+        data: number of engines, each with the whole model.
     """
 
     tensor: int
@@ -19,24 +19,24 @@ class Split:
     data: int
 
     def __str__(self) -> str:
-        """Return TP, PP and DP, those of 1 left out."""
+        """Return the sizes of TP, PP and DP that are above 1, as text."""
         sizes = (("TP", self.tensor), ("PP", self.pipeline), ("DP", self.data))
         return " ".join(f"{name} {size}" for name, size in sizes if size > 1) or "one GPU"
 
 
 def splits_of(num_gpus: int) -> Iterator[Split]:
-    """Yield every split that uses all GPUs: those with more engines first, then those with fewer stages."""
+    """Yield all splits that use all GPUs: those with more engines first, then those with fewer stages."""
     for data in _divisors(num_gpus)[::-1]:
         for pipeline in _divisors(num_gpus // data):
             yield Split(num_gpus // data // pipeline, pipeline, data)
 
 
 def stages_of(num_layers: int, num_stages: int) -> Sequence[range]:
-    """Return the layers of each stage, as vLLM cuts them: what is left over goes to the stages before the last, from the back.
+    """Return the layers of each stage, divided like in vLLM: the remaining layers go to the stages before the last, backwards.
 
     Args:
-        num_layers: of the model, at least `num_stages`.
-        num_stages: how many there are.
+        num_layers: number of the model's layers, at least `num_stages`.
+        num_stages: number of stages.
     """
     each, rest = divmod(num_layers, num_stages)
     sizes = [each] * num_stages

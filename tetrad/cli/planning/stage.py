@@ -1,4 +1,4 @@
-"""Stage: what one rank of one pipeline stage holds, reads and computes, from a model's description.
+"""Stage: computes what one rank of a pipeline stage stores, reads and computes, from a model's description.
 
 Knows sizes; knows no GPU and no times.
 """
@@ -16,19 +16,19 @@ _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _STATE_BYTES = 4
 _TOKENS_OF_STATE = 256
 _SAMPLER_BYTES = 16
-"""Logits in float32 and the sampler's copies of them, for one id of the vocabulary."""
+"""Bytes of the float32 logits and the sampler's copies of them, per id of the vocabulary."""
 _RUNTIME_BYTES = 1 << 30
-"""Assumed for the driver's context, libraries and captured graphs."""
+"""Assumed bytes of the driver's context, libraries and captured graphs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step computes.
+    """The work of a step.
 
     Attributes:
-        num_tokens: new ones, of all requests.
-        num_requests: of which each samples one token.
-        context: tokens that each of a request's new tokens sees, on average.
+        num_tokens: number of new tokens of all requests.
+        num_requests: number of requests, each of which samples one token.
+        context: mean number of tokens that each new token attends to.
     """
 
     num_tokens: int
@@ -40,11 +40,11 @@ class Stage:
     """One rank of a stage.
 
     Args:
-        config: what the rank has of each layer: the sharded description.
-        layers: numbers of the layers of this stage.
-        weights: bytes of tensors.
-        cache_bytes: of one number of keys and values.
-        block_size: tokens of a KV block.
+        config: the sharded description: the rank's part of each layer.
+        layers: numbers of the stage's layers.
+        weights: sizes of tensors.
+        cache_bytes: bytes of one number of keys and values.
+        block_size: tokens per KV block.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Stage:
 
     @property
     def weights_bytes(self) -> float:
-        """Bytes of this rank's weights."""
+        """The bytes of this rank's weights."""
         return self._tables + self._dense + self._experts
 
     @property
     def num_sums(self) -> int:
-        """Sums over ranks in a step: behind attention and MLP, one for both where they are parallel, one for the embeddings."""
+        """The number of sums over ranks in a step: after attention and MLP (one if they are parallel), and for embeddings."""
         of_layers = sum(1 if self._config.is_parallel else layer.has_attention + layer.has_mlp for layer in self._layers)
         return of_layers + self.is_first
 
@@ -79,14 +79,14 @@ class Stage:
         return self._dense + self._experts * self._share_of_experts(step.num_tokens) + self._read_cache(step)
 
     def flops(self, step: Step) -> float:
-        """Return the products and sums of a step; logits are of the sampled tokens alone."""
+        """Return the floating-point operations of a step; logits are computed for sampled tokens only."""
         head = self._config.vocab_size * self._config.hidden_size if self.is_last else 0
         chosen = self._expert_values * self._chosen_share()
         products = 2.0 * step.num_tokens * (self._dense_values - head + chosen) + 2.0 * step.num_requests * head
         return products + step.num_tokens * self._attention_flops(step.context)
 
     def cache_bytes_of(self, num_tokens: float) -> float:
-        """Return the bytes of the cache that a request with so many tokens holds; a state takes one block of a group."""
+        """Return the bytes of cache that a request with `num_tokens` uses; a state takes one block of a group."""
         pages = max((len(group.layers) for group in self._groups), default=0)
         token = self._token_bytes()
         return pages * sum(
@@ -95,7 +95,7 @@ class Stage:
         )
 
     def step_bytes(self, max_num_batched_tokens: int, max_num_seqs: int) -> float:
-        """Return an estimate of the memory of the largest step, beside weights and cache."""
+        """Return an estimate of the memory of the largest step, without weights and cache."""
         config = self._config
         heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         widths = [_width(layer) for layer in self._layers]
@@ -114,13 +114,13 @@ class Stage:
             self._experts += num_values * value_bytes
             self._expert_values += num_values
         elif "embed_" in name and not (self.is_last and self._config.tie_word_embeddings and "embed_tokens" in name):
-            self._tables += num_values * value_bytes  # of a table a step reads the rows of its tokens
+            self._tables += num_values * value_bytes  # a step reads only the rows of its tokens
         else:
             self._dense += num_values * value_bytes
             self._dense_values += num_values
 
     def _share_of_experts(self, num_tokens: int) -> float:
-        """Return the share of the experts that at least one of so many tokens chooses, if all are equally likely."""
+        """Return the share of experts that at least one of `num_tokens` tokens chooses, if all experts are equally likely."""
         return 1 - (1 - self._chosen_share()) ** num_tokens
 
     def _chosen_share(self) -> float:
@@ -139,7 +139,7 @@ class Stage:
         return of_a_request * step.num_requests
 
     def _attention_flops(self, context: float) -> float:
-        """Return the products of one token with its keys and values."""
+        """Return the floating-point operations of one token with its keys and values."""
         config = self._config
         dim = config.latent.rank + config.latent.rotary_dim if config.latent else config.head_dim
         seen = sum(min(context, layer.window or context) for layer in self._layers if layer.has_attention)
@@ -149,7 +149,7 @@ class Stage:
         return 2 * self._config.num_kv_heads * self._config.head_dim * self._cache_bytes
 
     def _page_bytes_of_state(self) -> float:
-        """Return the bytes of a page that holds a state: a whole number of the blocks that were asked for."""
+        """Return the bytes of a page that holds a state: a multiple of the size of a block."""
         size = self._config.state_size * _STATE_BYTES
         if all(group.is_state for group in self._groups):
             return size
@@ -158,7 +158,7 @@ class Stage:
 
 
 def _width(layer: LayerConfig) -> int:
-    """Return the values that a token has inside the MLP."""
+    """Return the number of values of a token inside the MLP."""
     if not layer.has_mlp:
         return 0
     if layer.experts is None:

@@ -1,1 +1,1 @@
-"""Servers: commands about the running servers of this user on this machine."""
+"""Commands about the running servers of this user on this machine."""

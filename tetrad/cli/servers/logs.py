@@ -1,4 +1,4 @@
-"""`tetrad logs`: shows the last lines that a running server's services wrote, and follows them."""
+"""`tetrad logs`: shows the last log lines of a running server's services, and follows new ones."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ def run(arguments: list[str]) -> int:
     if options.lines < 0:
         raise InvalidRequest(f"--lines must not be negative, got {options.lines}.", field="lines")
     server = chosen_server(running_servers(), options.url)
-    # Opened first: lines that are written meanwhile are shown twice rather than never.
+    # Opened first, so that lines that are written meanwhile are not missed; they may be shown twice.
     following = new_lines(log_path(server.directory)) if options.follow else iter(())
     lines = [line for line in read_lines(server.directory) if _is_wanted(line, options.service)]
     render = renderer(sys.stdout)
@@ -48,7 +48,7 @@ def make_parser() -> CommandLineParser:
 
 
 def renderer(stream: TextIO) -> Callable[[str], str]:
-    """Return a function that renders a stored line: after its service in colour if `stream` is a terminal, else unchanged."""
+    """Return a function that renders a stored line: with its service in colour if `stream` is a terminal, else unchanged."""
     if not stream.isatty():
         return lambda line: line
     of_services: dict[str, TerminalLines] = {}
@@ -63,7 +63,7 @@ def renderer(stream: TextIO) -> Callable[[str], str]:
 
 
 def new_lines(path: Path) -> Iterator[str]:
-    """Yield the lines that are written from now on, until the server's directory is gone."""
+    """Yield the lines that are written from now on, until the server's directory is removed."""
     with contextlib.ExitStack() as opened:
         file = opened.enter_context(path.open(errors="replace")) if path.exists() else None
         if file is not None:

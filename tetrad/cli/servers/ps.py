@@ -34,7 +34,7 @@ def make_parser() -> CommandLineParser:
 
 
 def row_of(server: RunningServer, api_key: str | None, ca_file: Path | None) -> Sequence[str]:
-    """Return the table's row of a server; unknown values are a dash."""
+    """Return the row of a server; unknown values are dashes."""
     began = held_since(server.directory)
     up = "-" if began is None else _duration(time.time() - began)
     try:
@@ -53,7 +53,7 @@ def row_of(server: RunningServer, api_key: str | None, ca_file: Path | None) -> 
 def _model(client: HttpClient) -> tuple[str, str]:
     try:
         card = client.get_json("/v1/models")["data"][0]
-    except InvalidRequest:  # it asks for a key
+    except InvalidRequest:  # the server requires a key
         return "needs a key", "-"
     return str(card["id"]), str(card["max_model_len"])
 

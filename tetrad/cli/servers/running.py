@@ -1,4 +1,4 @@
-"""Running servers: finds those of this user on this machine, by the directories of their stacks."""
+"""Running servers: finds the servers of this user on this machine by the directories of their stacks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from tetrad.stack.stack_url import is_same_server, read_url
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A stack that serves.
+    """A running stack with an HTTP server.
 
     Attributes:
-        directory: of its sockets.
-        url: of its HTTP server.
+        directory: the directory of its sockets.
+        url: URL of its HTTP server.
     """
 
     directory: Path
@@ -23,17 +23,17 @@ class RunningServer:
 
 
 def running_servers() -> list[RunningServer]:
-    """Return all servers; stacks of programs, which have no URL, are none."""
+    """Return all servers, without the stacks of programs, which have no URL."""
     found = [RunningServer(directory, read_url(directory)) for directory in private_directories()]
     return [server for server in found if server.url]
 
 
 def chosen_server(servers: Sequence[RunningServer], url: str | None) -> RunningServer:
-    """Return the server at a URL, or the only one.
+    """Return the server at a URL; without a URL the only server.
 
     Raises:
-        NotFound: there is none.
-        InvalidRequest: there are several, and no URL says which.
+        NotFound: there is no such server.
+        InvalidRequest: there are several servers, and no URL is given.
     """
     fitting = [server for server in servers if url is None or is_same_server(server.url, url)]
     if not fitting:

@@ -1,1 +1,1 @@
-"""Talk: the parts of `tetrad chat`: the terminal, the commands, the conversation."""
+"""The parts of `tetrad chat`: the terminal, the commands, the conversation."""

@@ -21,12 +21,12 @@ A line of three quotation marks begins and ends a message of several lines. Ctrl
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a command leads to.
+    """The result of a command.
 
     Attributes:
         shown: text to print; empty: none.
-        again: a message to send; empty: none.
-        ends: whether the chat is over.
+        again: message to send; empty: none.
+        ends: whether the chat ends.
     """
 
     shown: str = ""
@@ -35,7 +35,7 @@ class Done:
 
 
 def run_command(line: str, conversation: TalkConversation) -> Done:
-    """Run a line that begins with a slash; a wrong one is answered with what is wrong."""
+    """Run a line that starts with a slash; the result of an invalid line is the error text."""
     name, _, rest = line.strip().partition(" ")
     command = _COMMANDS.get(name)
     if command is None:

@@ -1,4 +1,4 @@
-"""TalkConversation: the messages of a chat, how its answers are sampled, and one turn with the server."""
+"""TalkConversation: keeps the messages and sampling fields of a chat, and runs its turns with the server."""
 
 import time
 from collections.abc import Callable
@@ -12,10 +12,10 @@ Message = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class TurnSpeed:
-    """How fast an answer came.
+    """The speed of an answer.
 
     Attributes:
-        num_tokens: generated, as the server counts them.
+        num_tokens: number of generated tokens, as counted by the server.
         first_s: seconds to the first piece.
         rest_s: seconds from the first piece to the last.
     """
@@ -34,8 +34,8 @@ class TalkConversation:
     """A conversation with a server's model.
 
     Args:
-        client: of the server.
-        fields: of each request besides its messages.
+        client: client of the server.
+        fields: fields of each request besides its messages.
         system: the system message; empty: none.
     """
 
@@ -45,11 +45,11 @@ class TalkConversation:
     turns: list[Message] = field(default_factory=list)
 
     def say(self, text: str, on_text: Callable[[str], None]) -> TurnSpeed:
-        """Send a message and tell the answer as it comes. Interrupted, the conversation keeps what has come.
+        """Send a message and pass on the answer as it arrives. After an interrupt, the conversation keeps the received part.
 
         Args:
             text: the message.
-            on_text: takes each new piece of the answer.
+            on_text: called with each new piece of the answer.
         """
         self.turns.append({"role": "user", "content": text})
         started = first = last = time.monotonic()

@@ -1,4 +1,4 @@
-"""Terminal: reads the messages of a chat, with a history that is kept and messages of several lines."""
+"""Terminal: reads the messages of a chat, with a persistent history and messages of several lines."""
 
 import contextlib
 import sys
@@ -10,10 +10,10 @@ _MAX_LINES = 1000
 
 
 class Terminal:
-    """Where messages come from.
+    """The source of the messages.
 
     Args:
-        history: file of the lines that were typed, for the arrow keys; used if both ends are a terminal.
+        history: file of the typed lines, for the arrow keys; used if stdin and stdout are a terminal.
     """
 
     def __init__(self, history: Path) -> None:
@@ -22,7 +22,7 @@ class Terminal:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
-        """Use the history meanwhile, and keep it at the end; without a terminal, or readline, there is none."""
+        """Use the history inside the context, and save it at the end; without a terminal or readline there is no history."""
         if not self.is_interactive:
             yield
             return
@@ -57,7 +57,7 @@ class Terminal:
         return "\n".join(lines).strip()
 
     def note(self, text: str) -> None:
-        """Show a remark about the chat, which is no part of it; only to people."""
+        """Print a remark that does not belong to the chat; only on a terminal."""
         if self.is_interactive:
             print(f"\x1b[2m{text}\x1b[0m")
 
