@@ -1,6 +1,6 @@
-"""Tetrad: LLM serving as four gRPC services, and the Python classes in front of them.
+"""Tetrad: LLM serving as four gRPC services, and the Python classes that use them.
 
-The names in this module are public. Each name is imported when first used, so that `import tetrad` costs nothing and a
+The names in this module are public. Each name is imported at its first use, so that `import tetrad` takes almost no time and a
 service's image needs only its own dependencies.
 """
 
@@ -86,5 +86,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, imported or not."""
+    """Return all public names, also those that have not been imported yet."""
     return sorted(__all__)

@@ -1,4 +1,4 @@
-"""Beam search, where programs made for vLLM import them from."""
+"""Beam search classes, under vLLM's import path."""
 
 from tetrad.frontend.llm.beam_search import BeamSearchOutput as BeamSearchOutput
 from tetrad.frontend.llm.beam_search import BeamSearchParams as BeamSearchParams

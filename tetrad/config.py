@@ -1,6 +1,6 @@
-"""Config: the configuration of an engine, under the names of vLLM's config classes.
+"""Config: the configuration of an engine, with the names of vLLM's config classes.
 
-Facts come from the services, choices from EngineArgs.
+Measured facts are from the services, chosen values from EngineArgs.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from tetrad.library.engine_args import EngineArgs
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The model that is served. `max_model_len`: longest prompt plus output, in tokens."""
+    """The served model. `max_model_len`: largest length of prompt plus output, in tokens."""
 
     model: str
     dtype: str
@@ -29,7 +29,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """The KV cache: tokens of a block, blocks. `cache_dtype`: as asked for; None if the services were started elsewhere."""
+    """The size of the KV cache. `cache_dtype`: the requested type; None if the services were started elsewhere."""
 
     block_size: int
     num_gpu_blocks: int
@@ -38,7 +38,7 @@ class CacheConfig:
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """Limits of a step: requests that run at the same time, tokens of one step, and whether priorities count."""
+    """The limits of a step: running requests and tokens; and the scheduling policy."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -48,7 +48,7 @@ class SchedulerConfig:
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    """Over how many devices the engine is spread. `data_parallel_size`: engine cores that requests go to."""
+    """The parallel sizes of the engine. `data_parallel_size`: number of engine cores."""
 
     tensor_parallel_size: int
     pipeline_parallel_size: int
@@ -56,13 +56,13 @@ class ParallelConfig:
 
     @property
     def world_size(self) -> int:
-        """Workers of one engine core."""
+        """The number of workers of one engine core."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """The device."""
+    """The type of the device."""
 
     device_type: str
 
@@ -81,7 +81,7 @@ class DecodingConfig:
 
 @dataclass(frozen=True)
 class LoRAConfig:
-    """How many adapters there may be, and how large; unknown if somebody else started the services."""
+    """The limits of LoRA adapters: their number and rank."""
 
     max_loras: int
     max_lora_rank: int
@@ -90,7 +90,7 @@ class LoRAConfig:
 
 @dataclass(frozen=True)
 class SpeculativeConfig:
-    """Most drafts of a request in a step. `method`: how they are found; empty if somebody else started the services."""
+    """The maximum number of draft tokens of a request in a step. `method`: empty if the services were started elsewhere."""
 
     num_speculative_tokens: int
     method: str = ""
@@ -98,7 +98,7 @@ class SpeculativeConfig:
 
 @dataclass(frozen=True)
 class VllmConfig:
-    """All of it. A part that is None is one that Tetrad does not have."""
+    """The whole configuration. A part that is None does not exist in this engine."""
 
     model_config: ModelConfig
     cache_config: CacheConfig
@@ -120,8 +120,8 @@ def config_of(frontend: AsyncLLM, args: EngineArgs | None) -> VllmConfig:
     """Return the configuration of the engine behind a frontend.
 
     Args:
-        frontend: connected.
-        args: that the services were started with; None: they were started elsewhere.
+        frontend: a connected frontend.
+        args: the arguments that the services were started with; None: they were started elsewhere.
     """
     info, names = frontend.engine_info, frontend.model_names
     return VllmConfig(

@@ -1,4 +1,4 @@
-"""Prompts, where programs made for vLLM import them from."""
+"""Types of prompts, under vLLM's import path."""
 
 from tetrad.frontend.request.prompts import EmbedsPrompt as EmbedsPrompt
 from tetrad.frontend.request.prompts import PromptType as PromptType

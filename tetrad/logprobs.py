@@ -1,3 +1,3 @@
-"""Log-probabilities, where programs made for vLLM import them from."""
+"""Types of log-probabilities, under vLLM's import path."""
 
 from tetrad.frontend.request.outputs import Logprob as Logprob

@@ -1,4 +1,4 @@
-"""Outputs, where programs made for vLLM import them from."""
+"""Types of outputs, under vLLM's import path."""
 
 from tetrad.frontend.request.outputs import CompletionOutput as CompletionOutput
 from tetrad.frontend.request.outputs import RequestOutput as RequestOutput

@@ -1,4 +1,4 @@
-"""SamplingParams and its parts, where programs made for vLLM import them from."""
+"""SamplingParams and its parts, under vLLM's import path."""
 
 from tetrad.frontend.llm.beam_search import BeamSearchParams as BeamSearchParams
 from tetrad.frontend.request.sampling_params import RequestOutputKind as RequestOutputKind

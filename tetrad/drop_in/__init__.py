@@ -1,1 +1,1 @@
-"""Verdicts on vLLM's names without a meaning of their own here, and the classes that accept them."""
+"""Accepts or refuses vLLM's names that Tetrad does not have, with a verdict for each."""

@@ -1,6 +1,6 @@
-"""Command line of programs made for vLLM: a parser with a flag for each of EngineArgs' fields, and vLLM's parser class.
+"""Command line of programs made for vLLM: adds a flag for each field of EngineArgs; has vLLM's parser class.
 
-`tetrad serve` has its own flags (cli/options.py), which are the same for arguments that have an effect here.
+`tetrad serve` has its own flags (cli/options.py), which are the same for all arguments that have an effect.
 """
 
 import argparse
@@ -14,10 +14,10 @@ Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
 
 
 class FlexibleArgumentParser(argparse.ArgumentParser):
-    """A parser that takes underscores for dashes in the names of flags, as vLLM's class of the same name does."""
+    """A parser that accepts underscores instead of dashes in the names of flags, like vLLM's class of the same name."""
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
-        """Read arguments, `sys.argv` if none are given."""
+        """Parse arguments, by default those of `sys.argv`."""
         import sys
 
         given = sys.argv[1:] if args is None else list(args)
@@ -25,7 +25,7 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
 
 
 def add_flags(parser: Parser) -> Parser:
-    """Add `--model` and a flag for every other field of EngineArgs to a parser, and return it."""
+    """Add a flag for every field of EngineArgs to a parser, and return the parser."""
     from tetrad.cli.options import PROGRAMS_ALONE, add_engine_options
     from tetrad.library.engine_args import EngineArgs
 

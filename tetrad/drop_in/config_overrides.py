@@ -1,6 +1,6 @@
-"""Config overrides: converts `hf_overrides` to the JSON object that the worker lays over a model's config.
+"""Config overrides: converts `hf_overrides` to the JSON object whose values the worker uses instead of a model's config.
 
-A function is called in the caller's process, with the config that the worker would read; the values that it changed are sent.
+A function is called in the caller's process, with the config that the worker would read; the values that it changes are sent.
 """
 
 import dataclasses
@@ -13,10 +13,10 @@ from tetrad.services.errors import InvalidRequest
 
 
 class ModelConfigView:
-    """A model's config with its values as attributes, as transformers' PretrainedConfig has them.
+    """A model's config with its values as attributes, like transformers' PretrainedConfig.
 
     Args:
-        values: of config.json, or of GGUF metadata in that form.
+        values: the values of config.json, or of GGUF metadata in that form.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -46,22 +46,22 @@ class ModelConfigView:
 
 
 Overrides = Mapping[str, Any] | Callable[[Any], Any]
-"""Values by their names in config.json, or a function from the config (a ModelConfigView) to the config as it is to be."""
+"""Values by their names in config.json, or a function that returns the changed config for a ModelConfigView."""
 
 
 def overrides_json(model: Path, overrides: Overrides) -> str:
     """Return the JSON object of the values to replace.
 
     Args:
-        model: directory or .gguf file whose config a function gets.
-        overrides: what the program gave.
+        model: directory or .gguf file whose config is passed to a function.
+        overrides: the program's overrides.
 
     Raises:
-        InvalidRequest: a value that is no JSON, or a function that returns no config.
-        ModelError: a function is given, but the config cannot be read.
+        InvalidRequest: a value is not valid JSON, or a function does not return a config.
+        ModelError: the overrides are a function, and the config cannot be read.
     """
     if callable(overrides):
-        # Reading a model is the worker's code, which other programs do not need.
+        # The worker's code reads a model; programs without a function do not need it.
         from tetrad.worker_svc.checkpoint.model_config import read_model_config
 
         values = changes(read_model_config(model), overrides)
@@ -74,7 +74,7 @@ def overrides_json(model: Path, overrides: Overrides) -> str:
 
 
 def changes(config: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """Return the values that overrides replace in a config; InvalidRequest for a function that returns no config."""
+    """Return the values that overrides replace in a config; InvalidRequest if a function does not return a config."""
     if not callable(overrides):
         return dict(overrides)
     changed = overrides(ModelConfigView(json.loads(json.dumps(config, default=_listed))))
@@ -85,7 +85,7 @@ def changes(config: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
     else:
         text = f"hf_overrides must return the config that it was given, got {type(changed).__name__}."
         raise InvalidRequest(text, field="hf_overrides")
-    # A value that was removed is as good as null.
+    # A removed value is sent as null, which has the same effect.
     return {name: after.get(name) for name in {**config, **after} if after.get(name) != config.get(name)}
 
 
@@ -93,7 +93,7 @@ def pooler_config_json(config: Any) -> str:
     """Return a pooler config as JSON; InvalidRequest if it is neither a mapping nor an object with fields.
 
     Args:
-        config: a mapping, or vLLM's PoolerConfig; fields that are None say nothing.
+        config: a mapping, or vLLM's PoolerConfig; fields that are None are left out.
     """
     is_data = dataclasses.is_dataclass(config) and not isinstance(config, type)
     fields = dataclasses.asdict(config) if is_data else config

@@ -1,6 +1,6 @@
-"""EngineArgs of vLLM 0.32 that Tetrad has no use for: a verdict for each, and why.
+"""EngineArgs of vLLM 0.32 that Tetrad does not use: accepts or refuses each, with the reason.
 
-The base of EngineArgs, so that programs made for vLLM can name them. What older versions had is in older_engine_arguments.py.
+The base of EngineArgs, so that programs made for vLLM can pass them. older_engine_arguments.py has those of older versions.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ _RECOVERY = "Recovery is always on (docs/recovery.md)."
 
 @dataclass
 class ForeignEngineArguments:
-    """Arguments of vLLM 0.32 without a meaning of their own; `EngineArgs` checks them."""
+    """Arguments of vLLM 0.32 that Tetrad does not use; `EngineArgs` checks them."""
 
     nnodes: Any = argument(refused(1, _ONE_DEVICE))
     node_rank: Any = argument(refused(0, _ONE_DEVICE))
@@ -284,6 +284,6 @@ class ForeignEngineArguments:
     )
 
     def check_foreign(self) -> None:
-        """UnsupportedArgument for the first argument with a value that asks for what Tetrad does not do."""
+        """Raise UnsupportedArgument for the first argument with an unsupported value."""
         for name, verdict in verdicts_of(type(self)).items():
             verdict.check(name, getattr(self, name))

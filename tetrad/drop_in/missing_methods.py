@@ -1,4 +1,4 @@
-"""Methods of vLLM's classes that cannot work yet: each raises a NotImplementedError that says why."""
+"""Methods of vLLM's classes that Tetrad does not have: each raises a NotImplementedError with the reason."""
 
 from tetrad.services.verdicts import missing
 
@@ -7,14 +7,14 @@ _MEMORY = "`sleep` gives weights and KV cache up together."
 
 
 class MissingEverywhere:
-    """Missing from LLM, LLMEngine and AsyncLLM alike."""
+    """The methods that LLM, LLMEngine and AsyncLLM lack."""
 
     release_kv_cache_memory = missing("release_kv_cache_memory", _MEMORY)
     get_weight_version = missing("get_weight_version", _WEIGHTS)
 
 
 class MissingFromLLM(MissingEverywhere):
-    """Missing from LLM."""
+    """The methods that LLM lacks."""
 
     set_tokenizer = missing("set_tokenizer", "the tokenizer is a service; `tokenizer=` says which.")
     init_weight_transfer_engine = missing("init_weight_transfer_engine", _WEIGHTS)
@@ -27,14 +27,14 @@ class MissingFromLLM(MissingEverywhere):
 
 
 class MissingFromLLMEngine(MissingEverywhere):
-    """Missing from LLMEngine."""
+    """The methods that LLMEngine lacks."""
 
     set_weight_version = missing("set_weight_version", _WEIGHTS)
     from_vllm_config = missing("from_vllm_config", "EngineArgs make an engine: `from_engine_args`.")
 
 
 class MissingFromAsyncLLM(MissingEverywhere):
-    """Missing from AsyncLLM."""
+    """The methods that AsyncLLM lacks."""
 
     check_admission = missing("check_admission", "a request that may not wait is refused when it is added.")
     checkpoint_prepare = missing("checkpoint_prepare", _MEMORY)

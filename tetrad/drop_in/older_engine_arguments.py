@@ -1,6 +1,6 @@
-"""EngineArgs of versions of vLLM before 0.32 that Tetrad has no use for, and those that have another name now.
+"""EngineArgs of versions of vLLM before 0.32: those that Tetrad does not use, and those with another name now.
 
-Between ForeignEngineArguments and EngineArgs.
+The base class of EngineArgs; derived from ForeignEngineArguments.
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ ALIASES = {
     "override_pooler_config": "pooler_config",
     "kv_offloading_size": "swap_space",
 }
-"""Another name of vLLM's -> the argument that it is here."""
+"""Other name of an argument in vLLM -> name of the argument here."""
 IN_BYTES = {"kv_cache_memory_bytes": "kv_cache_memory_gib", "kv_cache_memory": "kv_cache_memory_gib"}
-"""Argument of vLLM's in bytes -> the argument that it is here, in GiB."""
+"""vLLM's argument in bytes -> the argument here, in GiB."""
 
 
 @dataclass
 class OlderEngineArguments(ForeignEngineArguments):
-    """Arguments of older versions without a meaning of their own; `EngineArgs` checks them."""
+    """Arguments of older versions that Tetrad does not use; `EngineArgs` checks them."""
 
     task: Any = argument(
         refused(

@@ -1,4 +1,4 @@
-"""Verdicts of arguments that methods of several classes have in common."""
+"""Verdicts of common arguments of methods in several classes."""
 
 from tetrad.services.verdicts import ignored, refused
 

@@ -1,1 +1,1 @@
-"""The engine's classes, in the places where vLLM has them."""
+"""The engine's classes, under vLLM's import paths."""

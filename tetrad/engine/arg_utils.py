@@ -1,4 +1,4 @@
-"""EngineArgs, where programs made for vLLM import them from."""
+"""EngineArgs, under vLLM's import path."""
 
 from tetrad.library.engine_args import AsyncEngineArgs as AsyncEngineArgs
 from tetrad.library.engine_args import EngineArgs as EngineArgs

@@ -1,1 +1,1 @@
-"""AsyncLLM under its older name, where programs made for vLLM import them from."""
+"""AsyncLLM with its older name, under vLLM's import path."""

@@ -1,1 +1,1 @@
-"""LLM, in the place where vLLM has it."""
+"""LLM, under vLLM's import path."""

@@ -1,3 +1,3 @@
-"""LLM, where programs made for vLLM import them from."""
+"""LLM, under vLLM's import path."""
 
 from tetrad.library.llm import LLM as LLM

@@ -1,1 +1,1 @@
-"""Library: LLM, LLMEngine and AsyncLLM for Python programs, with the arguments, batches and results of their methods."""
+"""Library: the classes LLM, LLMEngine and AsyncLLM for Python programs."""

@@ -1,7 +1,7 @@
 """Arguments: converts an argument of LLM's methods, one value or a list, to one value per prompt.
 
-A wrong type is a TypeError, a list of the wrong length an InvalidRequest (a ValueError). The content of prompts, messages and
-parameters is checked where it is used.
+A wrong type raises a TypeError, a list of the wrong length an InvalidRequest (a ValueError). The content of prompts, messages
+and parameters is checked where it is used.
 """
 
 import dataclasses
@@ -37,8 +37,8 @@ def prompts_of(
     """Return a list of prompts; a list of integers is one prompt.
 
     Args:
-        prompts: one, or a list.
-        token_ids: ids of one prompt, or of each, as older programs give them; `prompts` are their texts then.
+        prompts: one prompt, or a list.
+        token_ids: ids of one prompt, or of each, as in older versions of vLLM; `prompts` are then their texts.
     """
     if token_ids is not None:
         return _with_texts(_of_ids(token_ids), prompts)
@@ -90,7 +90,7 @@ def sampling_params_of(params: SamplingParams | Sequence[SamplingParams], num_pr
 
 
 def guided_by(options: Mapping[str, Any] | None, params: Sequence[SamplingParams]) -> list[SamplingParams]:
-    """Return parameters with the constraint that older programs give beside them: {"guided_json": ...} and the like."""
+    """Return parameters with the constraint of an older form of vLLM: {"guided_json": ...} and similar options."""
     if not options:
         return list(params)
     unknown = sorted(set(options) - set(_GUIDED) - set(_GUIDED_ANYWAY))
@@ -108,7 +108,7 @@ def guided_by(options: Mapping[str, Any] | None, params: Sequence[SamplingParams
 
 
 def check_lora_request(request: object) -> None:
-    """TypeError unless it is a LoRARequest."""
+    """Raise TypeError if the value is not a LoRARequest."""
     if not isinstance(request, LoRARequest):
         raise TypeError(f"lora_request must be a LoRARequest, got {type(request).__name__}.")
 
@@ -133,7 +133,7 @@ def priorities_of(priority: int | Sequence[int] | None, num_prompts: int) -> lis
 
 
 def tokenization_of(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the options of AsyncLLM.add_request that say how to read a prompt."""
+    """Return the tokenization options for AsyncLLM.add_request."""
     options = dict(kwargs or {})
     unknown = sorted(set(options) - set(_TOKENIZATION))
     if unknown:
@@ -142,7 +142,7 @@ def tokenization_of(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def tools_of(tools: Sequence[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """Return OpenAI's tools, as a list."""
+    """Return tools in OpenAI's form as a list; None if there are none."""
     if tools is None:
         return None
     every: list[Any] = _listed("tools", tools, "a list of OpenAI's tools")
@@ -156,7 +156,7 @@ def tools_of(tools: Sequence[dict[str, Any]] | None) -> list[dict[str, Any]] | N
 
 
 def check_content_format(wanted: str) -> None:
-    """Refuse a form of message contents that templates here are not given."""
+    """Refuse an unknown form of message contents for templates."""
     if wanted not in ("auto", "string", "openai"):
         text = f"chat_template_content_format must be 'auto', 'string' or 'openai', got {wanted!r}."
         raise InvalidRequest(text, field="chat_template_content_format")
@@ -174,7 +174,7 @@ def _per_prompt(name: str, value: Any, kind: type[T], num_prompts: int, *, optio
 
 
 def _listed(name: str, value: object, expected: str) -> list[Any]:
-    # Iterable types without an order, without items of their own, or with wrong ones.
+    # Iterable types that are not lists of values: without an order, or with other items.
     if isinstance(value, str | bytes | bytearray | Mapping | set | frozenset) or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be {expected}, got {type(value).__name__}")
     return list(value)

@@ -1,7 +1,7 @@
-"""AsyncLLM for programs: the frontend's AsyncLLM together with the services it needs.
+"""AsyncLLM for programs: the frontend's AsyncLLM together with its services.
 
 Called by programs, and by LLM and LLMEngine through their event-loop thread. llm_services.py finds or starts the services; the
-frontend's AsyncLLM does all the work. One event loop: the one of the first await.
+frontend's AsyncLLM runs the requests. One event loop: that of the first await.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ from tetrad.services.errors import Unavailable
 from tetrad.services.log import configure_library_logging
 from tetrad.services.verdicts import ignored, takes
 
-# A program that queues a million prompts of its own is to have them answered.
+# A program that queues a million prompts must get answers to all of them, so its requests have no limits.
 _LOOP = ignored(True, "The engine's loop is in another process.")
 _UNLIMITED = {"max_num_requests": 0, "max_num_queued_tokens": 0}
 
 
 class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
-    """An LLM for asyncio programs. Starts at the first request, or at `start`; close it, or use `async with`.
+    """An LLM for asyncio programs. It starts with the first request or with `start`; close it, or use `async with`.
 
     Args:
-        services: what it talks to; see `from_engine_args` and `from_target`.
-        args: that the services are started with; None: the services were started elsewhere.
-        stat_loggers: what makes a program's own stat loggers; see stat_loggers.py.
-        log_stats: let stat loggers write every ten seconds.
+        services: the services to use; see `from_engine_args` and `from_target`.
+        args: the arguments that the services are started with; None: they were started elsewhere.
+        stat_loggers: factories of a program's own stat loggers; see stat_loggers.py.
+        log_stats: whether stat loggers write every ten seconds.
     """
 
     def __init__(
@@ -65,33 +65,33 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
     @classmethod
     @takes(start_engine_loop=_LOOP, usage_context=USAGE)
     def from_engine_args(cls, engine_args: EngineArgs, stat_loggers: Sequence[StatLoggerFactory] | None = None) -> Self:
-        """Return an AsyncLLM that starts services of its own.
+        """Return an AsyncLLM that starts its own services.
 
         Args:
-            engine_args: what it is made of; unless they say `disable_log_stats`, a line every 10 s tells how much is done.
-            stat_loggers: what makes further loggers; see stat_loggers.py.
+            engine_args: the arguments of the engine; without `disable_log_stats`, a line with the load is logged every 10 s.
+            stat_loggers: factories of further loggers; see stat_loggers.py.
         """
         log_stats = not engine_args.disable_log_stats
         return cls(LocalServices(engine_args), args=engine_args, stat_loggers=stat_loggers, log_stats=log_stats)
 
     @classmethod
     def from_target(cls, target: str, admin_target: str | None = None) -> Self:
-        """Return an AsyncLLM in front of services that run already; see RemoteServices for the arguments."""
+        """Return an AsyncLLM that uses running services; see RemoteServices for the arguments."""
         return cls(RemoteServices(target, admin_target))
 
     @property
     def runs_functions(self) -> bool:
-        """Whether the services are this program's own, and run its functions."""
+        """Whether this program started the services and they may run its functions."""
         return self._args is not None and self._args.allow_functions
 
     # --- its life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> Frontend:
-        """Return the frontend, starting everything if that has not happened.
+        """Start the services and the frontend, if they have not been started, and return the frontend.
 
         Raises:
             NotFound, FailedPrecondition: the model cannot be served.
-            Unavailable: the services did not come up.
+            Unavailable: the services did not start.
         """
         async with self._starting:
             if self._frontend is None:
@@ -107,7 +107,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         return self._frontend
 
     async def close(self) -> None:
-        """Fail what runs and stop the services that were started here."""
+        """Fail running requests and stop the services that this object started."""
         async with self._starting:
             self._is_closed = True
             frontend, self._frontend = self._frontend, None
@@ -118,7 +118,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
             await self._services.close()
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Let everything go without waiting: for `finally` blocks outside the event loop, as vLLM's programs have them."""
+        """Release the services without waiting, for `finally` blocks outside of the event loop, as in vLLM's programs."""
         del timeout
         self._is_closed = True
         self._services.abandon()
@@ -146,7 +146,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         data_parallel_rank: int | None = None,
         prompt_text: str | None = None,
     ) -> OutputStream:
-        """Start a request and return its outputs, to be iterated over. Raises what the frontend's `add_request` raises."""
+        """Start a request and return the stream of its outputs. Errors: see the frontend's `add_request`."""
         if prompt_text is not None and isinstance(prompt, list):
             prompt = {"prompt_token_ids": prompt, "prompt": prompt_text}
         return await (await self.start()).add_request(
@@ -175,7 +175,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         data_parallel_rank: int | None = None,
         trace_headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[RequestOutput]:
-        """Yield the outputs of a request; leaving the loop early aborts it. Raises what the frontend's `add_request` raises."""
+        """Yield the outputs of a request; leaving the loop early aborts it. Errors: see the frontend's `add_request`."""
         stream = await self.add_request(
             request_id if request_id is not None else f"request-{next(self._numbers)}",
             prompt,
@@ -204,7 +204,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         priority: int = 0,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[PooledRequestOutput[PoolingOutput]]:
-        """Yield the one answer of a pooling request. Raises what the frontend's `encode` raises."""
+        """Yield the single answer of a pooling request. Errors: see the frontend's `encode`."""
         frontend = await self.start()
         output = await frontend.encode(
             prompt,
@@ -233,7 +233,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
 
     @takes(internal=ONE_ID)
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """End requests; their last output has finish_reason "abort". Unknown ids are ignored."""
+        """Abort requests; their last output has finish_reason "abort". Unknown ids are ignored."""
         if self._frontend is not None:
             await self._frontend.abort(request_id)
 
@@ -243,21 +243,21 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
             await (await self.start()).wait_idle()
 
     def get_num_unfinished_requests(self) -> int:
-        """Return the number of requests that have not had their last output."""
+        """Return the number of unfinished requests."""
         return 0 if self._frontend is None else self._frontend.num_unfinished_requests
 
     def get_num_queued_tokens(self) -> int:
-        """Return the prompt tokens of requests that have no token yet."""
+        """Return the number of prompt tokens of requests without an output token."""
         return 0 if self._frontend is None else self._frontend.admission.num_queued_tokens
 
     # --- what it knows ----------------------------------------------------------------------------------------------
 
     async def check_health(self) -> None:
-        """Return if requests can be served now; Unavailable, saying why, otherwise."""
+        """Raise Unavailable, with the reason, if requests cannot be served now."""
         await (await self.start()).check_health()
 
     async def do_log_stats(self) -> None:
-        """Let the stat loggers write what was done since they last did."""
+        """Let the stat loggers write the statistics since their last output."""
         await self.start()
         assert self._reporter is not None
         self._reporter.report()
@@ -271,29 +271,29 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         return config_of(await self.start(), self._args)
 
     async def get_model_config(self) -> ModelConfig:
-        """Return the model that is served."""
+        """Return the configuration of the served model."""
         return (await self.get_vllm_config()).model_config
 
     async def is_tracing_enabled(self) -> bool:
-        """Return whether spans are sent anywhere."""
+        """Return whether spans are sent to a collector."""
         return self._args is not None and self._args.otlp_traces_endpoint is not None
 
     @property
     def is_running(self) -> bool:
-        """Whether requests are taken; also before the first, which starts everything."""
+        """Whether requests are accepted; also True before the first one, which starts the services."""
         return not self._is_closed
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it was closed."""
+        """Whether this object was closed."""
         return self._is_closed
 
     @property
     def errored(self) -> bool:
-        """Whether it cannot serve any more: it was closed. Lost services are restarted."""
+        """Whether requests can no longer be served, because this object was closed. Lost services are restarted."""
         return self._is_closed
 
     @property
     def dead_error(self) -> BaseException:
-        """The error of requests to a closed AsyncLLM."""
+        """The error that requests to a closed AsyncLLM raise."""
         return Unavailable("This AsyncLLM was closed.")

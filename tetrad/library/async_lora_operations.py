@@ -9,7 +9,7 @@ class AsyncLoraOperations:
     """The methods of AsyncLLM; see LoraOperations for arguments and errors."""
 
     async def start(self) -> Frontend:
-        """Return the frontend, starting everything if that has not happened."""
+        """Start the services and the frontend, if they have not been started, and return the frontend."""
         raise NotImplementedError
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:
@@ -19,14 +19,14 @@ class AsyncLoraOperations:
         return True
 
     async def remove_lora(self, lora_id: int) -> bool:
-        """Forget an adapter and free its memory; return False if there is none."""
+        """Unload an adapter and free its memory; return False if it is not loaded."""
         return await (await self.start()).adapters.unload(lora_id)
 
     async def list_loras(self) -> set[int]:
-        """Return the ids of the adapters that are known."""
+        """Return the ids of all loaded adapters."""
         return {lora.lora_int_id for lora in await (await self.start()).adapters.list()}
 
     async def pin_lora(self, lora_id: int) -> bool:
-        """Load an adapter and keep it in memory; NotFound if there is none."""
+        """Keep an adapter in memory, loading it if necessary; NotFound if it is unknown."""
         await (await self.start()).adapters.pin(lora_id)
         return True

@@ -1,4 +1,4 @@
-"""Batch: runs many requests at once and returns results in the order of the requests. Called by LLM, on its event loop."""
+"""Batch: runs many requests concurrently and returns results in the order of the requests. Called by LLM on its event loop."""
 
 import asyncio
 import contextlib
@@ -16,18 +16,18 @@ from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.library.request_counter import RequestCounter
 
-# Prompts that are tokenized at the same time; the engine itself may have any number of requests.
+# Maximum number of prompts that are tokenized at the same time; the number of requests in the engine is not limited.
 _MAX_ENCODING = 32
 
 T = TypeVar("T")
 
 OnFinished = Callable[[RequestOutput], None]
-"""Told about each request that finished, in the order in which they do; called from the event loop."""
+"""Called with the output of each finished request, in the order of completion; on the event loop."""
 
 
 @dataclass(frozen=True)
 class BatchItem:
-    """One request of a batch. `priority`: larger is more urgent; `tokenization`: options of AsyncLLM.add_request."""
+    """One request of a batch. `priority`: a larger value is more urgent; `tokenization`: options of AsyncLLM.add_request."""
 
     prompt: PromptType
     params: SamplingParams
@@ -40,10 +40,10 @@ class BatchRunner:
     """Runs batches.
 
     Args:
-        llm: what generates.
+        llm: runs the requests.
 
     Attributes:
-        numbers: of requests; each number is the id of one.
+        numbers: makes the numbers of requests, which are their ids.
     """
 
     def __init__(self, llm: AsyncLLM) -> None:
@@ -56,7 +56,7 @@ class BatchRunner:
         """Return one finished output per item, in the items' order.
 
         Raises:
-            TetradError: of the first request that fails; the others are aborted.
+            TetradError: the error of the first request that fails; the others are aborted.
         """
         return await all_of(self._run_one(item, self._new_id(), on_finished) for item in items)
 
@@ -68,17 +68,17 @@ class BatchRunner:
         on_finished: Callable[[], None],
         lora_requests: Sequence[LoRARequest | None] = (),
     ) -> list[PoolingRequestOutput]:
-        """Return the answers of pooling requests, in the prompts' order. Raises what `run` raises."""
+        """Return the answers of pooling requests, in the order of the prompts. Errors: see `run`."""
         ids = [self._new_id() for _ in prompts]
         options = {**tokenization, "lora_requests": lora_requests, "on_answer": on_finished}
         every = await self._llm.encode_all(prompts, params, ids[0], **options)
         return [replace(output, request_id=each) for each, output in zip(ids, every, strict=True)]
 
     async def enqueue(self, items: Sequence[BatchItem], on_added: Callable[[], None]) -> list[str]:
-        """Start requests without waiting for them, and return their ids; `collect` returns what they generate.
+        """Start requests without waiting for them, and return their ids; `collect` returns their outputs.
 
         Raises:
-            TetradError: of the first request that is refused; none of these is started then.
+            TetradError: the error of the first refused request; then none of these requests is started.
         """
         ids = [self._new_id() for _ in items]
         added: list[OutputStream | None] = [None] * len(items)
@@ -99,16 +99,16 @@ class BatchRunner:
 
     @property
     def num_enqueued(self) -> int:
-        """Requests that wait to be collected."""
+        """The number of requests to collect."""
         return len(self._enqueued)
 
     async def collect(self, on_finished: OnFinished) -> list[RequestOutput]:
-        """Return one finished output per request that was enqueued, in that order. Raises what `run` raises."""
+        """Return one finished output per enqueued request, in that order. Errors: see `run`."""
         streams, self._enqueued = self._enqueued, []
         return await all_of(_finish(stream, on_finished) for stream in streams)
 
     async def render_chats(self, render: Sequence[Callable[[], Coroutine[Any, Any, TokensPrompt]]]) -> list[TokensPrompt]:
-        """Return the prompts that calls of Texts.encode_chat make, in their order."""
+        """Return the prompts that these calls of Texts.encode_chat return, in order."""
 
         async def one(call: Callable[[], Coroutine[Any, Any, TokensPrompt]]) -> TokensPrompt:
             async with self._encoding:
@@ -125,7 +125,7 @@ class BatchRunner:
         concurrency_limit: int | None,
         on_found: Callable[[], None],
     ) -> list[BeamSearchOutput]:
-        """Return one output per prompt, in the prompts' order; at most `concurrency_limit` searches run at the same time."""
+        """Return one output per prompt, in the order of the prompts; at most `concurrency_limit` searches run at a time."""
         limit = contextlib.nullcontext() if concurrency_limit is None else asyncio.Semaphore(concurrency_limit)
 
         async def search(prompt: PromptType, lora_request: LoRARequest | None) -> BeamSearchOutput:
@@ -143,7 +143,7 @@ class BatchRunner:
         return await _finish(await self._start(item, request_id), on_finished)
 
     async def _start(self, item: BatchItem, request_id: str) -> OutputStream:
-        # Only the final outputs are read, so no others are made.
+        # Only final outputs are read, so no others are requested.
         params = replace(item.params, output_kind=RequestOutputKind.FINAL_ONLY)
         async with self._encoding:
             return await self._llm.add_request(

@@ -1,6 +1,6 @@
-"""BatchRequests: converts the arguments of LLM's methods to the items of a batch. Called by LLM alone.
+"""BatchRequests: converts the arguments of LLM's methods to the items of a batch. Called by LLM only.
 
-Checks lists against each other, renders conversations, and gives requests without a seed one. Runs nothing.
+Checks the lengths of lists, renders conversations, and adds seeds to requests without one. Runs no requests.
 """
 
 import dataclasses
@@ -33,13 +33,13 @@ Priorities = int | Sequence[int] | None
 
 
 class BatchRequests:
-    """Makes requests.
+    """Makes the requests of one LLM.
 
     Args:
-        running: whose tokenizer renders conversations, and whose model has default parameters.
-        batches: renders many at once.
-        seed: of the seeds of requests that have none; None: theirs are drawn by the engine.
-        chat_template: for conversations, instead of the model's.
+        running: renders conversations, and has the model's default parameters.
+        batches: renders many conversations concurrently.
+        seed: seed of the seeds for requests without one; None: the engine draws these seeds.
+        chat_template: template of conversations, instead of the model's.
     """
 
     def __init__(self, running: RunningLLM, batches: BatchRunner, *, seed: int | None, chat_template: str | None) -> None:
@@ -78,7 +78,7 @@ class BatchRequests:
         priority: Priorities,
         **template: Any,
     ) -> list[BatchItem]:
-        """Return the requests of conversations, rendered. Arguments and errors: see LLM.chat."""
+        """Render conversations and return their requests. Arguments and errors: see LLM.chat."""
         check_content_format(content_format)
         render = functools.partial(
             self._running.frontend.texts.encode_chat,
@@ -94,7 +94,7 @@ class BatchRequests:
         )
 
     def params_of(self, params: Params, num_prompts: int) -> list[SamplingParams]:
-        """Return parameters for each of so many prompts: the given ones, or the model's defaults."""
+        """Return the parameters of each prompt: the given ones, or the model's defaults."""
         default = self._running.frontend.get_default_sampling_params
         return sampling_params_of(default() if params is None else params, num_prompts)
 
@@ -105,7 +105,7 @@ class BatchRequests:
 
 
 def template_of(given: Path | str | None) -> str | None:
-    """Return a template, read from its file if it is in one; InvalidRequest if that cannot be read."""
+    """Return a template; if a path is given, read it from the file. InvalidRequest if the file cannot be read."""
     if isinstance(given, str) and ("{" in given or "\n" in given):
         return given
     if given is None:

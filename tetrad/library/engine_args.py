@@ -1,8 +1,7 @@
-"""EngineArgs: vLLM's engine arguments, split into the settings of the four services in one place.
+"""EngineArgs: vLLM's engine arguments; converts them to the settings of the four services.
 
-Called by LLM, LLMEngine, AsyncLLM and `tetrad serve`. Maps arguments to services' settings, which validate them. An argument
-that is left at its default is not passed on, so the services' environment variables hold. vLLM's arguments without a use in
-Tetrad are in drop_in/.
+Called by LLM, LLMEngine, AsyncLLM and `tetrad serve`. The services' settings validate the values. An argument with its default
+value is not passed on, so the services' environment variables apply. vLLM's arguments that Tetrad does not use are in drop_in/.
 """
 
 import argparse
@@ -84,18 +83,18 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
     "reasoning_parser": (FrontendSettings, "reasoning_parser"),
     "chat_template": (TokenizerSettings, "chat_template"),
 }
-"""Engine argument -> the service setting that it is."""
+"""Engine argument -> the setting of a service that it sets."""
 
 _MOST = {"tokenizer_pool_size": 64, "data_parallel_size": 64, "tensor_parallel_size": 64, "pipeline_parallel_size": 64}
-"""Argument -> how many of these services a stack may have."""
+"""Argument -> its maximum value."""
 
 
 @dataclass
 class EngineArgs(OlderEngineArguments):
-    """The arguments of an engine. Names and meanings are vLLM's; `None` leaves the choice to the service.
+    """The arguments of an engine. Names and meanings are vLLM's; `None`: the default of the service.
 
-    Arguments of vLLM's that Tetrad has no use for are taken by name: without effect where they cannot change an answer, else
-    only with a value that asks for nothing. docs/vllm.md lists them all.
+    vLLM's arguments that Tetrad does not use are accepted as well: without effect if they cannot change an answer, otherwise
+    only with a neutral value. docs/vllm.md lists them all.
 
     Args:
         model: a built-in name, a directory, a .gguf file or a Hugging Face id.
@@ -115,12 +114,12 @@ class EngineArgs(OlderEngineArguments):
         pipeline_parallel_size: number of stages, each with some of the layers, on `tensor_parallel_size` workers.
         enable_expert_parallel: divide the experts of a mixture of experts among the `tensor_parallel_size` workers, instead of
             each expert.
-        data_parallel_size: number of engine cores, each with a worker and all weights; requests go where load and known
-            prefixes say.
+        data_parallel_size: number of engine cores, each with a worker and all weights; requests are routed by load and known
+            prefixes.
         tokenizer_pool_size: number of tokenizer services. None: 2 for a server, 1 for a program.
         device: "auto" (an NVIDIA GPU if there is one, else the CPU), "cuda", "cpu", or "sim" (simulated, without a model).
-        trust_remote_code: run code that the model brings (auto_map in its config.json), in the worker alone; the tokenizer is
-            read without it.
+        trust_remote_code: run the model's own code (auto_map in its config.json), only in the worker; the tokenizer is read
+            without it.
         allow_functions: run functions of this program in its workers (`apply_model`, `collective_rpc`); for LLM and AsyncLLM.
         enforce_eager: on a GPU, launch every kernel separately instead of replaying CUDA graphs. None: False.
         pipeline_depth: number of steps in flight; 1 plans each step after the previous one has returned.
@@ -128,31 +127,32 @@ class EngineArgs(OlderEngineArguments):
         kv_cache_dtype: "float32", "float16", on a GPU also "bfloat16" and "fp8", on a CPU also "int8", or "auto": on a GPU the
             type of the activations; on a CPU float32, but under quantized weights int8, or float16 if the model's keys have
             biases or norms, as Qwen's.
-        kv_cache_memory_gib: memory of the KV cache in GiB; more than is free is refused. None: on a CPU 4, or less if less is
-            free; on a GPU what gpu_memory_utilization leaves.
-        cpu_offload_gb: GiB of GPU memory to save by keeping weights of layers in host memory and copying them in every step.
+        kv_cache_memory_gib: memory of the KV cache in GiB; more than the free memory is refused. None: on a CPU 4, or less if
+            less is free; on a GPU the memory that gpu_memory_utilization leaves.
+        cpu_offload_gb: GiB of GPU memory to save: weights of layers stay in host memory and are copied in every step.
         max_num_queued_reqs, max_num_queued_tokens: maximum number of waiting requests, and of their prompt tokens; further
             requests are refused. None: 8192 requests, 4 Mi tokens.
-        hf_overrides: values that replace those of the model's config.json; or a function that takes the config and returns a
-            changed one (see drop_in/config_overrides.py).
+        hf_overrides: values that replace those of the model's config.json; or a function that returns the changed config
+            (see drop_in/config_overrides.py).
         speculative_config: vLLM's options of speculative decoding, a dict: {"method": "ngram", "num_speculative_tokens": 8};
             docs/speculation.md has them all. None: no speculative decoding.
-        runner: "auto" (as the model's files say), "generate" or "pooling", which makes any generator embed.
-        convert: what a generator pools: "embed", "classify" (by a `score` layer of its files); "auto" or "none".
-        pooler_config: how the model pools, over what its files say: a dict, or an object with vLLM's PoolerConfig's fields.
+        runner: "auto" (from the model's files), "generate" or "pooling", with which a generative model makes embeddings.
+        convert: pooling task of a generative model: "embed", "classify" (with a `score` layer in its files); "auto" or "none".
+        pooler_config: pooling settings that override the model's files: a dict, or an object with the fields of vLLM's
+            PoolerConfig.
         disable_log_stats: do not log statistics every 10 s; LLM logs them only if this is False.
-        enable_lora: serve LoRA adapters beside the base model.
+        enable_lora: serve LoRA adapters in addition to the base model.
         max_loras: maximum number of different adapters in one step.
         max_lora_rank: maximum rank of an adapter.
         max_cpu_loras: maximum number of adapters in memory; others are read again when they are needed. None: max_loras.
-        enable_prompt_embeds: take prompts as embeddings over HTTP, too; LLM and AsyncLLM always take them.
+        enable_prompt_embeds: accept prompts as embeddings over HTTP, too; LLM and AsyncLLM always accept them.
         log_level: minimum severity of events that the services log to stderr.
         otlp_traces_endpoint: OpenTelemetry collector that receives all services' spans: http://host:4317. None: no spans.
 
     Raises:
         TypeError: an unknown argument.
-        InvalidRequest: a wrong value.
-        UnsupportedArgument: a value of vLLM's that cannot work yet; an InvalidRequest and a NotImplementedError.
+        InvalidRequest: an invalid value.
+        UnsupportedArgument: a value of vLLM's that Tetrad does not support; an InvalidRequest and a NotImplementedError.
     """
 
     model: str = DEFAULT_MODEL
@@ -250,18 +250,18 @@ class EngineArgs(OlderEngineArguments):
                 raise InvalidRequest(f"{name} must be between 1 and {most}, got {value}.", field=name)
 
     def stack_settings(self, *, report: Report | None = None, **frontend: Any) -> StackSettings:
-        """Return the settings of the four services. Finds the model first, fetching it if need be; this blocks.
+        """Return the settings of the four services. Finds the model, and downloads it if necessary; this blocks.
 
         Args:
-            report: told when a fetch begins.
+            report: called when a download starts.
             frontend: further settings of the frontend (host, port, ...).
 
         Raises:
             NotFound: there is no such model.
-            InvalidRequest: a value that a service does not take; names the argument.
-            Unsupported: packages are missing; names them.
+            InvalidRequest: a service does not accept a value; the error names the argument.
+            Unsupported: packages are missing; the error names them.
         """
-        # Before a model is fetched in vain. The simulated device needs nothing of the worker's.
+        # Checked before a model is downloaded. The simulated device needs none of the worker's packages.
         require_packages("A model", ["tokenizer", "engine-core", *(["worker"] if self.device != "sim" else [])])
         shared: dict[str, Any] = {"log_level": self.log_level}
         if self.otlp_traces_endpoint is not None:
@@ -271,7 +271,7 @@ class EngineArgs(OlderEngineArguments):
         access = HubAccess(self.hf_token, Path(self.download_dir).expanduser() if self.download_dir else None)
         path = resolve_model(self.model, revision=self.revision, report=report, check=check, access=access)
         if path.is_dir() and (config := read_model_json(path, "config.json")) is not None:
-            self._check_ranks(config)  # also of files that were here already: workers take seconds to refuse them
+            self._check_ranks(config)  # also for local files: a worker takes seconds to refuse them
         model = str(path)
         tokenizer: dict[str, Any] = {"model": model, **shared, **self._chosen(TokenizerSettings)}
         if self.tokenizer is not None:
@@ -292,7 +292,7 @@ class EngineArgs(OlderEngineArguments):
         )
 
     def frontend_fields(self) -> dict[str, Any]:
-        """Return the frontend's settings that are derived from several arguments."""
+        """Return the frontend settings that depend on several arguments."""
         names = self.served_model_name or [self.model]
         return {
             "model": self.model,
@@ -328,14 +328,14 @@ class EngineArgs(OlderEngineArguments):
 
     @staticmethod
     def add_cli_args(parser: Parser) -> Parser:
-        """Add a flag for each argument, as vLLM's programs expect, and return the parser."""
+        """Add a flag for each argument, as programs made for vLLM expect, and return the parser."""
         from tetrad.drop_in.command_line import add_flags
 
         return add_flags(parser)
 
     @classmethod
     def from_cli_args(cls, args: argparse.Namespace) -> Self:
-        """Return the arguments that such a parser read; what it read besides is left alone."""
+        """Return the arguments in the result of such a parser; other values are ignored."""
         names = {field.name for field in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in vars(args).items() if name in names})
 
@@ -352,11 +352,11 @@ _DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.
 
 @dataclass
 class AsyncEngineArgs(EngineArgs):
-    """EngineArgs under the name that vLLM's async engine uses."""
+    """EngineArgs with the name that vLLM's async engine uses."""
 
 
 def _gib(name: str, size_bytes: object) -> float:
-    """Return a size of vLLM's, a number of bytes, in GiB."""
+    """Return a size in bytes, of an argument of vLLM, in GiB."""
     if isinstance(size_bytes, bool) or not isinstance(size_bytes, int | float) or size_bytes <= 0:
         raise InvalidRequest(f"{name} must be a positive number of bytes, got {size_bytes!r}.", field=name)
     return size_bytes / (1 << 30)

@@ -1,8 +1,8 @@
-"""EngineRequests: the requests of an LLMEngine, on the event loop of its AsyncLLM.
+"""EngineRequests: keeps the requests of an LLMEngine, on the event loop of its AsyncLLM.
 
-Each request has one task that moves its outputs into one queue; `next_outputs` empties the queue. Invariant: a request is in
-`_unfinished` until its last output was taken, its error was raised, or it was aborted, and then in `_ending` until its last
-output was taken.
+Each request has one task that moves its outputs into a common queue; `next_outputs` empties the queue. Invariant: a request is
+in `_unfinished` until its last output was returned, its error was raised, or it was aborted; after an abort it is in `_ending`
+until its last output was returned.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ EngineOutput = RequestOutput | PooledRequestOutput[PoolingOutput]
 
 @dataclass(eq=False)
 class _Live:
-    """A request, its outputs, and what moves them. A pooling request has no stream."""
+    """A request with its stream of outputs and the task that moves them. A pooling request has no stream."""
 
     request_id: str
     stream: OutputStream | None
@@ -36,10 +36,10 @@ _Entry = tuple[_Live, EngineOutput | TetradError]
 
 
 class EngineRequests:
-    """Requests of one program.
+    """The requests of one program.
 
     Args:
-        frontend: takes them.
+        frontend: runs the requests.
     """
 
     def __init__(self, frontend: AsyncLLM) -> None:
@@ -51,12 +51,12 @@ class EngineRequests:
 
     @property
     def num_unfinished(self) -> int:
-        """Requests that go on."""
+        """The number of unfinished requests."""
         return len(self._unfinished)
 
     @property
     def has_outputs(self) -> bool:
-        """Whether `next_outputs` has anything left to return."""
+        """Whether `next_outputs` has further outputs to return, now or later."""
         return bool(self._unfinished or self._ending)
 
     async def add(self, request_id: str, prompt: PromptType, params: SamplingParams, **options: Any) -> None:
@@ -74,10 +74,10 @@ class EngineRequests:
         live.pump = asyncio.create_task(self._pump_answer(live, job))
 
     async def next_outputs(self) -> list[EngineOutput]:
-        """Wait for progress, and return all of it; nothing at once if there is nothing to wait for.
+        """Wait for new outputs and return all of them; return an empty list at once if there is no unfinished request.
 
         Raises:
-            TetradError: of a request that failed, when all that came before it was returned.
+            TetradError: the error of a failed request, after all earlier outputs have been returned.
         """
         if not self.has_outputs:
             return []
@@ -100,7 +100,7 @@ class EngineRequests:
             entry = self._outputs.get_nowait()
 
     async def abort(self, request_ids: Iterable[str]) -> None:
-        """End requests; each that generates has one last output. Their ids are free at once."""
+        """Abort requests; each generation request has one last output. Their ids may be used again at once."""
         for request_id in request_ids:
             live = self._unfinished.pop(request_id, None)
             if live is None:

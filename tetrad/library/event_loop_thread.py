@@ -1,6 +1,6 @@
-"""EventLoopThread: one event loop in one background thread, for callers that block.
+"""EventLoopThread: runs an event loop in a background thread, for callers that block.
 
-The whole bridge between the blocking classes (LLM, LLMEngine) and the async ones. Knows nothing of what runs on it.
+The bridge between the blocking classes (LLM, LLMEngine) and the async ones. Knows nothing of the coroutines it runs.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class EventLoopThread:
-    """Runs coroutines for other threads. Its thread never keeps the interpreter alive."""
+    """Runs coroutines for other threads. Its thread is a daemon: it does not keep the interpreter running."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -20,7 +20,7 @@ class EventLoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` on the loop and return its result or raise its error; an interrupted caller cancels it."""
+        """Run `work` on the loop and return its result or raise its error; an interrupt of the caller cancels it."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -29,19 +29,19 @@ class EventLoopThread:
             raise
 
     def close(self) -> None:
-        """Stop the loop and its thread; what still runs is cancelled."""
+        """Stop the loop and its thread; running tasks are cancelled."""
         self.end_after(_nothing())
         self.join()
 
     def end_after(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run `work` as the last on the loop and return at once, on any thread, the loop's own included."""
+        """Schedule `work` as the last task of the loop and return at once. May be called on any thread, the loop's own too."""
         if self._loop.is_closed():
             work.close()
             return
         self._loop.call_soon_threadsafe(self._begin_end, work)
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait until the loop has ended, for a time at most."""
+        """Wait until the loop has ended, for at most `timeout_s` seconds."""
         self._thread.join(timeout_s)
 
     def _begin_end(self, work: Coroutine[Any, Any, Any]) -> None:

@@ -1,7 +1,7 @@
-"""Functions: sends the name of a program's function to the workers of its own stack (LLM.apply_model, collective_rpc).
+"""Functions: sends the name of a program's function to the workers of its stack (LLM.apply_model, collective_rpc).
 
-A worker imports the named function, which is the program's own code, only where `allow_functions` is set. Services that were
-started elsewhere are refused.
+A worker imports the named function, which is the program's code, only if `allow_functions` is set. Functions for services that
+were started elsewhere are refused.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,15 +21,15 @@ async def call_workers(
     are_allowed: bool,
     on: str = "call_function",
 ) -> list[Any]:
-    """Call a registered method, or a function, of every worker; return their results.
+    """Call a registered method, or a function, on every worker; return the results.
 
     Args:
-        admin: of the engine cores.
+        admin: client of the engine cores' administration.
         method: name of a registered method, or a function.
-        args, kwargs: of what JSON has; a function gets them behind its first argument.
-        timeout_s: longest wait; None: as long as it takes.
-        are_allowed: whether the services are this program's, and run its functions.
-        on: "call_function": the first argument is the worker; "apply_to_model": its loaded model.
+        args, kwargs: arguments of JSON types; a function gets them after its first argument.
+        timeout_s: maximum wait in seconds; None: no limit.
+        are_allowed: whether this program started the services and they may run its functions.
+        on: first argument of a function: "call_function": the worker; "apply_to_model": its loaded model.
     """
     if isinstance(method, str):
         return await admin.collective_rpc(method, args, kwargs, timeout_s=timeout_s)
@@ -43,7 +43,7 @@ async def call_workers(
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return "module:function"; InvalidRequest for what a worker could not import."""
+    """Return "module:function"; InvalidRequest for a function that a worker cannot import."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not module or not name or module == "__main__" or "<" in name:
         shown = name or type(function).__name__

@@ -1,7 +1,7 @@
-"""LLM: generation for blocking Python programs; vLLM's class of the same name.
+"""LLM: generates for blocking Python programs; vLLM's class of the same name.
 
-A thin bridge: arguments become EngineArgs, calls become batches on the event loop of one background thread. Knows nothing of
-services or processes. For one thread at a time. operations.py has its methods beside generation; llm_arguments.py its
+A thin bridge: arguments become EngineArgs, calls become batches on the event loop of a background thread. Knows nothing of
+services or processes. For one thread at a time. operations.py has its methods that control the engine; llm_arguments.py its
 arguments.
 """
 
@@ -41,24 +41,24 @@ from tetrad.services.verdicts import takes
 
 
 class LLM(Operations, PoolingMethods, MissingFromLLM):
-    """A language model and the services it needs, started with it and ended with it.
+    """A language model with its services, which start and end with it.
 
     Args:
         model: a built-in name, a directory, a .gguf file or a Hugging Face id.
-        positional: further arguments in the order that older versions of vLLM have: tokenizer, tokenizer_mode, ...
-        target: services that run already, instead of starting any: "TOKENIZER,ENGINE[,ENGINE...]", or the directory of a
-            local stack. The engine arguments are those services' own then, and must be left out.
+        positional: further arguments in the order of older versions of vLLM: tokenizer, tokenizer_mode, ...
+        target: running services to use instead of starting any: "TOKENIZER,ENGINE[,ENGINE...]", or the directory of a local
+            stack. These services have their own engine arguments, so none may be given.
         admin_target: admin ports of the target's engine cores, "HOST:PORT[,HOST:PORT...]", which `sleep`, `wake_up`,
             `reset_prefix_cache` and profiles need; a stack's directory has its own. None: these raise FailedPrecondition.
-        chat_template: for `chat`, instead of the model's: a Jinja template, or the file that it is in.
-        seed: makes the sampling of requests without a seed of their own repeatable.
+        chat_template: template for `chat`, instead of the model's: Jinja source or the path of a file.
+        seed: makes the sampling of requests without a seed repeatable.
         arguments: further EngineArgs.
 
     Raises:
         TypeError: an unknown argument.
         InvalidRequest: a value that is not supported.
         NotFound, FailedPrecondition: the model cannot be served.
-        Unavailable: the services did not come up, or are not reachable.
+        Unavailable: the services did not start, or are not reachable.
     """
 
     def __init__(
@@ -79,17 +79,17 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> Self:
-        """Return an LLM with services of its own. Raises what the constructor raises."""
+        """Return an LLM with its own services. Errors: see the constructor."""
         return cls(**{field.name: getattr(engine_args, field.name) for field in dataclasses.fields(EngineArgs)})
 
     @functools.cached_property
     def llm_engine(self) -> LLMEngine:
-        """The engine, for programs that ask it what is served; its `step` knows the requests that were added to it alone."""
+        """The engine, for programs that read its configuration; its `step` returns only requests that were added to it."""
         return LLMEngine(self._running, self._args)
 
     @property
     def request_counter(self) -> RequestCounter:
-        """Where the ids of requests come from."""
+        """The counter that makes the ids of requests."""
         return self._batches.numbers
 
     @takes(mm_processor_kwargs=NO_MEDIA)
@@ -111,19 +111,19 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
 
         Args:
             prompts: one prompt (text, token ids, TextPrompt or TokensPrompt), or a list of them.
-            sampling_params: for all prompts, or one per prompt; by default what the model's authors recommend.
-            prompt_token_ids: as older programs give them: ids of one prompt or of each; `prompts` are their texts, if any.
-            use_tqdm: show a progress bar on stderr; or what makes it, called as tqdm is.
+            sampling_params: for all prompts, or one per prompt; None: the values that the model's authors recommend.
+            prompt_token_ids: for older programs: ids of one prompt or of each; `prompts` are their texts, if any.
+            use_tqdm: whether to show a progress bar on stderr; or a function that makes it, called like tqdm.
             lora_request: adapter for all prompts, or one (or None) per prompt.
-            prompt_adapter_request: of older programs; None: a prompt adapter is a `lora_request`, too.
-            guided_options_request: of older programs: {"guided_json": ...} and the like.
+            prompt_adapter_request: for older programs, must be None: a prompt adapter is a `lora_request`, too.
+            guided_options_request: for older programs: {"guided_json": ...} and similar options.
             priority: for all prompts, or one number per prompt; see docs/requests.md.
             inputs: older name of `prompts`.
             tokenization_kwargs: `add_special_tokens`, `truncate_prompt_tokens`, `truncation_side`.
 
         Raises:
             TypeError: an argument of the wrong type.
-            InvalidRequest: a bad prompt or parameter, or lists of different lengths. Nothing is generated then.
+            InvalidRequest: an invalid prompt or parameter, or lists of different lengths. Then no request is started.
         """
         PROMPT_ADAPTER.check("prompt_adapter_request", prompt_adapter_request)
         every = prompts_of(inputs if prompts is None else prompts, prompt_token_ids)
@@ -144,7 +144,7 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
         use_tqdm: UseTqdm = True,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[str]:
-        """Start requests and return their ids at once; `wait_for_completion` returns what they generate.
+        """Start requests and return their ids at once; `wait_for_completion` returns their outputs.
 
         Arguments and errors are those of `generate`.
         """
@@ -159,15 +159,15 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
     def wait_for_completion(
         self, output_type: type | tuple[type, ...] | None = None, *, use_tqdm: UseTqdm = True
     ) -> list[RequestOutput]:
-        """Return one finished output per request that was enqueued, in that order; none if there is none.
+        """Return one finished output per enqueued request, in that order.
 
         Args:
-            output_type: what the outputs are to be; RequestOutput is what they are.
-            use_tqdm: as in `generate`.
+            output_type: the expected type of the outputs, which is RequestOutput.
+            use_tqdm: see `generate`.
 
         Raises:
-            TypeError: they are to be something else.
-            TetradError: of the first request that fails; the others are aborted.
+            TypeError: another type is expected.
+            TetradError: the error of the first request that fails; the others are aborted.
         """
         if output_type is not None and not issubclass(RequestOutput, output_type):
             raise TypeError(f"Outputs are RequestOutput, not {output_type!r}.")
@@ -194,23 +194,23 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
 
         Args:
             messages: OpenAI's messages ({"role", "content"}), or a list of such lists.
-            sampling_params: for all conversations, or one per conversation; by default what the model's authors recommend.
-            use_tqdm: as in `generate`.
-            lora_request: as in `generate`.
-            priority: as in `generate`.
-            chat_template: instead of the model's.
-            chat_template_content_format: "auto" or "string": text parts are joined to one string; "openai": a template that
-                reads lists of parts gets such.
-            add_generation_prompt: end the prompt where the assistant begins.
+            sampling_params: for all conversations, or one per conversation; None: the values the model's authors recommend.
+            use_tqdm: see `generate`.
+            lora_request: see `generate`.
+            priority: see `generate`.
+            chat_template: replaces the model's template.
+            chat_template_content_format: "auto" or "string": text parts are joined to one string; "openai": the template gets
+                lists of parts.
+            add_generation_prompt: end the prompt with the start of an assistant's turn.
             continue_final_message: let the model continue the last message; needs `add_generation_prompt=False`.
-            tools: OpenAI's tools, for the template. Calls come as the model writes them: in the text.
+            tools: tools in OpenAI's form, for the template. Calls stay in the text, in the model's format.
             chat_template_kwargs: further variables for the template.
-            tokenization_kwargs: `add_special_tokens` (the template's own by default), `truncate_prompt_tokens`,
+            tokenization_kwargs: `add_special_tokens` (by default only those of the template), `truncate_prompt_tokens`,
                 `truncation_side`.
 
         Raises:
             TypeError: an argument of the wrong type.
-            InvalidRequest: bad messages or parameters, or what the template refuses.
+            InvalidRequest: invalid messages or parameters, or the template refuses the messages.
         """
         conversations = conversations_of(messages)
         items = self._requests.of_conversations(
@@ -245,7 +245,7 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
         chat_template_kwargs: dict[str, Any] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[str]:
-        """Start turns and return their ids at once, as `enqueue` does. Arguments and errors are those of `chat`."""
+        """Start turns and return their ids at once, like `enqueue`. Arguments and errors are those of `chat`."""
         conversations = conversations_of(messages)
         items = self._requests.of_conversations(
             conversations,
@@ -273,19 +273,19 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
     ) -> list[BeamSearchOutput]:
         """Return the `params.beam_width` best continuations of each prompt, in the prompts' order.
 
-        Beams share what they have in common through the prefix cache, whose unit is a KV block: `LLM(block_size=1)` searches
-        fastest, a token per beam and step.
+        Beams share common tokens through the prefix cache, whose unit is a KV block: with `LLM(block_size=1)` the search is
+        fastest, because each step computes one token per beam.
 
         Args:
-            prompts: as in `generate`.
-            params: how to search.
-            lora_request: as in `generate`.
-            use_tqdm: show a progress bar on stderr; or what makes it, called as tqdm is.
-            concurrency_limit: prompts that are searched at the same time; all by default.
+            prompts: see `generate`.
+            params: the parameters of the search.
+            lora_request: see `generate`.
+            use_tqdm: see `generate`.
+            concurrency_limit: maximum number of prompts that are searched at the same time; None: all.
 
         Raises:
             TypeError: an argument of the wrong type.
-            InvalidRequest: a bad prompt, or more beams than the vocabulary has tokens for.
+            InvalidRequest: an invalid prompt, or more beams than the vocabulary allows.
         """
         every = prompts_of(prompts)
         if not isinstance(params, BeamSearchParams):

@@ -36,13 +36,13 @@ _POSITIONS = (
     "hf_overrides",
     "mm_processor_kwargs",
 )
-"""Of arguments behind `model`, as vLLM 0.8 has them."""
+"""The positional arguments after `model`, in the order of vLLM 0.8."""
 
 _OF_THE_CALLER = frozenset({"seed", "max_logprobs", "otlp_traces_endpoint", "disable_log_stats"})
 
 
 def engine_arguments(model: str, positional: tuple[Any, ...], named: Mapping[str, Any]) -> EngineArgs:
-    """Return the EngineArgs of an LLM's arguments; TypeError, naming them, for unknown or doubled ones."""
+    """Return the EngineArgs of an LLM's arguments; TypeError with their names for unknown or repeated ones."""
     if len(positional) > len(_POSITIONS):
         raise TypeError(f"LLM takes at most {len(_POSITIONS) + 1} positional arguments, got {len(positional) + 1}")
     given = dict(zip(_POSITIONS, positional, strict=False))
@@ -56,10 +56,10 @@ def engine_arguments(model: str, positional: tuple[Any, ...], named: Mapping[str
 
 
 def make_llm(args: EngineArgs, target: str | None = None, admin_target: str | None = None) -> "functools.partial[AsyncLLM]":
-    """Return a function that makes an AsyncLLM: with services of its own, or in front of those at `target`.
+    """Return a function that makes an AsyncLLM: with its own services, or with those at `target`.
 
     Raises:
-        InvalidRequest: arguments that would be ignored, because the services at the target have their own.
+        InvalidRequest: engine arguments are given with a target, whose services have their own.
     """
     services: Services
     if target is None:

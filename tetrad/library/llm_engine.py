@@ -1,7 +1,7 @@
-"""LLMEngine: add requests and step, for programs that drive generation themselves; vLLM's class of the same name.
+"""LLMEngine: runs added requests step by step, for programs with their own loop; vLLM's class of the same name.
 
-A thin bridge over AsyncLLM; EngineRequests has the unfinished requests, on the background event loop. The engine core works
-ahead between steps. For one thread at a time.
+A thin bridge over AsyncLLM; EngineRequests keeps the unfinished requests, on the background event loop. The engine core
+continues between two calls of `step`. For one thread at a time.
 """
 
 import functools
@@ -39,11 +39,11 @@ _PROCESSES = ignored(False, "The services are always processes of their own.")
 
 
 class LLMEngine(LoraOperations, Operations, MissingFromLLMEngine):
-    """An engine and the services it needs, started with it and ended with it. Made by `from_engine_args`.
+    """An engine with its services, which start and end with it. Made by `from_engine_args`.
 
     Args:
-        running: services that take requests.
-        args: that they were started with; None: they were started elsewhere.
+        running: the running services.
+        args: the arguments that they were started with; None: they were started elsewhere.
     """
 
     def __init__(self, running: RunningLLM, args: EngineArgs | None) -> None:
@@ -54,11 +54,11 @@ class LLMEngine(LoraOperations, Operations, MissingFromLLMEngine):
     @classmethod
     @takes(usage_context=USAGE, enable_multiprocessing=_PROCESSES)
     def from_engine_args(cls, engine_args: EngineArgs, stat_loggers: Sequence[StatLoggerFactory] | None = None) -> Self:
-        """Return an engine whose services take work. Raises what LLM raises.
+        """Start an engine and return it when its services are ready. Errors: see LLM.
 
         Args:
-            engine_args: what it is made of; unless they say `disable_log_stats`, a line every 10 s tells how much is done.
-            stat_loggers: what makes further loggers; see stat_loggers.py.
+            engine_args: the arguments of the engine; without `disable_log_stats`, a line with the load is logged every 10 s.
+            stat_loggers: factories of further loggers; see stat_loggers.py.
         """
         services, log_stats = LocalServices(engine_args), not engine_args.disable_log_stats
         make = functools.partial(AsyncLLM, services, args=engine_args, stat_loggers=stat_loggers, log_stats=log_stats)
@@ -77,22 +77,22 @@ class LLMEngine(LoraOperations, Operations, MissingFromLLMEngine):
         priority: int = 0,
         prompt_text: str | None = None,
     ) -> None:
-        """Send a request to the engine, which begins at once.
+        """Send a request to the engine, which starts it at once.
 
         Args:
-            request_id: names the request in `step`'s outputs; unique among unfinished ones.
+            request_id: id of the request in the outputs of `step`; unique among unfinished requests.
             prompt: text, ids, TextPrompt or TokensPrompt.
-            params: how to sample, or what a model that pools is to make of the prompt.
-            arrival_time: wall clock in seconds; now, if not given.
-            lora_request: adapter to run with.
+            params: the sampling parameters, or the parameters of a pooling model.
+            arrival_time: wall clock in seconds; None: now.
+            lora_request: adapter of the request.
             tokenization_kwargs: `add_special_tokens`, `truncate_prompt_tokens`, `truncation_side`.
-            trace_headers: W3C traceparent and tracestate of the span that this request belongs under.
+            trace_headers: W3C traceparent and tracestate of the parent span.
             priority: see docs/requests.md.
-            prompt_text: of a prompt of ids, for its outputs.
+            prompt_text: text of a prompt of ids, for its outputs.
 
         Raises:
             TypeError: `request_id` is not a string, or an unknown tokenization argument.
-            InvalidRequest: a duplicate id, an empty or over-long prompt, a bad parameter. It is a ValueError.
+            InvalidRequest: a duplicate id, an empty or too long prompt, an invalid parameter. It is a ValueError.
         """
         if not isinstance(request_id, str):
             raise TypeError(f"request_id must be a string, got {type(request_id).__name__}")
@@ -107,20 +107,20 @@ class LLMEngine(LoraOperations, Operations, MissingFromLLMEngine):
         )
 
     def step(self) -> list[EngineOutput]:
-        """Wait until a request makes progress, and return all progress made since the last step.
+        """Wait until a request has a new output, and return all outputs since the last call.
 
-        Returns nothing at once if no request is unfinished. Raises the TetradError of a request that failed.
+        Returns an empty list at once if there is no unfinished request. Raises the TetradError of a failed request.
         """
         return self._running.run(self._requests.next_outputs())
 
     @takes(internal=ONE_ID)
     def abort_request(self, request_ids: str | Iterable[str]) -> None:
-        """End requests: `step` returns one last output of each, with finish_reason "abort". Unknown ids are ignored."""
+        """Abort requests: `step` returns one last output of each, with finish_reason "abort". Unknown ids are ignored."""
         ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
         self._running.run(self._requests.abort(ids))
 
     def has_unfinished_requests(self) -> bool:
-        """Return whether `step` has anything left to return."""
+        """Return whether `step` has further outputs to return, now or later."""
         return self._requests.has_outputs
 
     def has_unfinished_requests_for_virtual_engine(self, virtual_engine: int) -> bool:
@@ -137,7 +137,7 @@ class LLMEngine(LoraOperations, Operations, MissingFromLLMEngine):
         return self._requests.num_unfinished
 
     def execute_dummy_batch(self) -> None:
-        """Return: it keeps ranks in step that compute together, and there is one."""
+        """Do nothing: it synchronizes the ranks of an engine, and here these need no dummy batches."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -151,7 +151,7 @@ class LLMEngine(LoraOperations, Operations, MissingFromLLMEngine):
 
     @property
     def model_config(self) -> ModelConfig:
-        """The model that is served."""
+        """The configuration of the served model."""
         return self.vllm_config.model_config
 
     def get_vllm_config(self) -> VllmConfig:
@@ -159,7 +159,7 @@ class LLMEngine(LoraOperations, Operations, MissingFromLLMEngine):
         return self.vllm_config
 
     def get_model_config(self) -> ModelConfig:
-        """Return the model that is served."""
+        """Return the configuration of the served model."""
         return self.vllm_config.model_config
 
     def get_scheduler_config(self) -> SchedulerConfig:
@@ -167,7 +167,7 @@ class LLMEngine(LoraOperations, Operations, MissingFromLLMEngine):
         return self.vllm_config.scheduler_config
 
     def get_parallel_config(self) -> ParallelConfig:
-        """Return over how many devices the engine is spread."""
+        """Return the parallel sizes of the engine."""
         return self.vllm_config.parallel_config
 
     def get_decoding_config(self) -> DecodingConfig:
@@ -175,17 +175,17 @@ class LLMEngine(LoraOperations, Operations, MissingFromLLMEngine):
         return self.vllm_config.decoding_config
 
     def get_lora_config(self) -> LoRAConfig | None:
-        """Return the limits of adapters; None: they are off."""
+        """Return the limits of adapters; None: LoRA is disabled."""
         return self.vllm_config.lora_config
 
     def do_log_stats(self) -> None:
-        """Let the stat loggers write what was done since they last did; one that logs the line, if there is none."""
+        """Let the stat loggers write the statistics since their last output; without any logger, log a line with the load."""
         self._running.run(self._running.llm.do_log_stats())
 
     def do_log_stats_with_interval(self) -> None:
-        """Return: the line comes every 10 s by itself."""
+        """Do nothing: the line is logged every 10 s anyway."""
 
 
 async def _requests(frontend: Any) -> EngineRequests:
-    """Make the requests on the loop they belong to."""
+    """Make the EngineRequests on their event loop."""
     return EngineRequests(frontend)

@@ -1,6 +1,6 @@
 """LLM services: starts a local stack for a program's LLM, or connects to a target.
 
-Used by AsyncLLM, which starts them before the first request and releases them at its end. Knows no requests.
+Used by AsyncLLM, which starts the services before the first request and releases them at its end. Knows no requests.
 """
 
 import asyncio
@@ -20,20 +20,20 @@ class Services(Protocol):
     """The services of an AsyncLLM: started for it, or running elsewhere."""
 
     async def start(self) -> FrontendSettings:
-        """Return the frontend settings that reach the services, once these take work."""
+        """Wait until the services are ready, and return the frontend settings with their addresses."""
 
     async def close(self) -> None:
         """Release the services."""
 
     def abandon(self) -> None:
-        """Release the services when no event loop is left."""
+        """Release the services without an event loop."""
 
 
 class LocalServices:
-    """The services as children of this process.
+    """Services that run as child processes.
 
     Args:
-        args: options of the services.
+        args: arguments of the services.
     """
 
     def __init__(self, args: EngineArgs) -> None:
@@ -56,16 +56,16 @@ class LocalServices:
             await self._stack.close()
 
     def abandon(self) -> None:
-        """Leave the stack to end by itself."""
+        """Release the stack, which then ends by itself."""
         if self._stack is not None:
             self._stack.abandon()
 
 
 class RemoteServices:
-    """Services that run already.
+    """Running services that were started elsewhere.
 
     Args:
-        target: "TOKENIZER,ENGINE[,ENGINE...]" (addresses as gRPC knows them), or the directory of a local stack.
+        target: "TOKENIZER,ENGINE[,ENGINE...]" (gRPC addresses), or the directory of a local stack.
         admin_target: admin ports of the engines, "HOST:PORT[,HOST:PORT...]". None: those of a stack's directory. For addresses
             there is no default, because another engine may listen on the default admin port.
         frontend: further settings of the frontend.
@@ -81,23 +81,23 @@ class RemoteServices:
         self._settings = FrontendSettings(**{**frontend, **addresses})
 
     async def start(self) -> FrontendSettings:
-        """Return the addresses."""
+        """Return the frontend settings with the addresses."""
         return _of_one_caller(self._settings)
 
     async def close(self) -> None:
-        """Leave them running."""
+        """Do nothing: the services keep running."""
 
     def abandon(self) -> None:
-        """Leave them running."""
+        """Do nothing: the services keep running."""
 
 
 def _of_one_caller(settings: FrontendSettings) -> FrontendSettings:
-    """Return settings without the limits that protect other clients: a library has no others."""
+    """Return settings without the limits that protect other clients, because a library has one client."""
     return settings.model_copy(update={"max_answer_logprobs": 0})
 
 
 def _tell(line: str) -> None:
-    """Print a line about slow work, such as a download, to stderr."""
+    """Print a line about slow work, for example a download, on stderr."""
     sys.stderr.write(f"{line}\n")
 
 
@@ -121,7 +121,7 @@ def _addresses(target: str) -> dict[str, Any]:
 
 
 def _sockets_of(directory: Path, kind: str) -> tuple[str, ...]:
-    """Return the addresses of a stack's services of a kind, in the order of their numbers."""
+    """Return the addresses of a stack's services of one kind, in the order of their numbers."""
     names = sorted((path.stem for path in directory.glob(f"{kind}*.sock") if kind_of(path.stem) == kind), key=_by_number)
     return tuple(f"unix:{directory}/{name}.sock" for name in names or [kind])
 

@@ -11,31 +11,31 @@ class LoraOperations:
     _running: RunningLLM
 
     def add_lora(self, lora_request: LoRARequest) -> bool:
-        """Load an adapter into every engine core, and return True: requests can have it.
+        """Load an adapter into every engine core, so that requests can use it, and return True.
 
         Args:
-            lora_request: with load_inplace, an adapter of the same id is replaced; requests under way keep theirs.
+            lora_request: with load_inplace, it replaces an adapter with the same id; unfinished requests keep the old one.
 
         Raises:
-            NotFound, ModelError: there is no adapter, or it cannot be used with the model.
-            AlreadyExists: the id is another adapter's.
+            NotFound, ModelError: the adapter does not exist or cannot be used with the model.
+            AlreadyExists: another adapter has its id.
         """
         check_lora_request(lora_request)
         self._running.run(self._running.frontend.adapters.load(lora_request))
         return True
 
     def remove_lora(self, lora_id: int) -> bool:
-        """Forget an adapter and free its memory; return False if there is none.
+        """Unload an adapter and free its memory; return False if it is not loaded.
 
-        FailedPrecondition while unfinished requests have it.
+        FailedPrecondition while unfinished requests use it.
         """
         return self._running.run(self._running.frontend.adapters.unload(lora_id))
 
     def list_loras(self) -> set[int]:
-        """Return the ids of the adapters that are known."""
+        """Return the ids of all loaded adapters."""
         return {lora.lora_int_id for lora in self._running.run(self._running.frontend.adapters.list())}
 
     def pin_lora(self, lora_id: int) -> bool:
-        """Load an adapter and keep it in memory, whatever others are loaded; NotFound if there is none."""
+        """Keep an adapter in memory, loading it if necessary, even if others are loaded; NotFound if it is unknown."""
         self._running.run(self._running.frontend.adapters.pin(lora_id))
         return True

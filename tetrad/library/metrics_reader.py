@@ -1,4 +1,4 @@
-"""Metrics reader: a Prometheus registry -> one object per series, with vLLM's class names. Called by LLM.get_metrics."""
+"""Metrics reader: converts a Prometheus registry to one object per series, with vLLM's class names. For LLM.get_metrics."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _POSITION = "position"
 
 @dataclass
 class Metric:
-    """One series: its name, prefix included, and its labels."""
+    """One series: its name, with the prefix, and its labels."""
 
     name: str
     labels: dict[str, str]
@@ -19,33 +19,33 @@ class Metric:
 
 @dataclass
 class Counter(Metric):
-    """A number that only grows."""
+    """A number that only increases."""
 
     value: int
 
 
 @dataclass
 class Vector(Metric):
-    """Counters in a row: of a counter with the label "position", one value per position."""
+    """The values of a counter with the label "position", one per position."""
 
     values: list[int]
 
 
 @dataclass
 class Gauge(Metric):
-    """A number that goes up and down."""
+    """A number that increases and decreases."""
 
     value: float
 
 
 @dataclass
 class Histogram(Metric):
-    """Observations in buckets.
+    """Numbers of observations in buckets.
 
     Attributes:
-        count: observations.
-        sum: their sum.
-        buckets: upper limit -> observations up to it; "+Inf" has all.
+        count: number of observations.
+        sum: sum of the observed values.
+        buckets: upper limit -> number of observations up to it; "+Inf" has all.
     """
 
     count: int
@@ -54,7 +54,7 @@ class Histogram(Metric):
 
 
 def snapshot(registry: CollectorRegistry) -> list[Metric]:
-    """Return the present value of every series of ours: those whose names have a prefix, as in "tetrad:num_preemptions"."""
+    """Return the present values of Tetrad's series: those with a prefix in their names, as in "tetrad:num_preemptions"."""
     read: dict[str, Callable[[Family], Iterator[Metric]]] = {"counter": _counters, "gauge": _gauges, "histogram": _histograms}
     return [
         metric

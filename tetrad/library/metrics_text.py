@@ -1,12 +1,12 @@
-"""Metrics text: Prometheus' exposition format -> numbers by name. Called by LLM and `tetrad status`."""
+"""Metrics text: reads numbers by name from Prometheus' exposition format. Called by LLM and `tetrad status`."""
 
 from prometheus_client.parser import text_string_to_metric_families
 
 
 def read_metrics(text: str) -> dict[str, float]:
-    """Return counters and gauges by their names without prefix and `_total`, summed over their labels.
+    """Return counters and gauges by their names, without prefix and `_total`, summed over their labels.
 
-    Of several frontends on one port, each shows the load of all engine cores: of a gauge the largest one counts.
+    If several frontends share a port, each reports the load of all engine cores: the largest value of a gauge is returned.
     """
     values: dict[str, float] = {}
     for family in text_string_to_metric_families(text):

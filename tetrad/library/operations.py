@@ -1,4 +1,4 @@
-"""Operations: LLM's and LLMEngine's methods for the engine itself, beside generation."""
+"""Operations: LLM's and LLMEngine's methods that control the engine."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ class Operations:
         return Tokenizer(self._running.frontend, self._running.loop)
 
     def get_metrics(self) -> list[Metric]:
-        """Return counters, gauges and histograms with their present values; the HTTP API's /metrics has the same names."""
+        """Return the present values of counters, gauges and histograms; /metrics of the HTTP API has the same names."""
         return snapshot(self._running.frontend.metrics.registry)
 
     def get_supported_tasks(self) -> tuple[str, ...]:
@@ -31,62 +31,61 @@ class Operations:
         return ("generate",)
 
     def get_world_size(self, include_dp: bool = True) -> int:
-        """Return the number of workers: of all engine cores, or of one."""
+        """Return the number of engine cores; 1 if not `include_dp`."""
         return self._running.frontend.num_engines if include_dp else 1
 
     @takes(reset_connector=NO_CONNECTOR)
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget all cached prefixes, and return whether that could be done: it cannot while requests run.
+        """Clear the prefix cache, and return whether this was possible: it is not while requests run.
 
         Args:
-            reset_running_requests: preempt what runs, so that it can; such requests go on afterwards.
+            reset_running_requests: preempt running requests, so that it is possible; they continue afterwards.
         """
         admin = self._running.frontend.engine_admin
         return self._running.run(admin.reset_prefix_cache(reset_running_requests=reset_running_requests))
 
     def reset_mm_cache(self) -> None:
-        """Return: no model here has such a cache."""
+        """Do nothing: no model of Tetrad has such a cache."""
 
     def reset_encoder_cache(self) -> None:
-        """Return: no model here has such a cache."""
+        """Do nothing: no model of Tetrad has such a cache."""
 
     def sleep(self, level: int = 1, mode: PauseMode = "keep") -> None:
-        """Give the memory of the device up until `wake_up`; requests that come meanwhile are refused.
+        """Release the memory of the device until `wake_up`; requests in the meantime are refused.
 
         Args:
-            level: 0 pauses alone, 1 keeps the weights in host memory, 2 drops them.
-            mode: what happens to requests: "keep" computes them again afterwards, "wait" lets those that run finish first,
-                "abort" ends all.
+            level: 0 only pauses, 1 keeps the weights in host memory, 2 drops them.
+            mode: "keep" computes unfinished requests again afterwards, "wait" lets running ones finish first, "abort" ends all.
 
         Raises:
             InvalidRequest: another level.
-            AlreadyExists: it sleeps at another level.
+            AlreadyExists: the engine sleeps at another level.
         """
         self._running.run(self._running.frontend.engine_admin.sleep(level, mode))
 
     def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """Undo `sleep`; weights that were dropped are loaded again.
+        """Undo `sleep`; dropped weights are loaded again.
 
         Args:
-            tags: "weights", then "kv_cache", for a caller who needs the memory between the two; by default all.
+            tags: the parts to wake up, for programs that need the memory between "weights" and "kv_cache"; None: all.
         """
         self._running.run(self._running.frontend.engine_admin.wake_up(tags or ()))
 
     def is_sleeping(self) -> bool:
-        """Return whether it sleeps, at whatever level."""
+        """Return whether the engine sleeps, at any level."""
         return self._running.run(self._running.frontend.engine_admin.state()).is_sleeping
 
     @takes(delay_iterations=NO_DELAY, max_iterations=NO_END)
     def start_profile(self, profile_prefix: str | None = None) -> None:
-        """Record what the engine core and its worker do, call by call, until `stop_profile`.
+        """Profile the engine core and its worker until `stop_profile`.
 
         Args:
-            profile_prefix: first part of the files' names.
+            profile_prefix: prefix of the files' names.
         """
         self._running.run(self._running.frontend.engine_admin.start_profile(profile_prefix or ""))
 
     def stop_profile(self) -> list[str]:
-        """Write what was recorded and return the files, for Perfetto, as those services see them."""
+        """Write the profiles, for Perfetto, and return the paths of their files on the machines of the services."""
         return self._running.run(self._running.frontend.engine_admin.stop_profile())
 
     def collective_rpc(
@@ -96,19 +95,20 @@ class Operations:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call a registered method of every worker ("get_pid", for instance), and return each one's result.
+        """Call a registered method, such as "get_pid", on every worker, and return the results.
 
         Args:
-            method: its name; with `allow_functions` also a function at the top of a module, which gets the worker first.
-            timeout: longest wait in seconds; None: as long as it takes. A function that runs on ends its worker, which comes
-                back; requests are computed again.
-            args, kwargs: its arguments, of what JSON has, as its result.
+            method: name of the method; with `allow_functions` also a function at the top level of a module, whose first
+                argument is the worker.
+            timeout: maximum wait in seconds; None: no limit. If a function exceeds it, its worker is restarted; requests are
+                computed again.
+            args, kwargs: the arguments, of JSON types like the result.
 
         Raises:
-            NotFound: no such method.
+            NotFound: there is no such method.
             UnsupportedArgument: a function without `allow_functions`, or for services that were started elsewhere.
             InvalidRequest: a function that a worker cannot import, or that raised an error.
-            DeadlineExceeded: the time is over.
+            DeadlineExceeded: the method did not finish within `timeout`.
         """
         return self._call(method, args, kwargs or {}, timeout, "call_function")
 
@@ -116,10 +116,10 @@ class Operations:
         """Call a function with the loaded model of every worker, and return the results; needs `allow_functions`.
 
         Args:
-            func: at the top of a module; gets a worker_svc LoadedModel and returns what JSON has.
-            timeout: as in `collective_rpc`.
+            func: a function at the top level of a module; gets worker_svc's LoadedModel and returns a value of JSON types.
+            timeout: see `collective_rpc`.
 
-        Raises what `collective_rpc` raises.
+        Errors: see `collective_rpc`.
         """
         if isinstance(func, str):
             raise InvalidRequest(f"func must be a function, got the name {func[:80]!r}.", field="func")
@@ -139,5 +139,5 @@ class Operations:
         return running.run(call_workers(admin, method, args, kwargs, timeout_s=timeout_s, are_allowed=are_allowed, on=on))
 
     def close(self) -> None:
-        """End the services that were started here, within 5 s; this happens by itself when the program ends."""
+        """Stop the services that this object started, within 5 s; also done automatically at the end of the program."""
         self._running.close()

@@ -1,6 +1,6 @@
-"""Pooling methods of LLM: embeddings, classes and scores; vLLM's names.
+"""Pooling methods of LLM: embeddings, classes and scores, with vLLM's names.
 
-Mixed into LLM. Works with models that pool; the others refuse with InvalidRequest.
+A base class of LLM. The methods need a pooling model; for other models they raise InvalidRequest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ PoolingArgument = PoolingParams | Sequence[PoolingParams] | None
 
 
 class PoolingMethods:
-    """Methods of LLM for models that pool."""
+    """The methods of LLM for pooling models."""
 
     _running: RunningLLM
     _batches: BatchRunner
@@ -46,17 +46,17 @@ class PoolingMethods:
         lora_request: Adapters = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[EmbeddingRequestOutput]:
-        """Return an embedding of each prompt, in the prompts' order.
+        """Return an embedding of each prompt, in the order of the prompts.
 
         Args:
             prompts: one prompt (text, token ids, TextPrompt or TokensPrompt), or a list of them.
-            use_tqdm: show a progress bar on stderr; or what makes it, called as tqdm is.
+            use_tqdm: whether to show a progress bar on stderr; or a function that makes it, called like tqdm.
             pooling_params: for all prompts, or one per prompt.
             lora_request: adapter for all prompts, or one (or None) per prompt.
             tokenization_kwargs: `add_special_tokens`, `truncate_prompt_tokens`, `truncation_side`.
 
         Raises:
-            InvalidRequest: a bad prompt or parameter, or the model makes no embeddings.
+            InvalidRequest: an invalid prompt or parameter, or the model makes no embeddings.
         """
         found = self._pool(prompts, EMBED, pooling_params, use_tqdm, lora_request, tokenization_kwargs)
         return [pooled_answer(each, EmbeddingOutput(each.outputs.values.tolist())) for each in found]
@@ -85,7 +85,7 @@ class PoolingMethods:
         """Return the result of a task for each prompt. Arguments and errors: see `embed`.
 
         Args:
-            pooling_task: "embed", "classify", "token_embed" or "token_classify". None: the model's first.
+            pooling_task: "embed", "classify", "token_embed" or "token_classify". None: the model's first task.
         """
         found = self._pool(prompts, pooling_task, pooling_params, use_tqdm, lora_request, tokenization_kwargs)
         return [pooled_answer(each, PoolingOutput(each.outputs.to_list())) for each in found]
@@ -100,7 +100,7 @@ class PoolingMethods:
         lora_request: Adapters = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[PooledRequestOutput[PoolingOutput]]:
-        """Return a reward model's answers: those of each token, or of each prompt if the model has no others.
+        """Return a reward model's answers: one per token, or one per prompt if the model has no answers per token.
 
         Arguments and errors: see `embed`.
         """
@@ -120,16 +120,16 @@ class PoolingMethods:
         tokenization_kwargs: Mapping[str, Any] | None = None,
         chat_template: str | None = None,
     ) -> list[ScoringRequestOutput]:
-        """Return the scores of pairs of texts: one with many, or each with its own.
+        """Return the scores of pairs of texts: one first text with all second ones, or both lists element by element.
 
         Args:
-            data_1: one text, or as many as data_2.
-            data_2: texts.
+            data_1: one text, or as many as in data_2.
+            data_2: one text or several.
             use_tqdm, tokenization_kwargs: see `embed`.
             lora_request: adapter for all pairs.
-            pooling_params: whether a cross-encoder's logits become probabilities (use_activation).
-            chat_template: writes each pair for a reranker, of two messages with the roles "query" and "document": a Jinja
-                template, or the file that it is in. None: the tokenizer joins them.
+            pooling_params: `use_activation` decides whether a cross-encoder's logits are converted to probabilities.
+            chat_template: template of a pair for a reranker, with two messages of the roles "query" and "document": Jinja
+                source or the path of a file. None: the tokenizer joins the texts.
 
         Raises:
             InvalidRequest: lists of other lengths, or the model cannot score.
@@ -172,7 +172,7 @@ class PoolingMethods:
 
 
 def _params(given: PoolingArgument, number: int, task: str | None) -> list[PoolingParams]:
-    """Return parameters for each of so many prompts, with the task of the method."""
+    """Return the parameters of each prompt, with the task of the method."""
     every = list(given) if isinstance(given, Sequence) else [given or PoolingParams()] * number
     if len(every) != number:
         raise InvalidRequest(f"There are {len(every)} pooling_params for {number} prompts.", field="pooling_params")

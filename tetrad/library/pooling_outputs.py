@@ -1,4 +1,4 @@
-"""Pooling outputs: the answers of models that pool, with vLLM's names. Public Python types; values are lists, not tensors."""
+"""Pooling outputs: the answers of pooling models, with vLLM's names. Public Python types; values are lists, not tensors."""
 
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -23,7 +23,7 @@ class EmbeddingOutput:
 
     @property
     def hidden_size(self) -> int:
-        """Its length."""
+        """The length of the embedding."""
         return len(self.embedding)
 
 
@@ -35,13 +35,13 @@ class ClassificationOutput:
 
     @property
     def num_classes(self) -> int:
-        """How many there are."""
+        """The number of classes."""
         return len(self.probs)
 
 
 @dataclass(slots=True)
 class ScoringOutput:
-    """How well a pair fits; larger is better."""
+    """The score of a pair; a larger value is better."""
 
     score: float
 
@@ -52,7 +52,7 @@ class PooledRequestOutput(Generic[T]):
 
     Attributes:
         outputs: EmbeddingOutput, ClassificationOutput, ScoringOutput or PoolingOutput.
-        num_cached_tokens: prompt tokens that the prefix cache had.
+        num_cached_tokens: number of prompt tokens found in the prefix cache.
     """
 
     request_id: str
@@ -68,5 +68,5 @@ ScoringRequestOutput = PooledRequestOutput[ScoringOutput]
 
 
 def pooled_answer(output: PoolingRequestOutput, value: T) -> PooledRequestOutput[T]:
-    """Return an answer of the frontend with its values in the form of a task."""
+    """Return an answer of the frontend with its values as the output type of a task."""
     return PooledRequestOutput(output.request_id, value, output.prompt_token_ids, output.num_cached_tokens)

@@ -1,4 +1,4 @@
-"""ProgressBar: the progress of a batch, on stderr. Shows nothing without tqdm, unless the caller passes a bar."""
+"""ProgressBar: shows the progress of a batch on stderr, if tqdm is installed or the caller passes a bar."""
 
 import contextlib
 import time
@@ -13,27 +13,27 @@ class Bar(Protocol):
     """The used part of a tqdm bar."""
 
     def update(self, n: float) -> object:
-        """Count `n` more."""
+        """Advance the bar by `n`."""
 
     def set_postfix_str(self, s: str, refresh: bool) -> None:
-        """Set the text behind the counts."""
+        """Set the text after the counts."""
 
     def close(self) -> None:
-        """End the bar where it is."""
+        """End the bar at its present count."""
 
 
 UseTqdm = bool | Callable[..., Any]
-"""Whether to show a bar; or what makes one, called as tqdm is: `functools.partial(tqdm, mininterval=5)`."""
+"""Whether to show a bar; or a function that makes it, called like tqdm: `functools.partial(tqdm, mininterval=5)`."""
 
 
 class ProgressBar:
-    """Counts requests, and the tokens a second that they read and generated. Methods may be called from another thread.
+    """Counts requests and their tokens per second, of prompts and outputs. Methods may be called from another thread.
 
     Args:
-        total: requests of the batch.
-        use_tqdm: whether to show anything, or what makes the bar.
-        what: in front of the bar.
-        shows_speed: whether requests bring outputs, whose tokens are counted.
+        total: number of requests of the batch.
+        use_tqdm: whether to show a bar, or a function that makes it.
+        what: text before the bar.
+        shows_speed: whether requests have outputs, whose tokens are counted.
     """
 
     def __init__(self, total: int, *, use_tqdm: UseTqdm, what: str = "Processed prompts", shows_speed: bool = True) -> None:

@@ -2,7 +2,7 @@
 
 
 class RequestCounter:
-    """Counts up by one each time.
+    """Returns consecutive numbers.
 
     Args:
         start: first number.
@@ -23,5 +23,5 @@ class RequestCounter:
         return number
 
     def reset(self) -> None:
-        """Begin again at 0."""
+        """Restart at 0."""
         self.counter = 0

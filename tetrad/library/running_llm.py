@@ -1,7 +1,7 @@
 """RunningLLM: an AsyncLLM on its own event loop, for blocking programs.
 
-Shared by LLM and LLMEngine, and by the engine that an LLM shows. Closes its services with its last user, and at the end of the
-interpreter, where `__del__` is not certain.
+Used by LLM and LLMEngine; LLM.llm_engine shares that of its LLM. It closes its services when its last user is collected, and at
+the end of the interpreter, when `__del__` may not be called.
 """
 
 import atexit
@@ -15,31 +15,31 @@ from tetrad.library.event_loop_thread import EventLoopThread
 
 T = TypeVar("T")
 
-# Objects that are alive, and the loops on which the services of collected ones are ending.
+# The existing objects, and the event loops on which the services of collected objects are ending.
 _RUNNING: "weakref.WeakSet[RunningLLM]" = weakref.WeakSet()
 _ENDING: list[EventLoopThread] = []
 _LONGEST_END_S = 10.0
 
 
 class RunningLLM:
-    """Services that take requests.
+    """An AsyncLLM with running services, and its event loop.
 
     Args:
-        make: returns the AsyncLLM; called on the loop that it will belong to.
+        make: returns the AsyncLLM; called on its event loop.
 
     Attributes:
-        loop: of the AsyncLLM.
+        loop: event loop of the AsyncLLM.
         llm: starts and ends the services.
-        frontend: takes requests.
+        frontend: runs the requests.
 
-    Raises what starting the services raises.
+    Raises the errors of AsyncLLM.start.
     """
 
     def __init__(self, make: Callable[[], AsyncLLM]) -> None:
-        _wait_for_ends()  # their memory is free then
+        _wait_for_ends()  # frees the memory of ended services
         self.loop = EventLoopThread()
         self.llm = self.loop.run(_called(make))
-        # A collected object ends its services beside the thread that collects it, which may be any, an event loop's too.
+        # A collected object must not block the collecting thread, which may be an event loop's: its services end on their loop.
         self._finalizer = weakref.finalize(self, _begin_close, self.llm, self.loop)
         self._finalizer.atexit = False  # _close_all waits
         _RUNNING.add(self)
@@ -54,7 +54,7 @@ class RunningLLM:
         return self.loop.run(work)
 
     def close(self) -> None:
-        """End the services that were started here, within 5 s."""
+        """Stop the services that this object started, within 5 s."""
         if self._finalizer.detach() is not None:
             _close(self.llm, self.loop)
 
@@ -64,15 +64,15 @@ async def _called(make: Callable[[], AsyncLLM]) -> AsyncLLM:
 
 
 def _begin_close(llm: AsyncLLM, loop: EventLoopThread) -> None:
-    """End the services of a collected object; returns at once."""
+    """Start to end the services of a collected object; returns at once."""
     _ENDING.append(loop)
     loop.end_after(llm.close())
 
 
 @atexit.register
 def _close_all() -> None:
-    """End the services of objects that are alive, and wait for those of collected ones."""
-    with contextlib.ExitStack() as every:  # an error in one keeps no other from its end
+    """End the services of existing objects, and wait for the end of those of collected objects."""
+    with contextlib.ExitStack() as every:  # an error of one does not prevent the end of the others
         every.callback(_wait_for_ends)
         for running in list(_RUNNING):
             every.callback(running.close)

@@ -1,7 +1,7 @@
-"""Stat loggers: log an engine's load every ten seconds, and on a program's call.
+"""Stat loggers: log an engine's load every ten seconds, and when a program requests it.
 
-The figures are those of the frontend's metrics. A program's own loggers are made as vLLM makes them: of (VllmConfig, engine
-index). `record` is called once before each `log`, with everything since the last one.
+The numbers are those of the frontend's metrics. A program's own loggers are made like in vLLM, from (VllmConfig, engine index).
+`record` is called once before each `log`, with the statistics since the last call.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _INTERVAL_S = 10.0
 
 @dataclass(frozen=True)
 class PrefixCacheStats:
-    """Tokens that were looked up in the prefix cache, and found."""
+    """The numbers of tokens that were looked up and found in the prefix cache."""
 
     queries: int = 0
     hits: int = 0
@@ -31,7 +31,7 @@ class PrefixCacheStats:
 
 @dataclass(frozen=True)
 class SchedulerStats:
-    """The engine cores' schedulers, together. `kv_cache_usage`: share of the KV blocks in use, 0 to 1, of the fullest."""
+    """The sums over all engine cores. `kv_cache_usage`: the largest share of KV blocks in use, 0 to 1."""
 
     num_running_reqs: int = 0
     num_waiting_reqs: int = 0
@@ -41,7 +41,7 @@ class SchedulerStats:
 
 @dataclass(frozen=True)
 class IterationStats:
-    """Counts of an interval: prompt tokens of requests that got their first token, tokens generated, requests preempted."""
+    """Counts of an interval: prompt tokens of requests with their first token, generated tokens, preempted requests."""
 
     num_prompt_tokens: int = 0
     num_generation_tokens: int = 0
@@ -49,7 +49,7 @@ class IterationStats:
 
 
 class StatLoggerBase(ABC):
-    """The factory of a program's own logger."""
+    """The base of a program's own loggers; a subclass is also their factory."""
 
     @abstractmethod
     def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None: ...
@@ -62,27 +62,27 @@ class StatLoggerBase(ABC):
         mm_cache_stats: None = None,
         engine_idx: int = 0,
     ) -> None:
-        """Take what happened since the last call."""
+        """Store the statistics since the last call."""
 
     @abstractmethod
     def log_engine_initialized(self) -> None:
-        """Say that the engine takes requests."""
+        """Log that the engine is ready."""
 
     def log(self) -> None:  # noqa: B027 - a logger may have nothing to write
-        """Write what was recorded since the last call."""
+        """Write the statistics recorded since the last call."""
 
 
 StatLoggerFactory = Callable[[VllmConfig, int], StatLoggerBase]
 
 
 class LoggingStatLogger(StatLoggerBase):
-    """Writes a line with throughput, KV use and hit rate; none while nothing happens.
+    """Writes a line with throughput, KV usage and hit rate; no line while the engine is idle.
 
     Args:
         vllm_config: unused.
-        engine_index: named in the line.
+        engine_index: index of the engine in the line.
         write: writes an event with its fields.
-        clock: returns seconds.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class LoggingStatLogger(StatLoggerBase):
         mm_cache_stats: None = None,
         engine_idx: int = 0,
     ) -> None:
-        """Add to what the next line says."""
+        """Add statistics for the next line."""
         del mm_cache_stats, engine_idx
         if scheduler_stats is not None:
             self._scheduler = scheduler_stats
@@ -118,10 +118,10 @@ class LoggingStatLogger(StatLoggerBase):
             self._done.append(iteration_stats)
 
     def log_engine_initialized(self) -> None:
-        """Say nothing: a program knows that its engine has started."""
+        """Do nothing: a program knows that its engine has started."""
 
     def log(self) -> None:
-        """Write the line, and once more when no request runs."""
+        """Write the line; while the engine is idle, only the first time."""
         now = self._clock()
         seconds = max(now - self._since, 1e-9)
         prompt = sum(each.num_prompt_tokens for each in self._done)
@@ -142,11 +142,11 @@ class LoggingStatLogger(StatLoggerBase):
 
 
 class StatReporter:
-    """Tells stat loggers what a frontend's metrics say; lives on the frontend's event loop.
+    """Reports a frontend's metrics to stat loggers, on the frontend's event loop.
 
     Args:
-        frontend: counts.
-        loggers: receive the statistics.
+        frontend: the frontend whose metrics are reported.
+        loggers: the receivers of the statistics.
     """
 
     def __init__(self, frontend: AsyncLLM, loggers: Sequence[StatLoggerBase]) -> None:
@@ -161,12 +161,12 @@ class StatReporter:
         self._task = asyncio.create_task(self._run())
 
     def stop(self) -> None:
-        """Report no more by itself."""
+        """Stop the periodic reports."""
         if self._task is not None:
             self._task.cancel()
 
     def report(self) -> None:
-        """Tell every logger what happened since the last report, and let it write."""
+        """Pass the statistics since the last report to every logger, and let it write."""
         counters, gauges = self._read()
         since = {name: value - self._before.get(name, 0) for name, value in counters.items()}
         self._before = counters
@@ -180,7 +180,7 @@ class StatReporter:
             self.report()
 
     def _read(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the counters and the gauges, by names without their prefix."""
+        """Return the counters and the gauges by name, without prefix."""
         counters: dict[str, float] = {}
         gauges: dict[str, float] = {}
         for metric in snapshot(self._frontend.metrics.registry):
@@ -208,13 +208,13 @@ def _stats(since: dict[str, float], now: dict[str, float]) -> tuple[SchedulerSta
 def reporter_of(
     frontend: AsyncLLM, config: VllmConfig, factories: Sequence[StatLoggerFactory] | None, *, log_stats: bool
 ) -> StatReporter:
-    """Return the reporter of an engine.
+    """Make the reporter of an engine.
 
     Args:
-        frontend: of the engine.
-        config: of the engine, for a program's loggers.
-        factories: of a program's loggers.
-        log_stats: report every ten seconds; else only when called.
+        frontend: the frontend of the engine.
+        config: configuration of the engine, for a program's loggers.
+        factories: factories of a program's loggers.
+        log_stats: whether to report every ten seconds; otherwise only on a call of `report`.
     """
     loggers = [make(config, 0) for make in factories or ()]
     if not any(isinstance(each, LoggingStatLogger) for each in loggers):

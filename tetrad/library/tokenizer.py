@@ -1,4 +1,4 @@
-"""Tokenizer: the result of `LLM.get_tokenizer`: converts text and ids through the tokenizer service. Blocks."""
+"""Tokenizer: converts text and ids through the tokenizer service, for blocking programs. The result of LLM.get_tokenizer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,11 +8,11 @@ from tetrad.library.event_loop_thread import EventLoopThread
 
 
 class Tokenizer:
-    """The model's tokenizer, with the methods of transformers' tokenizers that programs use most.
+    """The model's tokenizer, with the most used methods of transformers' tokenizers.
 
     Args:
-        llm: asks the tokenizer service.
-        loop: what `llm` runs on.
+        llm: calls the tokenizer service.
+        loop: event loop of `llm`.
     """
 
     def __init__(self, llm: AsyncLLM, loop: EventLoopThread) -> None:
@@ -21,22 +21,22 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Ids are smaller than this."""
+        """The size of the vocabulary; all ids are smaller."""
         return self._llm.tokenizer_info.vocab_size
 
     @property
     def bos_token_id(self) -> int | None:
-        """The id that begins a text, if the model has one."""
+        """The id that starts a text; None if the model has none."""
         return self._llm.tokenizer_info.bos_token_id
 
     @property
     def eos_token_id(self) -> int | None:
-        """The id that ends a text, if the model has one."""
+        """The id that ends a text; None if the model has none."""
         return self._llm.tokenizer_info.eos_token_id
 
     @property
     def chat_template(self) -> str:
-        """The model's own template; empty if it has none."""
+        """The model's chat template; empty if it has none."""
         return self._llm.tokenizer_info.chat_template
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -58,7 +58,7 @@ class Tokenizer:
         tokenize: bool = True,
         **kwargs: Any,
     ) -> str | list[int]:
-        """Return the prompt of a conversation, as ids or (`tokenize=False`) as text; `kwargs` go to the template."""
+        """Return the prompt of a conversation, as ids or (`tokenize=False`) as text; `kwargs` are passed to the template."""
         prompt = self._loop.run(
             self._llm.texts.encode_chat(
                 conversation,

@@ -1,1 +1,1 @@
-"""Adapters, in the place where vLLM has them."""
+"""Types of adapters, under vLLM's import path."""

@@ -1,3 +1,3 @@
-"""LoRARequest, where programs made for vLLM import them from."""
+"""LoRARequest, under vLLM's import path."""
 
 from tetrad.frontend.request.outputs import LoRARequest as LoRARequest

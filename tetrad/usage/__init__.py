@@ -1,1 +1,1 @@
-"""Usage contexts, in the place where vLLM has them."""
+"""Usage contexts, under vLLM's import path."""

@@ -1,4 +1,4 @@
-"""UsageContext, where programs made for vLLM import it from. Nothing is reported to anybody."""
+"""UsageContext, under vLLM's import path. Tetrad reports no usage."""
 
 from enum import StrEnum
 

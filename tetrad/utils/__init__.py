@@ -1,4 +1,4 @@
-"""Small things, where programs made for vLLM import them from."""
+"""vLLM's small utilities, under vLLM's import path."""
 
 import uuid
 

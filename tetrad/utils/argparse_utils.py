@@ -1,3 +1,3 @@
-"""The parser of programs made for vLLM, where programs made for vLLM import them from."""
+"""The argument parser of programs made for vLLM, under vLLM's import path."""
 
 from tetrad.drop_in.command_line import FlexibleArgumentParser as FlexibleArgumentParser

@@ -1,1 +1,1 @@
-"""Counter, where programs made for vLLM import them from."""
+"""Counter, under vLLM's import path."""

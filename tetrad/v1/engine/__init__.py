@@ -1,1 +1,1 @@
-"""The engine's classes, in the places where vLLM V1 has them."""
+"""The engine's classes, under the import paths of vLLM V1."""

@@ -1,3 +1,3 @@
-"""AsyncLLM, where programs made for vLLM import them from."""
+"""AsyncLLM, under vLLM's import path."""
 
 from tetrad.library.async_llm import AsyncLLM as AsyncLLM

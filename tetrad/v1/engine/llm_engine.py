@@ -1,3 +1,3 @@
-"""LLMEngine, where programs made for vLLM import them from."""
+"""LLMEngine, under vLLM's import path."""
 
 from tetrad.library.llm_engine import LLMEngine as LLMEngine

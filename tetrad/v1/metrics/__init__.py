@@ -1,1 +1,1 @@
-"""Metrics, in the places where vLLM V1 has them."""
+"""Types of metrics, under the import paths of vLLM V1."""

@@ -1,4 +1,4 @@
-"""Stat loggers, where programs made for vLLM import them from."""
+"""Stat loggers, under vLLM's import path."""
 
 from tetrad.library.stat_loggers import LoggingStatLogger as LoggingStatLogger
 from tetrad.library.stat_loggers import StatLoggerBase as StatLoggerBase
