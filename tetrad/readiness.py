@@ -1,7 +1,7 @@
-"""Readiness: whether a service takes work, by grpc.health.v1.
+"""Readiness: whether a service accepts requests, according to grpc.health.v1.
 
 Called by the supervisor, by `tetrad status`, and as `python -m tetrad.readiness ADDRESS SERVICE` by the health checks of
-containers. Watches rather than polls; survives the death of the service it watches. Knows nothing of processes.
+containers. Watches instead of polling; continues to watch when the service ends. Knows nothing about processes.
 """
 
 import argparse
@@ -41,28 +41,28 @@ class HealthTarget:
 
 
 class Stalled(Unavailable):
-    """A service whose connection broke and that does not answer on a new one."""
+    """The connection to a service broke, and the service does not answer on a new one."""
 
 
 async def watch_readiness(
     target: HealthTarget, *, stall_timeout_s: float, stands_still: Callable[[], bool] = lambda: False
 ) -> AsyncIterator[bool]:
-    """Yield whether the service takes work: once known, and whenever that changes. Never ends; waits for a service to start.
+    """Yield whether the service accepts requests: once known, then at each change. Waits for the service's start; never ends.
 
     Args:
-        target: what to watch. Its process must live: one that is gone would look like one that hangs.
-        stall_timeout_s: how long a service whose stream broke may take to answer.
-        stands_still: whether its process has done nothing since the last call; one that does nothing for a second is stalled.
+        target: the service to watch. Its process must be alive: an ended process cannot be distinguished from one that hangs.
+        stall_timeout_s: the longest time that a service whose stream broke may take to answer.
+        stands_still: returns whether the process has done nothing since the last call. After one idle second it is stalled.
 
     Raises:
-        Stalled: it does not answer. Keep-alive pings break the stream to a process that stands still (services/rpc/channel.py).
-        TetradError: the address answers, but not with health (another kind of server).
+        Stalled: the service does not answer. Keep-alive pings break the stream to a stopped process (services/rpc/channel.py).
+        TetradError: the server at the address has no health service (another kind of server).
     """
     async with contextlib.AsyncExitStack() as stack:
         channel = await stack.enter_async_context(open_channel(target.address))
         stub, ready = health_pb2_grpc.HealthStub(channel), False
         while True:
-            # wait_for_ready: a call to a service that is not there yet sleeps until it is.
+            # wait_for_ready: a call to a service that has not started yet waits until it has.
             call = stub.Watch(health_pb2.HealthCheckRequest(service=target.service), wait_for_ready=True)
             try:
                 async for response in call:
@@ -75,15 +75,15 @@ async def watch_readiness(
             if ready:
                 ready = False
                 yield ready
-            # A service that ends every call at once must not keep us busy.
+            # Avoids a busy loop if a service ends every call at once.
             await asyncio.sleep(_PAUSE_S)
             await _check_answers(stub, stall_timeout_s, stands_still)
 
 
 async def _check_answers(stub: health_pb2_grpc.HealthStub, timeout_s: float, stands_still: Callable[[], bool]) -> None:
-    """Return when the service answers anything; Stalled if it does not in time, or stands still meanwhile.
+    """Return at any answer of the service; raise Stalled if there is none in time, or if its process does nothing meanwhile.
 
-    Waits in short looks, and counts those: if this process is stopped and continued, that costs one look.
+    Waits in short intervals and counts them: if this process is stopped and continued, only one interval is lost.
     """
     num_looks = max(1, round(timeout_s / _LOOK_S))
     num_still = 0
@@ -103,15 +103,15 @@ async def _check_answers(stub: health_pb2_grpc.HealthStub, timeout_s: float, sta
 
 
 async def _ask(stub: health_pb2_grpc.HealthStub) -> None:
-    with contextlib.suppress(grpc.aio.AioRpcError):  # an error is an answer, too
+    with contextlib.suppress(grpc.aio.AioRpcError):  # an error is also an answer
         await stub.Check(health_pb2.HealthCheckRequest(service=""), wait_for_ready=True)
 
 
 async def check_readiness(target: HealthTarget, *, timeout_s: float, tls: TlsFiles | None = None) -> bool:
-    """Return whether the service takes work now.
+    """Return whether the service accepts requests now.
 
     Raises:
-        TetradError: it cannot be reached within `timeout_s` seconds, or is of another kind.
+        TetradError: the service cannot be reached within `timeout_s` seconds, or the server is of another kind.
     """
     async with open_channel(target.address, tls=tls) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
@@ -132,12 +132,12 @@ _PREFIXES = {
 
 
 def own_identity(service: str) -> TlsFiles | None:
-    """Return the identity of a service that is configured by this environment, as health checks in its container are."""
+    """Return the TLS files of a service from this environment's variables, which health checks in its container share."""
     return TlsSettings(_env_prefix=_PREFIXES.get(service, "TETRAD_")).tls
 
 
 def _main(address: str, service: str) -> int:
-    """Return 0 if the service takes work, else 1 with one line on stderr. Shows the identity that the service itself has."""
+    """Return 0 if the service accepts requests, else 1 with one line on stderr. Uses the service's own TLS certificate."""
     try:
         tls = own_identity(service)
         ready = asyncio.run(check_readiness(HealthTarget(address, service), timeout_s=_CHECK_TIMEOUT_S, tls=tls))

@@ -1,1 +1,1 @@
-"""Stack: the services of one machine as child processes: started, watched, restarted, placed on cores, and found by address."""
+"""Stack: runs the services of one machine as child processes: starts, watches and restarts them, and divides the cores."""

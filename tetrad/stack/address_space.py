@@ -1,6 +1,6 @@
 """Address space: checks that the services can start under this process's limit (ulimit -v), which they inherit.
 
-Called by the local stack before it starts a process: under a smaller limit libraries abort without a message.
+Called by the local stack before it starts a process: with a smaller limit, libraries abort without a message.
 """
 
 import resource
@@ -8,11 +8,11 @@ import resource
 from tetrad.services.errors import FailedPrecondition
 
 LEAST_BYTES = 1200 << 20
-"""Address space of a worker before it loads a model: libraries, and the stacks and arenas of threads."""
+"""Address space in bytes that a worker needs before it loads a model: libraries, and the stacks and arenas of threads."""
 
 
 def check_address_space() -> None:
-    """FailedPrecondition, naming limit and need, if the limit is too small for any model."""
+    """Raise FailedPrecondition, with the limit and the need, if the limit is too small for any model."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < LEAST_BYTES:
         raise FailedPrecondition(

@@ -1,7 +1,7 @@
-"""Child: keeps one process running, over all its restarts.
+"""Child: keeps one process running and restarts it when it dies.
 
-Owned by the supervisor's event loop, one task each. Knows the process, its exit codes, its back-off, its readiness and its
-responses; knows nothing of the other children. Invariant: when `run` has ended, none of its processes lives.
+Owned by the supervisor's event loop, one task each. Knows the process, its exit codes, its restart delays, its readiness and
+its responses; knows nothing about the other children. Invariant: when `run` has ended, none of its processes lives.
 """
 
 import asyncio
@@ -29,22 +29,22 @@ _LAST_LINES_S = 0.5
 _UNIX = "unix:"
 
 OnState = Callable[[str, ChildState, str], None]
-"""Takes a child's name, its new state and, for "stalled" and "restarting", why; called from the event loop."""
+"""Takes a child's name, its new state and, for "stalled" and "restarting", the reason; called from the event loop."""
 
 
 @dataclass(frozen=True)
 class Child:
-    """A process to keep running.
+    """The description of a process to keep running.
 
     Args:
         name: unique among the children.
         command: program and arguments.
-        environment: its whole environment.
-        health: where it says that it takes work; None: it does as soon as it runs.
-        pass_fds: descriptors it inherits.
-        program: how the process calls itself on stderr ("tetrad PROGRAM: ..."). Empty: by its name.
-        on_line: takes each line of its stderr.
-        render: makes the text to show of each line.
+        environment: all of its environment variables.
+        health: where it reports whether it accepts requests; None: it counts as ready as soon as it runs.
+        pass_fds: file descriptors that it inherits.
+        program: the program name in its own lines on stderr ("tetrad PROGRAM: ..."). Empty: `name`.
+        on_line: called with each line of its stderr.
+        render: returns the text to show for a line.
     """
 
     name: str
@@ -59,16 +59,16 @@ class Child:
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """When a child that died, or no longer answers, is started again.
+    """The rules by which a child that died or no longer answers is started again.
 
     Args:
-        first_delay_s: before the first restart; doubles with each further one.
+        first_delay_s: the delay before the first restart; it doubles with each further restart.
         max_delay_s: the longest delay.
-        forget_after_s: a child that lived this long starts again at the first delay.
-        max_start_attempts: a child that was never ready is given up after this many starts.
-        stall_timeout_s: a child whose connection broke is killed if it does not answer for so long. Long, as one that is only
-            busy must live: it may hold its event loop for as long as a model's warm-up takes. One that uses no CPU time is
-            killed after a second.
+        forget_after_s: after a child has run for this long, the delay is `first_delay_s` again.
+        max_start_attempts: a child that was never ready counts as failed after this many starts.
+        stall_timeout_s: a child whose connection broke is killed if it does not answer for this long. The time is long so that
+            a busy child is not killed: it may block its event loop for as long as a model's warm-up takes. A child that uses
+            no CPU time is killed after a second.
     """
 
     first_delay_s: float = 0.1
@@ -79,12 +79,12 @@ class RestartPolicy:
 
 
 class SupervisedChild:
-    """One child.
+    """One child and its current process.
 
     Args:
         child: what to run.
         policy: when to restart it.
-        on_state: told about every change of its state.
+        on_state: called at every change of its state.
     """
 
     def __init__(self, child: Child, policy: RestartPolicy, on_state: OnState) -> None:
@@ -100,7 +100,7 @@ class SupervisedChild:
         self._output = ChildOutput(child.program or child.name, child.on_line, child.render)
 
     async def run(self) -> None:
-        """Keep the child running until it is stopped; raises a TetradError when starting it again cannot help."""
+        """Keep the child running until it is stopped; raises a TetradError when another start cannot help."""
         loop, delay_s, attempts = asyncio.get_running_loop(), self._policy.first_delay_s, 0
         while True:
             started_at, attempts = loop.time(), attempts + 1
@@ -127,15 +127,15 @@ class SupervisedChild:
             raise Unavailable(f"{self.name} did not start, {attempts} times: {why}", reason="START_FAILED")
 
     async def restart(self, timeout_s: float) -> None:
-        """End the process, killing it after `timeout_s` seconds, and start another; returns when that takes work."""
-        # One that waits for its next start is as good as restarted.
+        """End the process, killing it after `timeout_s` seconds, and start another; return when that one accepts requests."""
+        # Without a process, the next start is already scheduled, so nothing more is needed.
         self._is_asked_to_restart = self.process is not None
         self.ready.clear()
         await self.terminate(timeout_s)
         await self.ready.wait()
 
     async def retire(self, timeout_s: float) -> None:
-        """Let the process end when its work is done (SIGUSR1): after `timeout_s` seconds it is killed. It has no successor."""
+        """Let the process finish its requests and end (SIGUSR1); kill it after `timeout_s` seconds. It is not restarted."""
         self.stopping = True
         self._on_state(self.name, "retiring", "")
         await self._end_with(signal.SIGUSR1, timeout_s)
@@ -143,11 +143,11 @@ class SupervisedChild:
 
     @property
     def has_lost_socket(self) -> bool:
-        """Whether the process takes work on a socket that was removed, so that no caller can reach it."""
+        """Whether the process is ready but its socket file was removed, so that no new caller can reach it."""
         return self.ready.is_set() and not self.stopping and (socket := self._socket()) is not None and not socket.exists()
 
     def remove_socket(self) -> None:
-        """Remove the socket of a process that has ended for good; one that was killed could not."""
+        """Remove the socket of a process that has ended and is not restarted; a killed process could not remove it itself."""
         if (socket := self._socket()) is not None:
             socket.unlink(missing_ok=True)
 
@@ -173,7 +173,7 @@ class SupervisedChild:
             await process.wait()
 
     def kill(self) -> None:
-        """Kill the process and what it started; returns at once."""
+        """Kill the process and the processes that it started; return at once."""
         if self.process is not None and self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -187,7 +187,7 @@ class SupervisedChild:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
-            # Ctrl-C in a terminal reaches the whole process group: only the parent shall hear it, and stop in order.
+            # Ctrl-C in a terminal reaches the whole process group: only the parent must get it, and stop the children in order.
             start_new_session=True,
         )
         assert process.stderr is not None
@@ -195,11 +195,11 @@ class SupervisedChild:
         watching = asyncio.create_task(self._watch(), name=f"{self.name}.watch")
         forwarding = asyncio.create_task(self._output.forward(process.stderr), name=f"{self.name}.stderr")
         try:
-            if self.stopping:  # stop() came while the process was being made
+            if self.stopping:  # stop() was called while the process was being created
                 self.kill()
             self._on_state(self.name, "started", "")
             code = await _exit_code(process, watching)
-            # Its last lines may still be in the pipe; whatever inherited the pipe must not keep us.
+            # Its last lines may still be in the pipe. The wait is limited: another process may have inherited the pipe.
             await asyncio.wait({forwarding}, timeout=_LAST_LINES_S)
             return code
         finally:
@@ -218,7 +218,7 @@ class SupervisedChild:
             async for ready in self._readiness(self._child.health):
                 self._note_readiness(ready)
         except Stalled as error:
-            # A child that is ending has its own time limit, and closes its server before its process ends.
+            # A child that is stopping has its own time limit, and closes its server before its process ends.
             if not self.stopping:
                 self._on_state(self.name, "stalled", error.message)
                 self.kill()
@@ -239,7 +239,7 @@ class SupervisedChild:
 
 
 async def cancel(*tasks: asyncio.Task[None]) -> None:
-    """Cancel tasks and wait for their ends."""
+    """Cancel tasks and wait until they have ended."""
     for task in tasks:
         task.cancel()
     for task in tasks:
@@ -249,7 +249,7 @@ async def cancel(*tasks: asyncio.Task[None]) -> None:
 
 
 async def _exit_code(process: Process, watching: asyncio.Task[None]) -> int:
-    """Wait for the process to end; raise the error of `watching` if that comes first."""
+    """Return the exit code when the process has ended; raise the error of `watching` if it fails before."""
     ending = asyncio.create_task(process.wait())
     try:
         await asyncio.wait({ending, watching}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
-"""ChildOutput: forwards a child's stderr to ours, line by line.
+"""ChildOutput: forwards a child's stderr to the stderr of this process, line by line.
 
-Called by the supervised child. It holds back the line with which a Tetrad program reports why it exits: the supervisor reports
-that line itself, and it should appear once. Knows lines, not processes.
+Called by the supervised child. Does not forward the line in which a Tetrad program reports why it exits: the supervisor
+reports that line itself, and it should appear once. Knows lines, not processes.
 """
 
 import asyncio
@@ -12,12 +12,12 @@ from tetrad.stack.terminal_lines import Render
 
 
 class ChildOutput:
-    """The stderr of one child after the other.
+    """Forwards the stderr of a child's processes, one process after the other.
 
     Args:
-        program: how the child calls itself ("tetrad PROGRAM: ...").
-        on_line: takes each line, too, without its end; those with which a program reports why it exits as well.
-        render: makes the text to show of each line.
+        program: the program name in the child's own lines ("tetrad PROGRAM: ...").
+        on_line: called with each line without its line break, also with the line that reports why the program exits.
+        render: returns the text to show for a line.
     """
 
     def __init__(self, program: str, on_line: OnLine | None = None, render: Render = str) -> None:
@@ -27,7 +27,7 @@ class ChildOutput:
         self.last_words = ""
 
     async def forward(self, stderr: asyncio.StreamReader) -> None:
-        """Pass lines on until the child closes the stream; `last_words` is then its own last line, if it wrote one."""
+        """Forward lines until the child closes the stream; `last_words` is then the program's own last line, or empty."""
         self.last_words = ""
         while line := await _read_line(stderr):
             if self._on_line is not None:
@@ -40,7 +40,7 @@ class ChildOutput:
 
 
 async def _read_line(stream: asyncio.StreamReader) -> str:
-    """Return the next line, or a part of one that is longer than the reader's buffer; empty at the end."""
+    """Return the next line, or a part of a line that is longer than the reader's buffer; empty at the end of the stream."""
     try:
         data = await stream.readuntil()
     except asyncio.IncompleteReadError as error:

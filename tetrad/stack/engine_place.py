@@ -1,7 +1,7 @@
 """EnginePlace: names and addresses of one engine core of a local stack and of its workers.
 
 A stack has one for each data-parallel rank of each model. The first has the names of a stack with one engine core:
-"engine-core", "worker"; further ones are numbered through: "engine-core-2", "worker-2".
+"engine-core", "worker"; further ones have consecutive numbers: "engine-core-2", "worker-2".
 """
 
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class EnginePlace:
-    """An engine core's place in a stack.
+    """The position of an engine core in a stack, with its names and addresses.
 
     Args:
-        directory: of the sockets.
-        rank: among the engine cores of its model.
-        num_workers: ranks of its worker group.
-        prefix: of the sockets' names.
-        first_engine, first_worker: engine cores and workers of the models before its own.
+        directory: the directory of the sockets.
+        rank: its rank among the engine cores of its model.
+        num_workers: the number of ranks of its worker group.
+        prefix: the prefix of the sockets' names.
+        first_engine, first_worker: the numbers of engine cores and workers of the models before its own.
     """
 
     directory: Path
@@ -29,37 +29,37 @@ class EnginePlace:
 
     @property
     def number(self) -> int:
-        """Among all engine cores of the stack, from 0."""
+        """The engine core's number among all engine cores of the stack, from 0."""
         return self.first_engine + self.rank
 
     @property
     def name(self) -> str:
-        """Of the engine core's process."""
+        """The name of the engine core's process."""
         return numbered("engine-core", self.number)
 
     @property
     def target(self) -> str:
-        """Address of the engine core."""
+        """The address of the engine core."""
         return f"unix:{self.directory}/{self.prefix}{numbered('engine-core', self.rank)}.sock"
 
     @property
     def admin_target(self) -> str:
-        """Address of the engine core's admin port."""
+        """The address of the engine core's admin port."""
         return f"unix:{self.directory}/{self.prefix}{numbered('engine-core-admin', self.rank)}.sock"
 
     @property
     def worker_numbers(self) -> range:
-        """The numbers of its workers among all of the stack, from 0."""
+        """The numbers of its workers among all workers of the stack, from 0."""
         return range(first := self.first_worker + self.rank * self.num_workers, first + self.num_workers)
 
     @property
     def worker_names(self) -> list[str]:
-        """Of the workers' processes, by rank."""
+        """The names of the workers' processes, by rank."""
         return [numbered("worker", number) for number in self.worker_numbers]
 
     @property
     def worker_targets(self) -> list[str]:
-        """Addresses of the workers, by rank."""
+        """The addresses of the workers, by rank."""
         return [f"unix:{self.directory}/{self.prefix}{name}.sock" for name in self.worker_names]
 
 

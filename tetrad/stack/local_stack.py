@@ -37,18 +37,18 @@ from tetrad.stack.terminal_lines import line_renderer
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
 
-# Together under the 5 s in which a stack promises to be gone.
+# Together these are less than the 5 s within which a stack must have ended.
 _FRONTEND_DRAIN_S = 1.2
 _SERVICE_DRAIN_S = 0.5
 _STOP_TIMEOUT_S = 1.6
-# An engine core hands its requests back at once: frontends bring them to the next one, which goes on where this one stopped. To
-# wait for them would make all others wait, as nothing new is taken meanwhile.
+# An engine core returns its unfinished requests at once: frontends send them to the next engine core, which continues where
+# this one stopped. Waiting for them would delay all others, because no new requests are accepted meanwhile.
 _ENGINE_CORE_DRAIN_S = 0.0
-# On top of what a frontend that retires gives its requests: to fail what is left, and to end.
+# Time added to what a retiring frontend gives its requests: it fails the requests that are left, and ends.
 _RETIRE_MARGIN_S = _FRONTEND_DRAIN_S + _STOP_TIMEOUT_S
 _NUM_TOKENIZERS_SERVED = 2
 MAX_API_SERVERS = 32
-"""Frontends of a stack."""
+"""The largest number of frontends of a stack."""
 _NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 HEALTH_NAMES = {
@@ -57,7 +57,7 @@ HEALTH_NAMES = {
     "engine-core": "tetrad.v1.EngineCoreService",
     "frontend": "tetrad.v1.InferenceService",
 }
-"""Kind of a child -> the gRPC service whose health says that it takes work; see `kind_of`."""
+"""Kind of a child (see `kind_of`) -> the gRPC service whose health status shows that it accepts requests."""
 
 SETTINGS: tuple[type[Settings], ...] = (
     TokenizerSettings,
@@ -66,27 +66,28 @@ SETTINGS: tuple[type[Settings], ...] = (
     FrontendSettings,
     CacheSettings,
 )
-"""Of everything that a stack runs: what TETRAD_* variables may be."""
+"""The settings of all services that a stack runs: they define the possible TETRAD_* variables."""
 
 S = TypeVar("S", bound=ServiceSettings)
 
 Adapt = Callable[[str, ServiceSettings], ServiceSettings]
-"""Takes a child's name and the settings it would get, and returns those it gets."""
+"""Takes a child's name and its planned settings, and returns the settings to use."""
 
 
 @dataclass(frozen=True)
 class StackSettings:
-    """The settings of every service of a stack. `listen`, targets and lifelines are the stack's own business.
+    """The settings of every service of a stack. The stack itself sets `listen`, targets and lifelines.
 
     Args:
-        frontend: its `host`, `port` and `grpc_port` are where a served stack listens.
-        num_tokenizers: how many to run. None: two where clients are served, so that one that is lost costs them nothing (a new
-            one takes longer to start than they should wait), else one.
-        data_parallel_size: engine cores, each with workers of its own; the frontend spreads requests over them.
-        tensor_parallel_size, pipeline_parallel_size: shards and stages of the model, each a worker of an engine core.
-        api_server_count: frontends of a served stack, which share its ports, limits and store of responses.
-        further: the settings of further models behind the same frontends, which have their services beside the first's. Of a
-            further model's frontend only what differs between models counts: names, parsers, sampling defaults, adapters.
+        frontend: a served stack listens at its `host`, `port` and `grpc_port`.
+        num_tokenizers: the number of tokenizers. None: two in a served stack, so that clients do not notice the loss of one (a
+            new one takes longer to start than they should wait), else one.
+        data_parallel_size: the number of engine cores, each with its own workers; the frontend distributes requests over them.
+        tensor_parallel_size, pipeline_parallel_size: the numbers of shards and stages of the model; each shard of each stage is
+            one worker of an engine core.
+        api_server_count: the number of frontends of a served stack, which share its ports, limits and store of responses.
+        further: the settings of further models behind the same frontends, each with its own other services. Of a further
+            model's frontend settings only those that differ between models apply: names, parsers, sampling defaults, adapters.
 
     Raises:
         InvalidRequest: two models have the same name, or several frontends cannot share what the settings ask for.
@@ -105,16 +106,16 @@ class StackSettings:
 
     @property
     def num_ranks(self) -> int:
-        """Workers of an engine core."""
+        """The number of workers of an engine core."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
     def models(self) -> tuple["StackSettings", ...]:
-        """The settings of every model; the first one first."""
+        """The settings of every model, in order."""
         return (self, *self.further)
 
     def __post_init__(self) -> None:
-        """Check the names of the models, and what several frontends share."""
+        """Check the names of the models, and the settings that several frontends must share."""
         owners = [name for model in self.models for name in model.frontend.names]
         if twice := next((name for name in owners if owners.count(name) > 1), None):
             raise InvalidRequest(f"Two models have the name {twice!r}; each needs names of its own.", field="also")
@@ -132,14 +133,14 @@ class StackSettings:
 
 
 class LocalStack:
-    """Starts tokenizer, worker and engine core, and the frontend if asked, and keeps them running until closed.
+    """Starts tokenizer, worker, engine core and, with `serve`, the frontend; keeps them running until it is closed.
 
     Args:
-        settings: of the services.
-        serve: run the frontend as a child, too; otherwise this process is one, with `frontend_settings`.
-        on_state: told about every change of a service's state.
-        policy: when a service that died is started again.
-        adapt: has the last word on each service's settings, for tests that stand between services.
+        settings: the settings of the services.
+        serve: also run the frontend as a child; otherwise this process is the frontend, with `frontend_settings`.
+        on_state: called at every change of a service's state.
+        policy: the rules by which a service that died is started again.
+        adapt: returns the final settings of each service, for tests that intercept calls between services.
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class LocalStack:
         self.engine_admin_targets = self._places[0].engine_admin_targets
         self._lifeline, self._lifeline_write_end = os.pipe()
         self._num_frontends = 0
-        self._restarting = asyncio.Lock()  # one rolling restart at a time: two could take both tokenizers at once
+        self._restarting = asyncio.Lock()  # one rolling restart at a time: two could stop both tokenizers at once
         self._ports: PublicPorts | None = None
         if serve:
             frontend = settings.frontend
@@ -182,8 +183,8 @@ class LocalStack:
                 raise
             write_url(self.directory, url_of(frontend))
         self._settings = settings
-        # Callers stop before their servers, so no peer is lost during a stop. They start the other way round, and the worker,
-        # which takes longest, before all.
+        # Callers stop before their servers, so no peer is lost during a stop. The order of starting is the reverse: the worker,
+        # which takes longest, starts first.
         ports, count = self._ports, settings.api_server_count
         frontends = [] if ports is None else [self._frontend(ports, number) for number in range(count)]
         models = list(zip(settings.models, self._places, strict=True))
@@ -204,7 +205,7 @@ class LocalStack:
 
     @property
     def frontend_settings(self) -> FrontendSettings:
-        """Settings with which a frontend finds this stack."""
+        """The settings with which a frontend finds this stack."""
         return replaced(
             self._settings.frontend,
             tokenizer_targets=self.tokenizer_targets,
@@ -214,10 +215,10 @@ class LocalStack:
         )
 
     async def start(self, *, timeout_s: float) -> None:
-        """Start the services and return when all of them take work; on failure nothing is left running.
+        """Start the services and return when all of them accept requests; on failure no service is left running.
 
         Raises:
-            TetradError: a service cannot run (FailedPrecondition), or did not come up (Unavailable).
+            TetradError: a service cannot run (FailedPrecondition), or did not become ready (Unavailable).
             TimeoutError: they were not ready within `timeout_s` seconds.
         """
         self._supervisor.start()
@@ -229,14 +230,14 @@ class LocalStack:
             raise
 
     async def wait_failed(self) -> None:
-        """Wait until a service is given up, and raise why; returns when the stack was closed."""
+        """Wait until a service has failed finally, and raise its error; return when the stack was closed."""
         await self._supervisor.wait_failed()
 
     async def restart(self, *names: str, timeout_s: float) -> None:
-        """Restart services one after the other, each when its forerunner takes work again; no request is lost.
+        """Restart services one after the other, each when the one before accepts requests again; no request is lost.
 
-        The next frontend is there before the present one retires: that one accepts nothing new and lives until what it has is
-        answered, beyond the end of this call.
+        A new frontend is ready before the old one retires: the old one accepts no new requests and ends when its own requests
+        are finished, possibly after the end of this call.
 
         Args:
             names: some of `service_names`; none: all of them.
@@ -244,7 +245,7 @@ class LocalStack:
 
         Raises:
             InvalidRequest: there is no such service.
-            TetradError: a service did not come back; what that means for the stack, `wait_failed` says.
+            TetradError: a service did not become ready again; `wait_failed` reports whether the whole stack has failed.
             TimeoutError: they were not ready within `timeout_s` seconds.
         """
         if unknown := set(names) - set(self.service_names):
@@ -274,18 +275,18 @@ class LocalStack:
 
     async def close(self) -> None:
         """Stop every service within 5 s and remove the directory. Safe to call twice."""
-        self._close_ports()  # the frontend's end is then the end of its port
+        self._close_ports()  # the port is then closed when the frontend ends
         await self._lost_sockets.close()
         await self._supervisor.stop()
         self.abandon()
 
     def kill(self) -> None:
-        """Kill every service and remove the directory; returns at once. For a process that ends right behind it."""
+        """Kill every service and remove the directory; return at once. For a process that is about to end."""
         self._supervisor.kill()
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go without waiting, where no event loop is left: the services end themselves when the lifeline breaks."""
+        """Close without waiting, when no event loop is left: the services end themselves when the lifeline breaks."""
         for fd in (self._lifeline, self._lifeline_write_end):
             if fd >= 0:
                 os.close(fd)
@@ -346,8 +347,8 @@ class LocalStack:
         return self._child(place.name, "engine_core_svc", _with_own_port(settings, place.number))
 
     def _frontend(self, ports: PublicPorts, number: int) -> Child:
-        # Of one name two may live at a time: each process has its own socket for the supervisor, which must not mistake one for
-        # the other.
+        # Two frontends of one name may run at a time: each process has its own socket for the supervisor, which must not
+        # confuse them.
         socket = numbered("frontend", self._num_frontends)
         self._num_frontends += 1
         is_alone = self._settings.api_server_count == 1
@@ -371,7 +372,7 @@ class LocalStack:
         variables: Mapping[str, str] = _NO_VARIABLES,
     ) -> Child:
         settings = self._adapt(name, replaced(settings, lifeline_fd=self._lifeline))
-        # Unless the settings say which form lines have, they are JSON, which a terminal shows for people.
+        # If the settings do not choose a form of log lines, they are JSON; on a terminal they are rendered as readable text.
         render = line_renderer(name) if settings.log_json is None else str
         address = settings.private_listen if isinstance(settings, FrontendSettings) else settings.listen
         return Child(
@@ -387,7 +388,7 @@ class LocalStack:
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of service that a child, and its socket, are named after: "tokenizer" for "tokenizer-2"."""
+    """Return the kind of service in the name of a child or socket: "tokenizer" for "tokenizer-2"."""
     kind, _, number = name.rpartition("-")
     return kind if number.isdigit() else name
 
@@ -406,7 +407,7 @@ def _further_model(settings: StackSettings, place: ModelPlace) -> FurtherModel:
 
 
 def _with_own_port(settings: S, number: int) -> S:
-    """Return the settings of service `number` of a kind, counted from 0: several cannot share a port; 0 is any."""
+    """Return the settings of service `number` of a kind, counted from 0, with its own metrics port; 0 (any port) stays 0."""
     first = settings.metrics_port
     return replaced(settings, metrics_port=first + number) if first else settings
 

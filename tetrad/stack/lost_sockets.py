@@ -1,7 +1,7 @@
 """Lost sockets: restarts services whose socket files were removed, for example by a cleaner of /tmp.
 
-Called by the local stack. Open connections outlive the removal, so it does no harm until a service restarts: it could not make
-its own socket, or could not reach the others. Knows names, not processes. Owned by one event loop.
+Called by the local stack. Open connections survive the removal, so it does no harm until a service restarts: that service
+could not create its own socket, or could not reach the others. Knows names, not processes. Owned by one event loop.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ log = get_logger()
 
 
 class LostSockets:
-    """Looks for them whenever a service is about to start again.
+    """Looks for lost sockets whenever a service is about to start again.
 
     Args:
-        directory: where the sockets are.
-        find: returns the names of services that run and have lost theirs.
+        directory: the directory of the sockets.
+        find: returns the names of running services that have lost their sockets.
         restart: restarts services by their names, one after the other.
     """
 
@@ -35,7 +35,7 @@ class LostSockets:
         self._restarting: asyncio.Task[None] | None = None
 
     def note_state(self, name: str, state: ChildState) -> None:
-        """Take in a service's new state."""
+        """Restore the directory and restart other services with lost sockets, if a service is about to start again."""
         if state != "restarting":
             return
         try:
@@ -48,7 +48,7 @@ class LostSockets:
             self._restarting = asyncio.create_task(self._bring_back(lost), name="lost sockets")
 
     async def close(self) -> None:
-        """End a restart that is under way."""
+        """Cancel a restart that is running."""
         if self._restarting is not None:
             self._restarting.cancel()
             await asyncio.gather(self._restarting, return_exceptions=True)

@@ -1,7 +1,7 @@
 """ModelPlace: names and addresses of the services of one model of a local stack.
 
-Of several models the services are numbered through, and the sockets of a further model begin with its number: "tokenizer-3" has
-`model-2-tokenizer.sock`. The first model has the sockets of a stack with one model.
+The services of several models have consecutive numbers, and the socket names of a further model begin with its number:
+"tokenizer-3" has `model-2-tokenizer.sock`. The first model has the sockets of a stack with one model.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,25 +13,25 @@ from tetrad.stack.engine_place import EnginePlace, numbered
 
 
 class Sizes(Protocol):
-    """How many services a model has."""
+    """The numbers of services of a model."""
 
     @property
     def data_parallel_size(self) -> int:
-        """Engine cores."""
+        """The number of engine cores."""
 
     @property
     def num_ranks(self) -> int:
-        """Workers of an engine core."""
+        """The number of workers of an engine core."""
 
 
 @dataclass(frozen=True)
 class ModelPlace:
-    """A model's place in a stack.
+    """The position of a model in a stack, with the names and addresses of its services.
 
     Args:
-        directory: of the sockets.
-        number: among the models, from 0.
-        tokenizers: numbers of its tokenizers among all of the stack.
+        directory: the directory of the sockets.
+        number: its number among the models, from 0.
+        tokenizers: the numbers of its tokenizers among all tokenizers of the stack.
         engines: its engine cores.
     """
 
@@ -42,23 +42,23 @@ class ModelPlace:
 
     @property
     def tokenizer_names(self) -> list[str]:
-        """Of the tokenizers' processes."""
+        """The names of the tokenizers' processes."""
         return [numbered("tokenizer", number) for number in self.tokenizers]
 
     @property
     def tokenizer_targets(self) -> tuple[str, ...]:
-        """Addresses of the tokenizers."""
+        """The addresses of the tokenizers."""
         names = (numbered("tokenizer", place) for place in range(len(self.tokenizers)))
         return tuple(f"unix:{self.directory}/{_prefix(self.number)}{name}.sock" for name in names)
 
     @property
     def engine_targets(self) -> tuple[str, ...]:
-        """Addresses of the engine cores."""
+        """The addresses of the engine cores."""
         return tuple(place.target for place in self.engines)
 
     @property
     def engine_admin_targets(self) -> tuple[str, ...]:
-        """Addresses of the engine cores' admin ports."""
+        """The addresses of the engine cores' admin ports."""
         return tuple(place.admin_target for place in self.engines)
 
 
@@ -66,8 +66,8 @@ def model_places(directory: Path, models: Iterable[tuple[Sizes, int]]) -> Iterat
     """Yield the place of each model.
 
     Args:
-        directory: of the sockets.
-        models: of each, the number of its engine cores and workers, and that of its tokenizers.
+        directory: the directory of the sockets.
+        models: for each model, its numbers of engine cores and workers, and its number of tokenizers.
     """
     num_tokenizers = num_engines = num_workers = 0
     for number, (sizes, tokenizers) in enumerate(models):

@@ -1,8 +1,8 @@
-"""All four services in this process and event loop, over any carrier: for tests, simulations and the benchmark of the split.
+"""Runs all four services in this process and event loop, over any carrier: for tests, simulations and a split benchmark.
 
 Over the direct carrier (services/direct) no message leaves the process; over gRPC the same program uses Unix sockets. Each
-service runs its own `serve`, as it does in a process of its own; the worker keeps its compute thread. Not for production: the
-services share one interpreter, so that none of them computes while another one does, and end together.
+service runs its own `serve`, as it does in a separate process; the worker keeps its compute thread. Not for production: the
+services share one interpreter, so only one of them computes at a time, and they end together.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class OneProcessSettings:
-    """Settings of each service, with addresses at which they find each other."""
+    """The settings of each service, with the addresses at which they find each other."""
 
     tokenizer: TokenizerSettings
     worker: WorkerSettings
@@ -40,8 +40,8 @@ class OneProcessSettings:
 
         Args:
             model: a built-in name, a directory or a .gguf file.
-            addresses: what their addresses begin with: "unix:/directory" for gRPC, any text for the direct carrier.
-            worker, engine_core, frontend: settings of these services besides.
+            addresses: the prefix of their addresses: "unix:/directory" for gRPC, any text for the direct carrier.
+            worker, engine_core, frontend: additional settings of these services.
         """
         names = ("tokenizer", "worker", "engine-core", "admin")
         at_tokenizer, at_worker, at_engine_core, at_admin = (f"{addresses}/{name}.sock" for name in names)
@@ -57,9 +57,9 @@ class OneProcessSettings:
 
 @contextlib.asynccontextmanager
 async def running(settings: OneProcessSettings, carrier: Carrier) -> AsyncIterator[AsyncLLM]:
-    """Run the services; give the frontend's AsyncLLM, once they take requests.
+    """Run the services; yield the frontend's AsyncLLM when they accept requests.
 
-    Raises an ExceptionGroup with the error of a service that cannot be served.
+    Raises an ExceptionGroup with the error of a service that cannot be run.
     """
     shutdown = asyncio.Event()
     async with asyncio.TaskGroup() as services:

@@ -1,6 +1,6 @@
 """Placement: divides a machine's cores, memory and GPUs among the workers of a local stack.
 
-Called by the local stack. One worker gets everything, as without this file. Knows settings; starts nothing.
+Called by the local stack. A single worker gets everything. Knows settings; starts nothing.
 """
 
 import os
@@ -17,11 +17,11 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Placement:
-    """The share of each of `num_workers` workers.
+    """The share of cores, memory and GPUs of each worker.
 
     Args:
-        worker: settings that all of them have in common.
-        num_workers: of the whole stack.
+        worker: the settings that all workers have in common.
+        num_workers: the number of workers of the whole stack.
 
     Raises:
         InvalidRequest: there are fewer GPUs than workers that need one.
@@ -38,24 +38,24 @@ class Placement:
             )
 
     def worker(self, settings: WorkerSettings) -> WorkerSettings:
-        """Return a worker's settings: its part of the cores, unless a number of threads was chosen."""
+        """Return a worker's settings with its part of the cores, unless the settings choose a number of threads."""
         if self._num_workers == 1 or self._gpus or settings.threads:
             return settings
         return replaced(settings, threads=max(1, usable_cores() // self._num_workers))
 
     def engine_core(self, settings: EngineCoreSettings) -> EngineCoreSettings:
-        """Return an engine core's settings: workers without GPUs measure the same free memory, and each takes its part."""
+        """Return an engine core's settings. Workers without GPUs measure the same free memory, so each uses only its part."""
         if self._num_workers == 1 or self._gpus:
             return settings
         return replaced(settings, gpu_memory_utilization=settings.gpu_memory_utilization / self._num_workers)
 
     def environment(self, number: int) -> Mapping[str, str]:
-        """Return the variables of worker `number`, counted from 0: which GPU it sees."""
+        """Return the environment variables of worker `number`, counted from 0: they choose its GPU."""
         return {_VISIBLE: self._gpus[number]} if self._gpus and self._num_workers > 1 else {}
 
 
 def _gpus() -> tuple[str, ...]:
-    """Return the names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them."""
+    """Return the names of the GPUs that this process may use, in the form of CUDA_VISIBLE_DEVICES."""
     visible = os.environ.get(_VISIBLE)
     if visible is not None:
         return tuple(name.strip() for name in visible.split(",") if name.strip())

@@ -1,7 +1,7 @@
-"""PrivateDirectory: the directory of a local stack's sockets, removed with the process that made it.
+"""PrivateDirectory: the directory of a local stack's sockets, removed with the process that created it.
 
-Knows paths and a lock, nothing of the content. A killed process cannot clean up: the next process that makes a directory
-removes those whose file lock is free.
+Knows paths and a lock, nothing about the content. A killed process cannot clean up: the next process that creates a directory
+removes the directories whose file lock is free.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tetrad.services.errors import Unavailable
 
-# As short as may be: the path of a Unix socket has at most 107 bytes, and TMPDIR may be long.
+# As short as possible: the path of a Unix socket has at most 107 bytes, and TMPDIR may be long.
 _PARENT = Path("/tmp")
 _PREFIX = "tetrad-"
 _LOCK = "lock"
@@ -23,7 +23,7 @@ class PrivateDirectory:
     """A new directory that only this user can enter. `path` exists until `remove`, unless somebody else removes it.
 
     Raises:
-        Unavailable: it cannot be made, as where /tmp is full.
+        Unavailable: it cannot be created, for example because /tmp is full.
     """
 
     def __init__(self) -> None:
@@ -40,14 +40,14 @@ class PrivateDirectory:
             raise _cannot_make(error) from error
 
     def restore(self) -> None:
-        """Make the directory again if it is gone; OSError if that fails."""
+        """Create the directory again if it was removed; raise OSError if that fails."""
         with contextlib.suppress(FileExistsError):
             self.path.mkdir(mode=0o700)
             before, self._lock_fd = self._lock_fd, _lock(self.path)
             os.close(before)
 
     def remove(self) -> None:
-        """Remove the directory and what is in it. Safe to call twice."""
+        """Remove the directory and its content. Safe to call twice."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
@@ -55,12 +55,12 @@ class PrivateDirectory:
 
 
 def private_directories() -> list[Path]:
-    """Return the directories of this user's processes that live."""
+    """Return the directories of this user's running processes."""
     return [path for path in _directories() if _is_held(path)]
 
 
 def held_since(directory: Path) -> float | None:
-    """Return when the process of a directory made it, in Unix seconds; None: it is gone."""
+    """Return the Unix time in seconds at which its process created a directory; None: the directory is gone."""
     try:
         return (directory / _LOCK).stat().st_mtime
     except OSError:
@@ -68,11 +68,11 @@ def held_since(directory: Path) -> float | None:
 
 
 def _lock(directory: Path) -> int:
-    """Return the descriptor that holds a new directory's lock."""
+    """Lock a new directory and return the file descriptor that holds the lock."""
     unlocked = directory / f"{_LOCK}.new"
     fd = os.open(unlocked, os.O_CREAT | os.O_RDWR, 0o600)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    # Under its name only once it is held: a directory without a lock is one that is being made.
+    # The file gets its name only when its lock is held: a directory without a lock file is still being created.
     unlocked.rename(directory / _LOCK)
     return fd
 
@@ -84,7 +84,7 @@ def _cannot_make(error: OSError) -> Unavailable:
 def _directories() -> list[Path]:
     paths = []
     for path in sorted(_PARENT.glob(f"{_PREFIX}*")):
-        with contextlib.suppress(OSError):  # it may go at any moment
+        with contextlib.suppress(OSError):  # it may be removed at any moment
             if path.stat().st_uid == os.getuid() and (path / _LOCK).is_file():
                 paths.append(path)
     return paths

@@ -1,8 +1,8 @@
 """PublicPorts: the public ports of a served stack, held by the parent process, which outlives every frontend.
 
 HTTP: the socket itself is bound here and inherited: frontends listen on it one after the other or two at a time, and
-connections without a frontend wait in its queue instead of being refused. gRPC cannot inherit a socket: the port is reserved,
-so that no other program takes it between two frontends, which share it (SO_REUSEPORT).
+connections wait in its queue while there is no frontend, instead of being refused. gRPC cannot inherit a socket: the port is
+reserved, so that no other program takes it between two frontends, which share it (SO_REUSEPORT).
 """
 
 import socket
@@ -11,19 +11,19 @@ from tetrad.services.errors import Unavailable
 
 
 class PublicPorts:
-    """Bound sockets, of which this process accepts nothing.
+    """The bound sockets; this process itself accepts no connections.
 
     Args:
-        host: name or address to bind.
-        port: of HTTP; 0: any.
-        grpc_port: of the public gRPC API; 0: any; None: there is none.
+        host: the name or address to bind.
+        port: the port of HTTP; 0: any free port.
+        grpc_port: the port of the public gRPC API; 0: any free port; None: no gRPC API.
 
     Attributes:
-        port: the one that was bound.
-        grpc_port: likewise.
+        port: the HTTP port that was bound.
+        grpc_port: the gRPC port that was bound; None: no gRPC API.
 
     Raises:
-        Unavailable: a port is taken, or the host is no address of this machine.
+        Unavailable: a port is in use, or the host is not an address of this machine.
     """
 
     def __init__(self, host: str, port: int, grpc_port: int | None) -> None:
@@ -35,18 +35,18 @@ class PublicPorts:
             except Unavailable:
                 self._http.close()
                 raise
-            # Only now: a bind without it proves that the port was free.
+            # Set only after the bind: a bind without it proves that the port was free.
             self._grpc.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         self.port = int(self._http.getsockname()[1])
         self.grpc_port = None if self._grpc is None else int(self._grpc.getsockname()[1])
 
     @property
     def http_fd(self) -> int:
-        """The descriptor for frontends to inherit."""
+        """The file descriptor that frontends inherit."""
         return self._http.fileno()
 
     def close(self) -> None:
-        """Let go of the ports; a frontend that lives keeps the one of HTTP open until it ends. Safe to call twice."""
+        """Close the ports; a running frontend keeps the HTTP port open until it ends. Safe to call twice."""
         self._http.close()
         if self._grpc is not None:
             self._grpc.close()
@@ -61,7 +61,7 @@ def _bind(host: str, port: int) -> socket.socket:
         raise _cannot_listen(host, port, error) from error
     bound = socket.socket(family, kind, protocol)
     try:
-        # Connections of a server that has just ended do not keep the port.
+        # Connections of a server that has just ended do not block the port.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:

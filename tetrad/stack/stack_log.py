@@ -1,7 +1,7 @@
-"""StackLog: the last lines that the services of a local stack wrote, as a file beside its sockets.
+"""StackLog: the last log lines of the services of a local stack, in a file beside its sockets.
 
 Written by the local stack, read by `tetrad logs`. A line is "SERVICE | TEXT". Two files of limited size, the older one named
-`log.1`; they end with the stack's directory. Losing a line, as on a full disk, costs the line.
+`log.1`; they are removed with the stack's directory. A line that cannot be written, for example on a full disk, is skipped.
 """
 
 import contextlib
@@ -13,15 +13,15 @@ _MAX_BYTES = 4 << 20
 _SEPARATOR = " | "
 
 OnLine = Callable[[str], None]
-"""Takes a line without its end."""
+"""Takes a line without its line break."""
 
 
 class StackLog:
-    """The log of one stack. Used on the event loop of its supervisor.
+    """Writes the log of one stack. Used on the event loop of its supervisor.
 
     Args:
-        directory: of the stack.
-        max_bytes: size at which a new file is begun.
+        directory: the directory of the stack.
+        max_bytes: the size at which a new file is begun.
     """
 
     def __init__(self, directory: Path, *, max_bytes: int = _MAX_BYTES) -> None:
@@ -30,11 +30,11 @@ class StackLog:
         self._size_bytes = 0
 
     def of(self, service: str) -> OnLine:
-        """Return a function that stores a line of a service."""
+        """Return a function that writes a line of a service."""
         return lambda line: self.write(service, line)
 
     def write(self, service: str, line: str) -> None:
-        """Keep a line."""
+        """Append a line of a service; begin a new file if this one is full."""
         text = f"{service}{_SEPARATOR}{line}\n".encode(errors="backslashreplace")
         with contextlib.suppress(OSError):
             if self._size_bytes + len(text) > self._max_bytes:
@@ -46,12 +46,12 @@ class StackLog:
 
 
 def log_path(directory: Path) -> Path:
-    """Return the file of the newest lines."""
+    """Return the path of the file with the newest lines."""
     return directory / _FILE
 
 
 def read_lines(directory: Path) -> list[str]:
-    """Return the lines that are kept, the oldest first; none where there is no log."""
+    """Return all lines of both files, the oldest first; empty if there is no log."""
     lines = []
     for name in (_OLDER, _FILE):
         with contextlib.suppress(OSError):
@@ -60,6 +60,6 @@ def read_lines(directory: Path) -> list[str]:
 
 
 def parts_of(line: str) -> tuple[str, str]:
-    """Return the service that wrote a line, and its text."""
+    """Return the name of the service that wrote a line, and the line's text."""
     service, _, text = line.partition(_SEPARATOR)
     return service, text

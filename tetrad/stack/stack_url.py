@@ -1,7 +1,7 @@
-"""Stack URL: the HTTP address of a local stack, as a file beside its sockets.
+"""Stack URL: the HTTP address of a local stack, in a file beside its sockets.
 
-Written by the local stack, read by `tetrad status`. A directory without the file is the stack of a program, or one whose
-directory somebody removed.
+Written by the local stack, read by `tetrad status`. A directory without the file belongs to a stack inside a program, or was
+removed and created again.
 """
 
 import contextlib
@@ -16,20 +16,20 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def url_of(frontend: FrontendSettings) -> str:
-    """Return the URL at which this machine reaches a frontend."""
+    """Return the URL of a frontend for clients on this machine."""
     host = "127.0.0.1" if frontend.host in _ANY_ADDRESS else frontend.host
     scheme = "http" if frontend.public_tls is None else "https"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{frontend.port}"
 
 
 def write_url(directory: Path, url: str) -> None:
-    """Keep the URL of a stack; a full disk costs the line in `tetrad status`, not the stack."""
+    """Write the URL of a stack. Errors such as a full disk are ignored: only the line in `tetrad status` is then missing."""
     with contextlib.suppress(OSError):
         (directory / _FILE).write_text(url)
 
 
 def read_url(directory: Path) -> str:
-    """Return the URL of a stack; empty if it has none."""
+    """Return the URL of a stack; empty if it has no such file."""
     try:
         return (directory / _FILE).read_text()
     except OSError:
@@ -37,7 +37,7 @@ def read_url(directory: Path) -> str:
 
 
 def is_same_server(url: str, other: str) -> bool:
-    """Return whether two URLs have the same port, and the same host or two names of this machine."""
+    """Return whether two URLs have the same port, and either the same host or two loopback names."""
     if not url or not other:
         return False
     one, two = urlsplit(url), urlsplit(other)

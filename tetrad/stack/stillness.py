@@ -1,7 +1,7 @@
 """Stillness: distinguishes a process that makes no progress (stopped or deadlocked) from one that is busy, starting or ending.
 
-Used for a child that does not answer. A process that uses CPU time may still answer; one without an open socket is not up yet,
-or has closed its server. Linux only: elsewhere no process counts as still.
+Used for a child that does not answer. A process that uses CPU time may still answer; a process without an open socket is still
+starting, or has closed its server. Linux only: on other systems no process counts as still.
 """
 
 import contextlib
@@ -11,15 +11,15 @@ from pathlib import Path
 
 _UNIX = "unix:"
 _USER_TIME, _SYSTEM_TIME = 11, 12
-"""Fields of /proc/PID/stat, counted behind the name."""
+"""Indexes of fields of /proc/PID/stat, counted after the process name."""
 
 
 class Stillness:
-    """Looks at one process again and again.
+    """Checks one process repeatedly for progress.
 
     Args:
-        pid: of the process.
-        address: of its server.
+        pid: the id of the process.
+        address: the address of its server.
     """
 
     def __init__(self, pid: int, address: str) -> None:
@@ -28,13 +28,13 @@ class Stillness:
         self._cpu_ticks: int | None = None
 
     def look(self) -> bool:
-        """Return whether the process listens and has used no CPU time since the last look; False the first time."""
+        """Return whether the process listens and has used no CPU time since the last call; False at the first call."""
         before, self._cpu_ticks = self._cpu_ticks, cpu_ticks(self._pid)
         return before is not None and before == self._cpu_ticks and _is_listening(self._address)
 
 
 def cpu_ticks(pid: int) -> int | None:
-    """Return the CPU time that a process has used, in the system's ticks; None if that is not known."""
+    """Return the CPU time that a process has used, in the system's clock ticks; None if unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[_USER_TIME]) + int(fields[_SYSTEM_TIME])
@@ -43,14 +43,14 @@ def cpu_ticks(pid: int) -> int | None:
 
 
 def _is_listening(address: str) -> bool:
-    """Return whether a process holds the server's end of a Unix socket."""
+    """Return whether any process listens on a Unix socket."""
     if not address.startswith(_UNIX):
         return False
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
         probe.setblocking(False)
         try:
             probe.connect(os.fsencode(address.removeprefix(_UNIX)))
-        except BlockingIOError:  # it accepts nothing, and its queue is full
+        except BlockingIOError:  # the process accepts no connections, and its queue is full
             return True
         except OSError:
             return False

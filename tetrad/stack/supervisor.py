@@ -1,7 +1,7 @@
 """Supervisor: keeps children running, restarts them one at a time, and stops them.
 
-Called by the local stack. Knows the order of stopping and the successor of each child; child.py has the life of one child.
-Knows nothing of the services. Owned by one event loop. Invariant: after `stop` no child lives.
+Called by the local stack. Knows the order of stopping and the successor of each child; child.py runs one child. Knows nothing
+about the services. Owned by one event loop. Invariant: after `stop` no child lives.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ from tetrad.stack.child import Child, ChildState, OnState, RestartPolicy, Superv
 
 
 class Supervisor:
-    """Starts children together, restarts what dies, and stops them group by group.
+    """Starts children together, restarts those that die, and stops them group by group.
 
     Args:
         groups: children in the order in which they are stopped; those of one group stop together.
-        policy: when to restart.
-        on_state: told about every change of a child's state.
-        stop_timeout_s: how long each group may take after SIGTERM before it is killed.
+        policy: the rules for restarts.
+        on_state: called at every change of a child's state.
+        stop_timeout_s: the time after SIGTERM at which the children of a group are killed.
     """
 
     def __init__(
@@ -30,45 +30,45 @@ class Supervisor:
         stop_timeout_s: float = 2.0,
     ) -> None:
         self._policy, self._on_state = policy or RestartPolicy(), on_state or _ignore_state
-        # Of one name there may be several: a successor stands behind those that retire.
+        # Several children may have one name: a successor stands behind the children that retire.
         self._groups = [[self._supervised(child) for child in group] for group in groups]
         self._stop_timeout_s = stop_timeout_s
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: asyncio.Future[None] | None = None
 
     def start(self) -> None:
-        """Start every child; returns at once. The last to stop is the first to start: others wait for it."""
+        """Start every child; return at once. The last group to stop is the first to start: the others wait for it."""
         self._failure = asyncio.get_running_loop().create_future()
         for group in reversed(self._groups):
             for child in group:
                 self._start(child.run(), child.name).add_done_callback(self._note_end)
 
     async def wait_ready(self) -> None:
-        """Wait until every child takes work.
+        """Wait until every child accepts requests.
 
         Raises:
-            TetradError: a child can never run, with its own line (FailedPrecondition), or did not come up (Unavailable).
+            TetradError: a child can never run (FailedPrecondition, with its own line), or did not become ready (Unavailable).
         """
         await self._unless_failed(self._all_ready())
 
     async def wait_failed(self) -> None:
-        """Wait until a child is given up, and raise why; returns when the supervisor was stopped."""
+        """Wait until a child has failed finally, and raise its error; return when the supervisor was stopped."""
         if self._failure is not None:
             await asyncio.shield(self._failure)
 
     async def restart(self, name: str) -> None:
-        """End a child and start it again; returns when it takes work. Raises what `wait_ready` raises."""
+        """End a child and start it again; return when it accepts requests. Raises the errors of `wait_ready`."""
         await self._unless_failed(self._current(name).restart(self._stop_timeout_s))
 
     async def replace(self, successor: Child, *, retire_timeout_s: float) -> None:
-        """Start a successor beside the child of its name and, when it takes work, let that one finish its own and end.
+        """Start a successor beside the child of the same name; when it is ready, let the old child finish its requests and end.
 
         Args:
-            successor: must be able to run beside its predecessor.
-            retire_timeout_s: how long the predecessor may take.
+            successor: the new child; it must be able to run beside its predecessor.
+            retire_timeout_s: the longest time that the predecessor may take.
 
         Raises:
-            TetradError: the successor cannot run or did not come up; the predecessor goes on as if nothing had been.
+            TetradError: the successor cannot run or did not become ready; the predecessor continues unchanged.
         """
         old, new = self._current(successor.name), self._supervised(successor)
         group = next(group for group in self._groups if old in group)
@@ -89,7 +89,7 @@ class Supervisor:
         finally:
             ready.cancel()
         running.add_done_callback(self._note_end)
-        # Out of the way of `_current`, and still where `stop` finds it.
+        # The old child moves to the front: `_current` no longer returns it, and `stop` still finds it.
         group.sort(key=lambda child: child is not old)
         self._start(self._retire(old, group, retire_timeout_s), f"{old.name}.retire")
 
@@ -98,7 +98,7 @@ class Supervisor:
         group.remove(old)
 
     async def stop(self) -> None:
-        """Take every child down, group by group; the groups' time limits together bound how long that takes."""
+        """Stop every child, group by group; takes at most the sum of the groups' time limits."""
         for child in self._children():
             child.stopping = True
         for group in self._groups:
@@ -108,16 +108,16 @@ class Supervisor:
             self._failure.set_result(None)
 
     def kill(self) -> None:
-        """Kill every child; returns at once. For a process that ends right behind it."""
+        """Kill every child; return at once. For a process that is about to end."""
         for child in self._children():
             child.kill()
 
     def pids(self) -> dict[str, int]:
-        """Return the process ids of the children that run; of those that retire, if they have a successor, only that one's."""
+        """Return the process ids of the running children. If a retiring child has a running successor, only that one's."""
         return {child.name: child.process.pid for child in self._children() if child.process is not None}
 
     def without_sockets(self) -> list[str]:
-        """Return the names of the children that take work but have lost their sockets."""
+        """Return the names of the ready children whose socket files were removed."""
         return [child.name for child in self._children() if child.has_lost_socket]
 
     def _supervised(self, child: Child) -> SupervisedChild:
@@ -136,7 +136,7 @@ class Supervisor:
         return task
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """Fail all waiters with the error of a child that was given up."""
+        """Fail all waiters with the error of a child that has failed finally."""
         if not task.cancelled() and (error := task.exception()) is not None:
             assert self._failure is not None
             if not self._failure.done():
@@ -148,7 +148,7 @@ class Supervisor:
             await child.ready.wait()
 
     async def _unless_failed(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for `work`; raise why a child was given up if that comes first."""
+        """Wait for `work`; if a child fails finally before its end, raise that child's error."""
         working, failing = asyncio.create_task(work), asyncio.create_task(self.wait_failed())
         try:
             await asyncio.wait({working, failing}, return_when=asyncio.FIRST_COMPLETED)
@@ -158,4 +158,4 @@ class Supervisor:
 
 
 def _ignore_state(name: str, state: ChildState, why: str) -> None:
-    """Report nothing."""
+    """Do nothing: the default `on_state`."""

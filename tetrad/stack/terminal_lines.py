@@ -1,8 +1,7 @@
-"""TerminalLines: log lines of services as people read them on a terminal, each led by its service's name in colour.
+"""TerminalLines: log lines of services in a readable form for terminals, each with its service's name in colour in front.
 
-Used by ChildOutput for the lines of a stack's services, which are JSON objects, and by `tetrad logs` for those that are kept.
-Elsewhere than on a terminal lines stay as they are, for programs. Values from requests never reach the terminal as control
-characters.
+Used by ChildOutput for the lines of a stack's services, which are JSON objects, and by `tetrad logs` for stored lines. Without
+a terminal, lines stay unchanged, for programs. Control characters in values from requests never reach the terminal.
 """
 
 import json
@@ -13,22 +12,22 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 Render = Callable[[str], str]
-"""Takes a line with its end, returns one line or several."""
+"""Takes a line with its line break, returns one line or several."""
 
 _NAME_WIDTH = 11
 _COLOURS = {"frontend": "36", "tokenizer": "32", "engine-core": "33", "worker": "35"}
 _OTHER_COLOUR = "34"
 _LEVEL_COLOURS = {"warning": "33", "error": "31", "critical": "31"}
 _LEADING = ("timestamp", "level", "event", "service", "exception")
-"""Fields with places of their own."""
+"""Fields that are shown at fixed places, or not at all."""
 _REPEATED = ("engine-core", "request.finished")
-"""The frontend logs the same end, so that the terminal of a server has one line for each request; `tetrad logs` has both."""
+"""Service and event of a line that is not shown: the frontend also logs the end of a request. `tetrad logs` shows both."""
 _PLAIN_VALUE = re.compile(r"[\w./:@+=~-]+")
 _NUMBER = re.compile(r"-\d+$")
 
 
 def line_renderer(name: str, stream: TextIO | None = None) -> Render:
-    """Return a renderer of a service's lines: for people if `stream` (unset: stderr) is a terminal, else unchanged."""
+    """Return a renderer of a service's lines: readable if `stream` (None: stderr) is a terminal, else unchanged lines."""
     found = sys.stderr if stream is None else stream
     if found is None or not found.isatty():
         return lambda line: line
@@ -36,7 +35,7 @@ def line_renderer(name: str, stream: TextIO | None = None) -> Render:
 
 
 def wants_colours() -> bool:
-    """Return whether a terminal shows colours: unless NO_COLOR is a variable that is not empty."""
+    """Return whether to use colours: False if the variable NO_COLOR is set and not empty."""
     return not os.environ.get("NO_COLOR")
 
 
@@ -44,9 +43,9 @@ class TerminalLines:
     """Renders the lines of one service.
 
     Args:
-        name: of the service, as `tokenizer-2`.
-        colours: whether the name and severe levels have colours.
-        with_repeated: whether an event that another service logs as well is shown.
+        name: the name of the service, such as `tokenizer-2`.
+        colours: whether the name and severe levels are coloured.
+        with_repeated: whether an event that another service also logs is shown.
     """
 
     def __init__(self, name: str, *, colours: bool, with_repeated: bool = False) -> None:
@@ -55,7 +54,7 @@ class TerminalLines:
         self._head = self._coloured(f"{name:<{_NAME_WIDTH}} |", colour)
 
     def __call__(self, line: str) -> str:
-        """Return a line, or several for a traceback, each with the name in front; nothing for a repeated event."""
+        """Return one line, or several for a traceback, each with the name in front; an empty string for a repeated event."""
         text = line.rstrip("\n")
         try:
             event = json.loads(text)
