@@ -1,7 +1,7 @@
 """AsyncLLM: runs the requests of one model over tokenizers and engine cores. HTTP, gRPC and the LLM class share it.
 
-Connects to one or more tokenizers and engine cores, and closes them. The intake sends requests; Texts serves calls that need
-the tokenizer alone. One event loop: every method must be called on the loop that `connect` ran on.
+Connects to one or more tokenizers and engine cores, and closes the connections. The intake sends requests; Texts serves calls
+that need only the tokenizer. One event loop: every method must be called on the loop that `connect` ran on.
 """
 
 import asyncio
@@ -44,12 +44,12 @@ log = get_logger()
 
 
 class AsyncLLM:
-    """An LLM behind services. Use `await AsyncLLM.connect(settings)`; close it, or use it as an async context manager.
+    """An LLM that runs in services. Use `await AsyncLLM.connect(settings)`; close it, or use it as an async context manager.
 
     Args:
-        settings: where the services are, and the limits of requests.
-        carrier: to the services.
-        shared: with the other models of a frontend, which starts and closes it. None: this model is alone.
+        settings: the addresses of the services, and the limits of requests.
+        carrier: carries the calls to the services.
+        shared: the resources shared with the other models of a frontend, which starts and closes them. None: the only model.
     """
 
     def __init__(self, settings: FrontendSettings, carrier: Carrier = GRPC, shared: SharedResources | None = None) -> None:
@@ -81,15 +81,15 @@ class AsyncLLM:
         self._model: ServedModel | None = None
         self._texts: Texts | None = None
 
-    # --- its life ---------------------------------------------------------------------------------------------------
+    # --- start and end ----------------------------------------------------------------------------------------------
 
     @classmethod
     async def connect(cls, settings: FrontendSettings, carrier: Carrier = GRPC) -> Self:
         """Return an AsyncLLM whose tokenizer and engines are ready.
 
         Raises:
-            Unavailable: they are not after `settings.ready_timeout_s`.
-            FailedPrecondition: an engine speaks another revision of the contract.
+            Unavailable: they are not ready within `settings.ready_timeout_s`.
+            FailedPrecondition: an engine uses another revision of the contract.
         """
         llm = cls(settings, carrier)
         try:
@@ -100,14 +100,14 @@ class AsyncLLM:
         return llm
 
     async def start(self) -> None:
-        """Connect; once. Until this returns requests are refused with Unavailable. Raises as `connect` does."""
+        """Connect to the services; call it once. Until it returns, requests fail with Unavailable. Raises as `connect` does."""
         await self.start_within(self.settings.ready_timeout_s)
 
     async def start_within(self, timeout_s: float | None) -> None:
-        """Do what `start` does, within a time.
+        """Connect as `start` does, within a time limit.
 
         Args:
-            timeout_s: how long that may take. None: any time.
+            timeout_s: the longest time. None: no limit.
 
         Raises:
             Unavailable, FailedPrecondition: see `connect`.
@@ -126,7 +126,7 @@ class AsyncLLM:
         log.info("frontend.ready", model=model.names.root, max_model_len=self.max_model_len, num_engines=self.num_engines)
 
     async def _load_adapters(self, adapters: AdapterNames) -> None:
-        """Load the adapters of the settings, or raise why one cannot be used; on the first request, if nobody can ask."""
+        """Load the adapters of the settings; raise if one is unusable. Without admin ports, the first request loads it."""
         named = [lora for lora in adapters if not await self._prompt_adapters.load(lora)]
         if named and not self.engine_info.supports_lora:
             raise FailedPrecondition("lora_modules needs an engine core that was started with --enable-lora.")
@@ -138,11 +138,11 @@ class AsyncLLM:
             await self.engine_admin.load_lora(lora)
 
     def withdraw(self) -> None:
-        """Be unhealthy from now on, for load balancers to look elsewhere; requests are still taken."""
+        """Report unhealthy from now on, so that load balancers choose other servers; requests are still accepted."""
         self.readiness.note_draining()
 
     async def wait_idle(self) -> None:
-        """Wait until no request runs."""
+        """Wait until no request is running."""
         await self._requests.wait_idle()
 
     def start_draining(self) -> None:
@@ -150,14 +150,14 @@ class AsyncLLM:
         self._close_gate(draining_error)
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuse new requests, let those that run finish within `timeout_s`, and fail the rest with Unavailable."""
+        """Refuse new requests, let running ones finish within `timeout_s`, and fail the rest with Unavailable."""
         self.start_draining()
         await self._finish(self._requests.wait_idle(), timeout_s, draining_error)
 
     async def retire(self, timeout_s: float) -> None:
-        """Let the calls that have found this model end within `timeout_s`, and fail the rest with Unavailable.
+        """Let the calls that already use this model end within `timeout_s`, and fail the rest with Unavailable.
 
-        Unlike `drain`, this lets such calls make requests until then. No new call may find the model any more.
+        Unlike `drain`, this lets such calls make requests until then. New calls must no longer be able to find the model.
         """
         make_error = functools.partial(unloaded_error, next(iter(self.served_names), ""))
         await self._finish(self._wait_unused(), timeout_s, make_error)
@@ -181,7 +181,7 @@ class AsyncLLM:
         self.readiness.note_draining()
 
     async def close(self) -> None:
-        """Fail what runs and end all connections."""
+        """Fail the running requests and close all connections."""
         self.start_draining()
         self._requests.fail_all(draining_error())
         await self.backends.close()
@@ -250,25 +250,25 @@ class AsyncLLM:
         """Check a request, tokenize its prompt and send it to an engine.
 
         Args:
-            request_id: the caller's name for it; several requests may share one, and `abort` then ends them all.
-            prompt: text, ids, TextPrompt or TokensPrompt.
-            sampling_params: copied.
-            priority: larger is more urgent.
-            lora_request: adapter to run with.
-            add_special_tokens: let the tokenizer add BOS and the like to text.
-            truncate_prompt_tokens: keep so many tokens of the prompt; -1: as many as fit besides max_tokens.
-            truncation_side: which end is dropped, "left" or "right".
-            cache_salt: separates prefix caches of different tenants.
-            data_parallel_rank: pins the request to an engine.
-            arrival_time: wall clock in seconds; now, if not given.
-            max_logprobs: instead of the server's limit, for a caller that limits what its clients ask for in another way.
-            trace_headers: W3C traceparent and tracestate of a program's own span. Calls over HTTP and gRPC brought theirs.
-            prediction: text that is expected as the output: where it comes true, the output is faster. Empty: none.
+            request_id: the caller's id of the request; several requests may share one, and `abort` then ends them all.
+            prompt: text, token ids, TextPrompt or TokensPrompt.
+            sampling_params: the sampling parameters; they are copied.
+            priority: a larger number is more urgent.
+            lora_request: the adapter to run with.
+            add_special_tokens: whether the tokenizer adds BOS and similar tokens to text.
+            truncate_prompt_tokens: the number of prompt tokens to keep; -1: as many as fit besides max_tokens.
+            truncation_side: the end that is dropped, "left" or "right".
+            cache_salt: separates the prefix caches of different tenants.
+            data_parallel_rank: the engine that must run the request; None: any.
+            arrival_time: the arrival in Unix seconds; None: now.
+            max_logprobs: replaces the server's limit, for a caller that limits its clients in another way.
+            trace_headers: W3C traceparent and tracestate of a program's own span. Calls over HTTP and gRPC have their own.
+            prediction: the expected output text: where it matches, the output is faster. Empty: none.
 
         Raises:
-            InvalidRequest: the request is wrong; PromptTooLong if it does not fit.
-            Overloaded, Unavailable: it cannot be taken now.
-            DeadlineExceeded: its time was over before it was tokenized; see deadlines.py.
+            InvalidRequest: the request is invalid; PromptTooLong if the prompt does not fit.
+            Overloaded, Unavailable: the request cannot be accepted now.
+            DeadlineExceeded: its deadline passed before it was tokenized; see deadlines.py.
         """
         request = NewRequest(
             request_id=request_id,
@@ -290,7 +290,7 @@ class AsyncLLM:
 
     @counting_errors
     async def render(self, request: NewRequest) -> RenderedPrompt:
-        """Check a request and tokenize its prompt as `add_request` does, and send nothing. Errors: see there."""
+        """Check a request and tokenize its prompt without sending it. Errors: see `add_request`."""
         return await self._intake.render(request)
 
     async def encode(
@@ -309,17 +309,17 @@ class AsyncLLM:
     ) -> list[PoolingRequestOutput]:
         """Return the answers to several prompts, in their order; cancelling the call aborts them.
 
-        They are one request: it is admitted once, and fails as a whole.
+        All prompts together are one request: it is admitted once, and fails as a whole.
 
         Args:
-            prompts: at least one, each as for `generate`; it may fill the whole context.
-            pooling_params: what to make of each prompt.
-            request_id: the caller's name for the request.
+            prompts: at least one, each as for `generate`; a prompt may fill the whole context.
+            pooling_params: the pooling parameters of each prompt.
+            request_id: the caller's id of the request.
             options: see PoolingOptions.
 
         Raises:
-            InvalidRequest: the request is wrong, or the model generates.
-            Unsupported: the model does not have the task.
+            InvalidRequest: the request is invalid, or the model is a generating model.
+            Unsupported: the model does not support the task.
             FailedPrecondition: the request was aborted.
             Overloaded, Unavailable, DeadlineExceeded: see `add_request`.
         """
@@ -345,31 +345,31 @@ class AsyncLLM:
     # --- facts ------------------------------------------------------------------------------------------------------
 
     async def check_health(self) -> None:
-        """Return if requests can be served now; Unavailable, saying why, otherwise."""
+        """Return if requests can be served now; else raise Unavailable with the reason."""
         self.readiness.report().check()
 
     @property
     def started(self) -> bool:
-        """Whether `start` has returned once."""
+        """Whether `start` has succeeded."""
         return self._model is not None
 
     @property
     def engine_info(self) -> EngineInfo:
-        """The last description of the first engine core."""
+        """The latest description of the first engine core."""
         return self.backends.engines.info
 
     @property
     def pooling(self) -> PoolingFacts | None:
-        """What the model pools; None: it generates."""
+        """The pooling facts of the model; None: it is a generating model."""
         return self.engine_info.pooling
 
     def required_pooling(self, task: str, what: str, error: type[TetradError] = InvalidRequest) -> PoolingFacts:
-        """Return what the model pools; an error that names the models with a task, if this one does not have it.
+        """Return the pooling facts of the model; if it lacks a task, raise an error that names the models with that task.
 
         Args:
-            task: that is needed.
-            what: is asked for, in the message.
-            error: its class.
+            task: the task that is needed.
+            what: the requested function, for the message.
+            error: the class of the error.
         """
         return required_facts(self.pooling, task, what, error, hint=self.shared.tasks.hint(task))
 
@@ -380,17 +380,17 @@ class AsyncLLM:
 
     @property
     def model_names(self) -> ModelNames:
-        """The names clients may ask for."""
+        """The names that clients may use for the model."""
         return self._require_model().names
 
     @property
     def served_names(self) -> tuple[str, ...]:
-        """The model's own names, as set or as its tokenizer reports it; empty as long as neither is known."""
+        """The model's own names, from the settings or from its tokenizer; empty while neither is known."""
         return self.settings.names if self._model is None else self._model.names.names
 
     @property
     def all_names(self) -> list[str]:
-        """The names that clients may ask for, with those of the adapters."""
+        """The names that clients may use, including those of the adapters."""
         names = self.model_names
         return [*names.names, *(lora.lora_name for lora in names.adapters)]
 
@@ -401,27 +401,27 @@ class AsyncLLM:
 
     @property
     def max_model_len(self) -> int:
-        """Longest prompt plus output, in tokens."""
+        """The limit on prompt plus output, in tokens."""
         return self._require_model().limits.max_model_len
 
     @property
     def num_engines(self) -> int:
-        """Engine cores that requests go to."""
+        """The number of engine cores that requests are sent to."""
         return len(self.backends.engines)
 
     @property
     def num_unfinished_requests(self) -> int:
-        """Requests that have not had their last output."""
+        """The number of requests that have not received their last output."""
         return len(self._requests)
 
     @property
     def num_engine_steps(self) -> int:
-        """Engine steps that brought something, since start."""
+        """The number of engine steps with any output, since start."""
         return self.backends.processor.num_steps
 
     @property
     def texts(self) -> Texts:
-        """Tokenization without generation."""
+        """Serves tokenization without generation."""
         if self._texts is None:
             raise starting_error()
         return self._texts

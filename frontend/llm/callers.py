@@ -1,7 +1,7 @@
-"""Callers: the tasks of the calls that use a model, so that a model which is unloaded can wait for them.
+"""Callers: the tasks of the calls that use a model, so that unloading the model can wait for them.
 
-A call uses its model before, between and after its requests: to render a chat, to count tokens. The directory notes each call
-that finds the model; over HTTP and gRPC each call is a task. One event loop.
+A call uses its model before, between and after its requests, for example to render a chat or to count tokens. The directory
+notes each call that finds the model; over HTTP and gRPC each call is a task. One event loop.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ class Callers:
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
 
     def note(self) -> None:
-        """Note the task that runs now."""
+        """Add the current task."""
         if (task := asyncio.current_task()) is not None:
             self._tasks.add(task)
 

@@ -1,7 +1,7 @@
 """RequestIntake: admits a request, prepares it, chooses an engine core and sends it.
 
-Owned by AsyncLLM. All errors of a request are found before anything is sent; a refused request leaves no state behind. One
-event loop.
+Owned by AsyncLLM. All errors of a request are raised before anything is sent; a refused request leaves no state. One event
+loop.
 """
 
 import time
@@ -31,22 +31,22 @@ Inputs = TypeVar("Inputs")
 
 
 class Gate:
-    """Whether requests are taken: not before the model is known, nor once it is closed."""
+    """Whether requests are accepted: not before the model is known, and not after the gate was closed."""
 
     def __init__(self) -> None:
         self._make_error: Callable[[], Unavailable] | None = None
 
     def close(self, make_error: Callable[[], Unavailable] = draining_error) -> None:
-        """Take none any more; those that are being prepared are refused, too, with what the first `make_error` returns."""
+        """Refuse all further requests, also those in preparation, with the error that the first `make_error` returns."""
         self._make_error = self._make_error or make_error
 
     def check_open(self) -> None:
-        """Raise Unavailable if no request is taken any more."""
+        """Raise Unavailable if the gate was closed."""
         if self._make_error is not None:
             raise self._make_error()
 
     def required(self, inputs: Inputs | None) -> Inputs:
-        """Return `inputs`; Unavailable if it is None before the start, or if no requests are taken any more."""
+        """Return `inputs`; raise Unavailable if it is None (before the start) or if the gate was closed."""
         self.check_open()
         if inputs is None:
             raise starting_error()
@@ -54,15 +54,15 @@ class Gate:
 
 
 class RequestIntake:
-    """The way of every request that generates into this frontend.
+    """Accepts every generating request of this frontend.
 
     Args:
-        gate: closed: no request is taken.
-        tasks: of the server's models.
-        admission: limits how many there are.
-        backends: the engines, and what processes their outputs.
-        tracer: of calls that a program makes in this process; others bring theirs.
-        timeout_s: most seconds that a request may take; None: as many as it likes.
+        gate: while it is closed, no request is accepted.
+        tasks: the tasks of the server's models.
+        admission: limits the number of requests.
+        backends: the engines, and the processing of their outputs.
+        tracer: the tracer for calls that a program makes in this process; other calls have their own.
+        timeout_s: the longest time of a request in seconds; None: no limit.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class RequestIntake:
         self._model = ""
 
     def open(self, inputs: InputProcessor, model: str) -> None:
-        """Take requests from now on; `model` is what spans call it."""
+        """Accept requests from now on; `model` is the model's name in spans."""
         self._inputs, self._model = inputs, model
 
     async def take(self, request: NewRequest) -> OutputStream:
@@ -96,7 +96,7 @@ class RequestIntake:
         call.start_request(self._model)
         try:
             prepared = await self._prepare(inputs, request, deadline, call)
-            # Not before: an engine may be lost while a prompt is tokenized. Nor later: the spans end with what engines do.
+            # Not earlier: an engine may be lost while a prompt is tokenized. Not later: the spans include the engine's work.
             engine = self._choose(prepared)
             engine, active = await self._activate(prepared, engine)
         except BaseException as error:
@@ -112,19 +112,19 @@ class RequestIntake:
         """Return a request's prompt as ids, without sending it. Errors: see AsyncLLM.render."""
         inputs = self._check(request)
         self._check_generates()
-        # The place is released with the rendering.
+        # The admission is released when the rendering ends.
         with self._admission.admit(num_tokens=estimated_prompt_tokens(request.prompt)):
             async with within(earliest_deadline(self._timeout_s)):
                 return await inputs.render(request)
 
     def _check(self, request: NewRequest) -> InputProcessor:
-        """Refuse what can be refused at once; return what prepares the others."""
+        """Refuse a request that can be refused at once; else return the processor that prepares it."""
         inputs = self._gate.required(self._inputs)
         request.check()
         return inputs
 
     def _check_generates(self) -> None:
-        """Raise InvalidRequest, with the endpoint to use, for a model that pools."""
+        """Raise InvalidRequest, with the endpoint to use, for a pooling model."""
         facts = self._engines.info.pooling
         if facts is not None and not facts.generates:
             hint = self._tasks.hint(GENERATE)
@@ -142,13 +142,13 @@ class RequestIntake:
         return prepared
 
     def _check_lora(self, prepared: PreparedRequest) -> None:
-        """Raise Unsupported for an adapter that engine cores would have to apply and do not; prompt adapters need no more."""
+        """Raise Unsupported for a LoRA adapter if the engine cores do not support LoRA; prompt adapters are already applied."""
         lora = prepared.state.sequences[0].lora_request
         if lora is not None and not self._engines.info.supports_lora:
             raise Unsupported(f"Got lora_request {lora.lora_name} but LoRA is not enabled!", field="lora_request")
 
     def _choose(self, prepared: PreparedRequest) -> EngineClient:
-        # Prompts of embeddings are found in no cache by their ids.
+        # The ids of a prompt of embeddings identify no prefix cache entry.
         ids = pack_u32(prepared.state.prompt_token_ids) if prepared.embeds is None else b""
         lora = prepared.state.sequences[0].lora_request
         return self._engines.choose(prepared.data_parallel_rank, ids, prepared.cache_salt, lora.lora_name if lora else "")
@@ -156,11 +156,11 @@ class RequestIntake:
     async def _activate(self, prepared: PreparedRequest, engine: EngineClient) -> tuple[EngineClient, list[ActiveSequence]]:
         """Return the sequences with their messages, and the engine to run them; their spans begin here.
 
-        Many sequences take several slices of time. If the engine is lost meanwhile, another one is chosen.
+        Many sequences are prepared in several turns of the event loop. If the engine is lost meanwhile, another one is chosen.
 
         Raises:
-            InvalidRequest: one fits no message.
-            Overloaded, Unavailable: none can be taken any more.
+            InvalidRequest: a sequence does not fit into a message.
+            Overloaded, Unavailable: the request can no longer be accepted.
         """
         state = prepared.state
         for sequence in state.sequences:

@@ -1,6 +1,6 @@
-"""Profiling: records this frontend, the engine cores and their workers at the same time, in a file each.
+"""Profiling: records this frontend, the engine cores and their workers at the same time, each in its own file.
 
-Called by the operator's endpoints. Each service writes its file on its own machine; the call returns the paths.
+Called by the operator endpoints. Each service writes its file on its own machine; the call returns the paths.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from tetrad.services.observability.profiling import StepProfiler, stop_all
 
 
 class Profiling:
-    """The recording.
+    """Starts and stops the recording of all services.
 
     Args:
-        own: of this frontend.
-        engines: returns the others, of each model that is served now.
+        own: the profiler of this frontend.
+        engines: returns the engine clients of each model that is served now.
     """
 
     def __init__(self, own: StepProfiler, engines: Callable[[], Iterable[EngineAdminClient]]) -> None:
@@ -23,14 +23,14 @@ class Profiling:
         self._engines = engines
 
     async def start(self, prefix: str = "") -> None:
-        """Begin to record; AlreadyExists during a recording, FailedPrecondition without the operators' ports."""
+        """Start to record; raise AlreadyExists during a recording, FailedPrecondition without the admin ports."""
         self._own.start(prefix)
         try:
             await asyncio.gather(*(engines.start_profile(prefix) for engines in self._engines()))
-        except BaseException:  # also if the caller has disconnected: it would never be stopped
+        except BaseException:  # also if the caller has disconnected: nobody would stop the recording
             self._own.stop().unlink()
             raise
 
     async def stop(self) -> list[str]:
-        """End what is recorded, by whomever, and return the files' paths; NotFound if nothing is."""
+        """Stop the recording, whoever started it, and return the files' paths; raise NotFound if there is none."""
         return await stop_all(self._own.stop_aside(), *(engines.stop_profile() for engines in self._engines()))
