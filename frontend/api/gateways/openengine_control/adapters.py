@@ -1,4 +1,4 @@
-"""Adapters: loads, unloads and lists the LoRA adapters of a model by OpenEngine's rules. Here the client numbers them."""
+"""Adapters: loads, unloads and lists the LoRA adapters of a model by OpenEngine's rules. The client chooses their ids."""
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -13,23 +13,23 @@ _MAX_ID = 2**32 - 1
 
 
 class LoraAdapters:
-    """The adapters that requests may name: those of the first model.
+    """The adapters that requests may name, which are those of the first model.
 
     Args:
-        models: whose names an adapter may not have.
+        models: the served models; an adapter must not have the name of one.
     """
 
     def __init__(self, models: ModelDirectory) -> None:
         self._models = models
 
     async def load(self, message: control_pb2.LoraAdapter) -> bool:
-        """Load an adapter into every engine core; return whether the same one was there before.
+        """Load an adapter into every engine core; return whether the same adapter was already loaded.
 
         Raises:
-            InvalidRequest: a value is missing, or out of range.
-            AlreadyExists: its name or its id is another adapter's or a model's.
-            FailedPrecondition: the server takes no adapters.
-            NotFound, ModelError: there is no adapter, or it cannot be used.
+            InvalidRequest: a value is missing or out of range.
+            AlreadyExists: another adapter or a model has the same name or id.
+            FailedPrecondition: the server does not support loading of adapters.
+            NotFound, ModelError: the adapter does not exist, or cannot be used.
         """
         llm = self._updatable()
         wanted = _decoded(message)
@@ -42,11 +42,11 @@ class LoraAdapters:
         return False
 
     async def unload(self, name: str) -> control_pb2.LoraAdapter:
-        """Forget an adapter, and return it.
+        """Unload an adapter and return its description.
 
         Raises:
             NotFound: there is no such adapter.
-            FailedPrecondition: the server takes no adapters, or unfinished requests have this one.
+            FailedPrecondition: the server does not support unloading of adapters, or unfinished requests use this one.
         """
         llm = self._updatable()
         known = llm.model_names.adapters.get(name)
@@ -57,7 +57,7 @@ class LoraAdapters:
         return _encoded(known)
 
     def __iter__(self) -> Iterator[control_pb2.LoraAdapter]:
-        """Iterate over the adapters."""
+        """Iterate over the descriptions of the adapters."""
         return map(_encoded, self._models.first.model_names.adapters)
 
     def _updatable(self) -> AsyncLLM:

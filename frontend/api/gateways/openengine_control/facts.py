@@ -1,6 +1,6 @@
 """Facts: encodes the server, a model and the load as messages of openengine.v1.Control.
 
-A value that is not known stays absent, which that API tells from zero.
+An unknown value is absent; the API distinguishes absent values from zero.
 """
 
 import time
@@ -14,7 +14,7 @@ from tetrad.services.version import VERSION
 
 _REVISION = 3
 _OLDEST_CLIENT_REVISION = 3
-"""Earlier revisions number the fields of KvOptions otherwise."""
+"""The oldest revision that clients may use: earlier ones have other field numbers in KvOptions."""
 _RELEASE = "b0cf2a4826d246192dc65b055dab6d2b38d2d67e"
 _TOP_N = control_pb2.CANDIDATE_TOKEN_SELECTION_MODE_TOP_N
 _IDS = control_pb2.CANDIDATE_TOKEN_SELECTION_MODE_TOKEN_IDS
@@ -30,7 +30,7 @@ _GUIDES = (
 
 
 def server_info(models: ModelDirectory) -> control_pb2.ServerInfo:
-    """Return the facts of the server; those of engine cores are the first model's."""
+    """Return the facts of the server; facts of engine cores are those of the first model."""
     llm = models.first
     engine = llm.engine_info
     return control_pb2.ServerInfo(
@@ -82,9 +82,9 @@ def load_info(engine: EngineInfo, loads: Sequence[EngineLoad | None], *, include
     """Return the load of the engine cores that answered.
 
     Args:
-        engine: the description of the first one.
-        loads: theirs, in the order of their ranks; None: no answer.
-        include_per_rank: whether each of them is listed, too.
+        engine: the description of the first engine core.
+        loads: the loads of the engine cores, by rank; None: no answer.
+        include_per_rank: whether to list the load of each engine core, too.
     """
     message = control_pb2.LoadInfo(instance_id=instance_id(engine), timestamp_unix_nanos=time.time_ns())
     known = {rank: load for rank, load in enumerate(loads) if load is not None}
@@ -120,7 +120,7 @@ def _generation(llm: AsyncLLM) -> control_pb2.GenerationCapabilities:
 
 
 def _modes(most: int) -> list[control_pb2.CandidateTokenSelectionMode]:
-    """Return how candidates may be selected; all of them only where their number has no limit."""
+    """Return how clients may select candidates; ALL is included only if the number of candidates has no limit."""
     return [_TOP_N, _ALL] if most == -1 else [_TOP_N]
 
 

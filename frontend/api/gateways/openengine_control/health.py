@@ -19,7 +19,7 @@ _ROLES = (control_pb2.ENGINE_ROLE_UNSPECIFIED, control_pb2.ENGINE_ROLE_AGGREGATE
 
 
 def health_of(report: Report) -> control_pb2.HealthResponse:
-    """Return the state of the server, with a check of itself and one of each service behind it."""
+    """Return the state of the server, with one check of the server and one of each service behind it."""
     state = _state_of(report)
     checks = [control_pb2.HealthCheck(name="server", state=state, message=report.problem)]
     checks += [_check(each.name, each.problem) for each in report.dependencies]
@@ -27,12 +27,12 @@ def health_of(report: Report) -> control_pb2.HealthResponse:
 
 
 def role_check(role: int) -> control_pb2.HealthCheck:
-    """Return the check of a role that a client expects."""
+    """Return the check whether the server has the role that a client expects."""
     return _check("role", "" if role in _ROLES else "This engine computes prompts and generates.")
 
 
 async def probe_check(llm: AsyncLLM, requests: OpenRequests, context: grpc.aio.ServicerContext) -> control_pb2.HealthCheck:
-    """Return the check of a model by a request for one token, which is admitted and limited as all others."""
+    """Check a model by a request for one token, which is admitted and limited like all others; return the check."""
     prompt = TokensPrompt(prompt_token_ids=[llm.tokenizer_info.bos_token_id or 0])
     params = SamplingParams(temperature=0.0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
     probe = GatewayRequest(new_request_id(), prompt, params)
@@ -48,12 +48,12 @@ async def probe_check(llm: AsyncLLM, requests: OpenRequests, context: grpc.aio.S
 
 
 def probe_outcome(problem: str) -> control_pb2.HealthCheck:
-    """Return the check of a probe that failed for a reason; empty: it succeeded."""
+    """Return the check for a probe with this problem; empty: the probe succeeded."""
     return _check("inference_probe", problem)
 
 
 def add_check(response: control_pb2.HealthResponse, check: control_pb2.HealthCheck) -> None:
-    """Add a check; a failed one makes a server that is ready otherwise NOT_READY."""
+    """Add a check; a failed check changes the state of a ready or degraded server to NOT_READY."""
     response.checks.append(check)
     if check.state == _NOT_READY and response.state in (_READY, control_pb2.HEALTH_STATE_DEGRADED):
         response.state = _NOT_READY

@@ -13,11 +13,11 @@ _MEDIA: dict[str, kv_events_pb2.StorageMedium] = {
 
 
 class KvBatches:
-    """Makes the batches of one engine core.
+    """Makes the batches of one engine core for one subscription.
 
     Args:
-        rank: of the engine core.
-        skips_snapshot: whether the snapshot at the beginning is left out. Later ones replace batches, and are not.
+        rank: the rank of the engine core.
+        skips_snapshot: whether to omit the snapshot at the beginning. Later snapshots replace batches and are always sent.
     """
 
     def __init__(self, rank: int, *, skips_snapshot: bool) -> None:
@@ -26,7 +26,7 @@ class KvBatches:
         self._number_of_snapshot: int | None = None
 
     def of(self, told: engine_core_pb2.SubscribeKvEventsResponse) -> kv_events_pb2.KvEventBatch | None:
-        """Return the batch of a message; None: it is left out."""
+        """Return the batch of a message; None: the message is omitted."""
         if self._is_skipped(told):
             return None
         return kv_events_pb2.KvEventBatch(

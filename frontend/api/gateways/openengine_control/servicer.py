@@ -1,6 +1,6 @@
 """openengine.v1.Control over the models of a frontend: discovery and load for gateways; adapters and caches for operators.
 
-Methods whose messages name no model serve the first one.
+Methods whose messages name no model use the first one.
 """
 
 from collections.abc import AsyncIterator
@@ -24,11 +24,11 @@ from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound,
 
 
 class ControlServicer(control_pb2_grpc.ControlServicer):
-    """The methods of control.proto; the others of OpenEngine's are UNIMPLEMENTED.
+    """Serves the methods of control.proto that Tetrad supports; OpenEngine's other methods are UNIMPLEMENTED.
 
     Args:
-        models: that are served.
-        requests: of Inference, which are aborted here.
+        models: the served models.
+        requests: the open requests of Inference, for Abort.
         guard: checks operators.
     """
 
@@ -47,13 +47,13 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def GetModelInfo(
         self, request: control_pb2.GetModelInfoRequest, context: grpc.aio.ServicerContext
     ) -> control_pb2.ModelInfo:
-        """Return the facts of the model of a name."""
+        """Return the facts of the named model."""
         if not request.model:
             raise InvalidRequest("model must not be empty; GetServerInfo lists the models.", field="model")
         return model_info(model_of(self._models, request.model))
 
     async def GetLoad(self, request: control_pb2.GetLoadRequest, context: grpc.aio.ServicerContext) -> control_pb2.LoadInfo:
-        """Return the load of the engine cores that answer at once."""
+        """Return the load of the engine cores that answer in time."""
         llm = self._models.first
         llm.engine_admin.check_targets()
         loads = await llm.engine_admin.loads_known()
@@ -71,7 +71,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         return response
 
     async def Abort(self, request: control_pb2.AbortRequest, context: grpc.aio.ServicerContext) -> control_pb2.AbortResponse:
-        """End a request and its stream; all requests: for operators."""
+        """Abort a request and end its stream; only operators may abort all requests."""
         match request.WhichOneof("target"):
             case "request_id":
                 was_open = self._requests.abort(request.request_id)
@@ -88,7 +88,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def LoadLora(
         self, request: control_pb2.LoadLoraRequest, context: grpc.aio.ServicerContext
     ) -> control_pb2.LoadLoraResponse:
-        """Load an adapter that requests can name from then on; for operators."""
+        """Load an adapter, which requests can then name; for operators."""
         check_operator(self._guard, context)
         already_loaded = await self._adapters.load(request.adapter)
         return control_pb2.LoadLoraResponse(adapter=request.adapter, already_loaded=already_loaded)
@@ -96,7 +96,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def UnloadLora(
         self, request: control_pb2.UnloadLoraRequest, context: grpc.aio.ServicerContext
     ) -> control_pb2.UnloadLoraResponse:
-        """Forget an adapter and free its memory; for operators."""
+        """Unload an adapter and free its memory; for operators."""
         check_operator(self._guard, context)
         return control_pb2.UnloadLoraResponse(adapter=await self._adapters.unload(request.lora_name))
 

@@ -1,6 +1,6 @@
 """Answers: encodes outputs as GenerateResponses of openengine.v1.Inference. One OpenEngineAnswers per call.
 
-Each output has its tokens, then one `finished`; the last event of the request has the usage.
+Each output has its tokens, then one `finished` event; the last event of the request has the usage.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -20,16 +20,16 @@ _FINISH: dict[FinishReasonName, inference_pb2.FinishReason] = {
 _MESSAGES: dict[FinishReasonName, str] = {"abort": "The request was aborted.", "repetition": "The output repeats itself."}
 
 Select = Callable[[PositionLogprobs], Iterable[int]]
-"""Chooses the candidates of a position that are shown."""
+"""Takes a position's log-probabilities, returns the ids of the candidates to show."""
 
 
 class OpenEngineAnswers:
     """Makes the messages of one call.
 
     Args:
-        wanted: the request.
-        message: what the client sent.
-        eos_token_ids: ids that end a text.
+        wanted: the decoded request.
+        message: the client's message.
+        eos_token_ids: the ids of the end-of-sequence tokens.
     """
 
     def __init__(self, wanted: GatewayRequest, message: inference_pb2.GenerateRequest, eos_token_ids: Collection[int]) -> None:
@@ -57,7 +57,7 @@ class OpenEngineAnswers:
                 yield self._finish(new, new.finish_reason)
 
     def failure(self, error: TetradError) -> inference_pb2.GenerateResponse:
-        """Return the last message of a request that was accepted and cannot be finished."""
+        """Return the last message of an accepted request that cannot be finished."""
         return self._response(error=engine_error(error), usage=self._usage() if self._num_prompt_tokens else None)
 
     def _tokens(self, new: CompletionOutput) -> list[inference_pb2.TokenInfo]:
@@ -92,7 +92,7 @@ class OpenEngineAnswers:
         if new.stop_reason is not None:
             return inference_pb2.StopMatch(stop_text=new.stop_reason)
         if new.finish_reason == "stop" and new.token_ids and new.token_ids[-1] in self._eos_token_ids:
-            # Else a grammar is complete: the last token is the output's, and no token stopped it.
+            # Otherwise a grammar is complete: the last token belongs to the output, and no token stopped it.
             return inference_pb2.StopMatch(eos_token_id=new.token_ids[-1])
         return None
 
@@ -134,7 +134,7 @@ def _candidate(token_id: int, found: Logprob) -> inference_pb2.LogProb:
 
 
 def _selection(wanted: inference_pb2.CandidateTokenSelection) -> Select:
-    """Return what a client wants to see of each position; nothing, if it does not say."""
+    """Return the function that selects the candidates of a position as the client asked; without a selection, none."""
     match wanted.WhichOneof("selection"):
         case "all":
             return lambda position: position
@@ -142,6 +142,6 @@ def _selection(wanted: inference_pb2.CandidateTokenSelection) -> Select:
             ids = tuple(wanted.token_ids.ids)
             return lambda position: (token_id for token_id in ids if token_id in position)
         case _:
-            # The actual token comes first, and is among the candidates only if it is likely enough.
+            # The actual token is first in `position`; sorting includes it only if it is likely enough.
             number = wanted.top_n
             return lambda position: sorted(position, key=lambda token_id: -position[token_id].logprob)[:number]

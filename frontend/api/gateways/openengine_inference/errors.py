@@ -12,7 +12,7 @@ from tetrad.services.errors import (
     UnsupportedArgument,
 )
 
-# The first class that an error belongs to gives its code.
+# The first class of which an error is an instance determines its code.
 _CODES: tuple[tuple[type[TetradError], common_pb2.ErrorCode], ...] = (
     (UnsupportedArgument, common_pb2.ERROR_CODE_UNSUPPORTED_FEATURE),
     (Unsupported, common_pb2.ERROR_CODE_UNSUPPORTED_FEATURE),
@@ -25,7 +25,7 @@ _RETRYABLE = (Overloaded, Unavailable)
 
 
 def engine_error(error: TetradError) -> common_pb2.EngineError:
-    """Return an error as the last message of a stream says it."""
+    """Return the encoded error for the last message of a stream."""
     message = common_pb2.EngineError(code=_code_of(error), message=error.message, retryable=isinstance(error, _RETRYABLE))
     if message.retryable and error.retry_after_s is not None:
         message.retry_after_ms = round(error.retry_after_s * 1000)

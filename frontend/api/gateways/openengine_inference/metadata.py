@@ -1,4 +1,4 @@
-"""Metadata: decodes OpenEngine's metadata keys of a call. Keys of others are not looked at."""
+"""Metadata: decodes OpenEngine's metadata keys of a call. Other keys are ignored."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,10 +14,10 @@ _MAX_DIGITS = 11
 
 
 def call_options(metadata: Iterable[tuple[str, str | bytes]]) -> dict[str, Any]:
-    """Return the arguments of AsyncLLM.add_request that the metadata of a call gives.
+    """Return the arguments of AsyncLLM.add_request in the metadata of a call.
 
     Raises:
-        InvalidRequest: a key of OpenEngine's is given twice, is not served, or has a value that is no number in its range.
+        InvalidRequest: an OpenEngine key is given twice, is not supported, or its value is not a number in the allowed range.
     """
     options: dict[str, Any] = {}
     for key, value in metadata:

@@ -1,7 +1,7 @@
-"""Open requests: the requests of OpenEngine's API by their ids, which Inference runs and Control ends. Knows no messages.
+"""Open requests: the requests of OpenEngine's API by id; Inference runs them, Control aborts them. Knows no messages.
 
-An id stands for one open request. The ids of the last requests that ended are kept: an Abort of one of them succeeds, and an
-Abort of an unknown request does not.
+Each open request has a unique id. The ids of the last ended requests are stored: an Abort of one of them succeeds; an Abort of
+an unknown request fails.
 """
 
 from collections import OrderedDict
@@ -23,12 +23,12 @@ Message = TypeVar("Message")
 
 
 class OpenRequests:
-    """The requests of one frontend.
+    """The open requests of one frontend.
 
     Args:
         llm: the first model.
-        limits: of time, for clients.
-        num_ended: ids of ended requests that are kept.
+        limits: the time limits of calls.
+        num_ended: the number of ids of ended requests to store.
     """
 
     def __init__(self, llm: AsyncLLM, limits: CallLimits, num_ended: int = _NUM_ENDED) -> None:
@@ -37,7 +37,7 @@ class OpenRequests:
         self._num_ended = num_ended
 
     def admit(self, context: grpc.aio.ServicerContext) -> None:
-        """Refuse a call if none can be taken now."""
+        """Raise an error if no call can be accepted now."""
         self._calls.admit(context)
 
     async def run(
@@ -51,7 +51,7 @@ class OpenRequests:
 
         Raises:
             AlreadyExists: an open request has the same id.
-            TetradError: the request is wrong, or cannot be taken.
+            TetradError: the request is invalid, or cannot be accepted.
         """
         if request.request_id in self._calls.open_ids():
             raise AlreadyExists(f"An open request has the id {request.request_id!r}.", field="request_id")
@@ -63,10 +63,10 @@ class OpenRequests:
             self._note_ended(request.request_id)
 
     def abort(self, request_id: str) -> bool:
-        """End a request; return whether it was still open.
+        """Abort a request; return whether it was still open.
 
         Raises:
-            NotFound: no request had this id lately.
+            NotFound: no open or recently ended request has this id.
         """
         if request_id in self._calls.open_ids():
             self._calls.abort([request_id])
@@ -76,7 +76,7 @@ class OpenRequests:
         return False
 
     def abort_all(self) -> bool:
-        """End all requests; return whether there was one."""
+        """Abort all requests; return whether there were any."""
         ids = self._calls.open_ids()
         self._calls.abort(ids)
         return bool(ids)

@@ -15,7 +15,7 @@ from tetrad.services.errors import InvalidRequest, NotFound
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
 _STOPPING = ("max_tokens", "min_tokens", "ignore_eos")
 _GRAMMAR_BACKENDS = ("", "llguidance")
-# Name there -> name here.
+# Name in OpenEngine's API -> name in StructuredOutputsParams.
 _GUIDES = {"json_schema": "json", "regex": "regex", "ebnf_grammar": "grammar", "structural_tag": "structural_tag"}
 
 
@@ -26,18 +26,18 @@ def request_of(
     adapters: AdapterNames,
     request_id: str,
 ) -> GatewayRequest:
-    """Return the request that a message describes.
+    """Return the request in a message.
 
     Args:
-        message: of the client.
-        options: of its call's metadata.
-        defaults: of SamplingParams, where the message has nothing.
-        adapters: those that it may name.
-        request_id: its own, or the one that it was given.
+        message: the client's message.
+        options: the arguments from the metadata of the call.
+        defaults: arguments of SamplingParams for fields that the message does not set.
+        adapters: the adapters that requests may name.
+        request_id: the id from the message, or a new one.
 
     Raises:
-        InvalidRequest: it has a field that is not served here, or is wrong.
-        NotFound: it names an adapter that does not exist.
+        InvalidRequest: the request is invalid, or has an unsupported field.
+        NotFound: the named adapter does not exist.
     """
     given = {field.name for field, _ in message.ListFields()}
     refuse(given, ("media", "media_options"), "served models read text")
@@ -67,7 +67,7 @@ def _sampling_fields(message: inference_pb2.GenerateRequest) -> dict[str, Any]:
     sampling, kv = message.sampling, message.kv
     fields: dict[str, Any] = {name: getattr(sampling, name) for name in _SAMPLING if sampling.HasField(name)}
     if sampling.HasField("seed"):
-        # The same 64 bits, as a signed number; -1 alone would stand for a random seed.
+        # The same 64 bits as a signed number, except -1, which would mean a random seed.
         fields["seed"] = sampling.seed - 2**64 if 2**63 <= sampling.seed < 2**64 - 1 else sampling.seed % (2**64 - 1)
     if sampling.HasField("num_sequences"):
         if sampling.num_sequences < 1:
@@ -111,7 +111,7 @@ def _logprob_fields(response: inference_pb2.ResponseOptions) -> dict[str, Any]:
 
 
 def _number_of(wanted: inference_pb2.CandidateTokenSelection, name: str) -> int:
-    """Return how many of the most likely tokens a selection needs; -1: all."""
+    """Return the number of most likely tokens that a selection needs; -1: all."""
     if wanted.WhichOneof("selection") == "token_ids" and not wanted.token_ids.ids:
         raise InvalidRequest(f"{name}.token_ids needs at least one id.", field=f"{name}.token_ids")
     return -1 if wanted.HasField("all") else wanted.top_n

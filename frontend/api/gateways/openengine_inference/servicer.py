@@ -1,5 +1,5 @@
 """openengine.v1.Inference over the models of a frontend. Errors before a request is accepted are raised unchanged; the server's
-interceptor maps them to a status. Later ones are the last event of the stream.
+interceptor maps them to a status. A later error is sent as the last event of the stream.
 """
 
 from collections.abc import AsyncIterator
@@ -19,11 +19,11 @@ from tetrad.services.request_context import current_context
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServicer):
-    """Generate.
+    """Serves the method Generate.
 
     Args:
-        models: that generate.
-        requests: what runs the requests; Control aborts them.
+        models: the served models.
+        requests: runs the requests and stores their ids, for Control to abort them.
     """
 
     def __init__(self, models: ModelDirectory, requests: OpenRequests) -> None:
@@ -33,7 +33,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     async def Generate(
         self, request: inference_pb2.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[inference_pb2.GenerateResponse]:
-        """Stream the events of the outputs."""
+        """Stream the events of a request's outputs."""
         self._requests.admit(context)
         options = call_options(context.invocation_metadata() or ())
         llm = model_of(self._models, request.model)

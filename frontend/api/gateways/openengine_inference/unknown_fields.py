@@ -1,6 +1,6 @@
-"""Unknown fields: refuses requests with fields that other revisions of OpenEngine's schema have.
+"""Unknown fields: refuses requests with fields of other revisions of OpenEngine's schema.
 
-A field of another revision changes the meaning of a request, so that it must not be ignored; it has a number, but no name here.
+A field of another revision changes the meaning of a request, so it must not be ignored. Only its number is known here.
 """
 
 from google.protobuf.message import Message
@@ -12,7 +12,7 @@ _REVISION = 3
 
 
 def refuse_unknown_fields(message: Message, path: str = "") -> None:
-    """Raise InvalidRequest, which names the path and the number, if a message or one inside it has an unknown field."""
+    """Raise InvalidRequest with path and field number if a message, or a message inside it, has an unknown field."""
     unknown = UnknownFieldSet(message)
     if len(unknown):
         name = f"{path}{unknown[0].field_number}"
