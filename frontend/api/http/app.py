@@ -38,7 +38,7 @@ from tetrad.frontend.api.http.pooling import router as pooling
 from tetrad.frontend.api.http.requests.body_budget import BodyBudget
 from tetrad.frontend.api.http.responses import router as responses
 from tetrad.frontend.api.http.responses.service import ResponsesService
-from tetrad.frontend.api.http.scale_out import derender, generate, render, render_message
+from tetrad.frontend.api.http.scale_out import derender, generate, render, render_message, render_response
 from tetrad.frontend.api.http.schemas.errors import on_bug, on_router_error, on_tetrad_error, on_wrong_parameter
 from tetrad.frontend.api.http.tokens import router as tokens
 from tetrad.frontend.api.http.trace_points import trace_points
@@ -53,7 +53,20 @@ from tetrad.services.version import VERSION
 
 _MODULES = (
     *(completions, chat, responses, messages, ollama, pooling, cohere, scoring),
-    *(render, render_message, generate, derender, model_lists, ollama_models, tokens, monitoring, operator, loras, loading),
+    *(
+        render,
+        render_message,
+        render_response,
+        generate,
+        derender,
+        model_lists,
+        ollama_models,
+        tokens,
+        monitoring,
+        operator,
+        loras,
+        loading,
+    ),
 )
 _DESCRIPTION = (
     "OpenAI's API, Anthropic's messages, Ollama's API and vLLM's additions to them. Where a server has API keys, requests"

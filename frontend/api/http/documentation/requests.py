@@ -19,6 +19,7 @@ REQUESTS: dict[str, Any] = {
     "RenderCompletionRequest": {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0},
     "RenderChatRequest": {"messages": _QUESTION, "max_tokens": 32, "temperature": 0},
     "RenderMessagesRequest": {"messages": _QUESTION, "max_tokens": 32, "temperature": 0},
+    "RenderResponsesRequest": {"input": "Name the capital of France.", "max_output_tokens": 32, "temperature": 0},
     "TokensRequest": {"token_ids": [504, 3575], "sampling_params": {"max_tokens": 8, "temperature": 0}},
     "DerenderChatRequest": {
         "generate_response": {"request_id": "generate-tokens-1", "choices": [{"index": 0, "token_ids": [72, 105]}]},

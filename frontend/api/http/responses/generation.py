@@ -4,12 +4,10 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 
-from tetrad.frontend.api.http.responses.bodies import LOGPROBS, ResponsesRequest
-from tetrad.frontend.api.http.responses.conversations import conversation_of, json_format
+from tetrad.frontend.api.http.responses.bodies import ResponsesRequest
 from tetrad.frontend.api.http.responses.events import ResponseEvents
-from tetrad.frontend.api.http.responses.fitting import fitted
+from tetrad.frontend.api.http.responses.inputs import conversation_behind, num_logprobs_of, response_params
 from tetrad.frontend.api.http.responses.items import listed_items
-from tetrad.frontend.api.http.responses.lookup import history_before, resolved_items
 from tetrad.frontend.api.http.responses.objects import Json, new_response, text_logprobs
 from tetrad.frontend.api.http.responses.store import NoStore, ResponseStore, StoredResponse
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts
@@ -17,7 +15,6 @@ from tetrad.frontend.api.http.schemas.logprobs import token_logprobs
 from tetrad.frontend.api.http.schemas.objects import TokenLogprob
 from tetrad.frontend.api.http.sse.named_events import Event
 from tetrad.frontend.api.http.sse.rendering import rendered
-from tetrad.frontend.api.http.turns.sampling import turn_sampling_params
 from tetrad.frontend.api.http.turns.totals import TurnTotals
 from tetrad.frontend.chat.turn_stream import TurnPart, TurnStream
 from tetrad.frontend.chat.turns import start_turn
@@ -50,17 +47,8 @@ class Generation:
         self._store = store
         self._keeps = body.store is not False and not isinstance(store, NoStore)
         self._is_created = self._is_final_kept = False
-        self._num_top = (body.top_logprobs or 0) if LOGPROBS in (body.include or ()) else None
-        self._params = turn_sampling_params(
-            body,
-            llm.default_sampling_fields(),
-            max_tokens=body.max_output_tokens,
-            stop=body.stop,
-            json_format=json_format(body),
-            logprobs=self._num_top,
-            # Which token belongs to which text shows only as they come.
-            in_deltas=bool(body.stream) or self._num_top is not None,
-        )
+        self._num_top = num_logprobs_of(body)
+        self._params = response_params(llm, body)
         response = new_response(
             self.id,
             body,
@@ -77,12 +65,8 @@ class Generation:
     async def start(self) -> None:
         """Send the request to the engine; errors as in start_turn, and NotFound for unknown earlier responses."""
         body = self._body
-        items = await resolved_items(self._store, body.input)
-        history = await history_before(self._store, body.previous_response_id)
-        conversation = conversation_of(body, items, history)
+        conversation, items = await conversation_behind(self._llm, self._store, body)
         self._input_items = listed_items(items, self.id)
-        if body.truncation == "auto":
-            conversation = await fitted(self._llm, conversation, max_output_tokens=body.max_output_tokens)
         self._turn = await start_turn(
             self._llm,
             conversation,

@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field, model_validator
 from tetrad.frontend.api.http.chat.bodies import ChatCompletionRequest
 from tetrad.frontend.api.http.completions.bodies import CompletionRequest
 from tetrad.frontend.api.http.messages.bodies import MessagesRequest
+from tetrad.frontend.api.http.responses.bodies import ResponsesRequest
 from tetrad.frontend.api.http.schemas.fields import Body, Number, Strings, TokenIds
 from tetrad.frontend.api.http.schemas.generation_fields import RepetitionDetectionBody, StreamOptions
 from tetrad.frontend.api.http.schemas.sampling_fields import StructuredOutputsBody
@@ -46,6 +47,17 @@ class RenderMessagesRequest(MessagesRequest):
     """POST /v1/messages/render."""
 
     mm_payload: Literal["tensors", "none"] | None = Field(None, description=_PAYLOAD)
+
+
+class RenderResponsesRequest(ResponsesRequest):
+    """POST /v1/responses/render."""
+
+    mm_payload: Literal["tensors", "none"] | None = Field(None, description=_PAYLOAD)
+
+    @model_validator(mode="after")
+    def _check_render(self) -> Self:
+        _refuse(self, "background")
+        return self
 
 
 class ReasoningParserKwargs(Body):

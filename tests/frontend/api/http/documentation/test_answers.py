@@ -247,6 +247,7 @@ PLAIN = {
     "POST /v1/completions/render": ("/v1/completions/render", {"prompt": ["hi", "ho"]}),
     "POST /v1/chat/completions/render": ("/v1/chat/completions/render", {"messages": HI, "tools": CHAT_TOOLS}),
     "POST /v1/messages/render": ("/v1/messages/render", {"messages": HI, "max_tokens": 9}),
+    "POST /v1/responses/render": ("/v1/responses/render", {"input": "hi", "max_output_tokens": 9}),
     "POST /v1/completions/derender": ("/v1/completions/derender", {"generate_responses": [GIVEN]}),
     "POST /v1/chat/completions/derender": (
         "/v1/chat/completions/derender",

@@ -90,6 +90,33 @@ async def test_a_rendered_message_is_the_same_request_to_the_engine_core(http, e
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0.7, "top_k": 5, "stop": ["zz"], "instructions": "Be brief."},
+        {"include": ["message.output_text.logprobs"], "top_logprobs": 2},
+        {"text": {"format": {"type": "json_schema", "name": "w", "schema": WEATHER}}},
+        {"tools": [{"type": "function", "name": "get_weather", "parameters": WEATHER}], "tool_choice": "required"},
+        {"truncation": "auto"},
+    ],
+)
+async def test_a_rendered_response_is_the_same_request_to_the_engine_core(http, engine, options):
+    first = (await http.post("/v1/responses", json={"input": "hi", "max_output_tokens": 5})).json()
+    body = {"input": "and then", "max_output_tokens": 5, "seed": 5, "previous_response_id": first["id"], **options}
+
+    expected = await sent(http, engine, "/v1/responses", body)
+    found = await sent(http, engine, "/inference/v1/generate", await rendered(http, "/v1/responses", body))
+
+    assert found == expected
+
+
+async def test_a_rendered_response_is_not_stored(http):
+    found = await rendered(http, "/v1/responses", {"input": "hi", "request_id": "once"})
+
+    assert found["request_id"] == "resp-once"
+    assert (await http.get("/v1/responses/resp-once")).status_code == 404
+
+
 async def test_the_prompts_of_a_completion_become_a_request_each(http, engine):
     body = {"prompt": ["hi", "ho"], "seed": 5, "request_id": "many"}
 
@@ -226,6 +253,9 @@ async def test_what_is_wrong_is_refused_with_its_field(http, changes, field, mes
             "messages[0].content[0]",
         ),
         ("/v1/chat/completions", {"messages": HI, "temperature": 3}, "temperature"),
+        ("/v1/responses", {"input": "hi", "background": True}, "background"),
+        ("/v1/responses", {"input": "hi", "temperature": 3}, "temperature"),
+        ("/v1/responses", {"input": []}, "input"),
     ],
 )
 async def test_what_cannot_be_rendered_is_refused_with_its_field(http, path, body, field):

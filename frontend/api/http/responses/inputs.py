@@ -1,0 +1,49 @@
+"""Inputs: the sampling parameters and the conversation of a request for a response, to generate it or to render it."""
+
+from collections.abc import Sequence
+
+from tetrad.frontend.api.http.responses.bodies import LOGPROBS, InputItem, ResponsesRequest
+from tetrad.frontend.api.http.responses.conversations import conversation_of, json_format
+from tetrad.frontend.api.http.responses.fitting import fitted
+from tetrad.frontend.api.http.responses.lookup import history_before, resolved_items
+from tetrad.frontend.api.http.responses.store import ResponseStore
+from tetrad.frontend.api.http.turns.sampling import turn_sampling_params
+from tetrad.frontend.chat.conversation import Conversation
+from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.request.sampling_params import SamplingParams
+
+
+def num_logprobs_of(body: ResponsesRequest) -> int | None:
+    """Return the number of alternatives for each token; None: the answer has no log-probabilities."""
+    return (body.top_logprobs or 0) if LOGPROBS in (body.include or ()) else None
+
+
+def response_params(llm: AsyncLLM, body: ResponsesRequest) -> SamplingParams:
+    """Return the sampling parameters of a body; InvalidRequest for a value out of range."""
+    num_logprobs = num_logprobs_of(body)
+    return turn_sampling_params(
+        body,
+        llm.default_sampling_fields(),
+        max_tokens=body.max_output_tokens,
+        stop=body.stop,
+        json_format=json_format(body),
+        logprobs=num_logprobs,
+        # The texts of single tokens are known only from deltas.
+        in_deltas=bool(body.stream) or num_logprobs is not None,
+    )
+
+
+async def conversation_behind(
+    llm: AsyncLLM, store: ResponseStore, body: ResponsesRequest
+) -> tuple[Conversation, Sequence[InputItem]]:
+    """Return the conversation that a response continues, and the items of the request itself.
+
+    Raises:
+        InvalidRequest: an item is wrong, or the conversation is too long for the context.
+        NotFound: an earlier response or item does not exist.
+    """
+    items = await resolved_items(store, body.input)
+    conversation = conversation_of(body, items, await history_before(store, body.previous_response_id))
+    if body.truncation == "auto":
+        conversation = await fitted(llm, conversation, max_output_tokens=body.max_output_tokens)
+    return conversation, items
