@@ -1,5 +1,5 @@
-"""The HTTP application: assembles routes, middleware and error handlers. Its only state is the models and the responses that
-/v1/responses stores.
+"""The HTTP application: assembles routes, middleware and error handlers. Its only state is the models and the stored
+responses of /v1/responses.
 """
 
 from collections.abc import AsyncIterator
@@ -79,7 +79,7 @@ _DESCRIPTION = (
 
 
 class _Api(FastAPI):
-    """FastAPI whose document also says how to authenticate."""
+    """FastAPI with an OpenAPI document that also describes authentication."""
 
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document."""
@@ -91,17 +91,17 @@ class _Api(FastAPI):
                 "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
             }
             document["components"] = {"securitySchemes": schemes}
-            # FastAPI promises 422 for parameters it checks; here a wrong one is a 400, like a wrong field of a body.
+            # FastAPI documents 422 for invalid parameters; here they cause a 400, like invalid fields of a body.
             for methods in document["paths"].values():
                 for operation in methods.values():
                     operation["responses"].pop("422", None)
             self._restore_answers(document)
-            # None at all is one of the ways: servers without keys.
+            # The empty entry is for servers without keys.
             document["security"] = [{"bearer": []}, {"x-api-key": []}, {}]
         return document
 
     def _restore_answers(self, document: dict[str, Any]) -> None:
-        """Put in the answers as the routes have them: FastAPI leaves out whatever is null, and examples hold nulls."""
+        """Replace the answers by those of the routes: FastAPI omits null values, but examples contain nulls."""
         for route in (route for module in _MODULES for route in module.router.routes):
             if isinstance(route, APIRoute):
                 for method in route.methods or ():
@@ -117,7 +117,7 @@ def create_app(models: ModelDirectory, settings: FrontendSettings, guard: Guard)
         version=VERSION,
         description=_DESCRIPTION,
         openapi_tags=TAGS,
-        docs_url=None,  # FastAPI's own pages fetch their scripts from another host
+        docs_url=None,  # FastAPI's own pages load their scripts from another host
         redoc_url=None,
         redirect_slashes=False,
         lifespan=_lifespan,
@@ -143,7 +143,7 @@ def create_app(models: ModelDirectory, settings: FrontendSettings, guard: Guard)
     app.add_exception_handler(ClientDisconnect, _on_client_left)
     app.add_exception_handler(Exception, on_bug)
     fast = FastPath(app, (route for module in _MODULES for route in module.router.routes))
-    # Outside of everything, so that even the answer to a bug carries its id.
+    # The outermost middleware, so that even the answer after a bug has its request id.
     limited = RequestTimeouts(fast, settings.request_timeout_s)
     paths = [route.path for route in app.routes if isinstance(route, Route)]
     measured = HttpMetrics(Methods(_with_cors(Access(limited, guard), settings)), paths, models.first.metrics.observe_http)
@@ -157,7 +157,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 def _with_cors(app: ASGIApp, settings: FrontendSettings) -> ASGIApp:
-    """Return `app` with what browsers ask before they call it for a page; outside of keys, as they ask without one."""
+    """Return `app` with CORS for the allowed origins; it runs before the key check: browsers' preflights have no key."""
     if not settings.allowed_origins:
         return app
     return CORSMiddleware(
@@ -171,5 +171,5 @@ def _with_cors(app: ASGIApp, settings: FrontendSettings) -> ASGIApp:
 
 
 async def _on_client_left(_: Request, __: Exception) -> Response:
-    """Return status 499 for a client that has disconnected: only proxies' logs show it."""
+    """Return status 499 for a client that has disconnected; it appears only in logs of proxies."""
     return Response(status_code=499)

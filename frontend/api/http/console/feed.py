@@ -22,14 +22,14 @@ _INTERVAL_S = 1.0
 
 
 class Feed:
-    """Snapshots of one frontend.
+    """Sends the snapshots of one frontend.
 
     Args:
-        models: of the frontend.
-        guard: decides the content of snapshots. Every valid key sees state and load of the services; recent requests
-            and how long that took is for operators.
-        metrics_prefix: of the frontend's metrics.
-        traces_url: page of the traces, which the page links to; empty: none.
+        models: the models of the frontend.
+        guard: checks the keys. Callers with any valid key see state and load of the services; only operators see recent
+            requests and their durations.
+        metrics_prefix: the prefix of the frontend's metrics.
+        traces_url: the URL of the traces' page, to which the console page links; empty: none.
     """
 
     def __init__(self, models: ModelDirectory, guard: Guard, metrics_prefix: str, traces_url: str = "") -> None:
@@ -40,18 +40,18 @@ class Feed:
         self._started = time.time()
         self._latest: dict[str, Any] = {}
         self._taken_at = -math.inf
-        self._num_changes = 0  # that the latest has seen
-        self._taking = asyncio.Lock()  # guards the three above: watchers share what one of them asks for
+        self._num_changes = 0  # number of service changes before the latest snapshot
+        self._taking = asyncio.Lock()  # guards the three above: all watchers share one snapshot
 
     async def follow(self, keys: Sequence[str], origin: str | None) -> AsyncIterator[bytes]:
-        """Yield an event a second, and one at each change of a service, until this frontend is about to leave.
+        """Yield an event each second, and one at each change of a service, until this frontend is about to stop.
 
         Args:
-            keys: that the watcher has presented; looked at each time, as keys may be taken away.
-            origin: of the page that watches, if another one.
+            keys: the keys of the watcher; they are checked for each event, because keys may be revoked.
+            origin: the origin of the watching page, if it is of another server; None: any other case.
 
         Raises:
-            Unauthenticated: no key is good, or none is any more.
+            Unauthenticated: no key is valid, or all have been revoked.
         """
         readiness = self._models.readiness
         number = 0
@@ -70,10 +70,10 @@ class Feed:
                     await readiness.wait_changed(num_changes)
 
     async def _shared_snapshot(self) -> dict[str, Any]:
-        """Return the newest snapshot: one is made a second, and one at each change, for any number of open pages."""
+        """Return the latest snapshot: one is made each second and one at each change, for any number of open pages."""
         async with self._taking:
             now, num_changes = time.monotonic(), self._models.readiness.num_changes
-            # A little less than an interval: a watcher alone gets a new one each time.
+            # A little less than an interval: a single watcher gets a new snapshot each time.
             if num_changes != self._num_changes or now - self._taken_at >= 0.9 * _INTERVAL_S:
                 self._latest = await self._snapshot()
                 self._taken_at, self._num_changes = now, num_changes
@@ -91,7 +91,7 @@ class Feed:
         }
 
     def _refusal(self, keys: Sequence[str], origin: str | None) -> str:
-        """Return why these keys do not show requests of others; empty: they do."""
+        """Return why these keys do not permit to see other callers' requests; empty: they permit it."""
         try:
             self._guard.check_operator(keys, origin=origin)
         except (PermissionDenied, Unauthenticated) as error:

@@ -1,6 +1,6 @@
 """Topology: the services in the console's graph: this frontend, its tokenizers, its engine cores and their workers.
 
-Plain dicts for JSON. Without addresses: every caller that may send requests may read it.
+Plain dicts for JSON. They contain no addresses, because every caller that may send requests may read them.
 """
 
 import time
@@ -17,8 +17,8 @@ from tetrad.frontend.tokenizer.replicas import Replica
 from tetrad.services.version import VERSION
 
 Node = dict[str, Any]
-"""One service. state: "connected", "connecting" (it never was), "not ready" (something that it needs is missing), "draining",
-"asleep", "lost" or "unknown"; problem: for people; since: wall clock in seconds at which the connection was made or lost."""
+"""One service. state: "connected", "connecting" (not connected so far), "not ready" (it misses something), "draining",
+"asleep", "lost" or "unknown"; problem: text for people; since: Unix time in seconds of the connection or its loss."""
 
 _STATES = {DRAINING: "draining", SLEEPING: "asleep"}
 
@@ -27,10 +27,10 @@ def topology_of(models: ModelDirectory, loads: Mapping[AsyncLLM, list[EngineLoad
     """Return the state of every service.
 
     Args:
-        models: of this frontend.
-        loads: of each model's engine cores, in their order; of another length where it is not known whose is whose. Models
-            that were loaded meanwhile have none.
-        started: wall clock at which this frontend was.
+        models: the models of this frontend.
+        loads: for each model, the loads of its engine cores in their order; a list of another length cannot be assigned and is
+            ignored. Models that were loaded meanwhile have none.
+        started: the Unix time in seconds at which this frontend was started.
     """
     report = models.readiness.report()
     told = iter(report.dependencies)
@@ -73,7 +73,7 @@ def _engine(engine: EngineClient, told: Dependency, load: EngineLoad | None) -> 
     node: Node = {
         "name": told.name,
         "state": _engine_state(engine),
-        # A lost worker is shown at the worker.
+        # The problem of a lost worker is shown at the worker.
         "problem": "" if engine.connected and engine.problem == WORKER_LOST else told.problem,
         "since": engine.since,
         "num_requests": engine.num_unfinished,
@@ -86,7 +86,7 @@ def _engine(engine: EngineClient, told: Dependency, load: EngineLoad | None) -> 
         node["load"] = {"running": busy.num_running, "waiting": busy.num_waiting, "kv_cache_usage": busy.kv_cache_usage}
         node["kv_cache"] = None if load.kv_cache is None else _kv_cache(load, load.kv_cache)
     if info is not None:
-        node["up_since"] = info.epoch / 1e9  # engine cores take the time of their start for it
+        node["up_since"] = info.epoch / 1e9  # the epoch is the time at which the engine core started, in ns
         node["model"] = info.model.rpartition("/")[2]  # not the path of its files
         node |= {name: getattr(info, name) for name in ("version", "dtype", "device", "max_model_len", "max_num_seqs")}
         node["kv_cache_tokens"] = info.kv_cache_tokens
@@ -94,8 +94,8 @@ def _engine(engine: EngineClient, told: Dependency, load: EngineLoad | None) -> 
 
 
 def _kv_cache(load: EngineLoad, cache: KvCacheFacts) -> Node:
-    """Return the blocks of an engine core's KV cache: in use, free with content that prompts can find, and empty."""
-    num_used = load.num_gpu_blocks - 1 - load.num_free_blocks  # the null block holds nothing
+    """Return the numbers of an engine core's KV cache blocks: in use, free with reusable content, and empty."""
+    num_used = load.num_gpu_blocks - 1 - load.num_free_blocks  # without the null block, which has no content
     return asdict(cache) | {
         "num_used_blocks": num_used,
         "num_empty_blocks": load.num_free_blocks - cache.num_free_cached_blocks,
@@ -113,7 +113,7 @@ def _engine_state(engine: EngineClient) -> str:
 def _workers(engine: EngineClient, load: EngineLoad | None) -> list[Node]:
     if engine.connected and load is not None and load.workers:
         return [_worker(worker, load) for worker in load.workers]
-    # An engine core that does not say how its workers are.
+    # The engine core does not report the state of its workers.
     lost = engine.problem == WORKER_LOST
     state = "unknown" if not engine.connected else "lost" if lost else "connected"
     device = "" if engine.info is None else engine.info.device

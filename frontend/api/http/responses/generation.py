@@ -26,17 +26,17 @@ log = get_logger()
 
 
 class Generation:
-    """One response in the making.
+    """The generation of one response.
 
     Args:
-        llm: generates.
-        store: knows earlier responses and keeps this one, if the request wants that.
+        llm: generates the response.
+        store: contains earlier responses and stores this one, if the request asks for that.
         body: the request.
-        request_id: its name in logs.
+        request_id: the id of the request in logs.
 
     Raises:
-        InvalidRequest: the request is wrong in itself.
-        NotFound: there is no such model.
+        InvalidRequest: the request is invalid.
+        NotFound: the model does not exist.
     """
 
     def __init__(self, llm: AsyncLLM, store: ResponseStore, body: ResponsesRequest, request_id: str) -> None:
@@ -78,9 +78,9 @@ class Generation:
         )
 
     async def updates(self) -> AsyncGenerator[list[Event], None]:
-        """Yield the events of each step, the last behind saving; raises what fails. Closing it aborts the request."""
+        """Yield the events of each step, the last ones after saving; raise any failure. Closing it aborts the request."""
         assert self._turn is not None, "not started"
-        self._llm.callers.note()  # in the background this is another task than the one that found the model
+        self._llm.callers.note()  # in the background, this task is not the one that found the model
         begun = False
         try:
             async for update in self._turn:
@@ -96,13 +96,13 @@ class Generation:
             self._turn.close()
 
     async def fail(self, error: TetradError) -> list[Event]:
-        """Return the events of a failure, behind saving."""
+        """Mark the response as failed, save it, and return the events of the failure."""
         events = self.events.fail(error, self._totals)
         await self._keep_final(events)
         return events
 
     async def cancel(self) -> None:
-        """Make it a cancelled response, unless it is final, and save it, unless it is saved."""
+        """Mark the response as cancelled, unless it is final, and save it, unless it is already saved."""
         self.events.cancel(self._totals)
         if self.is_unsaved:
             await self._keep_final([])
@@ -114,11 +114,11 @@ class Generation:
 
     @property
     def is_unsaved(self) -> bool:
-        """Whether the response is final and should be kept, but is not."""
+        """Whether the response is final and must be stored, but is not stored yet."""
         return self._keeps and self.events.is_final and not self._is_final_kept
 
     async def save(self) -> None:
-        """Keep the response as it is now, if the request wants that; Unavailable if the store cannot be used."""
+        """Store the current response, if the request asks for that; raise Unavailable if the store cannot be used."""
         if not self._keeps:
             return
         is_final, stored = self.events.is_final, StoredResponse(self.events.response(), self._input_items)
@@ -129,7 +129,7 @@ class Generation:
         self._is_created, self._is_final_kept = True, is_final
 
     async def _keep_final(self, events: Sequence[Event]) -> None:
-        """Save the final response; where that fails, the client that waits for it gets it and reads that it is not kept."""
+        """Save the final response; if that fails, a waiting client still gets it, with a note that it is not stored."""
         try:
             await self.save()
         except Unavailable as error:
