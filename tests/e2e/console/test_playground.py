@@ -20,7 +20,7 @@ def page(server, visit) -> Page:
 
 
 def test_an_answer_is_streamed_and_is_the_api_s(server, page):
-    setting(page, temperature=0, max_tokens=24)
+    setting(page, temperature=0, max_tokens=96)
     page.evaluate(
         """() => {
             window.lengths = new Set();
@@ -30,7 +30,7 @@ def test_an_answer_is_streamed_and_is_the_api_s(server, page):
     )
     ask(page)
     expect(page.locator(ANSWERED)).to_be_visible()
-    body = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "max_tokens": 24}
+    body = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "max_tokens": 96}
     same = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
 
     assert page.locator(f"{ANSWERED} .body").text_content() == same["choices"][0]["message"]["content"]
