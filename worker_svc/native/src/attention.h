@@ -1,9 +1,9 @@
-// Attention over KV pages, with nothing copied: a tile of query rows goes over the pages of its sequence, STRIDE keys at a
-// time, with a running softmax.
+// Attention over KV pages, without copying them: each tile of query rows reads the pages of its sequence, STRIDE keys at a
+// time, and keeps a running softmax.
 //
-// Rows of a tile: (token, query head of the KV head) pairs, so that grouped heads share each key and value that is loaded.
-// Keys are taken in strides that begin at key 0 and do not depend on the tile, so a row's result does not depend on what is
-//   computed beside it. What no row of the tile may see is not touched, since a slot that was never written may hold anything.
+// The rows of a tile are pairs (token, query head of the KV head), so that grouped heads share each key and value that is
+// loaded. Strides of keys begin at key 0 and do not depend on the tile, so a row's result does not depend on the rows computed
+// beside it. Slots that no row of the tile may attend to are not used, because a slot that was never written may hold any bits.
 #pragma once
 #include <algorithm>
 #include <limits>
@@ -20,22 +20,22 @@ constexpr int TILE_ROWS = 6;
 constexpr int TILE_ROWS = 3;
 #endif
 
-// KV heads are walked together where that makes a sequence's pages one long read.
+// Maximum number of KV heads of a tile. A tile has several where that makes the pages of a sequence one long read.
 constexpr int MAX_HEADS_TOGETHER = 4;
 
-// Rows first .. first + count of a sequence's chunk, for KV heads kv_head .. kv_head + num_kv_heads.
+// Rows first .. first + count of the scheduled tokens of a sequence, for KV heads kv_head .. kv_head + num_kv_heads.
 struct Tile {
   int32_t sequence, kv_head, num_kv_heads, first, count;
 };
 
-// Keys begin .. end of a sequence, for KV heads from kv_head on: what a thread most likely reads next.
+// Keys begin .. end of a sequence, for KV heads from kv_head on: the keys that the thread most likely reads next.
 struct AheadKeys {
   const Sequence* sequence;
   int32_t kv_head;
   int64_t begin, end;
 };
 
-// The first keys that the tile reads.
+// Return the range of keys that the tile reads.
 inline AheadKeys start_of(const Heads& heads, const Sequence* sequences, const Tile& tile) {
   const Sequence* sequence = &sequences[tile.sequence];
   const int64_t seen = sequence->num_computed + tile.first / heads.group() + 1;
@@ -43,7 +43,7 @@ inline AheadKeys start_of(const Heads& heads, const Sequence* sequences, const T
   return {sequence, tile.kv_head, hidden / STRIDE * STRIDE, seen};
 }
 
-// Walks over a tile's pages: says where each stride lies, and asks for the next one.
+// Iterates over the strides of a tile: returns the location of each stride in the pages, and prefetches the next one.
 template <typename Element>
 class Walk {
  public:
@@ -53,7 +53,7 @@ class Walk {
     find(sequence, begin, end, next_);
   }
 
-  // The stride from `begin` on; they are asked for in their order.
+  // Return the stride that starts at key `begin`. The caller must ask for strides in ascending order.
   const Stride<Element>& stride(int64_t begin) {
     stride_.begin = begin;
     stride_.end = std::min(begin + STRIDE, end_);
@@ -69,7 +69,7 @@ class Walk {
   Fetch& fetch() { return fetch_; }
 
  private:
-  // Vectors of keys behind the end are read where the first one lies, and masked.
+  // Find the location of each vector of keys. A vector behind the end gets that of the first one, and its scores are masked.
   void find(const Sequence& sequence, int64_t begin, int64_t end, Group<Element>* groups) const {
     for (int i = 0; i < KEY_VECTORS; i++) {
       const auto key = static_cast<uint32_t>(begin + i * LANES), size = static_cast<uint32_t>(heads_.block_size);
@@ -77,7 +77,8 @@ class Walk {
     }
   }
 
-  // Ask for the next stride's pages that this one has not got, of as many KV heads from `kv_head` on as the tile has.
+  // Start to prefetch the pages of the next stride that this stride does not use, for the tile's number of KV heads from
+  // `kv_head` on.
   void ask(int64_t kv_head) {
     static_assert(KEY_VECTORS <= Fetch::MAX_PAGES);
     fetch_.clear();
@@ -108,7 +109,7 @@ class Walk {
   Fetch fetch_;
 };
 
-// The same for blocks that are no multiple of LANES: strides are copied, as if they lay in such blocks.
+// The same for a block size that is no multiple of LANES: each stride is copied into pages with a block size of LANES.
 template <typename Element>
 class GatheringWalk {
  public:
@@ -148,7 +149,8 @@ class GatheringWalk {
   Fetch fetch_;
 };
 
-// What a head's weighted values are multiplied by: 1 / the sum of its weights, relative to those of the largest score, `top`.
+// Return the factor that normalizes a head's weighted sum of values: 1 / the sum of all weights, including the weight of the
+// head's attention sink. `sum` is relative to the weight of the largest score, `top`.
 inline float share_of_keys(const Heads& heads, int64_t head, float top, float sum) {
   if (!heads.sinks) return 1.0f / sum;
   const float sink = heads.sinks[head];
@@ -157,6 +159,7 @@ inline float share_of_keys(const Heads& heads, int64_t head, float top, float su
   return shrink / (sum * shrink + 1.0f);
 }
 
+// Compute the attention of a tile with ROWS rows, for all of its KV heads.
 template <int ROWS, typename Element>
 inline void attend_rows(const Heads& heads, const Element* cache, const Sequence& sequence, const Tile& tile, const AheadKeys& following,
                         const float* queries, int64_t query_stride, float* output, int64_t output_stride) {

@@ -1,12 +1,12 @@
-// GGUF's quantized rows, unpacked into the one form that panels are packed from: quanta, one scale and one minimum a block.
+// Unpacks quantized rows of GGUF files into the form that panels are packed from: quanta, one scale and one minimum per block.
 //   weight = d * (quantum - zero) + m
-// The layouts are those of ggml's block structs; fields are read byte by byte, because rows of a file need not be aligned.
+// The layouts are those of ggml's block structs. Fields are read byte by byte, because rows of a file need not be aligned.
 #pragma once
 #include "gguf_rare_blocks.h"
 
 namespace tetrad {
 
-// Numbers as in GGUF files.
+// Types by their numbers in GGUF files.
 enum class GgufType : int32_t {
   Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q2_K = 10, Q3_K = 11, Q4_K = 12, Q5_K = 13, Q6_K = 14, Q8_K = 15,
   IQ4_NL = 20, IQ4_XS = 23, MXFP4 = 39
@@ -57,8 +57,8 @@ inline void k_scale(int j, const uint8_t* packed, int* scale, int* minimum) {
   }
 }
 
-// Q4_K and Q5_K: super-blocks of 256 in 8 sub-blocks of 32; the fifth bits of Q5_K, one byte a column of all sub-blocks, lie
-// before the low ones.
+// Q4_K and Q5_K: super-blocks of 256 columns in 8 sub-blocks of 32. The fifth bits of Q5_K stand before the low bits: byte i
+// has those of column i of all 8 sub-blocks.
 inline void unpack_q45_k(const uint8_t* from, int64_t columns, bool has_fifth_bit, UnpackedRow to) {
   for (int64_t super = 0; super < columns / 256; super++, from += has_fifth_bit ? 176 : 144) {
     const float d = half_at(from), d_minimum = half_at(from + 2);
@@ -79,7 +79,7 @@ inline void unpack_q45_k(const uint8_t* from, int64_t columns, bool has_fifth_bi
   }
 }
 
-// Q6_K: super-blocks of 256 in 16 sub-blocks of 16 with an 8-bit scale each.
+// Q6_K: super-blocks of 256 columns in 16 sub-blocks of 16, each with an 8-bit scale.
 inline void unpack_q6_k(const uint8_t* from, int64_t columns, UnpackedRow to) {
   for (int64_t super = 0; super < columns / 256; super++, from += 210) {
     const float d = half_at(from + 208);

@@ -1,6 +1,6 @@
-// GGUF's less common formats, below 4 bits or with a table of values, unpacked as gguf_blocks.h does it.
+// Unpacks GGUF's less common formats into the same form as gguf_blocks.h.
 //   Q2_K and Q8_K:         weight = d * quantum + m
-//   all others ("coded"):  weight = d * table[quantum], where the matrix has the table (formats.py)
+//   all others ("coded"):  weight = d * table[quantum]; the matrix holds the table (formats.py)
 #pragma once
 #include <cmath>
 
@@ -8,8 +8,8 @@
 
 namespace tetrad {
 
-// Q2_K: super-blocks of 256 in 16 sub-blocks of 16; a byte of scales has the scale below and the minimum above. Of the quanta, 32
-// bytes hold four runs of 32 columns, two bits each.
+// Q2_K: super-blocks of 256 columns in 16 sub-blocks of 16. A scale byte holds the scale in its low 4 bits and the minimum in
+// its high 4 bits. 32 bytes of quanta hold four runs of 32 columns, two bits per column.
 inline void unpack_q2_k(const uint8_t* from, int64_t columns, UnpackedRow to) {
   for (int64_t super = 0; super < columns / 256; super++, from += 84) {
     const float d = half_at(from + 80), d_minimum = half_at(from + 82);
@@ -21,7 +21,7 @@ inline void unpack_q2_k(const uint8_t* from, int64_t columns, UnpackedRow to) {
   }
 }
 
-// Q3_K: as Q2_K without minima; the third bits, inverted, lie before the others, and the scales are 6 bits less 32.
+// Q3_K: like Q2_K without minima. The third bits (inverted signs) stand before the others. A scale is a 6-bit number minus 32.
 inline void unpack_q3_k(const uint8_t* from, int64_t columns, UnpackedRow to) {
   for (int64_t super = 0; super < columns / 256; super++, from += 110) {
     const float d = half_at(from + 108);
@@ -51,7 +51,7 @@ inline void unpack_iq4_nl(const uint8_t* from, int64_t columns, UnpackedRow to) 
   }
 }
 
-// IQ4_XS: super-blocks of 256 in 8 sub-blocks of 32, whose scales are 6 bits less 32.
+// IQ4_XS: super-blocks of 256 columns in 8 sub-blocks of 32. A scale is a 6-bit number minus 32.
 inline void unpack_iq4_xs(const uint8_t* from, int64_t columns, UnpackedRow to) {
   for (int64_t super = 0; super < columns / 256; super++, from += 136) {
     const float d = half_at(from);
@@ -65,7 +65,7 @@ inline void unpack_iq4_xs(const uint8_t* from, int64_t columns, UnpackedRow to) 
   }
 }
 
-// MXFP4: the scale is a power of two; the table has the values of e2m1 doubled.
+// MXFP4: the scale is a power of two, halved because the table holds the values of e2m1 doubled.
 inline void unpack_mxfp4(const uint8_t* from, int64_t columns, UnpackedRow to) {
   for (int64_t block = 0; block < columns / 32; block++, from += 17) {
     to.scales[block] = std::ldexp(1.0f, static_cast<int>(from[0]) - 128);
@@ -73,7 +73,7 @@ inline void unpack_mxfp4(const uint8_t* from, int64_t columns, UnpackedRow to) {
   }
 }
 
-// Q8_K: one scale in float32 for 256 columns; sums of the quanta behind them are not needed.
+// Q8_K: one float32 scale for 256 columns. The sums that follow the quanta in the file are not used.
 inline void unpack_q8_k(const uint8_t* from, int64_t columns, UnpackedRow to) {
   for (int64_t super = 0; super < columns / 256; super++, from += 292) {
     float d;

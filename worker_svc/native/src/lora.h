@@ -1,6 +1,7 @@
-// LoRA: low-rank changes of products. A token's adapter adds b (a x) to what the base model computes for it: `shrink` makes
-// a x for some ranks, `expand` adds its product with b to a few outputs. Tokens of one adapter are computed together, so that its
-// matrices are loaded once for them; each has sums of its own, which do not depend on the tokens beside it.
+// LoRA: low-rank changes of products. A token's adapter adds b (a x) to the base model's product: `shrink` computes a x for a
+// range of ranks, `expand` adds its product with b to a range of outputs. Tokens with the same adapter are computed together,
+// so that its matrices are loaded once for all of them. Each token has separate sums, which do not depend on the tokens beside
+// it.
 #pragma once
 #include <type_traits>
 
@@ -10,42 +11,42 @@ namespace tetrad {
 
 // The change of one module of a fused product.
 struct LoraPart {
-  int64_t first, count;  // its outputs; `first` is a multiple of LANES
-  int64_t offset, rank;  // its share of a x
+  int64_t first, count;  // the module's range of outputs; `first` is a multiple of LANES
+  int64_t offset, rank;  // the module's range in a x
   const void* b;         // [blocks of LANES outputs][rank][LANES]; the last block is padded
-  float scale;           // of what b adds
+  float scale;           // factor of the change
 };
 
-// What an adapter changes of one product. Without parts: nothing.
+// The changes of one adapter to one product. Without parts, the adapter does not change the product.
 struct LoraSite {
-  // Where a rank's row of a begins.
+  // Return the start of one rank's row of a.
   const uint8_t* row(int64_t which, int64_t columns) const { return static_cast<const uint8_t*>(a) + which * columns * bits / 8; }
 
-  int64_t rank;      // of all parts together
+  int64_t rank;      // sum over all parts
   int64_t num_parts;
-  const void* a;     // [rank, columns]; of a table of embeddings [vocabulary, rank] float32
+  const void* a;     // [rank, columns]; for a table of embeddings [vocabulary, rank] in float32
   const LoraPart* parts;
-  int32_t bits, is_bfloat;  // of the elements of a and b, as those of a matrix
+  int32_t bits, is_bfloat;  // type of the elements of a and b, as in Matrix
 };
 
-constexpr int64_t RANKS_AT_ONCE = 8;  // of one item
-constexpr int64_t LINE_BYTES = 64;    // of the processor's cache
-constexpr int64_t ROWS_AT_ONCE = 4;   // of one adapter, for which its matrices are loaded once
+constexpr int64_t RANKS_AT_ONCE = 8;  // ranks of one work item
+constexpr int64_t LINE_BYTES = 64;    // a line of the processor's cache
+constexpr int64_t ROWS_AT_ONCE = 4;   // maximum number of rows that share one load of their adapter's matrices
 
-// Some rows that have one adapter.
+// Rows with the same adapter.
 struct AdaptedRows {
   int64_t count;  // at most ROWS_AT_ONCE
   const float* from[ROWS_AT_ONCE];
   float* to[ROWS_AT_ONCE];
 };
 
-// to[k] = a[k] from for ranks `first` up to `last`, of each row. A row's sums do not depend on the number of rows.
-// As many bytes are fetched of `ahead` as are read here.
+// For each row and each rank k from `first` up to `last`, set to[k] to the product of a[k] and from. A row's sums do not depend
+// on the number of rows. Meanwhile prefetch as many bytes from `ahead` on as are read of a.
 template <typename Element, int ROWS>
 inline void shrink_as(const LoraSite& site, const AdaptedRows& rows, int64_t columns, int64_t first, int64_t last,
                       const uint8_t* ahead) {
-  constexpr int64_t RANKS = ROWS > 2 ? RANKS_AT_ONCE / 2 : RANKS_AT_ONCE;  // as many sums as there are registers for
-  constexpr int64_t BYTES = RANKS * LANES * sizeof(Element);               // of a in one pass of the inner loop
+  constexpr int64_t RANKS = ROWS > 2 ? RANKS_AT_ONCE / 2 : RANKS_AT_ONCE;  // as many sums as fit the registers
+  constexpr int64_t BYTES = RANKS * LANES * sizeof(Element);               // bytes of a that one pass of the inner loop reads
   for (int64_t rank = first; rank < last; rank += RANKS) {
     const int64_t count = last - rank < RANKS ? last - rank : RANKS;
     const Element* a[RANKS];
@@ -71,7 +72,7 @@ inline void shrink_as(const LoraSite& site, const AdaptedRows& rows, int64_t col
   }
 }
 
-// Add the change of outputs `first` .. `first + size` to each row.
+// Add the adapter's change to outputs `first` .. `first + size` of each row.
 template <typename Element, int ROWS>
 inline void expand_as(const LoraSite& site, const AdaptedRows& rows, int64_t first, int64_t size) {
   for (int64_t block = first; block < first + size; block += LANES)
@@ -80,7 +81,7 @@ inline void expand_as(const LoraSite& site, const AdaptedRows& rows, int64_t fir
       const int64_t place = block - part.first;
       if (place < 0 || place >= part.count) continue;
       const Element* b = static_cast<const Element*>(part.b) + place * part.rank;
-      // Sums of every fourth rank, so that no multiply-add waits for the one before.
+      // Four sums, each over every fourth rank, so that no multiply-add waits for the previous one.
       vf sums[ROWS][4] = {};
       int64_t k = 0;
       for (; k + 4 <= part.rank; k += 4)
@@ -100,7 +101,7 @@ inline void expand_as(const LoraSite& site, const AdaptedRows& rows, int64_t fir
     }
 }
 
-// Call work with a number of the elements' type, and with the number of rows as a constant.
+// Call `work` with a value of the elements' type, and with the number of rows as a compile-time constant.
 template <typename Work>
 inline void with_rows(const LoraSite& site, const AdaptedRows& rows, Work work) {
   const auto with_element = [&](auto count) {
@@ -116,14 +117,14 @@ inline void with_rows(const LoraSite& site, const AdaptedRows& rows, Work work) 
   }
 }
 
-// See shrink_as. `ahead`: what a thread most likely reads next.
+// See shrink_as. `ahead`: the rows of a that the thread most likely reads next.
 inline void shrink(const LoraSite& site, const AdaptedRows& rows, int64_t columns, int64_t first, int64_t last, const uint8_t* ahead) {
   with_rows(site, rows, [&](auto element, auto count) {
     shrink_as<decltype(element), count>(site, rows, columns, first, last, ahead);
   });
 }
 
-// Ask for what `expand` reads of b.
+// Prefetch the part of b that `expand` reads for outputs `first` .. `first + size`.
 inline void fetch_b(const LoraSite& site, int64_t first, int64_t size) {
   for (int64_t p = 0; p < site.num_parts; p++) {
     const LoraPart& part = site.parts[p];

@@ -1,9 +1,10 @@
-// Products in float32 of numbers in fixed point: FIXED_BLOCK columns share a scale, and each of their numbers is 16 bits of it. Two
-// products of such numbers take one instruction (VNNI) and the time of one of floats.
+// Products of numbers in fixed point, with sums in float32: FIXED_BLOCK columns share a unit, and each number is a 16-bit
+// multiple of it. Two such products take one instruction (VNNI), in the time of one product of floats.
 //
-// A scale is the largest with which the squares of a block's numbers sum to less than 2^31. So no sum of products of two blocks
-// overflows (Cauchy and Schwarz), and sums within a block are exact. What rounding leaves out of a number is about 2^-15 of the root
-// mean square of its block. Blocks add up in float32, in order, whatever the number of activations.
+// A block has the smallest unit with which each number fits 16 bits and the squares of all sum to less than 2^31. Then no sum
+// of products of two blocks overflows (Cauchy-Schwarz inequality), so sums within a block are exact. The rounding error of a
+// number is about 2^-15 of the root mean square of its block. Blocks are added in float32, in order, whatever the number of
+// activations.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -14,21 +15,22 @@
 namespace tetrad {
 
 constexpr int64_t FIXED_BLOCK = Matrix::FIXED_BLOCK;
-constexpr float FIXED_NORM = 46332.0f;  // the root of 2^31, less what rounding may add
+constexpr float FIXED_NORM = 46332.0f;  // the square root of 2^31, minus a margin for rounding
 
-// Whether such products are faster than those of floats: elsewhere two of them take two instructions.
+// Whether products in fixed point are faster than products of floats. Without VNNI, two of them take two instructions.
 #if defined(TETRAD_AVX512)
 constexpr bool HAS_FIXED_PRODUCTS = true;
 #else
 constexpr bool HAS_FIXED_PRODUCTS = false;
 #endif
 
-// Bytes of a row of activations: the numbers of all blocks, then the blocks' units.
+// Return the bytes of a row of activations in fixed point: the numbers of all blocks, then the blocks' units.
 inline int64_t fixed_bytes(int64_t columns) {
   return Matrix::padded_fixed(columns) * 2 + (Matrix::padded_fixed(columns) / FIXED_BLOCK * 4 + 63) / 64 * 64;
 }
 
-// Round a block of numbers; return what 1 means. Numbers that are not finite make it so, and their products with it.
+// Round a block of numbers to multiples of a unit, and return the unit. With a number that is not finite, the unit is not a
+// number, and so are the block's products.
 inline float fix_block(const float* x, int16_t* out) {
   constexpr int64_t PARTS = FIXED_BLOCK / LANES;
   vf squares = {}, tops = {};
@@ -38,7 +40,7 @@ inline float fix_block(const float* x, int16_t* out) {
     tops = larger(absolute(value), tops);
   }
   const float norm = std::sqrt(sum(squares)), top = largest(tops);
-  // What is near the smallest numbers that there are counts as 0, what is near the largest as not finite.
+  // A block of numbers near the smallest floats counts as 0; a block whose squares overflow counts as not finite.
   const bool is_usual = norm > 1e-18f && norm <= std::numeric_limits<float>::max();
   const float unit = is_usual ? std::max(norm / FIXED_NORM, top / MAX_INT16) : norm * 0.0f;
   const float inverse = is_usual ? 1.0f / unit : 0.0f;
@@ -46,7 +48,7 @@ inline float fix_block(const float* x, int16_t* out) {
   return unit;
 }
 
-// Round a row of activations; columns behind the last one are 0.
+// Convert a row of activations to fixed point. Columns after the last one are 0.
 inline void fix_row(const float* x, int64_t columns, uint8_t* out) {
   const int64_t padded = Matrix::padded_fixed(columns);
   auto* numbers = reinterpret_cast<int16_t*>(out);
@@ -59,7 +61,8 @@ inline void fix_row(const float* x, int64_t columns, uint8_t* out) {
   *units = fix_block(rest, numbers + k);
 }
 
-// Pack weights: of each block the units of the panel's rows, then its columns, two at a time, of every row.
+// Pack a panel of weights. Each block has the units of the panel's rows, then its columns in pairs: a pair of every row, row by
+// row.
 inline void pack_fixed_panel(const Matrix& matrix, const float* weights, int64_t panel) {
   uint8_t* out = matrix.data + panel * matrix.panel_bytes();
   for (int64_t k = 0; k < matrix.columns; k += FIXED_BLOCK, out += Matrix::fixed_block_bytes(PANEL)) {
@@ -106,7 +109,8 @@ inline void multiply_fixed_rows(const uint8_t* x, int64_t columns, const uint8_t
     for (int row = 0; row < M; row++) {
       const float unit = reinterpret_cast<const float*>(x + row * row_bytes + 2 * padded)[k / FIXED_BLOCK];
       float* to = out + row * PANEL;
-      // Always a multiply-add: a product that is stored as it is would be rounded once more, for some numbers of rows alone.
+      // Always a multiply-add, also for the first block: a product that is stored directly would be rounded once more, but only
+      // with some numbers of rows.
       store(to, load(to) + to_float(low[row]) * (low_units * unit));
       store(to + LANES, load(to + LANES) + to_float(high[row]) * (high_units * unit));
     }

@@ -1,8 +1,8 @@
-// Products in float32 of up to MAX_ROWS activations with one panel of floats, of 32 or 16 bits.
+// Products of up to MAX_ROWS rows of activations with one panel of float weights (32 or 16 bits), computed in float32.
 //
-// Every output is a sum of sums of COLUMNS_AT_ONCE columns, in order, whatever the number of activations: the same request has
-// the same bits alone and in a batch, in one chunk and in several. In one sum over all columns the products would lose digits
-// beside what has been summed, and log-probabilities be off by 2.7 times as much.
+// Every output is the sum of partial sums over COLUMNS_AT_ONCE columns, added in order, whatever the number of activations: a
+// request gets the same bits alone and in a batch, in one chunk and in several. With one sum over all columns, small products
+// would lose digits when added to a large sum, and the error of log-probabilities would be 2.7 times as large.
 #pragma once
 #include "matrix.h"
 
@@ -13,18 +13,18 @@ constexpr int MAX_ROWS = 8;
 #else
 constexpr int MAX_ROWS = 6;
 #endif
-constexpr int64_t COLUMNS_AHEAD = 64;  // how far ahead a pass asks that does not fetch the next panel
-constexpr int64_t COLUMNS_AT_ONCE = 128;  // fewer gain little, and adding the sums up takes time
+constexpr int64_t COLUMNS_AHEAD = 64;  // prefetch distance of a pass that does not prefetch the next panel
+constexpr int64_t COLUMNS_AT_ONCE = 128;  // columns of a partial sum; fewer gain little, and adding the partial sums takes time
 
-// What a pass over a panel asks the memory for meanwhile: a vector a column, `step` apart. The processor by itself follows a page,
-// but not to the next one.
+// The memory that a pass over a panel prefetches: one vector per column, `step` elements apart. The processor's own prefetcher
+// stops at the end of a page.
 template <typename Element>
 struct Ahead {
   const Element* weights;
   int64_t step;
 };
 
-// x: M rows with `stride`; out [M][PANEL].
+// Multiply M rows of x, `stride` elements apart, by a panel; out [M][PANEL].
 template <int M, typename Element>
 inline void multiply_panel_rows(const float* x, int64_t stride, const Element* panel, int64_t columns, float* out,
                                 Ahead<Element> ahead) {

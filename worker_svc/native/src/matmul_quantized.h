@@ -1,5 +1,5 @@
-// Products of quantized weights with activations that are quantized on the way, 8 bits and one scale for 32 columns, as
-// llama.cpp does it. Within a block everything is integers; scales and minima enter once a block, in float32.
+// Products of quantized weights with activations that are quantized to 8 bits just before, with one scale per 32 columns, as in
+// llama.cpp. Sums within a block are integers; scales and minima are applied once per block, in float32.
 //
 //   y = sum over blocks of d * s * (sum q a - zero * sum a) + m * s * sum a,   activation = s * a
 //
@@ -15,7 +15,7 @@ constexpr int MAX_QUANTIZED_ROWS = 8;
 constexpr int MAX_QUANTIZED_ROWS = 4;
 #endif
 
-constexpr int64_t AHEAD_BYTES = 4096;  // of weights: the processor by itself follows a page, but not to the next one
+constexpr int64_t AHEAD_BYTES = 4096;  // prefetch distance; the processor's own prefetcher stops at the end of a page
 
 // One row of quantized activations.
 struct Activations {
@@ -43,8 +43,8 @@ inline void quantize_row(const float* x, int64_t columns, Activations to) {
       tops = larger(absolute(load(x + part * LANES)), tops);
       nothing += load(x + part * LANES) * 0.0f;
     }
-    // What is not finite stays so, in the scale: a broken row is found by its logits. What is near the smallest numbers that
-    // there are counts as 0: the inverse of its scale would be infinite.
+    // With a value that is not finite, the scale is not a number, so that the row's logits show the error. A block of values
+    // near the smallest floats counts as 0, because the inverse of its scale would be infinite.
     const float top = largest(tops), broken = sum(nothing);
     const float scale = top / 127.0f + broken, inverse = broken == 0.0f && top > 1e-36f ? 127.0f / top : 0.0f;
     int32_t totals[2] = {0, 0};
@@ -78,7 +78,7 @@ inline quanta_vector four(const int8_t* at) {
   return _mm512_set1_epi32(bytes);
 }
 
-// Sum of `groups` products of four columns; `start` is where it begins.
+// Return `start` plus GROUPS dot products of four columns each, for each row of a panel.
 template <int BITS, int GROUPS>
 inline vi dot_block(const quanta_vector* quanta, const int8_t* values, int32_t start) {
   __m512i even = _mm512_set1_epi32(start), odd = _mm512_setzero_si512();
@@ -105,8 +105,8 @@ inline quanta_vector four(const int8_t* at) {
   return _mm256_set1_epi32(bytes);
 }
 
-// 4 bits: eight products of at most 2 * 15 * 127 fit into 16 bits. 8 bits do not, so they are made signed, and |q| a sign(q)
-// is what is multiplied.
+// With 4 bits, the sum of eight pairs of products (at most 2 * 15 * 127 each) fits into 16 bits. With 8 bits it does not, so
+// the quanta become signed, and |q| is multiplied by a * sign(q).
 template <int BITS, int GROUPS>
 inline vi dot_block(const quanta_vector* quanta, const int8_t* values, int32_t start) {
   const __m256i ones = _mm256_set1_epi16(1);
@@ -151,7 +151,7 @@ inline int8x16_t four(const int8_t* at) {
   return vreinterpretq_s8_s32(vdupq_n_s32(bytes));
 }
 
-// The dot product takes signed bytes: quanta of 8 bits are made signed.
+// The instruction for dot products takes signed bytes, so quanta of 8 bits become signed.
 template <int BITS>
 inline int8x16_t signed_quanta(uint8x16_t quanta) {
   return vreinterpretq_s8_u8(BITS == 4 ? quanta : veorq_u8(quanta, vdupq_n_u8(128)));
@@ -214,7 +214,7 @@ inline vf load_scales(const uint8_t* at) {
   return load(reinterpret_cast<const float*>(at));
 }
 
-// What a kernel is compiled for. Coded quanta of 4 bits become 8 bits by a table.
+// The format that a kernel is compiled for. A table maps coded 4-bit quanta to 8 bits.
 template <int ITS_BITS, int ITS_BLOCK, int ITS_SCALE_BYTES, bool ITS_MINIMUM, bool ITS_TABLE = false>
 struct Layout {
   static constexpr int BITS = ITS_BITS, BLOCK = ITS_BLOCK, SCALE_BYTES = ITS_SCALE_BYTES;
@@ -222,7 +222,7 @@ struct Layout {
   static constexpr int DOT_BITS = IS_CODED ? 8 : BITS, SHIFT = DOT_BITS == 8 ? OFFSET_OF_8_BITS : 0;
 };
 
-// x: M rows; out [M][QUANTUM_PANEL] with `stride`.
+// Multiply M rows of x by a panel; out: M rows of QUANTUM_PANEL, `stride` elements apart.
 template <int M, typename Of>
 inline void multiply_quantized_rows(const Matrix& matrix, const Activations* x, const uint8_t* panel, float* out, int64_t stride) {
   constexpr int BITS = Of::BITS, BLOCK = Of::BLOCK, SCALE_BYTES = Of::SCALE_BYTES, SHIFT = Of::SHIFT;
@@ -249,7 +249,7 @@ inline void multiply_quantized_rows(const Matrix& matrix, const Activations* x, 
     if constexpr (Of::IS_CODED)
       for (int group = 0; group < GROUPS; group++) quanta[group] = look_up(table, quanta[group]);
     for (int row = 0; row < M; row++) {
-      // Formats with a minimum have no zero: mostly there is nothing to shift.
+      // Formats with a minimum have no zero, so only signed quanta need a shift.
       const int32_t start = HAS_MINIMUM && !SHIFT ? 0 : shift * (BLOCK == 32 ? x[row].totals[block] : x[row].totals_16[block]);
       const vi dots = dot_block<Of::DOT_BITS, GROUPS>(quanta, x[row].values + block * BLOCK, start);
       total[row] += to_float(dots) * (scale * x[row].scales[BLOCK == 32 ? block : block / 2]);
@@ -283,7 +283,7 @@ inline void multiply_quantized_panel(const Matrix& m, int rows, const Activation
   }
 }
 
-// The formats that packing makes; see `weights.py`.
+// Multiply with the kernel for the matrix's format. Packing produces only these formats; see `weights.py`.
 inline void multiply_quantized(const Matrix& m, int rows, const Activations* x, const uint8_t* panel, float* out, int64_t stride) {
   const auto multiply = [&](auto layout) { multiply_quantized_panel<decltype(layout)>(m, rows, x, panel, out, stride); };
   const bool is_half = m.scale_bytes == 2;
@@ -303,7 +303,7 @@ inline void multiply_quantized(const Matrix& m, int rows, const Activations* x, 
   return multiply(Layout<8, 32, 4, true>());
 }
 
-// Put one unpacked row into its place of a panel: four quanta at a time.
+// Write an unpacked row to its place in a panel, four quanta at a time.
 inline void pack_quantized_row(const Matrix& m, int64_t panel, int64_t place, const UnpackedRow& row) {
   uint8_t* out = m.data + panel * m.panel_bytes();
   const int64_t groups = m.block / 4, bytes = 4 * LANES;

@@ -1,5 +1,5 @@
-// Products in float32 on tiles of bfloat16 (AMX): each number is the sum of two of these, high and low, and a product of two
-// numbers is high * high + low * high + high * low. What is left out is below 2^-16 of it; tiles add up in float32.
+// Float32 products on tiles of bfloat16 (AMX): each number is the sum of two bfloat16 numbers, high and low, and a product of
+// two numbers is high * high + low * high + high * low. The error is below 2^-16 of the product. Tiles add in float32.
 //
 // Every output is one sum over the columns, in order, whatever the number of activations.
 #pragma once
@@ -13,16 +13,16 @@
 
 namespace tetrad {
 
-constexpr int SPLIT_ROWS = 32;  // activations of one pass: two tiles
+constexpr int SPLIT_ROWS = 32;  // rows of activations of one pass: two tiles
 constexpr int64_t TILE_BYTES = 1024;  // 16 rows of 64 bytes
 
-// Bytes of a split row of activations: the high halves of all columns, then the low ones.
+// Return the bytes of a split row of activations: the high numbers of all columns, then the low ones.
 inline int64_t split_bytes(int64_t columns) { return 4 * Matrix::padded(columns); }
 
-// The upper halves of a vector of floats, rounded to the nearest even, as the floats that they are.
+// Return the bits of floats rounded to bfloat16 (nearest, ties to even); the lower 16 bits are 0.
 inline vi upper_halves(vi bits) { return (bits + 0x7fff + ((bits >> 16) & 1)) & splat_int(static_cast<int32_t>(0xffff0000)); }
 
-// Some floats, as high and low halves.
+// Split floats into high and low bfloat16 numbers.
 inline void split_floats(vf value, int16_t* high, int16_t* low) {
   vi bits;
   std::memcpy(&bits, &value, sizeof bits);
@@ -35,7 +35,7 @@ inline void split_floats(vf value, int16_t* high, int16_t* low) {
   store(low, upper_halves(bits) >> 16);
 }
 
-// Split a row of activations; columns behind the last one are 0.
+// Split a row of activations. Columns after the last one are 0.
 inline void split_row(const float* x, int64_t columns, uint8_t* out) {
   const int64_t padded = Matrix::padded(columns);
   auto* high = reinterpret_cast<int16_t*>(out);
@@ -49,8 +49,8 @@ inline void split_row(const float* x, int64_t columns, uint8_t* out) {
   }
 }
 
-// Pack float32 weights: of each 32 columns the tiles high 0, high 1, low 0, low 1; a tile has 16 outputs beside each other, and
-// below each other their columns, two at a time.
+// Pack a panel of float32 weights. Each 32 columns are four tiles: high 0, high 1, low 0, low 1. A row of a tile has two
+// columns of each of 16 outputs.
 inline void pack_split_panel(const Matrix& matrix, const float* weights, int64_t panel) {
   auto* out = reinterpret_cast<int16_t*>(matrix.data + panel * matrix.panel_bytes());
   for (int place = 0; place < PANEL; place++) {
@@ -72,7 +72,7 @@ inline void pack_split_panel(const Matrix& matrix, const float* weights, int64_t
 
 #if defined(TETRAD_SPLIT)
 
-// Whether this processor has such tiles, and the system lets the process use them.
+// Whether this processor has AMX tiles for bfloat16 and the system permits the process to use them.
 inline bool has_split_products() {
   unsigned a, b, c, d;
   constexpr unsigned TILES = 1u << 24, BFLOATS = 1u << 22;
@@ -81,22 +81,23 @@ inline bool has_split_products() {
   return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
+// The operand of the instruction that configures tiles: eight tiles of 16 rows of 64 bytes.
 struct alignas(64) TileShapes {
   uint8_t palette = 1, start = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// The calling thread's tiles, for as long as this lives.
+// Configures the tiles of the calling thread; the destructor releases them.
 struct Tiles {
   [[gnu::target("amx-tile")]] Tiles() {
-    static const TileShapes shapes;  // static: GCC believes that 8 bytes of it are read, and leaves stores to the others out
+    static const TileShapes shapes;  // static: GCC assumes that only 8 bytes are read, and removes stores to the others
     _tile_loadconfig(&shapes);
   }
   [[gnu::target("amx-tile")]] ~Tiles() { _tile_release(); }
 };
 
-// out [SPLIT_ROWS][PANEL] = products of split rows, `row_bytes` apart, with a panel. All rows are read, whether they count or not.
+// out [SPLIT_ROWS][PANEL] = products of split rows, `row_bytes` apart, with a panel. Rows that are not used are read as well.
 [[gnu::target("amx-tile,amx-bf16"), gnu::noinline]] inline void multiply_split_panel(const uint8_t* x, int64_t row_bytes,
                                                                                       const uint8_t* panel, int64_t columns, float* out) {
   const int64_t blocks = Matrix::padded(columns) / 32;

@@ -1,18 +1,18 @@
-// Matrices: how weights [rows, columns] lie in memory. y = W x, so rows are outputs ("n") and columns inputs ("k").
+// Matrices: the layouts of weights [rows, columns] in memory. y = W x, so rows are outputs ("n") and columns inputs ("k").
 //
-// floats, of 32 or 16 bits: panels of 2 * LANES rows; within a panel, column by column: [panel][k][row of panel]. One pass over a panel is one
-//   sequential read, and each column is two vectors.
-// quantized: panels of LANES rows; within a panel, block by block of 32 (or 16) columns: scales d [LANES], minima m [LANES]
-//   if the format has them, then the quanta, four columns of every row together, as the integer dot product takes them. Of
-//   4-bit quanta, a byte of the first half of a block's columns has its low bits, of the second half its high bits.
-//   weight = d * (quantum - zero) + m, or, of coded quanta of 4 bits, d * (table[quantum] - zero).
+// Floats (32 or 16 bits): panels of 2 * LANES rows; within a panel, column by column: [panel][k][row of panel]. One pass over a
+//   panel is one sequential read, and each column is two vectors.
+// Quantized: panels of LANES rows; within a panel, blocks of 32 (or 16) columns. A block has scales d [LANES], minima m [LANES]
+//   if the format has them, then the quanta: four columns of every row side by side, as instructions for integer dot products
+//   take them. With 4-bit quanta, the low bits of the bytes are the first half of a block's columns, the high bits the second.
+//   weight = d * (quantum - zero) + m, or d * (table[quantum] - zero) for coded 4-bit quanta.
 #pragma once
 #include "vec.h"
 
 namespace tetrad {
 
 constexpr int PANEL = 2 * LANES;   // rows of a panel of floats
-constexpr int QUANTUM_PANEL = LANES;  // rows of a quantized one
+constexpr int QUANTUM_PANEL = LANES;  // rows of a panel of quanta
 
 struct Matrix {
   int64_t rows, columns;
@@ -21,17 +21,17 @@ struct Matrix {
   int32_t block;        // columns that share a scale: 32 or 16; floats: 1
   int32_t scale_bytes;  // 2: half precision; 4: float32
   int32_t has_minimum;
-  int32_t zero;         // quantum that means 0
-  int32_t is_coded;     // 4-bit quanta are places in the table
+  int32_t zero;         // quantum that represents 0
+  int32_t is_coded;     // whether 4-bit quanta are indices of the table
   uint8_t table[16];
-  int32_t paired;       // the rows of two matrices, gate before up, whose panels lie in turn
-  int32_t is_split;     // float32 weights as two bfloat16 each (matmul_split.h)
-  int32_t is_fixed;     // float32 weights in fixed point (matmul_fixed.h)
+  int32_t paired;       // whether the rows are those of two matrices, gate before up, with alternating panels
+  int32_t is_split;     // whether each float32 weight is stored as two bfloat16 numbers (matmul_split.h)
+  int32_t is_fixed;     // whether float32 weights are stored in fixed point (matmul_fixed.h)
   uint8_t* data;
 
-  // Columns of a split matrix, padded to whole tiles.
+  // Number of columns of a split matrix, padded to whole tiles.
   static int64_t padded(int64_t columns) { return (columns + 31) / 32 * 32; }
-  // Columns of a matrix in fixed point that share a scale; padded to whole blocks; bytes of a block of some rows.
+  // Fixed point: columns of a block, which share a unit; columns padded to whole blocks; bytes of a block of `rows` rows.
   static constexpr int64_t FIXED_BLOCK = 32;
   static int64_t padded_fixed(int64_t columns) { return (columns + FIXED_BLOCK - 1) / FIXED_BLOCK * FIXED_BLOCK; }
   static int64_t fixed_block_bytes(int64_t rows) { return rows * (4 + 2 * FIXED_BLOCK); }
@@ -48,7 +48,7 @@ struct Matrix {
     return (is_split ? padded(columns) : columns) * PANEL * bits / 8;
   }
   int64_t size_bytes() const { return num_panels() * panel_bytes(); }
-  // The row that lies in a panel's `place`, -1 for the padding of the last panel.
+  // The row of the matrix at `place` of a panel; -1 for the padding of the last panel.
   int64_t row_of(int64_t panel, int64_t place) const {
     const int64_t output = (paired ? panel / 2 : panel) * panel_rows() + place;
     if (output >= num_outputs()) return -1;
@@ -62,7 +62,7 @@ struct Matrix {
   }
 };
 
-// Call `work` with a number of the type of a matrix of floats.
+// Call `work` with a value of the element type of a matrix of floats.
 template <typename Work>
 inline void with_element(const Matrix& matrix, Work work) {
   if (matrix.bits == 32) return work(float());

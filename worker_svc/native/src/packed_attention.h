@@ -1,7 +1,7 @@
-// Attention within packed prompts: a token sees all of its own prompt, or the part that a window leaves. No cache: queries, keys
-// and values lie side by side in rows [q | k | v].
+// Attention within packed prompts: a token attends to all tokens of its prompt, or to those within a window. There is no KV
+// cache: queries, keys and values stand side by side in rows [q | k | v].
 //
-// One item is a head of a prompt: its keys and values are packed like weights, and the products are those of matmul_float.h.
+// A work item is one head of one prompt: its keys and values are packed like weights, and matmul_float.h computes the products.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -12,12 +12,12 @@
 
 namespace tetrad {
 
-// One head of one prompt: `heads` [length][stride], of which query, key and value begin at the given columns.
+// One head of one prompt: `rows` [length][stride]; its query, key and value begin at the given columns.
 struct PackedHead {
   const float* rows;
   int64_t stride, length, head_dim;
   int64_t query_at, key_at, value_at;
-  int64_t window;  // how far a token sees, to both sides; 0: everything
+  int64_t window;  // distance of attention to both sides, in tokens; 0: unlimited
 };
 
 // A thread's workspace; it grows to the longest prompt.
@@ -25,7 +25,7 @@ struct PackedWorkspace {
   std::vector<float> keys, values, scores;
 };
 
-// Some keys, from `first` on, as columns of their panel, scaled; those behind the last one are 0.
+// Write LANES keys from `first` on, scaled, to columns of their panel. Keys after the last one are 0.
 inline void pack_keys(const PackedHead& head, int64_t first, float scale, float* panel) {
   const int64_t dim = head.head_dim, count = std::min<int64_t>(LANES, head.length - first);
   const float* from = head.rows + first * head.stride + head.key_at;
@@ -40,6 +40,7 @@ inline void pack_keys(const PackedHead& head, int64_t first, float scale, float*
     for (int64_t key = 0; key < LANES; key++) panel[d * PANEL + key] = key < count ? from[key * head.stride + d] * scale : 0.0f;
 }
 
+// Pack all keys and values of a head into the panels of the workspace.
 inline void pack_head(const PackedHead& head, int64_t key_panels, int64_t value_panels, PackedWorkspace& space) {
   const int64_t length = head.length, dim = head.head_dim;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
@@ -58,7 +59,8 @@ inline void pack_head(const PackedHead& head, int64_t key_panels, int64_t value_
   }
 }
 
-// Make weights of a row of scores, of which `begin` .. `end` count; the others up to `padded` become 0.
+// Replace a row of scores by softmax weights that are not normalized, and return their sum. Scores outside of `begin` .. `end`,
+// up to `padded`, get the weight 0.
 inline float softmax_row(float* scores, int64_t begin, int64_t end, int64_t padded) {
   for (int64_t k = 0; k < begin; k++) scores[k] = -std::numeric_limits<float>::infinity();
   for (int64_t k = end; k < padded; k++) scores[k] = -std::numeric_limits<float>::infinity();
@@ -74,7 +76,7 @@ inline float softmax_row(float* scores, int64_t begin, int64_t end, int64_t padd
   return sum(total);
 }
 
-// out[token * out_stride ..] = the head's attention.
+// Compute the attention of a head; the output of a token starts at out[token * out_stride].
 inline void attend_head(const PackedHead& head, PackedWorkspace& space, float* out, int64_t out_stride) {
   const int64_t length = head.length, dim = head.head_dim;
   const int64_t key_panels = (length + PANEL - 1) / PANEL, value_panels = (dim + PANEL - 1) / PANEL, padded = key_panels * PANEL;
@@ -83,7 +85,7 @@ inline void attend_head(const PackedHead& head, PackedWorkspace& space, float* o
   alignas(64) float products[MAX_ROWS * PANEL];
   for (int64_t token = 0; token < length; token += MAX_ROWS) {
     const int rows = static_cast<int>(std::min<int64_t>(MAX_ROWS, length - token));
-    // Panels that no row of these sees are left out.
+    // Skip panels of keys that none of these rows attends to.
     const int64_t first = head.window ? std::max<int64_t>(0, token - head.window) / PANEL : 0;
     const int64_t last = head.window ? std::min(length, token + rows + head.window) : length;
     for (int64_t panel = first; panel * PANEL < last; panel++) {

@@ -1,4 +1,5 @@
-// Packing: weights into the layouts of matrix.h, by a team, and rows of them back. C functions that Python calls at load.
+// Packing: converts weights into the layouts of matrix.h on a team of threads, and unpacks rows. Python calls these C functions
+// when a model is loaded.
 #pragma once
 #include <algorithm>
 
@@ -11,7 +12,7 @@
 
 namespace tetrad {
 
-// Work off `count` items on the team.
+// Call `item` for each of `count` items on the team.
 template <typename Item>
 void share(Team& team, int64_t count, Item item) {
   Phase phase;
@@ -32,17 +33,17 @@ void tetrad_pack_float(Team* team, const Matrix* matrix, const void* weights) {
   });
 }
 
-// Pack float32 weights [rows, columns] as two halves each, into matrix->data, which is zeroed.
+// Pack float32 weights [rows, columns] as two bfloat16 numbers each into matrix->data, which must be zeroed.
 void tetrad_pack_split(Team* team, const Matrix* matrix, const float* weights) {
   share(*team, matrix->num_panels(), [&](int64_t panel) { pack_split_panel(*matrix, weights, panel); });
 }
 
-// Pack float32 weights [rows, columns] in fixed point, into matrix->data, which is zeroed.
+// Pack float32 weights [rows, columns] in fixed point into matrix->data, which must be zeroed.
 void tetrad_pack_fixed(Team* team, const Matrix* matrix, const float* weights) {
   share(*team, matrix->num_panels(), [&](int64_t panel) { pack_fixed_panel(*matrix, weights, panel); });
 }
 
-// Pack rows of a GGUF file, `row_bytes` apart, into matrix->data, which is zeroed.
+// Pack rows of a GGUF file, `row_bytes` apart, into matrix->data, which must be zeroed.
 void tetrad_pack_gguf(Team* team, const Matrix* matrix, int32_t type, const uint8_t* rows, int64_t row_bytes) {
   const int64_t columns = matrix->columns;
   share(*team, matrix->num_panels(), [&](int64_t panel) {
@@ -71,7 +72,7 @@ void tetrad_pack_quanta(Team* team, const Matrix* matrix, uint8_t* quanta, float
   });
 }
 
-// Quantize float32 weights to 8 bits, one scale for 32 columns, and pack them into matrix->data, which is zeroed.
+// Quantize float32 weights to 8 bits, with one scale per 32 columns, and pack them into matrix->data, which must be zeroed.
 void tetrad_pack_int8(Team* team, const Matrix* matrix, const float* weights) {
   const int64_t columns = matrix->columns;
   share(*team, matrix->num_panels(), [&](int64_t panel) {
@@ -87,7 +88,7 @@ void tetrad_pack_int8(Team* team, const Matrix* matrix, const float* weights) {
           top = std::max(top, std::fabs(x[i]));
           broken += x[i] * 0.0f;
         }
-        // The quanta fit the scale as it is stored. What is not finite stays so, in the scale.
+        // Quanta are computed with the scale as it is stored. With a weight that is not finite, the scale is not a number.
         const float scale = static_cast<float>(static_cast<float16>(top / 127.0f + broken));
         scales[block] = scale;
         for (int i = 0; i < 32; i++) {
@@ -100,7 +101,7 @@ void tetrad_pack_int8(Team* team, const Matrix* matrix, const float* weights) {
   });
 }
 
-// Unpack rows to float32 [count, columns]: what the products see.
+// Unpack rows to float32 [count, columns]: the values that the products use.
 void tetrad_unpack(const Matrix* matrix, const int64_t* rows, int64_t count, float* out) {
   for (int64_t i = 0; i < count; i++, out += matrix->columns)
     matrix->is_quantized() ? unpack_quantized_row(*matrix, rows[i], out) : unpack_float_row(*matrix, rows[i], out);

@@ -1,4 +1,4 @@
-// Products of some rows of activations with panels of one matrix, and what becomes of the outputs.
+// Products of rows of activations with the panels of one matrix, and the epilogues that process the outputs.
 #pragma once
 #include <algorithm>
 
@@ -11,11 +11,11 @@
 
 namespace tetrad {
 
-constexpr int64_t BYTES_AT_ONCE = 1 << 16;  // of weights in one item: long reads are fast reads
-constexpr int64_t TOKENS_AT_ONCE = 64;  // rows of activations that stay in the second-level cache while panels pass
+constexpr int64_t BYTES_AT_ONCE = 1 << 16;  // bytes of weights of one work item: long reads are faster
+constexpr int64_t TOKENS_AT_ONCE = 64;  // rows of activations that stay in the second-level cache while panels are read
 
-// How a product's panels are shared out: `span` to an item, as many as make a long read, but no fewer items than keep every thread
-// busy to the end. Panels of a paired matrix count in pairs.
+// The division of a product's panels into work items of `span` panels each: enough for a long read, but few enough that there
+// are items for all threads until the end. The panels of a paired matrix are counted in pairs.
 struct Shares {
   int64_t panels, span, spans;
 
@@ -28,25 +28,26 @@ struct Shares {
   }
 };
 
-// Rows 0 .. num_rows of a source, one matrix, and the rows of a target. Without state: items of one operation differ in it.
+// A product of rows 0 .. num_rows of a source with one matrix, written to rows of a target. It has no state; each work item of
+// an operation creates its own.
 struct Product {
-  const Operation& operation;  // for its epilogue
+  const Operation& operation;  // defines the epilogue
   const Matrix& matrix;
   const float* bias;           // of the outputs, or null
   int64_t num_rows;            // at most TOKENS_AT_ONCE
   const float* x;              // rows of floats, x_stride apart
   int64_t x_stride;
-  uint8_t* prepared;           // the source's rows, quantized, split or in fixed point
-  const int32_t* places;       // which of these each row is; null: they are in order
+  uint8_t* prepared;           // rows of the source, quantized, split or in fixed point
+  const int32_t* places;       // index of each row in `prepared`; null: the same order
   float* out;                  // rows of outputs, out_stride apart
   int64_t out_stride;
-  const LoraSite* const* sites;  // what the adapter of each row changes, null: nothing; or null: no row has an adapter
-  const uint8_t* order;          // the rows, those of one adapter side by side
+  const LoraSite* const* sites;  // site of each row's adapter, null: no change; or null: no row has an adapter
+  const uint8_t* order;          // indices of the rows, sorted by adapter
   const float* shrunk;           // a x of the rows, shrunk_stride apart
   int64_t shrunk_stride;
 
-  // Compute one panel of the outputs, or a pair of them. `next` is a panel that a thread most likely reads soon; `tops`, of the rows,
-  // count with TOP alone.
+  // Compute one panel of outputs, or a pair of panels. `next` is the panel that the thread most likely reads next; `tops`, one
+  // per row, are used with TOP only.
   void compute(int64_t panel, int64_t next, Top* tops) const {
     if (matrix.is_quantized()) return compute_quantized(panel, next, tops);
     if (matrix.is_split) return compute_split(panel, next, tops);
@@ -60,13 +61,14 @@ struct Product {
     return Activations::at(prepared + place * Activations::size_bytes(matrix.columns), matrix.columns);
   }
 
-  // Outputs of one panel, or of a pair of them. A tile of rows is finished at once; where rows have adapters, behind the last one, so
-  // that those of one adapter can be changed together.
+  // The outputs of one panel, or of a pair of panels. The epilogue runs after each tile of rows; if rows have adapters, it runs
+  // after the last tile, so that rows of one adapter can be changed together.
   template <int SIZE>
   struct Outputs {
     alignas(64) float values[2][TOKENS_AT_ONCE * SIZE];
   };
 
+  // Return the memory for the outputs of a tile that starts at `row`.
   template <int SIZE>
   float* tile(Outputs<SIZE>& outputs, int which, int64_t row) const {
     return outputs.values[which] + (sites ? row * SIZE : 0);
@@ -85,7 +87,7 @@ struct Product {
     finish(panel * SIZE, SIZE, row, rows, outputs.values[0], tops ? tops + row : nullptr);
   }
 
-  // Before the products of some rows with a panel, ask for what some adapters change of the next panel's outputs.
+  // Prefetch the matrices b for the next panel's outputs, of the adapters of rows `from` .. `from + rows` in the sorted order.
   template <int SIZE>
   void fetch_changes(int64_t next, int64_t from, int rows) const {
     if (!sites) return;
@@ -97,10 +99,10 @@ struct Product {
     }
   }
 
-  // The number of the first output of what a gate multiplies.
+  // The index of the first output of `up`, which the gate multiplies.
   int64_t first_of_up() const { return (matrix.num_outputs() + LANES - 1) / LANES * LANES; }
 
-  // Add what the adapters of all rows change of outputs `first` .. `first + size`.
+  // Add the changes of all rows' adapters to outputs `first` .. `first + size`.
   void adapt(int64_t first, int64_t size, float* products) const {
     AdaptedRows together;
     together.count = 0;
@@ -114,7 +116,7 @@ struct Product {
     }
   }
 
-  // Inlined into the loop that calls it, GCC loads weights anew for every row: with AVX2, two thirds of the speed.
+  // Not inlined: inside the calling loop, GCC would load weights again for every row, at two thirds of the speed with AVX2.
   template <typename Element>
   [[gnu::noinline]] void compute_floats(int64_t panel, int64_t next, Top* tops) const {
     Outputs<PANEL> outputs;
@@ -124,8 +126,9 @@ struct Product {
       const float* its_x = x + row * x_stride;
       const auto multiply = [&](int64_t which, int64_t its_next, float* out) {
         const Element* weights = matrix.floats<Element>(which);
-        // Of several passes the first two fetch the next panel, half of it each. One that is alone asks for what comes soon, and
-        // so do the third and later ones: to them it is near already, so that costs little.
+        // Of several passes, each of the first two prefetches one half of the next panel. A single pass prefetches its own
+        // panel, COLUMNS_AHEAD columns ahead; so do the third and later passes, where the panel is cached already and this
+        // costs little.
         const int64_t pass = row / MAX_ROWS;
         const bool fetches_next = num_rows > MAX_ROWS && pass < 2;
         using Pass = Ahead<Element>;
@@ -179,7 +182,7 @@ struct Product {
     }
   }
 
-  // Inlined, as compute_floats would be, it loads weights anew for every row.
+  // Not inlined, for the same reason as compute_floats.
   [[gnu::noinline]] void compute_fixed(int64_t panel, int64_t next, Top* tops) const {
     Outputs<PANEL> outputs;
     const int64_t row_bytes = fixed_bytes(matrix.columns);
@@ -197,7 +200,8 @@ struct Product {
     }
   }
 
-  // Outputs `first` .. of some rows: look for the largest; or add the bias, store, activate or add to the target.
+  // Finish outputs `first` .. `first + size` of a range of rows. TOP: update the largest outputs. Else: add the bias, apply the
+  // activation, and store the outputs or add them to the target.
   void finish(int64_t first, int64_t size, int64_t row, int rows, float* products, Top* tops) const {
     const int64_t count = std::min(size, matrix.num_outputs() - first);
     if (operation.epilogue == TOP) {
@@ -213,6 +217,7 @@ struct Product {
     }
   }
 
+  // Finish outputs of a pair of panels: add biases, multiply the activated gate by `up`, and store the result.
   void finish_gate(int64_t first, int64_t size, int64_t row, int rows, float* gate, float* up) const {
     const int64_t outputs = matrix.num_outputs(), count = std::min(size, outputs - first);
     for (int i = 0; i < rows; i++) {

@@ -1,8 +1,8 @@
 // Program: a model's forward pass as a list of operations over numbered buffers, run by a team of threads.
 //
-// Python (program.py) writes the list once, when the model is loaded, and calls `tetrad_run` once a step. Every thread walks
-// the same list; they share the items of each operation, and none begins the next before all are done. The C functions at the
-// end are all that Python sees.
+// Python (program.py) writes the list once, when the model is loaded, and calls `tetrad_run` once per step. All threads run the
+// same list: they share the items of each operation, and no thread begins the next operation before all items are done. Python
+// calls only the C functions at the end of this file and of packing.h.
 #include <algorithm>
 #include <functional>
 #include <system_error>
@@ -19,12 +19,13 @@
 
 namespace tetrad {
 
-// Some tokens that have one adapter.
+// Tokens with the same adapter.
 struct TokensOfAdapter {
   int32_t count = 0;  // at most ROWS_AT_ONCE
   int32_t tokens[ROWS_AT_ONCE];
 };
 
+// The operations of a model, and memory that its runs reuse.
 struct Program {
   std::vector<Operation> operations;
   std::vector<int64_t> widths;  // columns of each buffer
@@ -33,9 +34,9 @@ struct Program {
   int64_t num_groups = 1;
   std::vector<Sequence> sequences;  // [G, R]
   std::vector<Tile> tiles;          // the same in all groups
-  int64_t most_chosen = 0;          // experts of a token
-  Pairs pairs;                      // of the layer at hand
-  std::vector<uint8_t> order;       // [T], rows of each piece of TOKENS_AT_ONCE tokens, those of one adapter side by side
+  int64_t most_chosen = 0;          // largest number of experts per token
+  Pairs pairs;                      // pairs of the current layer
+  std::vector<uint8_t> order;       // [T], row indices of each piece of TOKENS_AT_ONCE tokens, sorted by adapter
   std::vector<TokensOfAdapter> adapted;
 
   Program(const Operation* list, int64_t count, const int64_t* buffer_widths, int64_t num_buffers, Heads its_heads)
@@ -47,7 +48,7 @@ struct Program {
   }
 };
 
-// A run: the program, its step and the buffers, with what every thread needs to find its items.
+// One run of a program: its step, its buffers, and the data by which threads find their items.
 class Run {
  public:
   Run(Program& program, const Step& step, float* const* buffers, uint8_t* quantized, Team& team)
@@ -58,9 +59,10 @@ class Run {
     program.pairs.make_room(step.num_tokens, program.most_chosen);
   }
 
-  // Whether all sums were made; nothing is computed behind one that was not.
+  // SUMMED, or the cause why a sum over ranks failed; no operation runs after a failed sum.
   SumStatus status() const { return status_.load(std::memory_order_relaxed); }
 
+  // Run all operations; every thread of the team calls this.
   void work() {
     for (size_t index = 0; index < program_.operations.size(); index++) {
       const Operation& operation = program_.operations[index];
@@ -95,22 +97,22 @@ class Run {
     return Activations::at(quantized_ + token * Activations::size_bytes(columns), columns);
   }
 
-  // Whether a token of the step has an adapter that may change an operation.
+  // Whether adapters of the step's tokens may change the operation.
   bool is_adapted(const Operation& operation) const { return step_.adapters && operation.site >= 0; }
 
-  // What a token's adapter changes of an operation's product, or of an expert's product; null: nothing.
+  // The site of a token's adapter for an operation, or for one of its experts; null: no change.
   const LoraSite* site(const Operation& operation, int64_t token, int64_t expert = 0) const {
     if (!is_adapted(operation) || !step_.adapters[token]) return nullptr;
     const LoraSite* found = step_.adapters[token] + operation.site + expert;
     return found->num_parts ? found : nullptr;
   }
 
-  // What the adapter of a pair's token changes of its expert's product; null: nothing.
+  // The site of the adapter of a pair's token for the pair's expert; null: no change.
   const LoraSite* pair_site(const Operation& operation, int64_t place) const {
     return site(operation, program_.pairs.tokens[place], program_.pairs.experts[place]);
   }
 
-  // Find the tokens of each adapter within the pieces that products take.
+  // Group tokens by adapter, within each piece of TOKENS_AT_ONCE tokens.
   void group_tokens() {
     program_.order.resize(step_.num_tokens);
     program_.adapted.clear();
@@ -129,16 +131,16 @@ class Run {
     }
   }
 
-  // Sort rows by what they point at; equal ones stay in their order.
+  // Sort row indices by the pointers of the rows; rows with equal pointers keep their order.
   static void sort_rows(const LoraSite* const* of, int64_t count, uint8_t* order) {
     for (int64_t i = 0; i < count; i++) order[i] = static_cast<uint8_t>(i);
     std::sort(order, order + count, [&](uint8_t a, uint8_t b) { return of[a] != of[b] ? std::less<>()(of[a], of[b]) : a < b; });
   }
 
-  // Longest sequences come first in a step, so the last items are the smallest.
+  // Divide the attention of the step into tiles. A step has its longest sequences first, so the last items are the smallest.
   void lay_tiles() {
     const Heads& heads = program_.heads;
-    // Few sequences are shared out by KV head; of many, each goes over its pages once.
+    // With few sequences, a tile has one KV head, so that all threads have work; with many, a tile has several.
     const int32_t together = step_.num_sequences < 2 * team_.size() ? 1 : MAX_HEADS_TOGETHER;
     program_.sequences.clear();
     program_.tiles.clear();
@@ -193,7 +195,7 @@ class Run {
     phase.work_off(step_.num_tokens, [&](int64_t token) {
       float* source = row(operation.source, token);
       float* target = row(operation.target, token);
-      // A row that is added is normed in the place of its source, which nothing reads behind it.
+      // With ADD, the norm overwrites its source, which no later operation reads.
       float* out = operation.epilogue == ADD ? source : target;
       operation.is_centered ? layer_norm_row(source, operation.first, operation.second, size, operation.eps, out)
                             : rms_norm_row(source, operation.first, size, operation.eps, out);
@@ -205,7 +207,7 @@ class Run {
 
   uint8_t* split(int64_t token, int64_t columns) const { return quantized_ + token * split_bytes(columns); }
 
-  // Of a row of activations, as the matrix's products take it.
+  // Bytes of a row of activations in the form that the matrix's products read.
   static int64_t prepared_bytes(const Matrix& matrix) {
     if (matrix.is_split) return split_bytes(matrix.columns);
     return matrix.is_fixed ? fixed_bytes(matrix.columns) : Activations::size_bytes(matrix.columns);
@@ -213,7 +215,7 @@ class Run {
 
   void linear(const Operation& operation, Phase* phases) {
     const Matrix& matrix = *operation.matrix;
-    // A source whose rows a norm has quantized is prepared already.
+    // A source whose rows a norm has quantized needs no preparation.
     const bool is_prepared = !matrix.is_split && !matrix.is_fixed && (!matrix.is_quantized() || operation.quantize);
     const int64_t num_shrunk = is_adapted(operation) ? static_cast<int64_t>(program_.adapted.size()) * rank_pieces() : 0;
     const int64_t num_prepared = is_prepared ? 0 : step_.num_tokens;
@@ -241,17 +243,17 @@ class Run {
     });
   }
 
-  // Compute an item's panels of a product.
+  // Compute the panels of one item of a product.
   void compute(const Product& product, const Shares& shares, int64_t item, Top* tops) const {
     const int64_t first = item % shares.spans * shares.span, last = std::min(first + shares.span, shares.panels);
     for (int64_t panel = first; panel < last; panel++) {
-      // The others take the items between, as long as all are as quick.
+      // The other threads take the items in between, if all threads are equally fast.
       const int64_t next = panel + 1 < last ? panel + 1 : (item + team_.size()) % shares.spans * shares.span;
       product.compute(panel, next, tops);
     }
   }
 
-  // The source has the scores of all experts; it is overwritten.
+  // Choose the experts of all tokens. The source has the scores of all experts, and is overwritten.
   void route(const Operation& operation, Phase* phases) {
     const Routing& routing = *operation.routing;
     Pairs& pairs = program_.pairs;
@@ -262,7 +264,7 @@ class Run {
     phases[1].work_off(1, [&](int64_t) { pairs.sort(routing, step_.num_tokens); });
   }
 
-  // Products of each expert with its tokens; outputs lie by place.
+  // Compute the products of each expert with its tokens. Rows of the target are by place.
   void experts(const Operation& operation, Phase* phases) {
     const Pairs& pairs = program_.pairs;
     const Matrix& any = *operation.matrix;
@@ -280,7 +282,8 @@ class Run {
       });
     const int64_t shrunk_stride = stride_of_pairs(operation);
     const Shares shares(any, team_.size());
-    // All threads must see one count, also one that comes late, when a later layer has sorted its pairs: it is that of the most pieces.
+    // The count is the maximum number of pieces: all threads need the same count, but a late thread may find the pairs of a
+    // later layer, with another number of pieces.
     phases[1].work_off(Pairs::most_pieces(*operation.routing, step_.num_tokens) * shares.spans, [&](int64_t item) {
       static thread_local std::vector<float> gathered;
       if (item / shares.spans >= static_cast<int64_t>(pairs.pieces.size())) return;
@@ -306,7 +309,8 @@ class Run {
     });
   }
 
-  // target = the weighted outputs of each token's experts, plus those of the shared expert; or that is added to the target.
+  // target = the weighted sum of the outputs of each token's experts, plus the output of the shared expert. With ADD, scale times
+  // this sum is added to the target.
   void mix(const Operation& operation, Phase& phase) {
     constexpr int64_t COLUMNS = 512;
     const int64_t columns = width(operation.target), pieces = (columns + COLUMNS - 1) / COLUMNS;
@@ -324,7 +328,7 @@ class Run {
     });
   }
 
-  // source = its sum over the ranks; or that is added to the target.
+  // source = its sum over the ranks; with ADD, then target += scale * source.
   void sum(const Operation& operation, Phase* phases) {
     const int64_t columns = width(operation.source);
     phases[0].work_off(1, [&](int64_t) {
@@ -339,10 +343,10 @@ class Run {
     });
   }
 
-  // Few tokens are shared out by ranks.
+  // Number of work items per group of tokens: each item computes a x for RANKS_AT_ONCE ranks.
   int64_t rank_pieces() const { return (step_.adapter_rank + RANKS_AT_ONCE - 1) / RANKS_AT_ONCE; }
 
-  // Make a x of some ranks and of some tokens that have one adapter.
+  // Compute a x for one item: some ranks and a group of tokens with the same adapter.
   void shrink_tokens(const Operation& operation, int64_t item) const {
     const TokensOfAdapter& its = program_.adapted[item / rank_pieces()];
     const LoraSite* found = site(operation, its.tokens[0]);
@@ -358,7 +362,7 @@ class Run {
     shrink(*found, rows, columns, first, last, ahead_of(operation, item, found->row(first, columns)));
   }
 
-  // The a that a thread most likely reads behind an item's; `otherwise`, if there is none.
+  // The rows of a that the thread most likely reads after this item, or `otherwise` if there are none.
   const uint8_t* ahead_of(const Operation& operation, int64_t item, const uint8_t* otherwise) const {
     const int64_t next = item + team_.size();
     if (next >= static_cast<int64_t>(program_.adapted.size()) * rank_pieces()) return otherwise;
@@ -367,7 +371,7 @@ class Run {
     return its && first < its->rank ? its->row(first, operation.matrix->columns) : otherwise;
   }
 
-  // Make of a token's row what the products of a matrix read.
+  // Convert a token's row to the form that the products of the operation's matrix read.
   void prepare(const Operation& operation, int64_t token) const {
     const Matrix& matrix = *operation.matrix;
     const float* source = row(operation.source, token);
@@ -376,11 +380,12 @@ class Run {
     quantize_row(source, matrix.columns, activations(token, matrix.columns));
   }
 
-  // The columns of a pair in the buffer for a x of experts, which has room for the most pairs of a token.
+  // The columns of one pair in the buffer for a x of experts; a token's row has room for most_chosen pairs.
   int64_t stride_of_pairs(const Operation& operation) const {
     return is_adapted(operation) ? width(operation.shrunk) / program_.most_chosen : 0;
   }
 
+  // Compute a x for one item: some ranks and one pair.
   void shrink_pair(const Operation& operation, int64_t item) const {
     const int64_t place = item / rank_pieces(), first = item % rank_pieces() * RANKS_AT_ONCE;
     const LoraSite* its = pair_site(operation, place);
@@ -391,7 +396,7 @@ class Run {
     shrink(*its, rows, columns, first, std::min(first + RANKS_AT_ONCE, its->rank), its->row(first, columns));
   }
 
-  // Of an item's outputs only the largest is kept, and its index: the target has the values of all spans, then the indices.
+  // Store only the largest of an item's outputs and its index. A row of the target has the values of all spans, then indices.
   void finish_tops(const Operation& operation, int64_t span, int64_t begin, int64_t end, const Top* tops) {
     for (int64_t token = begin; token < end; token++) {
       int32_t index;
@@ -401,7 +406,7 @@ class Run {
     }
   }
 
-  // Queries and keys: normed if the model does that, then rotated; keys and values go to their pages.
+  // Apply norms to queries and keys if the model has them, rotate both, and write keys and values to their pages.
   void rotate(const Operation& operation, Phase& phase) {
     const Heads& heads = program_.heads;
     const int64_t size = heads.head_dim, half = operation.turns < 0 ? 0 : heads.rotary_dim / 2;
@@ -456,14 +461,14 @@ class Run {
     const int64_t count = static_cast<int64_t>(tiles.size());
     phase.work_off(count, [&](int64_t index) {
       const Tile& tile = tiles[index];
-      // The others take those between, as long as all are as quick.
+      // The other threads take the tiles in between, if all threads are equally fast.
       const AheadKeys following = start_of(heads, sequences, tiles[std::min(index + team_.size(), count - 1)]);
       attend_tile(heads, cache, sequences[tile.sequence], tile, following, buffers_[operation.source],
                   width(operation.source), buffers_[operation.target], width(operation.target));
     });
   }
 
-  // Queries and keys in place; there is no cache.
+  // Rotate queries and keys in place; there is no KV cache.
   void rotate_packed(const Operation& operation, Phase& phase) {
     const Heads& heads = program_.heads;
     const int64_t half = heads.rotary_dim / 2;
@@ -474,7 +479,7 @@ class Run {
     });
   }
 
-  // Sequences are prompts that are computed whole.
+  // Compute the attention of whole prompts, one item per head and sequence.
   void attend_packed(const Operation& operation, Phase& phase) {
     const Heads& heads = program_.heads;
     const int64_t size = heads.head_dim, num_heads = heads.num_heads;
@@ -492,7 +497,7 @@ class Run {
   float* const* buffers_;
   uint8_t* quantized_;
   Team& team_;
-  std::atomic<SumStatus> status_{SUMMED};  // of the last sum; set before its phase is over
+  std::atomic<SumStatus> status_{SUMMED};  // of the last sum; set before its phase ends
 };
 
 }  // namespace tetrad
@@ -503,7 +508,7 @@ extern "C" {
 
 int32_t tetrad_lanes() { return LANES; }
 
-// Whether products of split matrices can run here; asked for before the first one.
+// Whether products of split matrices can run on this machine; must be called before the first such product.
 int32_t tetrad_has_split_products() { return has_split_products(); }
 int64_t tetrad_split_size_bytes(int64_t columns) { return split_bytes(columns); }
 
@@ -511,7 +516,7 @@ int64_t tetrad_split_size_bytes(int64_t columns) { return split_bytes(columns); 
 int32_t tetrad_has_fixed_products() { return HAS_FIXED_PRODUCTS; }
 int64_t tetrad_fixed_size_bytes(int64_t columns) { return fixed_bytes(columns); }
 
-// Null if the system has no room for so many threads.
+// Create a team; null if the system cannot create so many threads.
 Team* tetrad_team_new(int32_t size) {
   try {
     return new Team(size);
@@ -530,14 +535,14 @@ Program* tetrad_program_new(const Operation* operations, int64_t count, const in
 }
 void tetrad_program_delete(Program* program) { delete program; }
 
-// SUMMED, or why a sum over ranks could not be made.
+// Run a program for one step. Return SUMMED, or the cause why a sum over ranks failed.
 int32_t tetrad_run(Team* team, Program* program, const Step* step, float* const* buffers, uint8_t* quantized) {
   Run run(*program, *step, buffers, quantized, *team);
   team->run([&] { run.work(); });
   return run.status();
 }
 
-// Bytes of the memory that so many ranks share; 0: this system has no locks that end with a process.
+// Bytes of the memory that `size` ranks share; 0: this system has no locks that are released when a process ends.
 int64_t tetrad_sums_size_bytes(int32_t size) {
 #ifdef F_OFD_SETLK
   return SharedSums::size_bytes(size);
@@ -546,7 +551,7 @@ int64_t tetrad_sums_size_bytes(int32_t size) {
 #endif
 }
 
-// Lock a rank's byte of the file for as long as it is open; 0 if that was possible.
+// Lock a rank's byte of the file until the file is closed. Return 0 on success.
 int32_t tetrad_sums_join(int32_t file, int32_t rank) {
   struct flock lock = {};
   lock.l_type = F_WRLCK;
@@ -564,7 +569,7 @@ void tetrad_sums_leave(void* memory, int32_t rank) {
   static_cast<SharedRank*>(memory)[rank].has_left.store(1, std::memory_order_relaxed);
 }
 
-// An AddUp over a SumsPlace.
+// The AddUp whose first argument is a SumsPlace.
 int32_t tetrad_sums_add(void* place, float* x, int64_t count) {
   return SharedSums(*static_cast<const SumsPlace*>(place)).sum(x, count);
 }

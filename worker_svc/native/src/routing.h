@@ -1,8 +1,8 @@
-// Routing: which experts compute a token and with what weight, and the tokens of each expert in a row.
+// Routing: chooses the experts of each token and their weights, and sorts tokens by expert.
 //
 // A pair is a token and one of its experts. Pairs are sorted by expert, so that an expert's weights are read once for all its
-// tokens; `place` is a pair's number in that order. A token's outputs are added up in the order in which its experts were chosen, so
-// they do not depend on the tokens beside it.
+// tokens; `place` is a pair's index in that order. A token's outputs are added in the order in which its experts were chosen,
+// so the sum does not depend on the tokens beside it.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -14,16 +14,16 @@
 
 namespace tetrad {
 
-// How experts are chosen; see model_facts/config.py. Scores and weights are float32.
+// The methods of choosing experts; see model_facts/config.py. Scores and weights are float32.
 enum Router : int32_t { SOFTMAX = 0, SOFTMAX_CHOSEN = 1, GROUPED_SOFTMAX = 2, GROUPED_SIGMOID = 3 };
 
-// Some tokens of one expert: pairs `first` .. `first + count`, at most TOKENS_AT_ONCE.
+// A piece of the work of one expert: pairs `first` .. `first + count`, at most TOKENS_AT_ONCE.
 struct ExpertPiece {
   int32_t expert;
   int64_t first, count;
 };
 
-// Make probabilities of scores, in place.
+// Replace scores by probabilities, in place.
 inline void softmax(float* scores, int64_t size) {
   float top = -std::numeric_limits<float>::infinity(), sum = 0;
   for (int64_t i = 0; i < size; i++) top = std::max(top, scores[i]);
@@ -31,8 +31,8 @@ inline void softmax(float* scores, int64_t size) {
   for (int64_t i = 0; i < size; i++) scores[i] /= sum;
 }
 
-// Find the indices of the largest values, the largest first; the first one of equals. What is no number counts as the largest, so that
-// it reaches the output. Overwrites what it has found.
+// Find the indices of the `count` largest values, the largest first, equal ones by index. NaN counts as the largest value, so
+// that it reaches the output.
 inline void find_largest(float* values, int64_t size, int64_t count, int32_t* found) {
   std::vector<bool> is_taken(size);
   for (int64_t i = 0; i < count; i++) {
@@ -44,8 +44,8 @@ inline void find_largest(float* values, int64_t size, int64_t count, int32_t* fo
   }
 }
 
-// Close all groups of experts but the best: their values become `closed`. A group is as good as its best one or, of sigmoids, its best
-// two.
+// Exclude all groups of experts but the num_chosen_groups best ones: set the values of their experts to `closed`. Groups
+// compare by their largest value or, with sigmoids, by the sum of their two largest values.
 inline void close_groups(const Routing& routing, float* values, float closed) {
   const int64_t size = routing.num_experts / routing.num_groups;
   std::vector<float> best(routing.num_groups);
@@ -68,7 +68,7 @@ inline void close_groups(const Routing& routing, float* values, float closed) {
     if (std::find(open.begin(), open.end(), g) == open.end()) std::fill_n(values + g * size, size, closed);
 }
 
-// Choose a token's experts by its scores, which are overwritten.
+// Choose a token's experts by its scores, and compute their weights. The scores are overwritten.
 inline void choose_experts(const Routing& routing, float* scores, float* weights, int32_t* chosen) {
   const int64_t size = routing.num_experts, count = routing.num_chosen;
   if (routing.router == GROUPED_SIGMOID) {
@@ -91,15 +91,15 @@ inline void choose_experts(const Routing& routing, float* scores, float* weights
   for (int64_t i = 0; i < count; i++) weights[i] *= routing.is_renormalized ? routing.scale / sum : routing.scale;
 }
 
-// The pairs of a step in the layer at hand.
+// The pairs of a step in the current layer: T tokens with C experts each.
 struct Pairs {
   std::vector<float> weights;        // [T, C]
   std::vector<int32_t> chosen;       // [T, C]
   std::vector<int32_t> places;       // [T, C]
   std::vector<int32_t> tokens;       // by place
   std::vector<int32_t> experts;      // by place
-  std::vector<ExpertPiece> pieces;   // expert by expert
-  std::vector<int64_t> next;         // by expert, while they are sorted
+  std::vector<ExpertPiece> pieces;   // in the order of experts
+  std::vector<int64_t> next;         // by expert, place of its next pair; used while pairs are sorted
 
   // Make room for the pairs of T tokens with at most `most_chosen` experts each.
   void make_room(int64_t num_tokens, int64_t most_chosen) {
@@ -112,13 +112,13 @@ struct Pairs {
     experts.resize(size);
   }
 
-  // The most pieces that the pairs of T tokens can make.
+  // Return the maximum number of pieces that the pairs of T tokens can make.
   static int64_t most_pieces(const Routing& routing, int64_t num_tokens) {
     const int64_t pairs = num_tokens * routing.num_chosen;
     return std::min(pairs, pairs / TOKENS_AT_ONCE + routing.num_experts);
   }
 
-  // Sort the pairs of T tokens whose experts have been chosen, and count them.
+  // Sort the pairs of T tokens, whose experts must have been chosen, make pieces of them, and add to the routing's counts.
   void sort(const Routing& routing, int64_t num_tokens) {
     const int64_t count = routing.num_chosen;
     next.assign(routing.num_experts, 0);
@@ -141,7 +141,7 @@ struct Pairs {
     }
   }
 
-  // out[i] = the weighted sum of a token's outputs, rows of `columns` by place, for i from `first` up to `last`.
+  // Write columns `first` up to `last` of the weighted sum of a token's outputs to `out`. Rows of `outputs` are by place.
   void mix(const Routing& routing, int64_t token, const float* outputs, int64_t columns, int64_t first, int64_t last, float* out) const {
     const int64_t count = routing.num_chosen;
     const float* its_weights = weights.data() + token * count;

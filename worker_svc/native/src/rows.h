@@ -1,4 +1,4 @@
-// Work on single rows: norms, rotation, the activation of the MLP, the largest of the outputs.
+// Operations on single rows: norms, rotation, activations of the MLP, the largest output.
 #pragma once
 #include <limits>
 
@@ -50,8 +50,8 @@ inline void layer_norm_row(const float* x, const float* weight, const float* bia
   }
 }
 
-// Rotate one head in place: dimensions i and i + half are the pair that turns by angle i, as Hugging Face keeps them; those
-// behind the pairs stay.
+// Rotate one head in place: dimensions i and i + half are a pair that rotates by angle i, as in Hugging Face's layout.
+// Dimensions after the pairs do not change.
 inline void rotate_head(float* head, const float* cosines, const float* sines, int64_t half) {
   for (int64_t i = 0; i < half; i++) {
     const float first = head[i], second = head[i + half];
@@ -81,7 +81,7 @@ inline vf activated(vf x) {
   return KIND == RELU ? positive : positive * positive;
 }
 
-// out = activation(x), `size` a multiple of LANES; times `up` unless that is null.
+// out = activation(x) * up, or activation(x) if `up` is null. `size` is a multiple of LANES.
 template <int32_t KIND>
 inline void activate(const float* x, const float* up, int64_t size, float* out) {
   for (int64_t i = 0; i < size; i += LANES) {
@@ -111,18 +111,18 @@ inline void activate_clamped_row(const float* gate, const float* up, int64_t siz
   }
 }
 
-// The largest of a row's outputs, lane by lane, and which output each is. What is no number counts as larger than all; the first
-// of equal ones stays. Across the lanes it is looked for once, at the end: that takes longer than a panel of few columns does.
+// The largest output of a row, lane by lane, with its index. NaN counts as larger than all numbers; of equal outputs the first
+// one is kept. The maximum across the lanes is computed once, at the end, because it takes longer than a panel of few columns.
 struct Top {
   vf value;
   vi index;
 
-  // Of none; `first` is the index of the first one to come.
+  // Return the state before the first output, whose index will be `first`.
   static Top from(int64_t first) {
     return {splat(-std::numeric_limits<float>::infinity()), splat_int(static_cast<int32_t>(first)) + lane_numbers()};
   }
 
-  // Take `count` outputs, from index `first` on. Lanes behind them may be read, up to a full vector.
+  // Process `count` outputs, which start at index `first`. Memory after them may be read, up to a full vector.
   void take(const float* outputs, int64_t first, int64_t count) {
     for (int64_t i = 0; i < count; i += LANES) {
       const vi is_output = lane_numbers() < splat_int(static_cast<int32_t>(count - i));
@@ -133,7 +133,7 @@ struct Top {
     }
   }
 
-  // The largest of all, and the lowest index that it has.
+  // Find the largest output of all lanes and its lowest index.
   void find(float* its_value, int32_t* its_index) const {
     const vi odd = value != value;
     const bool is_odd = any(odd);

@@ -1,8 +1,9 @@
-// Shared sums: adds up the vectors of several processes of one machine through memory that all have mapped.
+// Shared sums: adds the vectors of several processes (ranks) of one machine through shared memory.
 //
-// Each rank writes a chunk of its vector into its own buffer, announces it, waits for the others' and adds all of them in the
-// order of the ranks, so the sums have the same bits everywhere. A rank has two buffers, used in turns: one that has announced
-// chunk n + 1 has read all of chunk n. A rank holds a lock on a byte of the file as long as it lives; the system releases it.
+// Each rank writes a chunk of its vector into its own buffer, announces it, waits for the other ranks' chunks and adds all of
+// them in the order of the ranks, so the sums have the same bits on every rank. A rank has two buffers, which it uses
+// alternately: a rank that has announced chunk n + 1 has read all buffers of chunk n. A rank holds a lock on one byte of the
+// file; the system releases the lock when the process ends.
 #pragma once
 #include <fcntl.h>
 #include <time.h>
@@ -21,14 +22,14 @@
 
 namespace tetrad {
 
-// What a rank has written; on a cache line of its own, at the beginning of the memory.
+// The progress of one rank, on a separate cache line at the beginning of the memory.
 struct alignas(64) SharedRank {
-  std::atomic<uint32_t> num_chunks;   // wraps
-  std::atomic<uint32_t> num_waiting;  // ranks that sleep until there are more chunks
+  std::atomic<uint32_t> num_chunks;   // chunks announced; wraps
+  std::atomic<uint32_t> num_waiting;  // number of ranks that wait for the next chunk of this one
   std::atomic<uint32_t> has_left;
 };
 
-// A rank's place in the memory; as in structures.py.
+// A rank's access to the shared memory; fields as in structures.py.
 struct SumsPlace {
   void* memory;
   double timeout_s;  // longest wait for another rank
@@ -39,7 +40,7 @@ struct SumsPlace {
 class SharedSums {
  public:
   static constexpr int64_t HEAD_BYTES = 4096;  // room for 64 ranks
-  static constexpr int64_t CHUNK = 64 * 1024;  // floats of a buffer
+  static constexpr int64_t CHUNK = 64 * 1024;  // floats per buffer
 
   static int64_t size_bytes(int32_t size) { return HEAD_BYTES + size * 2 * CHUNK * int64_t{sizeof(float)}; }
 
@@ -48,7 +49,7 @@ class SharedSums {
         buffers_(reinterpret_cast<float*>(static_cast<char*>(place.memory) + HEAD_BYTES)),
         file_(place.file), rank_(place.rank), size_(place.size), timeout_s_(place.timeout_s) {}
 
-  // Add the others' values to x.
+  // Add the other ranks' values to x.
   SumStatus sum(float* x, int64_t count) {
     for (int64_t first = 0; first < count; first += CHUNK) {
       const SumStatus status = sum_chunk(x + first, count - first < CHUNK ? count - first : CHUNK);
@@ -79,11 +80,12 @@ class SharedSums {
 
   void announce(uint32_t num_chunks) {
     SharedRank& own = ranks_[rank_];
-    own.num_chunks.store(num_chunks);  // before it is asked who sleeps, as a sleeper is counted before it looks here
+    own.num_chunks.store(num_chunks);  // before num_waiting is read: a waiting rank increments that before it reads num_chunks
     if (own.num_waiting.load()) wake(own.num_chunks);
   }
 
-  // Spin, as the others are mostly as far; then sleep until they are, and look now and then whether they live.
+  // Wait until a rank has announced so many chunks: spin first, because the other ranks are usually as far; then sleep, and
+  // check every LOOK_NS whether the rank's process still lives.
   SumStatus wait_for(int32_t rank, uint32_t num_chunks) {
     SharedRank& its = ranks_[rank];
     const auto is_there = [&] { return static_cast<int32_t>(its.num_chunks.load(std::memory_order_acquire) - num_chunks) >= 0; };
@@ -115,7 +117,7 @@ class SharedSums {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   }
 
-  // Sleep while the word is as it was seen, for a short time at most.
+  // Sleep while the word has the value `seen`, for at most LOOK_NS.
   static void sleep(std::atomic<uint32_t>& word, uint32_t seen) {
     const timespec longest = {0, LOOK_NS};
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, seen, &longest, nullptr, 0);
@@ -125,6 +127,7 @@ class SharedSums {
   static void sleep(std::atomic<uint32_t>&, uint32_t) { sched_yield(); }
 #endif
 
+  // Whether a rank has left or its process has ended.
   bool has_left(int32_t rank) const {
     if (ranks_[rank].has_left.load(std::memory_order_relaxed)) return true;
     if (rank == rank_) return false;
@@ -146,7 +149,7 @@ class SharedSums {
     return now.tv_sec + now.tv_nsec * 1e-9;
   }
 
-  static constexpr int SPINS = 4000;  // as of a team
+  static constexpr int SPINS = 4000;  // as in Team
   static constexpr long LOOK_NS = 5 * 1000 * 1000;
 
   SharedRank* ranks_;

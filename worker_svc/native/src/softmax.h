@@ -1,6 +1,6 @@
-// The running softmax of Milakov and Gimelshein (2018), as FlashAttention has it, over a stride of keys at a time.
+// The running softmax of Milakov and Gimelshein (2018), as in FlashAttention, computed for one stride of keys at a time.
 //
-// What a row may not see has weight 0, whatever its score.
+// A key that a row may not attend to gets weight 0, whatever its score.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -13,7 +13,7 @@ namespace tetrad {
 constexpr int KEY_VECTORS = 4;
 constexpr int STRIDE = KEY_VECTORS * LANES;
 
-// A tile's rows under one KV head: the softmax so far.
+// The running softmax of a tile's rows under one KV head: weighted sums of values, largest scores, and sums of weights.
 template <int ROWS>
 struct Running {
   alignas(64) float totals[ROWS][MAX_HEAD_DIM];
@@ -21,7 +21,7 @@ struct Running {
   vf sums[ROWS];
 };
 
-// Which keys a row sees: hidden .. seen.
+// The keys that each row attends to ("sees"): hidden .. seen.
 template <int ROWS>
 struct Sight {
   int64_t seen[ROWS], hidden[ROWS];
@@ -29,7 +29,7 @@ struct Sight {
   bool sees_none(int row, int64_t begin) const { return seen[row] <= begin || hidden[row] >= begin + STRIDE; }
   bool sees_all(int row, int64_t begin) const { return seen[row] >= begin + STRIDE && hidden[row] <= begin; }
 
-  // `value` for those of LANES keys from `key` on that the row sees, `other` for the rest.
+  // Of LANES keys from `key` on, return `value` for the keys that the row sees, and `other` for the rest.
   vf seen_of(int row, int64_t key, vf value, float other) const {
     vf lanes;
     for (int lane = 0; lane < LANES; lane++) lanes[lane] = static_cast<float>(lane);
@@ -42,9 +42,9 @@ struct Sight {
 // cap * tanh(score / cap).
 inline vf capped(vf score, float cap) { return cap - 2.0f * cap / (1.0f + exponential(score * (2.0f / cap))); }
 
-// Turn the scores of a stride into weights, and take what the rows have so far to the new largest score. A score that is no
-// number becomes a weight that is none, and reaches the output. `relative_tops` are the rows' largest scores in this stride against
-// their largest so far: 0 or less.
+// Replace the scores of a stride by weights, and rescale the rows' sums to the new largest score. A score that is not a number
+// gives a weight that is not a number, which reaches the output. Sets `relative_tops`, per row the largest score of this stride
+// minus the largest score so far: 0 or less.
 template <int ROWS>
 inline void weigh(const Sight<ROWS>& sight, int64_t begin, const Heads& heads, float (*scores)[STRIDE], Running<ROWS>& state,
                   float* relative_tops, Fetch& fetch) {

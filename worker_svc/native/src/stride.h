@@ -1,10 +1,10 @@
-// A stride: some vectors of keys of a sequence, which attention takes at once.
+// A stride: KEY_VECTORS vectors of keys of a sequence, which attention processes at once.
 #pragma once
 #include "softmax.h"
 
 namespace tetrad {
 
-// Where LANES tokens lie: from a slot of a page on.
+// The location of LANES tokens: a page and the first of their slots.
 template <typename Element>
 struct Group {
   const Element* page;

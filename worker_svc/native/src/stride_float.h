@@ -1,10 +1,11 @@
-// A stride of attention where keys and values are floats, of 32 or 16 bits.
+// Attention to one stride whose keys and values are floats, of 32 or 16 bits.
 #pragma once
 #include "stride.h"
 
 namespace tetrad {
 
-// scores[row][key] of the vectors of keys that `keys` points at, one pointer for each.
+// Compute scores[row][key] for KEY_VECTORS vectors of keys; `keys` has a pointer to each vector, and dimensions are `pitch`
+// elements apart.
 template <int ROWS, typename Element>
 inline void score(const float* const* queries, const Element* const* keys, int64_t head_dim, int64_t pitch, Fetch& fetch,
                   float (*scores)[STRIDE]) {
@@ -23,7 +24,7 @@ inline void score(const float* const* queries, const Element* const* keys, int64
 }
 
 // out[row][dims] += weights[row][key] * value[key][dims] for DIMS vectors of dimensions and keys first_key .. num_keys. The
-// stride is summed by itself first: beside a sum over thousands of keys, products lose digits.
+// stride is summed separately first: added directly to a sum over thousands of keys, products would lose digits.
 template <int ROWS, int DIMS, typename Element>
 inline void add_values(const float (*weights)[STRIDE], const Element* const* values, int first_key, int num_keys, int64_t head_dim,
                        int64_t at, Fetch& fetch, float (*out)[MAX_HEAD_DIM]) {

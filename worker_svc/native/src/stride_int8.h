@@ -1,5 +1,5 @@
-// A stride of attention where keys and values have 8 bits, and one scale for 32 dimensions, as Q8_0 of GGUF has it. Queries and
-// weights are taken as numbers of 16 bits, so all products are of integers and exact; scales enter in float32, once a block.
+// Attention to one stride whose keys and values have 8 bits, and one scale per 32 dimensions, as in GGUF's Q8_0. Queries and
+// weights are rounded to 16 bits, so all products are exact integers; scales are applied in float32, once per block.
 #pragma once
 #include "stride.h"
 
@@ -18,14 +18,14 @@ struct Queries<ROWS, int8_t> {
       is_odd |= not_finite(load(query + d));
     }
     const float largest_value = largest(top);
-    // What is not finite stays so, in the unit.
+    // With a value that is not finite, the unit is not a number.
     units[row] = any(is_odd) ? NAN : largest_value / MAX_INT16;
     const float inverse = any(is_odd) || largest_value < 1e-30f ? 0.0f : MAX_INT16 / largest_value;
     for (int64_t d = 0; d < size; d += LANES) store(quanta[row] + d, nearest(inverse ? load(query + d) * inverse : vf{}));
   }
 };
 
-// Keys or values of one KV head and their scales, for each vector of keys.
+// Pointers to the keys or values of one KV head and to their scales, one for each vector of keys.
 struct Int8Pointers {
   const int8_t* quanta[KEY_VECTORS];
   const half_t* scales[KEY_VECTORS];
@@ -38,7 +38,7 @@ struct Int8Pointers {
   }
 };
 
-// scores[row][key] of keys.
+// Compute scores[row][key]. Dimensions of the keys are `pitch` elements apart.
 template <int ROWS>
 inline void score(const Queries<ROWS, int8_t>& queries, const Int8Pointers& keys, int64_t head_dim, int64_t pitch, Fetch& fetch,
                   float (*scores)[STRIDE]) {
@@ -65,7 +65,7 @@ inline void score(const Queries<ROWS, int8_t>& queries, const Int8Pointers& keys
   }
 }
 
-// The largest of some scales of values; not a number if one is not finite.
+// Return the largest of KEY_VECTORS vectors of scales, or NaN if one is not finite.
 inline float largest_scale(const vf* scales) {
   vf top = {};
   vi is_odd = {};
@@ -76,8 +76,8 @@ inline float largest_scale(const vf* scales) {
   return any(is_odd) ? NAN : largest(top);
 }
 
-// The rows' weights times the scales of a block of the values, in 16 bits: as multiples of a unit a row. What was never written
-// has any scale, so a row looks at none that it does not see, and its unit does not depend on the rows beside it.
+// Round the products of the rows' weights and the scales of one block of values to 16 bits: multiples of one unit per row. A
+// slot that was never written may hold any scale, so a row's unit depends only on the scales that the row sees.
 template <int ROWS>
 inline void quantize_weights(const Sight<ROWS>& sight, int64_t begin, const float (*weights)[STRIDE], const float* largest_weights,
                              const half_t* const* scales, int64_t scale_at, int16_t (*quanta)[STRIDE], float* units, Fetch& fetch) {
@@ -101,7 +101,7 @@ inline void quantize_weights(const Sight<ROWS>& sight, int64_t begin, const floa
   }
 }
 
-// out[row][dims] += quanta[row][key] * value[key][dims] * unit for vectors of dimensions from `at` on; PARTS of them share a unit.
+// out[row][dims] += quanta[row][key] * value[key][dims] * unit, for vectors of dimensions from `at` on; PARTS share a unit.
 template <int ROWS, int BLOCKS, int PARTS>
 inline void add_values(const int16_t (*quanta)[ROWS][STRIDE], const float (*units)[ROWS], const Int8Pointers& values, int first_key,
                        int num_keys, int64_t head_dim, int64_t at, Fetch& fetch, float (*out)[MAX_HEAD_DIM]) {
@@ -136,7 +136,7 @@ inline void attend_stride(const Heads& heads, const Stride<int8_t>& stride, int6
   score(queries, keys, size, pitch, fetch, weights);
   weigh<ROWS>(sight, stride.begin, heads, weights, state, relative_tops, fetch);
   store(largest_weights, exponential(load(relative_tops)));
-  constexpr int PARTS = SCALED / LANES, BLOCKS = LANES == 16 ? 2 : 1;  // as many totals as there are registers
+  constexpr int PARTS = SCALED / LANES, BLOCKS = LANES == 16 ? 2 : 1;  // as many totals as fit the registers
   alignas(64) int16_t quanta[BLOCKS][ROWS][STRIDE];
   float units[BLOCKS][ROWS];
   const auto quantize = [&](int64_t at, int block) {

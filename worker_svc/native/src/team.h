@@ -1,8 +1,8 @@
-// Team: threads that work through a step together.
+// Team: a pool of threads that compute a step together.
 //
-// A step is a list of phases, each cut into items that the threads take from a counter. A phase is over when its items are
-// done, not when every thread has come: one that lost its core to another process holds up no more than the item in its
-// hands, and one that never woke up holds up nothing. The thread that calls could do it all alone.
+// A step is a list of phases, each divided into items that the threads take from a counter. A phase ends when its items are
+// done, not when every thread has arrived: a thread that the system has suspended delays only its current item, and a thread
+// that has not woken up delays nothing. The calling thread could compute all items alone.
 #pragma once
 #include <sched.h>
 
@@ -36,7 +36,7 @@ class Team {
 
   int size() const { return size_; }
 
-  // Run `work` on the calling thread and on those of the others that wake up in time; return when none is in it any more.
+  // Run `work` on the calling thread and on the other threads that wake up in time. Return when no thread runs it any more.
   void run(const std::function<void()>& work) {
     if (size_ == 1) return work();
     {
@@ -53,8 +53,7 @@ class Team {
     wait_until([this] { return inside_.load(std::memory_order_acquire) == 0; });
   }
 
-  // Wait for what other threads are about to finish: spinning first, as that is mostly shorter than a trip through the
-  // kernel, then giving the core away.
+  // Wait until `done` returns true: spin first, which is usually faster than a system call, then yield the core.
   template <typename Done>
   static void wait_until(Done done) {
     if (!spin_until(done))
@@ -82,11 +81,12 @@ class Team {
     return false;
   }
 
+  // The loop of a thread: wait for work and run it, until the team ends.
   void serve() {
     unsigned seen = 0;
     while (true) {
       const std::function<void()>* work;
-      spin_until([&] { return generation_.load(std::memory_order_acquire) != seen; });  // steps come one behind another
+      spin_until([&] { return generation_.load(std::memory_order_acquire) != seen; });  // the next step usually follows at once
       {
         std::unique_lock<std::mutex> lock(mutex_);
         called_.wait(lock, [&] { return ended_ || (work_ && generation_.load(std::memory_order_relaxed) != seen); });
@@ -110,8 +110,8 @@ class Team {
   alignas(64) std::atomic<int> inside_{0};
 };
 
-// Items of one phase, handed out one after another. Every thread calls `work_off` with the same count, and leaves it when all
-// items are done, whoever did them.
+// The counters of one phase's items. Every thread calls `work_off` with the same count; the call returns when all items are
+// done, by whichever thread.
 struct alignas(64) Phase {
   std::atomic<int64_t> next{0};
   alignas(64) std::atomic<int64_t> done{0};

@@ -1,4 +1,4 @@
-// One row of weights on its way into a panel: quanta, one scale and one minimum a block.
+// One row of weights before it is packed into a panel: quanta, one scale and one minimum per block.
 #pragma once
 #include "matrix.h"
 
@@ -10,7 +10,7 @@ inline float half_at(const uint8_t* at) {
   return static_cast<float>(value);
 }
 
-// Room for `columns` quanta and columns / block scales and minima. Formats without minima leave those as they are.
+// Memory for `columns` quanta and columns / block scales and minima. Some formats without minima leave the minima unwritten.
 struct UnpackedRow {
   uint8_t* quanta;
   float* scales;

@@ -1,5 +1,5 @@
-// Vectors: one name for the widest float vector of the machine the library is compiled on. GCC's and clang's vector
-// extensions carry the arithmetic, so a new instruction set needs nothing here; multiply-adds are contracted to FMA.
+// Vectors: common names for the widest float vectors of the machine that the library is compiled on. Arithmetic uses the vector
+// extensions of GCC and clang, so a new instruction set needs no code here; compilers contract multiply-adds to FMA.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -11,7 +11,7 @@
 
 namespace tetrad {
 
-// 512 bits only where they have the integer dot product as well: without it they gain little.
+// Use 512 bits only if the processor also has integer dot products (VNNI); without these, 512 bits gain little.
 #if defined(__AVX512F__) && defined(__AVX512VNNI__)
 #define TETRAD_AVX512
 constexpr int LANES = 16;
@@ -35,7 +35,7 @@ inline vf absolute(vf value) { return value < 0.0f ? -value : value; }
 inline vf larger(vf a, vf b) { return a > b ? a : b; }
 inline vi not_finite(vf value) { return value - value != 0.0f; }
 
-// To the nearest integer, ties to even; up to 2^22.
+// Round to the nearest integer, ties to even. Values up to 2^22.
 inline vi nearest(vf value) {
   const vf magic = splat(12582912.0f);  // 1.5 * 2^23
   return __builtin_convertvector((value + magic) - magic, vi);
@@ -87,14 +87,14 @@ inline bool any(vi mask) {
 #endif
 }
 
-// Copy a short row: memcpy of so little is mostly the call.
+// Copy a short row. The call of memcpy would take longer than the copy.
 inline void copy_row(const float* from, int64_t size, float* to) {
   int64_t i = 0;
   for (; i + LANES <= size; i += LANES) store(to + i, load(from + i));
   for (; i < size; i++) to[i] = from[i];
 }
 
-// Turn the LANES rows of a square into its columns: each pass swaps the blocks beside the diagonal, of half the size of those before.
+// Transpose a square of LANES rows. Each pass swaps the blocks beside the diagonal; the block size halves with each pass.
 inline void transpose(vf (&rows)[LANES]) {
   const vi lanes = lane_numbers();
 #pragma GCC unroll 16
@@ -112,7 +112,7 @@ inline void transpose(vf (&rows)[LANES]) {
 }
 
 // e^x to about 1 ulp, 0 below -87: Cephes' polynomial on x - n ln 2, |x - n ln 2| <= ln 2 / 2.
-// Inlined always: a call costs loops over rows more than the polynomial does.
+// Always inlined: in loops over rows, a call would take longer than the polynomial.
 [[gnu::always_inline]] inline vf exponential(vf x) {
   const vf is_tiny_at = splat(-87.0f), top = splat(88.0f);
   vf bounded = x > top ? top : x;
@@ -141,10 +141,10 @@ typedef __fp16 float16;
 typedef _Float16 float16;
 #endif
 
-// A half-precision number, by its bits.
+// The bits of a half-precision number.
 typedef uint16_t half_t;
 
-// LANES half-precision numbers in float.
+// Load LANES half-precision numbers as floats.
 inline vf load(const half_t* at) {
 #if defined(TETRAD_AVX512)
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
@@ -166,7 +166,7 @@ struct bfloat_t {
   uint16_t bits;
 };
 
-// LANES bfloat16 numbers in float.
+// Load LANES bfloat16 numbers as floats.
 inline vf load(const bfloat_t* at) {
 #if defined(TETRAD_AVX512)
   const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
@@ -203,12 +203,12 @@ inline void put(half_t* at, float value) {
   std::memcpy(at, &rounded, sizeof rounded);
 }
 
-// Pairs of 16-bit numbers, one pair a lane.
+// A vector of pairs of 16-bit numbers, one pair per lane.
 typedef int16_t vp __attribute__((vector_size(LANES * 4)));
 
 constexpr float MAX_INT16 = 32767.0f;
 
-// Conversions of whole vectors are one instruction, or two, but GCC takes them apart.
+// Convert a vector to 16 bits and store it. Intrinsics take one or two instructions; GCC would convert element by element.
 inline void store(int16_t* at, vi value) {
 #if defined(TETRAD_AVX512)
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), _mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(value)));
@@ -222,7 +222,7 @@ inline void store(int16_t* at, vi value) {
 #endif
 }
 
-// LANES pairs of bytes.
+// Load LANES pairs of bytes as 16-bit numbers.
 inline vp load_pairs(const int8_t* at) {
 #if defined(TETRAD_AVX512)
   return reinterpret_cast<vp>(_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at))));
@@ -245,7 +245,7 @@ inline vp splat_pair(const int16_t* at) {
   return result;
 }
 
-// total + the sum of each pair's products.
+// Return, per lane, total + the sum of the products of the pair's numbers.
 inline vi add_products(vi total, vp a, vp b) {
 #if defined(TETRAD_AVX512)
   return reinterpret_cast<vi>(_mm512_dpwssd_epi32(reinterpret_cast<__m512i>(total), reinterpret_cast<__m512i>(a),
@@ -258,8 +258,8 @@ inline vi add_products(vi total, vp a, vp b) {
 #endif
 }
 
-// Ask for a vector's memory ahead of its use: the processor follows a page by itself, but not from one to the next. In the loops
-// that compute, one at a time: the line buffers are few, and a burst of requests holds up the loads behind it.
+// Prefetch a vector's memory: the processor's own prefetcher stops at the end of a page. Loops that compute should prefetch one
+// line at a time: a processor has few line buffers, and a burst of prefetches delays the loads that follow.
 template <typename Element>
 inline void prefetch(const Element* at) {
   __builtin_prefetch(at, 0, 2);  // into the second-level cache
