@@ -1,8 +1,8 @@
-"""Benchmarks: `make bench` runs them all and writes benchmarks/README.md."""
+"""Benchmarks: `make bench` runs all of them and writes benchmarks/RESULTS.md."""
 
 import os
 
 from tetrad.services.rpc.grpc_pollers import GRPC_POLLERS
 
-# Those that speak gRPC themselves wait as the services do. Before anything here imports it.
+# Benchmarks that use gRPC themselves have the services' gRPC settings. They must be set before anything here imports gRPC.
 os.environ.update(GRPC_POLLERS)

@@ -1,8 +1,8 @@
 """The same program over two carriers: all four services in this process and event loop, over gRPC and over the direct carrier.
 
-`python -m benchmarks.carriers`. What differs is serialization, sockets and gRPC's thread; what remains of the split over the
-direct carrier is to make each message and to read it. split_tax.py measures the split as it is served: four processes against
-direct calls. CPU time is the whole process's: on a busy machine it is steadier than the clock.
+`python -m benchmarks.carriers`. The difference is the cost of serialization, sockets and gRPC's thread. Over the direct
+carrier, the split costs only making and reading each message. split_tax.py measures the split as it is served: four processes
+against direct calls. CPU time is that of the whole process: on a busy machine it varies less than wall-clock time.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from tetrad.services.rpc.carrier import GRPC
 from tetrad.stack.one_process import OneProcessSettings, running
 
 _CASES = {"sim": {1: 400, 16: 200, 64: 100}, "cpu": {1: 64, 16: 48}}
-"""Device -> batch -> steps a round."""
+"""Device -> batch -> number of steps per round."""
 _TITLES = {"sim": "simulated, steps take no time", "cpu": "SmolLM2, Q4_1"}
 _CONTEXT = 17
 
 
 class Step(NamedTuple):
-    """Microseconds of a decode step: wall-clock time, and processor time."""
+    """The time of a decode step in microseconds: wall-clock time, and processor time."""
 
     wall_us: float
     cpu_us: float
@@ -43,7 +43,7 @@ Steps = dict[tuple[str, int], dict[str, list[Step]]]
 
 
 def measure(options: Options) -> Steps:
-    """Return the steps over each carrier, in turns."""
+    """Return the step times over each carrier; the carriers are measured alternately."""
     configure_logging("benchmark", level="warning", json=False)
     found: Steps = uvloop.run(_measure(options))
     return found
@@ -75,7 +75,10 @@ def _settings(device: str, addresses: str) -> OneProcessSettings:
 
 
 async def _decode(llm: AsyncLLM, batch: int, num_steps: int) -> Step:
-    """Run until every request has its first tokens, then to the end: text and ids of each step reach their streams."""
+    """Return the time of a decode step: run until every request has its first tokens, then measure until all have ended.
+
+    The streams of the requests receive the text and the ids of each step.
+    """
     params = SamplingParams(max_tokens=num_steps, temperature=0.0, ignore_eos=True, output_kind=RequestOutputKind.DELTA)
     prompts = [[100 + row, *range(200, 199 + _CONTEXT)] for row in range(batch)]
     streams = [await llm.add_request(f"r{row}", prompt, params) for row, prompt in enumerate(prompts)]
@@ -84,7 +87,8 @@ async def _decode(llm: AsyncLLM, batch: int, num_steps: int) -> Step:
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     await asyncio.gather(*map(_drain, streams))
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
-    # Rows that were ahead of others when the count began have fewer steps left: a step is what brings `batch` tokens.
+    # Requests that were ahead of others at the start of the measurement have fewer steps left, so a step is counted as `batch`
+    # tokens.
     us = 1e6 * batch / (batch * num_steps - num_begun)
     return Step(wall_s * us, cpu_s * us)
 
@@ -95,7 +99,7 @@ async def _drain(stream: OutputStream) -> None:
 
 
 def report_of(found: Steps) -> Section:
-    """Return the report of these figures."""
+    """Return the report's section for these step times."""
     section = Section("The same program over gRPC and over the direct carrier: microseconds of a decode step")
     section.text(
         "Frontend, tokenizer, engine core and worker in one process and event loop ([carriers.py](carriers.py)), driven "
@@ -115,7 +119,7 @@ def report_of(found: Steps) -> Section:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("carriers", __doc__)
     write_section("carriers", report_of(measure(options)), options)
 

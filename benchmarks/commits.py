@@ -1,7 +1,8 @@
-"""Commits: compares this tree with an earlier commit in turns: rates of the whole stack, and steps of the engine core.
+"""Commits: compares the working tree with an earlier commit: rates of the whole stack, and steps of the engine core.
 
-`python -m benchmarks.commits --against REV`. Both stacks run at the same time, one of them idle. The earlier commit is checked
-out into a temporary directory and runs with this tree's packages. No file is written: ratios belong into a commit's message.
+`python -m benchmarks.commits --against REV`. Both stacks run at the same time and are measured alternately, while the other one
+is idle. The earlier commit is checked out into a temporary directory and runs with this tree's installed packages. No file is
+written: the ratios belong into a commit's message.
 """
 
 import contextlib
@@ -20,9 +21,9 @@ from benchmarks.stack import MODEL, Stack, running
 
 _ROOT = Path(__file__).parents[1]
 _DEVICES = {"sim": {1: 128, 16: 128, 64: 128}, "cpu": {1: 64, 32: 48}}
-"""Device -> number of streams -> output tokens of each."""
+"""Device -> number of streams -> output tokens of each stream."""
 _REQUESTS = {1: 6, 16: 96, 32: 32, 64: 256}
-"""Number of streams -> requests a round."""
+"""Number of streams -> number of requests per round."""
 _ENGINE_STEP = "from benchmarks.engine_step import measure; print(measure(256, 0))"
 
 
@@ -42,14 +43,15 @@ def checked_out(revision: str) -> Iterator[Path]:
 
 
 def environment(tree: Path) -> dict[str, str]:
-    """Return variables with which this Python imports the packages of `tree`, not those of the current directory."""
+    """Return environment variables with which Python imports the packages of `tree`, not those of the current directory."""
     return {"PYTHONPATH": str(tree), "PYTHONSAFEPATH": "1"}
 
 
 def rates(before: Path, options: Options) -> Iterator[tuple[str, list[float], list[float]]]:
-    """Yield (case, values of the earlier commit, values of this tree), each with one value a round.
+    """Yield (case, values of the earlier commit, values of this tree), with one value per round.
 
-    The values are tokens/s of the clock and tokens/s of the services' processor time, which other programs disturb less.
+    The values are tokens per second of wall-clock time, and tokens per second of the services' processor time, which depends
+    less on other programs.
     """
     for device, sizes in _DEVICES.items():
         flags = ("--device", device)
@@ -59,7 +61,7 @@ def rates(before: Path, options: Options) -> Iterator[tuple[str, list[float], li
                 for stack in found:
                     load(stack.url, MODEL, streams, num_requests=streams, max_tokens=16)
                 for number in range(options.rounds):
-                    # The stacks take turns in beginning a round, because the machine's speed drifts.
+                    # The stacks alternate in being measured first in a round, because the machine's speed drifts.
                     for stack in found if number % 2 else reversed(found):
                         meter = CpuMeter(ProcessTree(stack.pid))
                         result = load(stack.url, MODEL, streams, num_requests=_REQUESTS[streams], max_tokens=max_tokens)
@@ -71,7 +73,7 @@ def rates(before: Path, options: Options) -> Iterator[tuple[str, list[float], li
 
 
 def steps(before: Path, options: Options) -> tuple[list[float], list[float]]:
-    """Return the engine core's steps per second with 256 running requests, before and now, with one value a round."""
+    """Return the engine core's steps per second with 256 running requests: (earlier commit, this tree), one value per round."""
     found: dict[Path, list[float]] = {before: [], _ROOT: []}
     for number in range(options.rounds):
         for tree in found if number % 2 else reversed(found):
@@ -89,7 +91,7 @@ def print_case(case: str, old: list[float], new: list[float]) -> None:
 
 
 def main() -> None:
-    """Measure and print one line a case."""
+    """Measure, and print one line per case."""
     parser = new_parser(__doc__)
     parser.add_argument("--against", required=True, metavar="REV", help="the earlier commit")
     args = parser.parse_args()

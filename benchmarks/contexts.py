@@ -1,7 +1,7 @@
-"""Long contexts: output tokens/s of a batch whose sequences have 1,000 tokens each, against the same batch with short ones.
+"""Long contexts: output tokens/s of a batch whose sequences have 1,000 tokens each, against the same batch with short contexts.
 
-`python -m benchmarks.contexts`. Tetrad over HTTP, in turns; prompts are cached after the first round, so that only decoding is
-measured. Peers are measured in decode.py.
+`python -m benchmarks.contexts`. Tetrad is called over HTTP, with long and short contexts alternately. Prompts are cached after
+the first round, so that only decoding is measured. decode.py measures peers.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ _FLAGS = {
 }
 
 Pair = tuple[list[float], list[float]]
-"""Tokens/s with (short, long) contexts, round by round."""
+"""Tokens/s with (short, long) contexts, one value per round."""
 
 
 def measure(flags: Sequence[str], batch: int, rounds: int) -> Pair:
-    """Return the rates of one form of the weights, and of keys and values."""
+    """Return the rates with one form of the weights and one data type of keys and values, both given by `flags`."""
     found: Pair = ([], [])
     with running("--device", "cpu", *flags) as stack:
         server = Server(stack.url)
@@ -58,7 +58,7 @@ def _row(name: str, pair: Pair) -> Sequence[str]:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options: Options = read_options("contexts", __doc__)
     batch = 8 if options.quick else 32
     forms = {name: flags for name, flags in _FLAGS.items() if not options.quick or name == TETRAD_GGUF}

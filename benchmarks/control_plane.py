@@ -1,8 +1,8 @@
-"""The control plane: the cost of everything but the model, at growing concurrency, over HTTP with streaming, client included.
+"""The control plane: the cost of everything but the model, at growing concurrency, over streamed HTTP, including the client.
 
-`python -m benchmarks.control_plane`. Two loads of 32 tokens in and 128 out: the simulated device at zero step time, with the
-CPU time of each service per output token; and a model of one layer, ours against vLLM in turns, with prompts of token ids and
-of text.
+`python -m benchmarks.control_plane`. Two loads of 32 input tokens and 128 output tokens: the simulated device at zero step
+time, with the CPU time of each service per output token; and a model of one layer, with Tetrad and vLLM measured alternately,
+with prompts of token ids and of text.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ from benchmarks.stack import MODEL, PROMPT_LEN, running
 
 _MAX_TOKENS = 128
 _SIM_REQUESTS = {1: 4, 16: 64, 64: 192, 256: 512}
-"""Concurrency -> requests a round."""
+"""Concurrency -> number of requests per round."""
 _TINY_REQUESTS = {1: 6, 16: 48, 64: 128}
 _KINDS = {"token ids": False, "text": True}
 """Kind of prompt -> whether it is text."""
@@ -33,17 +33,17 @@ _CPU_ORDER = ("frontend", "tokenizer", "engine core", "worker", SUPERVISOR, CLIE
 
 @dataclass
 class Runs:
-    """The results of one system at one concurrency, round by round. Times in seconds."""
+    """The results of one system at one concurrency, one value per round. Times are in seconds."""
 
     tokens_per_s: list[float] = field(default_factory=list)
-    ttft_s: list[float] = field(default_factory=list)  # medians of rounds
+    ttft_s: list[float] = field(default_factory=list)  # median of each round
     tpot_s: list[float] = field(default_factory=list)
     all_ttft_s: list[float] = field(default_factory=list)
     all_gaps_s: list[float] = field(default_factory=list)
     cpu_us: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # by service, per output token
 
     def add(self, result: LoadResult, cpu_seconds: Mapping[str, float]) -> None:
-        """Note a round."""
+        """Add the results of a round."""
         self.tokens_per_s.append(result.tokens_per_s)
         self.ttft_s.append(median(result.ttft_s))
         self.tpot_s.append(median(result.tpot_s))
@@ -60,7 +60,10 @@ Found = dict[str, dict[int, Runs]]
 def measure(
     systems: Mapping[str, tuple[str, ProcessTree]], sizes: Mapping[int, int], rounds: int, *, as_text: bool = False
 ) -> Found:
-    """Return the runs of the systems (their URL and processes) in turns, with prompts of ids or of text."""
+    """Return the results of the systems, which are measured alternately, with prompts of ids or of text.
+
+    `systems` gives the URL and the processes of each.
+    """
     found = {name: {concurrency: Runs() for concurrency in sizes} for name in systems}
     for url, _ in systems.values():
         for concurrency in sizes:
@@ -79,7 +82,7 @@ def measure(
 
 
 def simulated(options: Options) -> dict[int, dict[int, Runs]]:
-    """Measure the stack over the simulated device, with each number of frontends in turns; return it by that number."""
+    """Measure the stack over the simulated device; return the results by number of frontends."""
     sizes = {concurrency: n // 2 if options.quick and n > concurrency else n for concurrency, n in _SIM_REQUESTS.items()}
     with ExitStack() as exits:
         stacks = [
@@ -94,7 +97,7 @@ def simulated(options: Options) -> dict[int, dict[int, Runs]]:
 
 
 def one_layer(options: Options) -> dict[str, Found]:
-    """Measure the model of one layer, ours and vLLM's, with each kind of prompt; nothing if that is not installed."""
+    """Measure the model of one layer in Tetrad and in vLLM, by kind of prompt; empty if vLLM is not installed."""
     if not (options.with_peers and is_installed(VLLM)):
         return {}
     with ExitStack() as exits:
@@ -191,7 +194,7 @@ def _ms(seconds: list[float]) -> list[float]:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("control_plane", __doc__)
     sim, tiny = simulated(options), one_layer(options)
     section = Section("The control plane: everything but the model")

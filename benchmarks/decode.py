@@ -1,7 +1,7 @@
-"""Decoding: output tokens/s at batches of 1 to 64, ours over HTTP through the whole stack, against peers.
+"""Decoding: output tokens/s at batches of 1 to 64, of Tetrad over HTTP through the whole stack and of peers.
 
-`python -m benchmarks.decode`. Every system runs in each round, in turn. A figure counts the tokens of the time in which all
-sequences decode. Contexts are short; contexts.py measures long ones.
+`python -m benchmarks.decode`. In each round, the systems are measured one after another. A rate counts only the tokens of the
+time in which all sequences decode. Contexts are short; contexts.py measures long ones.
 """
 
 from collections.abc import Mapping
@@ -15,17 +15,17 @@ from benchmarks.report import Bar, Section, add_bars, write_section
 from benchmarks.systems import OURS, PLAIN_TORCH, TETRAD_FLOAT32, TETRAD_GGUF, System, best_peer, open_systems
 
 _STEPS = {1: 32, 8: 16, 32: 16, 64: 8}
-"""Batch -> measured steps a round: about as many seconds for each."""
+"""Batch -> number of measured steps per round; chosen so that each batch takes about the same time."""
 _QUICK_BATCHES = (1, 32)
 _CONTEXT = 17
-"""Tokens of a short prompt: one KV block that the prefix cache keeps, and a token."""
+"""Number of tokens of a short prompt: one KV block, which the prefix cache keeps, and one token."""
 
 Figures = dict[str, dict[int, list[float]]]
-"""System -> batch -> tokens/s, round by round."""
+"""System -> batch -> tokens/s, one value per round."""
 
 
 def measure(systems: Mapping[str, System], batches: Mapping[int, int], rounds: int) -> Figures:
-    """Return the rates of all systems, measured in turns; a run before them is not counted."""
+    """Return the rates of all systems, measured alternately after one run that is not counted."""
     for system in systems.values():
         for batch in batches:
             system.decode(batch, 2, _CONTEXT)
@@ -76,7 +76,7 @@ def _section(found: Figures, options: Options) -> Section:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("decode", __doc__)
     batches = {batch: steps for batch, steps in _STEPS.items() if not options.quick or batch in _QUICK_BATCHES}
     with ExitStack() as exits:

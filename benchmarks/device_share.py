@@ -1,7 +1,8 @@
-"""The device's share: how much of the time a device computes while streams are served over HTTP.
+"""The device's share: the share of the time in which the device computes while streams are served over HTTP.
 
 `python -m benchmarks.device_share`. The simulated device takes a fixed time for each step, so tokens/s x step time / streams is
-the share of the time in which it had a step; the rest it waited for a plan. The time in which all streams decode counts.
+the share of the time in which it computed a step; in the rest it waited for a plan. Only the time in which all streams decode
+is measured.
 """
 
 from collections.abc import Mapping
@@ -16,27 +17,27 @@ from benchmarks.stack import MODEL, PROMPT_LEN, running
 _STEPS_MS = (0.7, 2.0, 5.0)
 _STREAMS = (1, 16, 64)
 _SECONDS = 3.0
-"""Of a round: so many steps are asked of each stream."""
+"""Device time of a round; it determines the number of steps of each stream."""
 _BARS: Mapping[float, tuple[float, ...]] = {0.7: (0.88,), 2.0: (0.96, 0.96, 0.93), 5.0: (0.98, 0.98, 0.97)}
-"""Milliseconds of a step -> the least share, by the number of streams."""
+"""Milliseconds of a step -> the required least share for each number of streams."""
 _CPU_ORDER = ("frontend", "tokenizer", "engine core", "worker", SUPERVISOR, CLIENT)
 
 
 class Case:
-    """A step time and a number of streams: shares and CPU seconds a step, round by round."""
+    """The results for a step time and a number of streams: the device's share and CPU time per step, one value per round."""
 
     def __init__(self, step_ms: float, num_streams: int) -> None:
         self.step_ms, self.num_streams = step_ms, num_streams
         self.shares: list[float] = []
-        self.cpu_us: dict[str, list[float]] = {}  # a step, by service
+        self.cpu_us: dict[str, list[float]] = {}  # per step, by service
 
     @property
     def gap_us(self) -> float:
-        """Microseconds between two steps, of the median share."""
+        """Microseconds between two steps, computed from the median share."""
         return 1e3 * self.step_ms * (1 / median(self.shares) - 1)
 
     def measure(self, url: str, tree: ProcessTree) -> None:
-        """Add a round."""
+        """Measure one round and add its results."""
         num_steps = round(_SECONDS / (self.step_ms / 1e3))
         meter = CpuMeter(tree)
         streams = self.num_streams
@@ -48,7 +49,7 @@ class Case:
 
 
 def measure(options: Options) -> list[Case]:
-    """Return the cases, each measured in every round."""
+    """Return all cases; every round measures each of them."""
     found = []
     for step_ms in _STEPS_MS:
         cases = [Case(step_ms, streams) for streams in _STREAMS]
@@ -64,7 +65,7 @@ def measure(options: Options) -> list[Case]:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("device_share", __doc__)
     cases = measure(options)
     section = Section("The device's share: how long a simulated device computes")

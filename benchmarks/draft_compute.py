@@ -1,8 +1,8 @@
 """Draft compute: compares the processor time of answers with and without drafts, scheduler and model on one thread.
 
-`python -m benchmarks.draft_compute`. The scheduler, its judgement of drafts and the model runner run in one process, called
-directly. A thread's processor time depends little on other load of the machine; speculation.py measures the latency of
-clients.
+`python -m benchmarks.draft_compute`. The scheduler, its decisions about drafts and the model runner run in one process and are
+called directly. A thread's processor time depends little on other load of the machine; speculation.py measures the rates that
+clients see.
 """
 
 import time
@@ -35,7 +35,7 @@ _RANDOM = "random ids, whose greedy answer repeats itself"
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer: processor time per token in milliseconds and number of steps, both after the first token, and all tokens."""
+    """An answer: processor milliseconds per token and number of steps, both after the first token, and all token ids."""
 
     token_ms: float
     num_steps: int
@@ -53,7 +53,7 @@ def drafts_of(system: str) -> Drafts:
 
 
 def answer(runner: Runner, prompt: list[int], predicted: list[int], drafts: Drafts) -> Answer:
-    """Answer a prompt, alone and greedily."""
+    """Generate the answer of one prompt greedily, with no other request."""
     runner.forget_all()
     scheduler = Scheduler(
         SchedulerLimits(max_num_batched_tokens=_LAYOUT.max_num_batched_tokens),
@@ -77,7 +77,7 @@ def answer(runner: Runner, prompt: list[int], predicted: list[int], drafts: Draf
 
 
 def measure(options: Options) -> dict[str, dict[str, list[Answer]]]:
-    """Return task -> system -> answers; RuntimeError if tokens differ."""
+    """Return task -> system -> answers; RuntimeError if the systems' token ids differ."""
     path = resolve_model(MODEL)
     tokenizer = load_tokenizer(str(path))
     device = open_device(WorkerSettings(device="cpu", threads=1))
@@ -125,7 +125,7 @@ def _section(found: dict[str, dict[str, list[Answer]]]) -> Section:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("draft_compute", __doc__)
     write_section("draft_compute", _section(measure(options)), options)
 

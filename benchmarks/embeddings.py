@@ -1,9 +1,9 @@
-"""Embedding texts with all-MiniLM-L6-v2: Tetrad over HTTP, beside sentence-transformers in its own process and vLLM over HTTP.
+"""Embedding texts with all-MiniLM-L6-v2: Tetrad over HTTP, sentence-transformers in its own process, and vLLM over HTTP.
 
 `python -m benchmarks.embeddings`. 10,000 texts of about 20 tokens, and 1,000 of 256. Servers get requests of 256 texts, eight
-at a time, and answer in base64, the default of OpenAI's client. All systems run together and take turns within a round. Their
-embeddings of the first text must agree, value by value. CPU time is measured beside the rates: it depends less on the machine's
-other load.
+at a time, and answer in base64, the default of OpenAI's client. All systems run at the same time and are measured alternately
+within a round. Their embeddings of the first text must agree, value by value. CPU time is measured as well, because it depends
+less on other load of the machine.
 """
 
 import asyncio
@@ -44,11 +44,11 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class Load:
-    """Texts to embed.
+    """A load: texts to embed.
 
     Attributes:
-        number: of texts.
-        num_words: of each; a word is a token, and two more stand around a text.
+        number: number of texts.
+        num_words: number of words of each text. A word is one token; two special tokens surround the text.
     """
 
     number: int
@@ -56,26 +56,26 @@ class Load:
 
     @property
     def name(self) -> str:
-        """Its name in the report."""
+        """The load's name in the report."""
         return f"{self.number:,} texts of {self.num_words + 2} tokens"
 
     def texts(self, seed: int) -> list[str]:
-        """Return texts that no round before had."""
+        """Return texts that no earlier round had."""
         rng = random.Random(seed)
         return [" ".join(rng.choices(_WORDS, k=self.num_words)) for _ in range(self.number)]
 
 
 class System(Protocol):
-    """A system that embeds.
+    """A system that computes embeddings.
 
     Attributes:
-        processes: its own, without the client.
+        processes: the system's processes, without the client.
     """
 
     processes: ProcessTree
 
     def embed(self, texts: list[str]) -> tuple[float, list[float]]:
-        """Return the seconds in which all texts are embedded, and the embedding of the first."""
+        """Return the seconds until all texts are embedded, and the embedding of the first text."""
 
 
 class Server:
@@ -113,7 +113,7 @@ class Server:
 
 
 class Library:
-    """sentence-transformers in a process of its own."""
+    """sentence-transformers in a separate process."""
 
     def __init__(self, engine: DrivenEngine) -> None:
         self._engine = engine
@@ -130,7 +130,7 @@ class Library:
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured of one system with one load, round by round.
+    """The results of one system with one load, one value per round.
 
     Attributes:
         rates: texts/s.
@@ -141,12 +141,12 @@ class Figures:
     cpu_ms: list[dict[str, float]] = field(default_factory=list)
 
     def total_cpu_ms(self) -> list[float]:
-        """Return the CPU milliseconds of all services together."""
+        """Return the CPU milliseconds of all services together for each text, one value per round."""
         return [sum(each.values()) for each in self.cpu_ms]
 
 
 def measure(systems: Mapping[str, System], loads: list[Load], options: Options) -> dict[str, dict[str, Figures]]:
-    """Return the figures of each system, by load; RuntimeError if embeddings differ."""
+    """Return load -> system -> figures; RuntimeError if the systems' embeddings differ."""
     for system in systems.values():
         system.embed(loads[0].texts(0)[:_PER_REQUEST])
     figures = {name: {load.name: Figures() for load in loads} for name in systems}
@@ -161,7 +161,7 @@ def measure(systems: Mapping[str, System], loads: list[Load], options: Options) 
 
 
 def _measure(system: System, texts: list[str], figures: Figures) -> list[float]:
-    """Embed the texts, add what it took to the figures, and return the first embedding."""
+    """Embed the texts, add the measured times to the figures, and return the first embedding."""
     before = system.processes.cpu_seconds()
     seconds, vector = system.embed(texts)
     after = system.processes.cpu_seconds()
@@ -207,7 +207,7 @@ def _shares(rounds: list[dict[str, float]]) -> str:
 
 
 def main() -> None:
-    """Run the loads with all systems that are installed, and write the section."""
+    """Run the loads with all installed systems, and write the section of the report."""
     options = read_options("embeddings", __doc__)
     model = home() / MINILM.floats
     if not model.exists():

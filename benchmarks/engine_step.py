@@ -1,7 +1,7 @@
 """The engine core's step: schedule, update and wire of one decode step for 256 running requests.
 
-`python -m benchmarks.engine_step`. Without a worker and a network: results are built as the wire would deliver them.
-Milliseconds per step, which must not grow with the number of waiting requests.
+`python -m benchmarks.engine_step`. There is no worker and no network: results are built as the wire module would decode them.
+The figures are milliseconds per step, which must not grow with the number of waiting requests.
 """
 
 import time
@@ -24,10 +24,10 @@ from tetrad.v1 import types_pb2, worker_pb2
 
 _STEPS = 200
 _CASES = ((1, 0), (64, 0), (256, 0), (256, 100), (256, 1000), (256, 10_000))
-"""(running, waiting) requests."""
+"""Numbers of (running, waiting) requests."""
 _MAX_STEP_MS = 2.0
 _MAX_GROWTH = 1.15
-"""Of a step with the longest queue over one with none: "flat", as far as a noisy machine can tell."""
+"""Largest allowed ratio of a step's time with the longest queue to its time with no queue: "flat" within a machine's noise."""
 
 
 def measure(num_running: int, num_waiting: int) -> float:
@@ -72,7 +72,7 @@ def _bars(found: dict[tuple[int, int], list[float]]) -> Sequence[Bar]:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("engine_step", __doc__)
     found: dict[tuple[int, int], list[float]] = {case: [] for case in _CASES}
     for _ in range(options.rounds):

@@ -1,7 +1,7 @@
-"""Fan-out: latency of small requests while one client sends large requests, beside their quiet latency.
+"""Fan-out: the latency of small requests while one client sends large requests, against their latency without it.
 
-`python -m benchmarks.fan_out`. Four clients send short completions, each its next one as soon as it has its answer: first
-alone, then beside a client that sends one large request after another. Quiet and disturbed phases take turns.
+`python -m benchmarks.fan_out`. Four clients send short completions; each sends the next one as soon as it has the answer. They
+run first alone, then beside a client that sends one large request after another. Quiet and disturbed phases alternate.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Large:
-    """A large request: where it is sent, and its body without the model's name."""
+    """A large request: the path of the API, and the body without the model's name."""
 
     path: str
     body: Mapping[str, object]
@@ -60,7 +60,13 @@ _LARGE = {
 
 @dataclass
 class Latencies:
-    """Milliseconds of all rounds, to the whole answer and to its first token, and the ratios of p99, disturbed over quiet."""
+    """The latencies of small requests.
+
+    Attributes:
+        quiet_ms, busy_ms: milliseconds until the whole answer, in quiet and in disturbed phases of all rounds.
+        ratios: p99 of disturbed over quiet phases, one value per round.
+        first_ratios: the same for the time to the first token.
+    """
 
     quiet_ms: list[float] = field(default_factory=list)
     busy_ms: list[float] = field(default_factory=list)
@@ -68,7 +74,7 @@ class Latencies:
     first_ratios: list[float] = field(default_factory=list)
 
     def add(self, quiet: list[StreamClient], busy: list[StreamClient]) -> None:
-        """Note a round."""
+        """Add the requests of a round."""
         quiet_ms, busy_ms = ([1e3 * each.total_s for each in found] for found in (quiet, busy))
         first, first_busy = ([1e3 * (each.first_chunk_s or 0.0) for each in found] for found in (quiet, busy))
         self.quiet_ms += quiet_ms
@@ -78,15 +84,15 @@ class Latencies:
 
 
 class Attacker:
-    """A thread that sends one large request after another; it only counts the bytes of the answers.
+    """A thread that sends one large request after another. It reads answers without parsing them.
 
     Args:
-        url: of the server.
+        url: URL of the server.
         large: the request.
 
     Attributes:
-        num_answers: read to their end.
-        problem: the first answer that was not 200, which ends the thread.
+        num_answers: number of answers that were read to the end.
+        problem: the first answer with a status other than 200, which ends the thread.
     """
 
     def __init__(self, url: str, large: Large) -> None:
@@ -100,7 +106,7 @@ class Attacker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Leave the request that is under way, and end the thread."""
+        """Cancel the current request and end the thread."""
         self._is_over.set()
         self._thread.join()
 
@@ -119,7 +125,7 @@ class Attacker:
 
 @contextlib.contextmanager
 def attacked(url: str, large: Large) -> Iterator[None]:
-    """Send large requests meanwhile; RuntimeError if one was refused."""
+    """Send large requests while the context is open; RuntimeError if one was refused."""
     attacker = Attacker(url, large)
     try:
         yield
@@ -130,7 +136,7 @@ def attacked(url: str, large: Large) -> Iterator[None]:
 
 
 async def small_requests(url: str, phase_s: float) -> list[StreamClient]:
-    """Send short completions for so many seconds; RuntimeError if one fails."""
+    """Send short completions for `phase_s` seconds and return their streams; RuntimeError if one fails."""
     done: list[StreamClient] = []
     end = time.perf_counter() + phase_s
 
@@ -147,7 +153,7 @@ async def small_requests(url: str, phase_s: float) -> list[StreamClient]:
 
 
 def run_round(url: str, large: Large, phase_s: float) -> tuple[list[StreamClient], list[StreamClient]]:
-    """Return the small requests of a quiet phase and of one beside the large requests."""
+    """Return the small requests of a quiet phase and of a phase with large requests."""
     quiet = uvloop.run(small_requests(url, phase_s))
     with attacked(url, large):
         return quiet, uvloop.run(small_requests(url, phase_s))
@@ -158,7 +164,7 @@ def _body(**fields: object) -> dict[str, object]:
 
 
 def measure(options: Options) -> dict[tuple[str, str], Latencies]:
-    """Return the latencies by device and large request."""
+    """Return (device, name of the large request) -> latencies."""
     found = {case: Latencies() for case in itertools.product(_DEVICES, _LARGE)}
     for device in _DEVICES:
         with running("--device", device, "--max-logprobs", "-1") as stack:
@@ -201,7 +207,7 @@ def _section(found: Mapping[tuple[str, str], Latencies]) -> Section:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("fan_out", __doc__)
     write_section("fan_out", _section(measure(options)), options)
 

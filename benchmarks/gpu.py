@@ -1,9 +1,9 @@
-"""The CUDA device, measured: `python benchmarks/gpu.py` where a GPU is at hand; under nine minutes in all.
+"""Measures the CUDA device: `python benchmarks/gpu.py` on a machine with a GPU takes less than nine minutes.
 
-Runs from a checkout without an installation. Kernels and model need torch, triton, transformers and numpy; what goes through
-the whole stack is left out where gRPC and the like are not installed. Every section is a process of its own with a limit of
-time, so that one that fails, hangs or spoils the card's context leaves the others alone. Results are written after each:
-benchmarks/results/<gpu>.md, with pictures beside it. The exit status is 1 if a section failed.
+It runs from a checkout without an installation. Sections about kernels and models need torch, triton, transformers and numpy;
+sections about the whole stack are left out if gRPC and other packages are not installed. Every section is a separate process
+with a time limit, so that a section that fails, hangs or breaks its CUDA context does not affect the others. Results are
+written after each section: benchmarks/results/<gpu>.md, with pictures beside it. The exit status is 1 if a section failed.
 
 `--device host --quick` runs the same code with tiny shapes on the host, under Triton's interpreter; its times mean nothing.
 """
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# In place of this file's own folder, whose names are none for the world.
+# Replaces the folder of this file, whose modules must not be importable as top-level names.
 sys.path[0] = str(ROOT)
 
 SECTIONS = {
@@ -30,7 +30,7 @@ SECTIONS = {
     "stack_throughput": 130,
     "transformers_throughput": 60,
 }
-"""The sections in their order, with their time limits in seconds; all of them end within processes.TOTAL_S."""
+"""The sections in their order, with their time limits in seconds. All sections together end within processes.TOTAL_S."""
 
 LIMITS_S = {**SECTIONS, "tune": 480}
 """The limits of these sections, and of a section that runs only on request."""
@@ -40,14 +40,14 @@ def main() -> int:
     """Run the requested sections and return the exit status."""
     args = _parse()
     if args.device == "host":
-        # Triton looks at this once, when it is first imported.
+        # Triton reads this variable once, when it is first imported.
         os.environ["TRITON_INTERPRET"] = "1"
     from benchmarks.gpu_sections.processes import run_all, run_one
     from benchmarks.gpu_sections.results import Results
 
     if args.answer is not None:
         return run_one(args.only[0], LIMITS_S[args.only[0]], args)
-    # A run of some sections leaves the page of a whole run alone.
+    # A run of some sections does not overwrite the page of a whole run.
     suffix = "" if args.only == list(SECTIONS) else "-" + "-".join(args.only)
     return run_all({name: LIMITS_S[name] for name in args.only}, args, Results(args.out, suffix))
 
@@ -60,7 +60,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--tune", dest="only", action="store_const", const=["tune"], help="measure launch parameters instead")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="directory of <gpu>.md and plots/")
     parser.add_argument("--weights", type=Path, help="for parity: .gguf or a directory; default: SmolLM2 if cached")
-    parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)  # a section's own process writes its findings here
+    parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)  # file that the process of a section writes
     return parser.parse_args()
 
 

@@ -15,7 +15,7 @@ _PROMPT_LEN = 32
 
 @dataclass
 class GrpcResult:
-    """The results of all calls. Gaps between messages in seconds."""
+    """The results of all calls. Gaps between messages are in seconds."""
 
     num_calls: int = 0
     gaps_s: list[float] = field(default_factory=list)
@@ -23,7 +23,7 @@ class GrpcResult:
 
 
 async def grpc_streams(target: str, *, clients: int, seconds: float, max_tokens: int) -> GrpcResult:
-    """Keep `clients` calls going for so long; each that ends is followed by another."""
+    """Keep `clients` calls open for `seconds`; when one ends, start another."""
     result = GrpcResult()
     end = time.monotonic() + seconds
     async with grpc.aio.insecure_channel(target) as channel:

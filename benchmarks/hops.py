@@ -1,8 +1,8 @@
-"""The hops: messages, bytes and CPU time of each hop in a decode step.
+"""Hops: the messages, bytes and CPU time of each hop between services in a decode step.
 
-`python -m benchmarks.hops`. The services' own functions encode and decode the real messages of a step; gRPC's own cost is
-measured with messages of those sizes, to and fro on one stream between two processes. Microseconds of CPU time, without
-waiting.
+`python -m benchmarks.hops`. The services' own functions encode and decode the real messages of a step. gRPC's own cost is
+measured with messages of the same sizes, sent in both directions on one stream between two processes. Figures are microseconds
+of CPU time, without waiting.
 """
 
 import asyncio
@@ -49,9 +49,9 @@ class Hop:
     """One message of a step.
 
     Attributes:
-        name: sender and receiver.
-        write: makes it from the sender's own values.
-        read: makes the receiver's own values of it.
+        name: the sender and the receiver.
+        write: makes the message from the sender's values.
+        read: makes the receiver's values from the message.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Hop:
 
 
 def hops(batch: int) -> list[Hop]:
-    """Return the messages of a decode step of `batch` plain requests, in the order in which they go."""
+    """Return the messages of a decode step of `batch` plain requests, in the order in which they are sent."""
     scheduler = Scheduler(SchedulerLimits(max_num_seqs=batch, max_num_batched_tokens=65_536), KVCacheManager(40_000, 16))
     payload = WorkerPayload(SamplingMessage(types_pb2.SamplingParams()))
     requests = [
@@ -115,7 +115,7 @@ def _texts(batch: int) -> tokenizer_pb2.DetokenizeResponse:
 
 
 def microseconds(call: Callable[[], object]) -> float:
-    """Return the median of what a call takes."""
+    """Return the median duration of a call in microseconds."""
     times = []
     for _ in range(_REPEATS):
         start = time.perf_counter()
@@ -125,7 +125,7 @@ def microseconds(call: Callable[[], object]) -> float:
 
 
 def _costs(hop: Hop, message: Message, rounds: int) -> list[str]:
-    """Return how long a message is, and what it takes to write and to read it."""
+    """Return the table cells of a message: its size in bytes, and the times of writing and reading it."""
     data, kind = message.SerializeToString(), type(message)
     write = [microseconds(lambda: hop.write().SerializeToString()) for _ in range(rounds)]
     read = [microseconds(lambda: hop.read(kind.FromString(data))) for _ in range(rounds)]
@@ -152,7 +152,7 @@ def _serve_echo(path: str) -> None:
 
 
 async def _exchange(path: str, size: int, server: psutil.Process) -> float:
-    """Return the CPU microseconds of one message, sender and receiver together, of a stream to and fro."""
+    """Return the CPU microseconds of one message, of sender and receiver together, on a stream in both directions."""
     async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
         call = channel.stream_stream(_METHOD)(wait_for_ready=True)
         message = bytes(size)
@@ -169,7 +169,7 @@ async def _exchange(path: str, size: int, server: psutil.Process) -> float:
 
 
 def transport(sizes: list[int], rounds: int) -> dict[int, list[float]]:
-    """Return gRPC's times for messages of these sizes, round by round."""
+    """Return size -> gRPC's CPU microseconds for messages of this size, one value per round."""
     found: dict[int, list[float]] = {size: [] for size in sizes}
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "echo")
@@ -188,7 +188,7 @@ def transport(sizes: list[int], rounds: int) -> dict[int, list[float]]:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("hops", __doc__)
     batches = _BATCHES[:2] if options.quick else _BATCHES
     made = {batch: [(hop, hop.write()) for hop in hops(batch)] for batch in batches}

@@ -1,6 +1,6 @@
 """A load generator for OpenAI's completions endpoint: many streams in one process that leaves the cores to the server.
 
-Sends to any OpenAI server, so that one client (streams.py) measures all systems. It also runs alone:
+It can send to any server with OpenAI's API, so that one client (streams.py) measures all systems. It also runs alone:
 `python -m benchmarks.http_load --url http://127.0.0.1:8000 --concurrency 64 --requests 256 --max-tokens 128`.
 """
 
@@ -16,12 +16,13 @@ from benchmarks.figures import median
 from benchmarks.streams import StreamClient, new_prompt, new_text, stream_once
 
 _REST_S = 0.5
-"""OpenMP threads of a peer spin for 0.2 s after their last computation and occupy the cores of the next system."""
+"""Seconds of rest between two systems. OpenMP threads of a peer spin for 0.2 s after their last computation, on cores that the
+next system needs."""
 
 
 @dataclass(frozen=True)
 class LoadResult:
-    """The results of a run. Latencies in seconds, one a request; gaps are those between the chunks of every stream."""
+    """The results of a run. Latencies are in seconds, one per request; gaps are those between the chunks of all streams."""
 
     concurrency: int
     num_requests: int
@@ -31,17 +32,17 @@ class LoadResult:
     tpot_s: list[float]
     gaps_s: list[float]
     decode_tokens_per_s: float
-    """Output tokens per second of all streams together while all of them decode: from the last first chunk to the first end.
+    """Output tokens per second of all streams together while all decode: from the latest first chunk to the earliest end.
 
-    Meaningful only if there are as many requests as streams."""
+    This is meaningful only if there are as many requests as streams."""
 
     @property
     def tokens_per_s(self) -> float:
-        """Output tokens over the whole run, from the first request to the last answer."""
+        """Output tokens per second of the whole run, from the first request to the last answer."""
         return self.num_tokens / self.duration_s
 
     def summary(self) -> str:
-        """Return one line."""
+        """Return the results in one line of text."""
         return (
             f"concurrency {self.concurrency:3}: {self.tokens_per_s:8.0f} tok/s   "
             f"TTFT {median(self.ttft_s) * 1000:7.1f} ms   TPOT {median(self.tpot_s) * 1000:7.2f} ms (medians)"
@@ -63,15 +64,15 @@ async def run_load(
     """Send streaming completions, `concurrency` at a time; RuntimeError if any fails or has too few tokens.
 
     Args:
-        url: of the server.
-        model: its name there.
-        concurrency: requests that are open at the same time.
-        num_requests: in all.
-        max_tokens: of each; all of them are generated.
-        prompt_len: random ids, never seen before, so that no prefix cache helps.
+        url: URL of the server.
+        model: name of the model on the server.
+        concurrency: number of requests that are open at the same time.
+        num_requests: number of all requests.
+        max_tokens: number of output tokens of each request; none ends before.
+        prompt_len: number of random, new ids of each prompt, so that no prefix cache has them.
         as_text: send words of about as many tokens instead of ids, so that the server tokenizes them.
-        prompts: ids of the prompts, in turn, instead of random ones.
-        fields: added to each request's body.
+        prompts: ids of prompts to use one after another, instead of random ones.
+        fields: fields added to each request's body.
     """
     done: list[StreamClient] = []
     numbers = iter(range(num_requests))
@@ -106,7 +107,7 @@ async def run_load(
 
 
 def rest() -> None:
-    """Wait until the last system is idle."""
+    """Wait until the system that was measured last is idle."""
     time.sleep(_REST_S)
 
 
@@ -122,7 +123,7 @@ def load(
     prompts: Sequence[Sequence[int]] | None = None,
     fields: Mapping[str, object] | None = None,
 ) -> LoadResult:
-    """Run one load on an event loop of its own, after a rest; see run_load."""
+    """Rest, then run one load on a new event loop; see run_load."""
     rest()
     requests = run_load(
         url, model=model, concurrency=concurrency, num_requests=num_requests, max_tokens=max_tokens,
@@ -133,7 +134,7 @@ def load(
 
 
 def _rate_together(streams: Sequence[StreamClient], num_tokens: int) -> float:
-    """Return tokens/s of the time in which all streams decoded; 0 if there is none."""
+    """Return tokens/s of the time in which all streams decoded; 0 if there is no such time."""
     start = max(each.chunk_times_s[0] for each in streams)
     end = min(each.chunk_times_s[-1] for each in streams)
     if end <= start:

@@ -1,7 +1,7 @@
 """The same scheduler and model runner in one process, called directly: the stack without its split.
 
-No gRPC, no protobuf, no sessions, no text: a plan is converted to the runner's values, a result to the scheduler's, and
-nothing overlaps. Runs in its own process and answers requests line by line (peers/lines.py).
+There is no gRPC, no protobuf, no session and no text: plans are converted to the runner's values and results to the
+scheduler's, and nothing overlaps. The program runs in a separate process and answers requests line by line (peers/lines.py).
 """
 
 import sys
@@ -34,10 +34,10 @@ _GREEDY = SamplingSpec(temperature=0.0)
 
 
 class InProcess:
-    """See lines.Engine.
+    """Scheduler and model runner as a lines.Engine.
 
     Args:
-        dtype: as `tetrad serve` takes it.
+        dtype: data type as the option of `tetrad serve`.
     """
 
     def __init__(self, dtype: str) -> None:
@@ -52,7 +52,7 @@ class InProcess:
         self._runner.warm_up(lambda *_: None)
 
     def decode(self, batch: int, steps: int, context: int) -> float:
-        """Run until every sequence has its first token, then the steps that are counted."""
+        """Run until every sequence has its first token, then return the seconds of `steps` further steps."""
         scheduler = self._new_scheduler(batch, context, steps + 1)
         while any(request.num_output_tokens == 0 for request in scheduler.requests.values()):
             self._step(scheduler)
@@ -62,7 +62,7 @@ class InProcess:
         return time.perf_counter() - start
 
     def prefill(self, length: int) -> float:
-        """Run one prompt to its first token."""
+        """Return the seconds from a prompt to its first token."""
         scheduler = self._new_scheduler(1, length, 1)
         start = time.perf_counter()
         while scheduler.has_requests:
@@ -85,7 +85,7 @@ class InProcess:
 
 
 def plan_of(plan: SchedulerOutput) -> WorkerPlan:
-    """Return the runner's values of a scheduler's plan, for greedy requests."""
+    """Convert a scheduler's plan to the runner's values, with greedy sampling."""
     cached = plan.cached_requests
     columns = CachedRequests(
         handles=np.array(cached.keys, np.int64),
@@ -120,7 +120,7 @@ def _new(new: NewRequestData) -> NewRequest:
 
 
 def result_of(result: WorkerResult) -> ModelRunnerOutput:
-    """Return the scheduler's values of a runner's result; RuntimeError if a request failed."""
+    """Convert a runner's result to the scheduler's values; RuntimeError if a request failed."""
     if result.failures:
         raise RuntimeError(f"Step {result.step_id} failed a request: {result.failures[0][1]}")
     rows: dict[int, list[int]] = {}
@@ -130,7 +130,7 @@ def result_of(result: WorkerResult) -> ModelRunnerOutput:
 
 
 def main() -> None:
-    """Load the model in the dtype that the first argument names, and answer."""
+    """Load the model in the dtype that the first argument names, and answer requests."""
     answers = take_stdout()
     answer(InProcess(sys.argv[1]), answers)
 

@@ -1,7 +1,7 @@
-"""Levels: samples the memory, descriptors and blocks of a loaded stack, and checks that they stay flat.
+"""Levels: samples the memory, descriptors, threads and KV blocks of a loaded stack, and checks that they do not grow.
 
-Used by the soaks. Reads processes and the engine core's load from outside. The first quarter is the warm-up and does not
-count.
+The soaks use it. It reads the processes and the engine core's load from outside. The first quarter of the samples is the
+warm-up and is ignored.
 """
 
 import asyncio
@@ -23,18 +23,18 @@ _MIN_SAMPLES = 8
 
 @dataclass(frozen=True)
 class Bound:
-    """The allowed rise of a level: this share of it, or this amount.
+    """The allowed rise of a level: the larger of a share of the level and a fixed amount.
 
     Args:
-        share: of the value in the second quarter.
-        spare: in the level's unit.
+        share: allowed rise as a share of the value in the second quarter.
+        spare: allowed rise in the level's unit.
     """
 
     share: float
     spare: float
 
     def holds(self, before: float, after: float) -> bool:
-        """Return whether a rise is within it."""
+        """Return whether the rise from `before` to `after` is allowed."""
         return after <= before + max(before * self.share, self.spare)
 
 
@@ -57,12 +57,12 @@ class Load:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing runs or waits, and no block is in use but the null block."""
+        """Whether the engine core has no request, and no block but the null block is in use."""
         return self.num_running == self.num_waiting == 0 and self.num_used_blocks <= 1
 
 
 async def read_load(admin_target: str) -> Load:
-    """Return the load of the engine core that answers operators at an address."""
+    """Return the load of the engine core whose admin API is at `admin_target`."""
     async with open_channel(admin_target) as channel:
         stub = engine_core_pb2_grpc.EngineCoreAdminServiceStub(channel)
         response = await stub.GetLoad(engine_core_pb2.GetLoadRequest(), timeout=_CALL_TIMEOUT_S)
@@ -72,11 +72,11 @@ async def read_load(admin_target: str) -> Load:
 
 
 class Levels:
-    """Samples of a stack.
+    """Samples of the levels of a stack.
 
     Args:
-        root: the process that started the others.
-        admin_target: of the engine core; None: its blocks are not sampled.
+        root: id of the process that started the others.
+        admin_target: address of the engine core's admin API; None: KV blocks are not sampled.
     """
 
     def __init__(self, root: int, admin_target: str | None = None) -> None:
@@ -84,7 +84,7 @@ class Levels:
         self.samples: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
 
     async def watch(self, interval_s: float) -> None:
-        """Sample until cancelled."""
+        """Take samples every `interval_s` seconds until cancelled."""
         while True:
             self._sample_processes()
             if self._admin_target is not None:
@@ -109,7 +109,7 @@ class Levels:
         ]
 
     def lines(self) -> list[str]:
-        """Return one line for each level, for people."""
+        """Return one line of text for each level."""
         return [
             f"{service:<12} {unit:<12} {before:8.1f} > {after:8.1f}   least {min(values):.1f}, most {max(values):.1f}"
             for (service, unit), values in sorted(self.samples.items())

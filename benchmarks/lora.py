@@ -1,7 +1,7 @@
-"""LoRA adapters beside the base model: decode rates with and without them, and streams while other adapters load.
+"""LoRA adapters: decode rates with and without adapters, and the evenness of streams while other adapters load.
 
-`python -m benchmarks.lora`. All services in one process over the direct carrier, SmolLM2-135M with quantized weights (Q4_1);
-adapters of rank 16 on all linear layers in bfloat16: 10 MB each, beside the model's 98 MB.
+`python -m benchmarks.lora`. All services run in one process over the direct carrier, with SmolLM2-135M in quantized weights
+(Q4_1). Adapters have rank 16 on all linear layers in bfloat16: 10 MB each, where the model has 98 MB.
 """
 
 import asyncio
@@ -38,18 +38,18 @@ _SHAPES = {
     "mlp.up_proj": (_HIDDEN, _MLP),
     "mlp.down_proj": (_MLP, _HIDDEN),
 }
-"""Inputs and outputs of SmolLM2's linear layers."""
+"""Numbers of inputs and outputs of SmolLM2's linear layers."""
 _CASES = {1: (1, 0.8), 32: (_NUM_ADAPTERS, 0.75)}
-"""Batch -> adapters in it, and the share of the base model's rate that is promised."""
+"""Batch -> number of adapters in it, and the required least share of the base model's rate."""
 _STEPS = {1: 96, 32: 48}
 _MOST_TAIL = 2.0
 
 Rates = dict[int, dict[str, list[float]]]
-"""Batch -> "base" or "adapters" -> tokens per second, round by round."""
+"""Batch -> "base" or "adapters" -> tokens per second, one value per round."""
 
 
 class Figures:
-    """What was found: rates, and milliseconds between two tokens of a stream while adapters load, and while none does."""
+    """The results: rates, and milliseconds between two outputs of a stream, while no adapter loads and while adapters load."""
 
     def __init__(self) -> None:
         self.rates: Rates = {batch: {"base": [], "adapters": []} for batch in _CASES}
@@ -58,7 +58,7 @@ class Figures:
 
 
 def measure(options: Options) -> Figures:
-    """Return the figures."""
+    """Run all rounds and return their results."""
     configure_logging("benchmark", level="warning", json=False)
     found: Figures = uvloop.run(_measure(options))
     return found
@@ -127,7 +127,7 @@ async def _streams(llm: AsyncLLM, batch: int, num_steps: int, loras: list[LoRARe
 
 
 async def _decode(llm: AsyncLLM, batch: int, num_steps: int, loras: list[LoRARequest]) -> float:
-    """Return tokens per second from the moment when every request has its first ones."""
+    """Return tokens per second, measured from the time at which every request has its first tokens."""
     streams = await _streams(llm, batch, num_steps, loras)
     begun = await asyncio.gather(*(anext(stream) for stream in streams))
     num_begun = sum(len(output.outputs[0].token_ids) for output in begun)
@@ -142,7 +142,7 @@ async def _drain(stream: OutputStream) -> None:
 
 
 async def _gaps(llm: AsyncLLM, loras: list[LoRARequest]) -> list[float]:
-    """Return the milliseconds between two outputs of each of 32 streams, first ones left out."""
+    """Return the milliseconds between consecutive outputs of each of 32 streams, without the first output."""
 
     async def follow(stream: OutputStream) -> list[float]:
         times = [time.perf_counter() async for _ in stream][1:]
@@ -161,7 +161,7 @@ async def _load_in_turns(llm: AsyncLLM, loras: list[LoRARequest], found: Figures
 
 
 def report_of(found: Figures) -> Section:
-    """Return the report of these figures."""
+    """Return the report's section for these results."""
     section = Section("LoRA adapters of rank 16 on all linear layers, beside the base model")
     section.text(
         "SmolLM2-135M (Q4_1) on the CPU, all services in one process ([lora.py](lora.py)). At batch 32, eight adapters share "
@@ -193,7 +193,7 @@ def _bars(found: Figures) -> list[Bar]:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("lora", __doc__)
     write_section("lora", report_of(measure(options)), options)
 

@@ -1,4 +1,4 @@
-"""Machine: the facts of the machine that belong to every figure. Names no host and no path."""
+"""Machine: the facts of the machine that every report states, without host names and paths."""
 
 import os
 import platform
@@ -9,7 +9,7 @@ _ROOT = Path(__file__).parent.parent
 
 
 def facts() -> str:
-    """Return one line: cores, what they can multiply, memory, versions, the commit that was measured."""
+    """Return one line: cores, their widest vector units, memory, versions, the commit that was measured."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     cores = len(os.sched_getaffinity(0))
     return (
@@ -19,7 +19,7 @@ def facts() -> str:
 
 
 def cpu_class() -> str:
-    """Return the widest vector units that matter to a matrix product, as the kernel names their flags."""
+    """Return the widest vector units that matrix products can use, by the flag that the Linux kernel shows."""
     flags = _cpu_flags()
     units = [
         ("amx_tile", "AMX"),
@@ -34,7 +34,7 @@ def cpu_class() -> str:
 
 
 def commit() -> str:
-    """Return the commit's short name, with "+" if the tree has changes that it does not; "unknown" outside a checkout."""
+    """Return the short hash of the commit, with "+" if the tree has uncommitted changes; "unknown" outside a checkout."""
     try:
         name = _git("rev-parse", "--short", "HEAD")
         # Files that a benchmark writes do not change the measured code.

@@ -1,7 +1,7 @@
-"""Mixed load: how evenly 16 streams continue while prompts of 2,000 tokens arrive, one behind the other without a pause.
+"""Mixed load: how evenly 16 streams continue while prompts of 2,000 tokens arrive, one after another without a pause.
 
-`python -m benchmarks.mixed`. The same streams first run undisturbed; then uncached prompts are sent, each as soon as the one
-before has its first token. Inter-token latency is the time between chunks of a stream.
+`python -m benchmarks.mixed`. The same streams first run undisturbed; then uncached prompts are sent, each as soon as the
+previous one has its first token. Inter-token latency is the time between chunks of a stream.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from benchmarks.systems import TETRAD_FLOAT32, TETRAD_GGUF
 
 _NUM_STREAMS = 16
 _MAX_TOKENS = 2000
-"""Longer than a round: streams are cut off, they do not end."""
+"""Output tokens of a stream: more than a round lasts. Streams are cancelled at its end."""
 _LONG_PROMPT = 2000
 _PROMPTS_PER_ROUND = 2
 _QUIET_S = 2.0
@@ -33,7 +33,7 @@ _MAX_RATIO = 3.0
 
 @dataclass
 class Latencies:
-    """Results of all rounds: gaps in milliseconds, and per round the p99 while prompts arrive over the median before."""
+    """Results of all rounds: gaps in milliseconds, and per round the p99 while prompts arrive over the undisturbed median."""
 
     quiet_ms: list[float] = field(default_factory=list)
     busy_ms: list[float] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Latencies:
     long_ttft_ms: list[float] = field(default_factory=list)
 
     def add(self, quiet_ms: list[float], busy_ms: list[float], long_ttft_ms: list[float]) -> None:
-        """Note a round."""
+        """Add the results of a round."""
         self.quiet_ms += quiet_ms
         self.busy_ms += busy_ms
         self.long_ttft_ms += long_ttft_ms
@@ -49,7 +49,11 @@ class Latencies:
 
 
 async def run_round(url: str, num_prompts: int) -> tuple[list[float], list[float], list[float]]:
-    """Return milliseconds: gaps undisturbed, gaps while prompts arrived, TTFTs of these; RuntimeError if a stream breaks."""
+    """Return milliseconds: undisturbed gaps, gaps while prompts arrived, TTFTs of these prompts.
+
+    Raises:
+        RuntimeError: a stream failed.
+    """
     streams = [await open_stream(url, _body(PROMPT_LEN, _MAX_TOKENS)) for _ in range(_NUM_STREAMS)]
     await asyncio.gather(*(stream.started for stream in streams))
     quiet = time.perf_counter()
@@ -70,7 +74,7 @@ async def run_round(url: str, num_prompts: int) -> tuple[list[float], list[float
 
 
 def _gaps_ms(streams: list[StreamClient], start: float, end: float) -> Iterator[float]:
-    """Yield the gaps that end within a time."""
+    """Yield the gaps, in milliseconds, that end between `start` and `end`."""
     for stream in streams:
         for chunk, gap in zip(stream.chunk_times_s[1:], stream.gaps_s, strict=True):
             if start < chunk <= end:
@@ -83,7 +87,7 @@ def _body(prompt_len: int, max_tokens: int) -> dict[str, object]:
 
 
 def measure(urls: Mapping[str, str], options: Options) -> dict[str, Latencies]:
-    """Return the latencies of all systems, in turns."""
+    """Return the latencies of all systems, which are measured alternately."""
     found = {name: Latencies() for name in urls}
     for number in range(options.rounds):
         for name, url in urls.items():
@@ -125,7 +129,7 @@ def _section(found: Mapping[str, Latencies], options: Options) -> Section:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("mixed", __doc__)
     with ExitStack() as exits:
         urls = {TETRAD_GGUF: exits.enter_context(running("--device", "cpu")).url}

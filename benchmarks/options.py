@@ -15,11 +15,11 @@ class Options:
     """The options of a benchmark.
 
     Attributes:
-        rounds: repetitions; what is compared takes turns in each of them.
-        quick: fewer sizes, to see that everything works.
-        with_peers: run those peers that are installed.
+        rounds: number of repetitions; in each, all compared systems are measured one after another.
+        quick: run fewer sizes, to check that the benchmark works.
+        with_peers: run the installed peers.
         out: directory of RESULTS.md and plots/.
-        command: what was typed, for the report.
+        command: the command line, for the report.
     """
 
     rounds: int
@@ -30,7 +30,7 @@ class Options:
 
 
 def new_parser(doc: str | None) -> argparse.ArgumentParser:
-    """Return a parser with the options that all commands share."""
+    """Return a parser with the options that all benchmarks share."""
     parser = argparse.ArgumentParser(
         description=(doc or "").splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
@@ -45,14 +45,14 @@ def options_of(name: str, args: argparse.Namespace) -> Options:
     """Return the options of the benchmark `name`."""
     if args.rounds < 1:
         raise SystemExit(f"--rounds {args.rounds}: at least 1.")
-    # Raise SystemExit on this signal, so that started processes are ended on the way out.
+    # Raise SystemExit on this signal, so that `with` and `finally` end the started processes.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    # Where the results go is no condition of them.
+    # The report does not name the output directory, which does not affect the results.
     given = [each for each in sys.argv[1:] if each not in ("--out", str(args.out))]
     command = shlex.join(["python", "-m", f"benchmarks.{name}", *given])
     return Options(args.rounds, args.quick, not args.no_peers, args.out, command)
 
 
 def read_options(name: str, doc: str | None) -> Options:
-    """Return the options of a benchmark that has no others."""
+    """Return the options of a benchmark that has only the shared options."""
     return options_of(name, new_parser(doc).parse_args())

@@ -1,7 +1,8 @@
-"""The stack over gRPC: drives the engine core by its stub, token ids in and token ids out.
+"""The stack over gRPC: sends token ids to the engine core through its stub, and receives token ids.
 
-The same work as direct calls in one process (in_process.py), with the engine core and the worker as services and gRPC between
-all three: no HTTP and no text on either side. Runs in its own process and answers requests line by line (peers/lines.py).
+The work is the same as with direct calls in one process (in_process.py), but engine core and worker are services, with gRPC
+between them and this client. There is no HTTP and no text. The program runs in a separate process and answers requests line by
+line (peers/lines.py).
 """
 
 import itertools
@@ -22,10 +23,10 @@ Responses = AsyncIterator[engine_core_pb2.SessionResponse]
 
 
 class OverGrpc:
-    """See lines.Engine.
+    """An engine core over gRPC as a lines.Engine.
 
     Args:
-        target: of the engine core.
+        target: address of the engine core.
     """
 
     def __init__(self, target: str) -> None:
@@ -34,9 +35,9 @@ class OverGrpc:
         self._prompts: dict[tuple[int, int], list[list[int]]] = {}
 
     def decode(self, batch: int, steps: int, context: int) -> float:
-        """Run until every sequence has its first token, then the steps that are counted.
+        """Run until every sequence has its first token, then return the seconds of `steps` further steps.
 
-        The same prompts in every round, as over HTTP: what they have in the prefix cache is not computed again.
+        All rounds use the same prompts, as over HTTP, so that prefixes in the prefix cache are not computed again.
         """
         if (batch, context) not in self._prompts:
             self._prompts[batch, context] = [new_prompt(context) for _ in range(batch)]
@@ -44,7 +45,7 @@ class OverGrpc:
         return seconds
 
     def prefill(self, length: int) -> float:
-        """Run one prompt to its first token."""
+        """Return the seconds from a prompt to its first token."""
         seconds: float = uvloop.run(self._prefill(new_prompt(length)))
         return seconds
 
@@ -61,7 +62,7 @@ class OverGrpc:
                         start, before = time.perf_counter(), num_tokens
                     if num_tokens == len(prompts) * (steps + 1):
                         break
-            # In proportion, should some have run ahead of others.
+            # Scaled to `steps` for each sequence, because some sequences may have had more than one token at the start.
             return (time.perf_counter() - start) * len(prompts) * steps / (num_tokens - before)
 
     async def _prefill(self, prompt: Sequence[int]) -> float:
@@ -93,7 +94,7 @@ class OverGrpc:
 
 
 def _counts(response: engine_core_pb2.SessionResponse) -> Sequence[tuple[int, int]]:
-    """Return (handle, number of its new tokens) of a step's outputs; RuntimeError if the engine refuses a request."""
+    """Return (handle, number of new tokens) for the outputs of a step; RuntimeError if the engine refuses a request."""
     if response.WhichOneof("message") == "rejected":
         raise RuntimeError(f"A request was rejected: {response.rejected.status.message}")
     decode = response.outputs.decode
@@ -103,7 +104,7 @@ def _counts(response: engine_core_pb2.SessionResponse) -> Sequence[tuple[int, in
 
 
 def main() -> None:
-    """Find the engine core that the first argument names, and answer."""
+    """Connect to the engine core at the address in the first argument, and answer requests."""
     answers = take_stdout()
     answer(OverGrpc(sys.argv[1]), answers)
 

@@ -1,8 +1,8 @@
 """A plain generation loop in torch, the baseline of the worker: the same weights, F.linear, dense KV, fused attention, greedy.
 
-Products of one input are fused and KV is preallocated; there are no page tables, no sampler, and no requests that join or
-leave. Also a reference for parity, as it shares no layer with the worker. Runs in its own process and answers requests line by
-line (peers/lines.py).
+Products with the same input are fused and KV is preallocated; there are no page tables, no sampler, and all requests start and
+end together. It is also a reference for parity, because it shares no layer with the worker. The program runs in a separate
+process and answers requests line by line (peers/lines.py).
 """
 
 import os
@@ -25,7 +25,7 @@ class PlainLlama:
     """A Llama over dense KV [B, kv_heads, max_len, head_dim] per layer; all rows have the same length.
 
     Args:
-        path: a directory with safetensors or a .gguf file; dequantized to float32.
+        path: a directory with safetensors, or a .gguf file; weights are dequantized to float32.
     """
 
     def __init__(self, path: Path) -> None:
@@ -93,13 +93,13 @@ def _rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
 
 
 class PlainEngine:
-    """See lines.Engine."""
+    """PlainLlama as a lines.Engine."""
 
     def __init__(self, model: PlainLlama) -> None:
         self._model = model
 
     def decode(self, batch: int, steps: int, context: int) -> float:
-        """Decode greedily from `context` tokens on, all rows together; one step before is not counted."""
+        """Return the seconds of `steps` greedy steps of all rows from `context` tokens on; one earlier step is not counted."""
         cache = self._model.new_cache(batch, context + steps + 1)
         ids = torch.randint(0, self._model.config.vocab_size, (batch, 1))
         ids = self._model.step(ids, context, cache).argmax(-1, keepdim=True)
@@ -109,7 +109,7 @@ class PlainEngine:
         return time.perf_counter() - started
 
     def prefill(self, length: int) -> float:
-        """Run one prompt."""
+        """Return the seconds that one prompt takes."""
         ids = torch.randint(0, self._model.config.vocab_size, (1, length))
         cache = self._model.new_cache(1, length)
         started = time.perf_counter()
@@ -118,7 +118,7 @@ class PlainEngine:
 
 
 def main() -> None:
-    """Load the model that the first argument names, and answer; see lines.py."""
+    """Load the model that the first argument names, and answer requests; see lines.py."""
     answers = take_stdout()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     answer(PlainEngine(PlainLlama(resolve_model(sys.argv[1]))), answers)

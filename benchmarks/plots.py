@@ -1,4 +1,4 @@
-"""Plots: PNG files beside the report. Without matplotlib (benchmarks/requirements.txt) it prints one line instead."""
+"""Plots: draws PNG files beside the report. Without matplotlib (benchmarks/requirements.txt), it prints one line instead."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def lines(options: Options, file_name: str, series: Mapping[str, Points], *, x: str, y: str, log_x: bool = False) -> str | None:
-    """Draw one line per series over numbers; return the file's name, None if nothing can be drawn."""
+    """Draw one line per series; return the file's name, None if matplotlib is missing."""
     figure, axes = _new_figure(x, y)
     if figure is None:
         return None
@@ -28,7 +28,7 @@ def lines(options: Options, file_name: str, series: Mapping[str, Points], *, x: 
 def fits(
     options: Options, file_name: str, series: Mapping[str, tuple[Points, tuple[float, float]]], *, x: str, y: str
 ) -> str | None:
-    """Draw measured points and the line a + b x through them."""
+    """Draw measured points and the line a + b x through them; return as `lines`."""
     figure, axes = _new_figure(x, y)
     if figure is None:
         return None
@@ -55,7 +55,7 @@ def distributions(options: Options, file_name: str, series: Mapping[str, Sequenc
 def _new_figure(x: str, y: str) -> tuple[Any, Any]:
     if not _can_plot():
         return None, None
-    from matplotlib.figure import Figure  # without pyplot: no window, no global state
+    from matplotlib.figure import Figure  # pyplot would open windows and keep global state
 
     figure = Figure(figsize=(7, 4), dpi=110, layout="constrained")
     axes = figure.add_subplot()
@@ -69,7 +69,7 @@ def _save(options: Options, file_name: str, figure: Any, axes: Any) -> str:
     axes.legend()
     folder = options.out / "plots"
     folder.mkdir(parents=True, exist_ok=True)
-    # Without the writer's version a plot of the same figures is the same file.
+    # Without matplotlib's version in the file, the same figures give the same file.
     figure.savefig(folder / file_name, metadata={"Software": None})
     return file_name
 

@@ -1,4 +1,4 @@
-"""Prefill: prompt tokens/s of uncached prompts of 1,000 tokens, up to the first token, ours over HTTP, against peers.
+"""Prefill: prompt tokens/s of uncached prompts of 1,000 tokens, up to the first token, of Tetrad over HTTP and of peers.
 
 `python -m benchmarks.prefill`.
 """
@@ -14,7 +14,7 @@ _LENGTH = 1000
 
 
 def measure(options: Options) -> dict[str, list[float]]:
-    """Return system -> tokens/s, round by round, the systems in turns."""
+    """Return system -> tokens/s, one value per round; the systems are measured alternately."""
     with ExitStack() as exits:
         systems = open_systems(exits, options)
         found: dict[str, list[float]] = {name: [] for name in systems}
@@ -29,7 +29,7 @@ def measure(options: Options) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("prefill", __doc__)
     found = measure(options)
     best = best_peer(found)
@@ -38,7 +38,7 @@ def main() -> None:
     rows = [[name, spread(rates), f"{median(ratios(rates, found[best])):.2f}"] for name, rates in found.items()]
     section.table(["", "tokens/s", f"against {best}"], rows)
     if best != PLAIN_TORCH:
-        # The bar asks for the CPU device at its best, in whichever of its forms.
+        # The limit is compared with the fastest form of the weights on the CPU device.
         ours = max(median(ratios(found[name], found[best])) for name in OURS)
         add_bars(section, [Bar(f"prefill against the best peer ({best})", 1.1, ours)])
     write_section("prefill", section, options)

@@ -1,6 +1,6 @@
 """The prefix cache: time to the first token of a 1,000-token prompt, cached and uncached, over HTTP.
 
-`python -m benchmarks.prefix_cache`. In turns: a new prompt, then the same one again.
+`python -m benchmarks.prefix_cache`. Each new prompt is sent twice.
 """
 
 from benchmarks.figures import median, ratios, spread
@@ -30,7 +30,7 @@ def measure(url: str, pairs: int) -> tuple[list[float], list[float]]:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("prefix_cache", __doc__)
     with serving("--device", "cpu") as url:
         measure(url, 1)

@@ -1,7 +1,7 @@
-"""Processes: CPU time and memory of a server's processes, service by service, read from outside.
+"""Processes: the CPU time and memory of a server's processes, by service, read from outside.
 
-A process belongs to the service of its command line (`-m tetrad.frontend`) or of its parent; the others belong to the process
-that started the stack.
+A process belongs to the service that its command line names (`-m tetrad.frontend`), or to the service of its parent. All others
+belong to the process that started the stack.
 """
 
 import time
@@ -20,24 +20,24 @@ CLIENT = "client"
 
 
 class ProcessTree:
-    """The processes under one, grouped by service.
+    """A process and all its descendants, grouped by service.
 
     Args:
-        root: process id of what was started; one that is no Tetrad stack is one group, named `name`.
-        name: of the root's own group.
+        root: id of the started process. A tree that is no Tetrad stack is one group, named `name`.
+        name: name of the root's group.
     """
 
     def __init__(self, root: int, name: str = SUPERVISOR) -> None:
         self._root, self._name = psutil.Process(root), name
 
     def by_service(self) -> dict[str, list[psutil.Process]]:
-        """Return the processes that live now."""
+        """Return the running processes of each service."""
         found: dict[str, list[psutil.Process]] = defaultdict(list)
         self._walk(self._root, self._name, found)
         return found
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Return the CPU seconds used so far, user and system, by service."""
+        """Return the CPU seconds, user and system, that each service has used since its start."""
         used: dict[str, float] = {}
         for service, processes in self.by_service().items():
             times = [process.cpu_times() for process in processes]
@@ -45,7 +45,7 @@ class ProcessTree:
         return used
 
     def memory_bytes(self) -> dict[str, list[int]]:
-        """Return the proportional set size of each process, by service: shared pages are shared out."""
+        """Return the proportional set size of each process, by service: each shared page is divided among its processes."""
         return {
             service: [process.memory_full_info().pss for process in processes]
             for service, processes in self.by_service().items()
@@ -68,10 +68,10 @@ def _service_of(word: str) -> str | None:
 
 
 class CpuMeter:
-    """CPU seconds that a stack and this process, its client, use from now on.
+    """Measures the CPU seconds that a stack and this process, its client, use from the construction of the meter on.
 
     Args:
-        tree: of the server.
+        tree: the processes of the server.
     """
 
     def __init__(self, tree: ProcessTree) -> None:
@@ -79,7 +79,7 @@ class CpuMeter:
         self._before = self._read()
 
     def read(self) -> dict[str, float]:
-        """Return the seconds since the meter was made, by service; the client's under CLIENT."""
+        """Return the CPU seconds since the construction, by service; those of this process have the key CLIENT."""
         return {name: used - self._before.get(name, 0.0) for name, used in self._read().items()}
 
     def _read(self) -> dict[str, float]:

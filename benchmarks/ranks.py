@@ -41,17 +41,17 @@ CASES = (
     ("native", 2, 1, 1),
     ("native", 1, 2, 1),
 )
-"""Program, shards, stages, threads of each rank."""
+"""Cases: program, number of shards, number of stages, threads of each rank."""
 
 
 def main() -> None:
-    """Print a line for each case and number of requests; arguments choose the programs, torch and native."""
+    """Print a line for each case and number of requests. Arguments select the programs: torch, native."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         (directory / "config.json").write_text(json.dumps(CONFIG))
         for program, *sizes in CASES:
             if program in (sys.argv[1:] or ["torch", "native"]):
-                # Shards of the torch program add up over gloo: they have no kernels.
+                # Shards of the torch program add their results over gloo, because they do not use the native kernels.
                 os.environ["TETRAD_WORKER_CPU_KERNELS"] = program
                 _measure(directory, program, *sizes)
 

@@ -1,7 +1,7 @@
-"""Report: RESULTS.md, one section per benchmark, each rewritten by its own command alone.
+"""Report: RESULTS.md, with one section per benchmark. Each benchmark rewrites its own section only.
 
-Sections stand between two comments that name them, in the order of ORDER, so that a run of one benchmark keeps the figures of
-the others and the conditions of their measurement.
+A section stands between two comments that name it; sections follow ORDER. So a run of one benchmark keeps the figures of the
+others and the conditions under which they were measured.
 """
 
 import re
@@ -17,7 +17,7 @@ ORDER = (
     "scaling", "request_costs", "second_model", "embeddings", "lora", "speculation", "draft_compute",
     "splits", "sums",
 )  # fmt: skip
-"""The benchmarks, as they stand in the report and are run by run.py."""
+"""The benchmarks, in the order of the report, which is also the order in which run.py runs them."""
 
 _HEAD = """# Results
 
@@ -44,14 +44,14 @@ class Section:
         self.parts.append("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
 
     def plot(self, file_name: str | None, title: str) -> None:
-        """Add a picture; None: there is none, nothing is added."""
+        """Add a picture; without a file name, add nothing."""
         if file_name is not None:
             self.parts.append(f"![{title}](plots/{file_name})")
 
 
 @dataclass(frozen=True)
 class Bar:
-    """Something promised and what was found; `at_most` says which side of the limit is good."""
+    """A required result and the measured value. `at_most`: whether the limit is an upper limit; else it is a lower limit."""
 
     what: str
     limit: float
@@ -61,11 +61,11 @@ class Bar:
 
     @property
     def holds(self) -> bool:
-        """Whether it is so."""
+        """Whether the measured value is within the limit."""
         return self.found <= self.limit if self.at_most else self.found >= self.limit
 
     def row(self) -> tuple[str, str, str, str]:
-        """Return the cells of BARS_HEAD."""
+        """Return the row of the table whose head is BARS_HEAD."""
         bound = "at most" if self.at_most else "at least"
         return (
             self.what,
@@ -83,13 +83,13 @@ BARS_HEAD = ("promised", "bar", "found", "holds")
 
 
 def add_bars(section: Section, bars: Sequence[Bar]) -> None:
-    """Add the table of what was promised; nothing if there is nothing."""
+    """Add the table of required results; without bars, add nothing."""
     if bars:
         section.table(BARS_HEAD, [bar.row() for bar in bars])
 
 
 def write_section(name: str, section: Section, options: Options) -> None:
-    """Put a section in its place in RESULTS.md and print it."""
+    """Replace a benchmark's section in RESULTS.md, or insert it at its place, and print it."""
     conditions = f"`{options.command}` on {facts()}; rounds: {options.rounds}."
     body = "\n\n".join([f"## {section.title}", conditions, *section.parts])
     path = options.out / "RESULTS.md"

@@ -1,4 +1,4 @@
-"""Request costs: sampling parameters in the worker and constraints over HTTP, against plain requests.
+"""Request costs: the cost of sampling parameters in the worker and of constraints over HTTP, against plain requests.
 
 `python -m benchmarks.request_costs`. Parameters: sampler_cost.py; JSON schemas of 2 KB: structured_outputs.py.
 """
@@ -17,7 +17,7 @@ _BATCH = 16
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("request_costs", __doc__)
     num_steps = _STEPS_PER_ROUND * options.rounds
     without, varied = measure_sampling([plain, mixed], num_steps=num_steps, num_threads=len(os.sched_getaffinity(0)))

@@ -1,7 +1,7 @@
-"""Runs the whole suite, one benchmark after another, each in a process of its own: `make bench`, `make bench-peers`.
+"""Runs the whole suite, one benchmark after another, each in a separate process: `make bench`, `make bench-peers`.
 
-`python -m benchmarks.run [--quick] [--no-peers] [--only NAME ...]`. A benchmark that fails does not keep the others from
-running; the exit status says that one did.
+`python -m benchmarks.run [--quick] [--no-peers] [--only NAME ...]`. After a benchmark has failed, the others still run; the
+exit status is then not 0.
 """
 
 import subprocess
@@ -13,7 +13,7 @@ from benchmarks.report import ORDER
 
 
 def main() -> None:
-    """Run what was asked for and say how long each took."""
+    """Run the requested benchmarks and print the duration of each."""
     parser = new_parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=ORDER, default=ORDER, help="these benchmarks")
     args = parser.parse_args()

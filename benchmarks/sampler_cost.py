@@ -1,8 +1,8 @@
 """Sampler cost: a decode step of 64 rows with 64 different sampling parameters, against 64 rows with a temperature only.
 
-Two runners with the same weights, prompts and contexts run their steps in turns; the medians are reported, of the whole decode
-step and of the sampler alone. The mixed batch has every parameter: temperature, top_p, top_k, min_p, penalties, logit_bias,
-bad words, allowed ids, min_tokens and seeds; all rows have 5 logprobs.
+Two runners with the same weights, prompts and contexts run their steps alternately. The figures are the medians of the whole
+decode step and of the sampler alone. The mixed batch has every parameter: temperature, top_p, top_k, min_p, penalties,
+logit_bias, bad words, allowed ids, min_tokens and seeds; all rows have 5 logprobs.
 
     python -m benchmarks.sampler_cost [--steps 60]
     python -m benchmarks.sampler_cost --kind top_p        this parameter in all 64 rows
@@ -26,7 +26,7 @@ from tetrad.worker_svc.core.plan import CachedRequests, NewRequest, SamplingSpec
 from tetrad.worker_svc.devices import open_device
 
 if TYPE_CHECKING:
-    # It imports torch, which must see how the device wants its threads.
+    # This module imports torch, so it must be imported after the device has set the number of threads.
     from tetrad.worker_svc.runner.model_runner import ModelRunner
 
 MODEL = "smollm2-135m-instruct"
@@ -36,7 +36,7 @@ BLOCK_SIZE = 16
 
 
 def plain(row: int) -> SamplingSpec:
-    """Return the parameters of the plain request that the others are compared with."""
+    """Return the parameters of a plain request, with which others are compared."""
     return SamplingSpec(temperature=0.8, seed=row)
 
 
@@ -58,7 +58,7 @@ KINDS: dict[str, Callable[[int], dict[str, Any]]] = {
 
 
 def mixed(row: int) -> SamplingSpec:
-    """Return the parameters of one of 64 rows, no two of which are alike: four kinds each, and logprobs."""
+    """Return the parameters of one of 64 rows: four kinds of parameters and logprobs. No two rows are equal."""
     kinds = [kind for kind in KINDS if kind != "logprobs"]
     fields: dict[str, Any] = {"temperature": 0.5 + row / 100, "seed": row, "num_logprobs": 5}
     for step in range(4):
@@ -67,7 +67,7 @@ def mixed(row: int) -> SamplingSpec:
 
 
 def only(kind: str) -> Callable[[int], SamplingSpec]:
-    """Return a function that gives each row one kind of parameter."""
+    """Return a function that returns the parameters of a row with only this kind of parameter."""
     return lambda row: SamplingSpec(**{"temperature": 0.8, "seed": row, **KINDS[kind](row)})
 
 
@@ -80,7 +80,7 @@ class Cost:
 
 
 class DecodeBatch:
-    """64 requests that decode, and how long their steps take."""
+    """64 requests that decode, and the durations of their steps."""
 
     def __init__(self, runner: "ModelRunner[Any]", prompts: list[list[int]], sampling: Callable[[int], SamplingSpec]) -> None:
         self._runner = runner
@@ -92,7 +92,7 @@ class DecodeBatch:
         self._execute(self._new(prompts, sampling), _NONE)
 
     def step(self) -> None:
-        """Run one decode step and note what it took."""
+        """Run one decode step and record its duration."""
         ones = np.ones(len(self._computed), np.int64)
         handles = np.arange(len(self._computed))
         started = time.perf_counter()
@@ -101,7 +101,7 @@ class DecodeBatch:
         self._computed += 1
 
     def cost(self, skip: int) -> Cost:
-        """Return the medians, without the first steps."""
+        """Return the median durations, without the first `skip` steps."""
         steps, samplings = self._steps[skip:], self._samplings[skip + 1 :]
         return Cost(1e3 * statistics.median(steps), 1e3 * statistics.median(samplings))
 
@@ -133,7 +133,7 @@ class DecodeBatch:
 
 
 def _timed(function: Callable[Given, Result], seconds: list[float]) -> Callable[Given, Result]:
-    """Return a function that does the same and notes what each call took."""
+    """Return a function that calls `function` and appends the duration of each call to `seconds`."""
 
     def timed(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         started = time.perf_counter()
@@ -145,7 +145,7 @@ def _timed(function: Callable[Given, Result], seconds: list[float]) -> Callable[
 
 
 def measure(kinds: list[Callable[[int], SamplingSpec]], num_steps: int, num_threads: int) -> list[Cost]:
-    """Return the cost of each way to choose parameters, measured in turns, step by step."""
+    """Return the cost of each kind of parameters; the kinds are measured alternately, step by step."""
     path = resolve_model(MODEL)
     device = open_device(WorkerSettings(device="cpu", threads=num_threads))
     device.set_up()
@@ -161,7 +161,7 @@ def measure(kinds: list[Callable[[int], SamplingSpec]], num_steps: int, num_thre
 
 
 def text_prompts() -> list[list[int]]:
-    """Return 64 pieces of a real text: how much a nucleus holds depends on that."""
+    """Return the token ids of 64 pieces of a real text, because the size of a top_p nucleus depends on the text."""
     root = Path(__file__).parent.parent
     text = (root / "ARCHITECTURE.md").read_text() + (root / "README.md").read_text()
     ids = list(load_tokenizer(MODEL).encode(text).token_ids)

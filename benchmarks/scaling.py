@@ -1,8 +1,8 @@
-"""Scaling: a model runner's step time against the number of requests (1 to 256) and against their context (to 8,000 tokens).
+"""Scaling: a model runner's step time by number of requests (1 to 256) and by length of their contexts (up to 8,000 tokens).
 
-`python -m benchmarks.scaling`. A straight line a + b x is fitted to each and plotted; a curve whose last doubling is
-much steeper than the whole is worse than linear. The runner alone, in this process, with every page of its KV cache written:
-pages that were never written would all be one and the same page in the processor's cache.
+`python -m benchmarks.scaling`. A straight line a + b x is fitted to each curve and plotted. A curve whose last doubling is
+much steeper than the whole curve is worse than linear. The runner runs alone, in this process. Every page of its KV cache is
+written before: the system maps pages that were never written to one page, which stays in the processor's cache.
 """
 
 import time
@@ -28,15 +28,15 @@ _CONTEXTS = (250, 500, 1000, 2000, 4000, 8000)
 _CONTEXT_BATCHES = (1, 8)
 _BLOCK_SIZE = 16
 _STEPS = 3
-"""Counted a round, behind one that is not."""
+"""Number of measured steps per round, after one step that is not counted."""
 _MAX_MODEL_LEN = 8192
 _MAX_STEEPNESS = 1.25
-"""Slope of the last doubling over that of the whole curve: 1 for a line, 1.5 for a square."""
+"""Limit of the slope of the last doubling over the slope of the whole curve: 1 for a line, 1.5 for a square."""
 
 
 @dataclass
 class Curve:
-    """Step times in milliseconds, round by round, for each x."""
+    """Step times in milliseconds for each x, one value per round."""
 
     name: str
     x: str
@@ -44,11 +44,11 @@ class Curve:
 
     @property
     def points(self) -> list[tuple[float, float]]:
-        """(x, median)."""
+        """The points of the curve: x and the median step time in milliseconds."""
         return [(x, median(times)) for x, times in self.times_ms.items()]
 
     def line(self) -> tuple[float, float]:
-        """Return (a, b) of the line through the points that is nearest in squares."""
+        """Return (a, b) of the least-squares line a + b x through the points."""
         xs, ys = zip(*self.points, strict=True)
         slope, constant = np.polyfit(xs, ys, 1)
         return float(constant), float(slope)
@@ -64,23 +64,23 @@ def _slope(left: tuple[float, float], right: tuple[float, float]) -> float:
 
 
 class StepTimer:
-    """Decode steps of any number of requests of any context, without computing that context first.
+    """Measures decode steps of any number of requests with any length of context, without computing the context first.
 
     Args:
-        runner: a new one.
-        layout: of its KV cache.
+        runner: a new model runner.
+        layout: layout of the runner's KV cache.
     """
 
     def __init__(self, runner: Runner, layout: KvLayout) -> None:
         self._runner, self._layout = runner, layout
         self._step_id = 0
-        # Every block is written once, with what the null block has: memory that nothing has written takes no time to read.
+        # Write every block once, with the content of the null block: reading memory that was never written takes no time.
         null_block, blocks = np.zeros(1, np.int64), np.arange(layout.num_blocks)
         swaps = SchedulerOutput(0, [], _NONE, swap_out=(null_block, null_block), swap_in=(np.zeros_like(blocks), blocks))
         finished(runner.execute(swaps))
 
     def step_ms(self, batch: int, context: int) -> float:
-        """Return the median milliseconds of a step of `batch` requests with so many tokens each."""
+        """Return the median milliseconds of a step of `batch` requests with `context` tokens each."""
         self._runner.forget_all()
         self._execute([self._request(row, context) for row in range(batch)], _NONE)
         ones = np.ones(batch, np.int64)
@@ -116,7 +116,7 @@ _NONE = CachedRequests(*(np.empty(0, np.int64) for _ in range(5)))
 
 
 def new_timer(dtype: str, num_tokens: int) -> StepTimer:
-    """Return a timer over a new model, with KV for so many tokens."""
+    """Return a timer over a newly loaded model, with a KV cache for `num_tokens` tokens."""
     device = open_device(WorkerSettings(device="cpu"))
     device.set_up()
     model = device.load_model(LoadRequest(MODEL, resolve_model(MODEL), dtype=dtype), lambda *_: None)
@@ -127,7 +127,7 @@ def new_timer(dtype: str, num_tokens: int) -> StepTimer:
 
 
 def measure(timer: StepTimer, dtype: str, options: Options) -> list[Curve]:
-    """Return the curves of one form of the weights, all points in turns."""
+    """Return the curves of one form of the weights; all points are measured in each round."""
     by_batch = Curve(f"{dtype}, contexts of {_BATCH_CONTEXT}", "requests", {batch: [] for batch in _BATCHES})
     contexts = [each for each in _CONTEXTS if not options.quick or each >= 1000]
     by_context = {
@@ -170,7 +170,7 @@ def _section(curves: Sequence[Curve], options: Options) -> Section:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("scaling", __doc__)
     num_tokens = max(max(_BATCHES) * (_BATCH_CONTEXT + 32), max(_CONTEXT_BATCHES) * (max(_CONTEXTS) + 32))
     curves = []

@@ -1,8 +1,8 @@
-"""The second model, Qwen2.5-Coder-0.5B-Instruct: decoding, prefill and memory, ours over HTTP, against peers.
+"""The second model, Qwen2.5-Coder-0.5B-Instruct: decoding, prefill and memory, of Tetrad over HTTP and of peers.
 
 `python -m benchmarks.second_model`. The published file mixes Q4_K, Q5_0, Q6_K and Q8_0 tensors. The model's keys have large
-biases; so its KV cache is float16 by default, and one system here has it in int8, to show the cost. All systems run together
-and take turns within a round.
+biases, so its KV cache is float16 by default; one system here has an int8 cache, to show the difference. All systems run at the
+same time and are measured alternately within a round.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from benchmarks.stack import running
 from benchmarks.systems import Server, System, open_peers
 
 _BATCHES = {1: 24, 8: 12, 32: 8}
-"""Batch -> measured steps a round."""
+"""Batch -> number of measured steps per round."""
 _CONTEXT = 17
 _PROMPT = 1000
 _MB = 1e6
@@ -34,7 +34,7 @@ _FLAGS = {
 
 @dataclass
 class Rates:
-    """Tokens/s of one system, round by round."""
+    """Tokens/s of one system, one value per round."""
 
     decode: dict[int, list[float]] = field(default_factory=lambda: {batch: [] for batch in _BATCHES})
     prefill: list[float] = field(default_factory=list)
@@ -97,7 +97,7 @@ def _bars(found: Mapping[str, Rates]) -> list[Bar]:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("second_model", __doc__)
     file = (home() / QWEN.gguf).resolve()
     if not file.exists():

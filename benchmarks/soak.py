@@ -1,7 +1,7 @@
 """Soak: many long streams on the simulated device, then a queue of maximum length.
 
-Reports errors, the evenness of token streams, admission times, and whether memory stays flat. `python -m benchmarks.soak
---clients 1000 --seconds 120`; exits 1 if a target is missed.
+It reports errors, the evenness of token streams, admission times, and whether memory grows. `python -m benchmarks.soak
+--clients 1000 --seconds 120`; the exit status is 1 if a target is missed.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _NUM_PROBES = 300
 
 
 async def steady_streams(url: str, *, clients: int, seconds: float, max_tokens: int) -> list[StreamClient]:
-    """Keep `clients` streams going for so long; return all of them."""
+    """Keep `clients` streams open for `seconds`, and return all streams."""
     finished: list[StreamClient] = []
     await keep_streams(url, finished.append, clients=clients, seconds=seconds, max_tokens=max_tokens)
     return finished
@@ -39,11 +39,11 @@ async def steady_streams(url: str, *, clients: int, seconds: float, max_tokens: 
 async def keep_streams(
     url: str, take: Callable[[StreamClient], object], *, clients: int, seconds: float, max_tokens: int
 ) -> None:
-    """Keep `clients` streams going for so long; each that ends is given to `take` and followed by another."""
+    """Keep `clients` streams open for `seconds`; pass each stream that ends to `take`, and start another."""
     end = time.monotonic() + seconds
 
     async def one(number: int) -> None:
-        # Not all at once: this is a steady load, the burst is another measurement.
+        # The streams do not start at once, because this is a steady load; Queue measures a burst.
         await asyncio.sleep(min(seconds / 4, 10) * number / clients)
         while time.monotonic() < end:
             body = {
@@ -56,11 +56,11 @@ async def keep_streams(
 
 
 class Queue:
-    """Requests that wait while the engine is paused, and the answers to further clients.
+    """Requests that wait while the engine is paused, and further requests beyond the server's limit.
 
     Args:
-        url: of the server; it takes `requests` requests.
-        requests: how many wait.
+        url: URL of a server that accepts `requests` requests.
+        requests: number of waiting requests.
     """
 
     def __init__(self, url: str, requests: int) -> None:
@@ -75,7 +75,7 @@ class Queue:
         asked = []
         for _ in range(self._requests):
             asked.append(asyncio.create_task(self._ask()))
-            # As fast as connections are made, and no faster: the backlog of the listener is not what is measured.
+            # Not faster than the server accepts connections: the listener's backlog is not to be measured.
             await asyncio.sleep(0.002)
         while (await self._num_unfinished()) < self._requests - sum(task.done() for task in asked):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.2)
@@ -99,7 +99,7 @@ class Queue:
 
 
 async def soak(url: str, root: int, args: argparse.Namespace) -> list[str]:
-    """Run everything; return what was promised and is not so."""
+    """Run all measurements; return a description of each target that was missed."""
     levels = Levels(root)
     watching = asyncio.create_task(levels.watch(max(args.seconds / 60, 0.5)))
     over_grpc = asyncio.create_task(
@@ -157,7 +157,7 @@ def _judge_queue(queue: Queue) -> list[str]:
 
 
 def main() -> None:
-    """Start a stack, soak it, say what came of it."""
+    """Start a stack, run the soak, and print the missed targets."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--clients", type=int, default=1000, help="streams at the same time")
     parser.add_argument("--grpc-clients", type=int, default=32, help="further streams over the public gRPC API")
@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("flags", nargs="*", help="further flags of tetrad serve")
     args = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    # The frontend's limit is the one that is met; the engine's queue holds a little more.
+    # Requests reach the frontend's limit first, because the engine's queue is a little longer.
     os.environ["TETRAD_ENGINE_CORE_MAX_NUM_QUEUED_REQS"] = str(max(args.queued, 2 * args.clients) + 1)
     os.environ["TETRAD_WORKER_SIM_SECONDS_PER_STEP"] = str(args.step_s)
     limits = ("--max-num-requests", str(max(args.queued, 2 * args.clients)), "--max-num-seqs", str(args.running))

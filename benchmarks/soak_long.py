@@ -1,8 +1,8 @@
-"""Long soak: a stack on the simulated device near its limits for hours, whose memory and other levels must stay flat.
+"""Long soak: runs a stack on the simulated device near its limits for hours; its memory and other levels must not grow.
 
-Keeps 90% of the requests that the stack may hold (running and waiting) in progress all the time, and samples memory,
-descriptors, threads and KV blocks. `python -m benchmarks.soak_long --hours 4`; exits 1 if a request failed, a level rose, or
-something is left at the end.
+It keeps 90% of the requests that the stack may hold (running and waiting) in progress all the time, and samples memory,
+descriptors, threads and KV blocks. `python -m benchmarks.soak_long --hours 4`; the exit status is 1 if a request failed, a
+level rose, or the engine core still holds a resource at the end.
 """
 
 import argparse
@@ -45,7 +45,7 @@ class Seen:
 
 
 async def soak(stack: Stack, args: argparse.Namespace) -> list[str]:
-    """Run the load; return what is wrong."""
+    """Run the load; return a description of each fault."""
     seen, admin_target = Seen(), stack.engine_target.replace("engine-core.sock", "engine-core-admin.sock")
     levels = Levels(stack.pid, admin_target)
     held = round(_SHARE_OF_LIMITS * (args.running + args.queued))
@@ -60,7 +60,7 @@ async def soak(stack: Stack, args: argparse.Namespace) -> list[str]:
 
 
 async def _until(seconds: float, work: Coroutine[Any, Any, None]) -> None:
-    """Do something for so long; the load outlasts it, until the last streams have ended."""
+    """Run `work` for `seconds`, then cancel it. The load continues until the last streams have ended."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await work
@@ -87,7 +87,7 @@ async def _judge_idle(admin_target: str) -> list[str]:
 
 
 def main() -> None:
-    """Start a stack, soak it, say what came of it."""
+    """Start a stack, run the soak, and print the faults."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--hours", type=float, default=4.0)
     parser.add_argument("--seconds", type=float, default=None, help="instead of hours")

@@ -1,8 +1,9 @@
-"""Speculation: output tokens/s with drafts against without, over HTTP: texts that repeat their prompts, and random text.
+"""Speculation: output tokens/s with and without drafts, over HTTP, for texts that repeat their prompts and for random text.
 
-`python -m benchmarks.speculation`. One stack decodes plainly, and with `prediction`; one each looks for n-grams and suffixes.
-Two have the weights in float32: one decodes plainly, one has the quantized model as its draft model. All are up together and
-take turns within a round. Answers are greedy, and the same in all stacks of the same weights. Texts are in data/.
+`python -m benchmarks.speculation`. One stack decodes plainly, and with `prediction`; one drafts n-grams, one drafts suffixes.
+Two stacks have float32 weights: one decodes plainly, one has the quantized model as its draft model. All stacks run at the same
+time and are measured alternately within a round. Answers are greedy, and equal in all stacks with the same weights. Texts are
+in data/.
 """
 
 import json
@@ -49,7 +50,7 @@ _PLAIN_OF = {
     _LLAMA_SIMPLE: _LLAMA_PLAIN,
     _LLAMA_CACHE: _LLAMA_PLAIN,
 }
-"""System with drafts -> the same without."""
+"""System with drafts -> the same system without drafts."""
 _MAX_TOKENS = 192
 _BATCH, _BATCH_TOKENS = 32, 48
 _RANDOM_TOKENS = 128
@@ -59,12 +60,12 @@ _MAX_MODEL_LEN = 4096
 
 @dataclass(frozen=True)
 class Task:
-    """One answer of a chat.
+    """A chat with one message.
 
     Attributes:
-        name: in the report.
-        question: the message.
-        prediction: text that the answer is likely to have.
+        name: name in the report.
+        question: text of the message.
+        prediction: text that the answer probably contains.
     """
 
     name: str
@@ -86,12 +87,12 @@ def tasks() -> list[Task]:
 
 @dataclass
 class Found:
-    """Rates in output tokens/s, and shares, round by round."""
+    """Rates in output tokens/s, one value per round."""
 
     tasks: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     """Task -> system -> rates."""
     others: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    """Random text and batches, likewise."""
+    """Name of another load (random text, batches) -> system -> rates."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +105,12 @@ class Answer:
 
     @property
     def rate(self) -> float:
-        """Tokens/s behind the first."""
+        """Tokens/s after the first token."""
         return (self.num_tokens - 1) / self.decode_s
 
 
 def ask(url: str, question: str, prediction: str = "", max_tokens: int = _MAX_TOKENS) -> Answer:
-    """Stream an answer; greedy."""
+    """Return the streamed, greedy answer to a question."""
     body: dict[str, Any] = {
         "model": MODEL,
         "messages": [{"role": "user", "content": question}],
@@ -159,7 +160,7 @@ def measure(urls: Mapping[str, str], peers: Mapping[str, str], options: Options)
 
 
 def _answer_rates(urls: Mapping[str, str], peers: Mapping[str, str], task: Task) -> dict[str, float]:
-    """Return the rate of each system; SystemExit if ours answer otherwise with drafts than without."""
+    """Return the rate of each system; SystemExit if a Tetrad stack answers differently with drafts than without."""
     answers = {name: _ask_rested(url, task.question) for name, url in urls.items()}
     answers[PREDICTION] = _ask_rested(urls[PLAIN], task.question, task.prediction)
     for name, answer in answers.items():
@@ -180,7 +181,7 @@ def _add(found: dict[str, list[float]], rates: Mapping[str, float]) -> None:
 
 
 def _loads(prompts: list[list[int]], task: Task) -> dict[str, Callable[[str], float]]:
-    """Return further measurements, by name: url -> tokens/s."""
+    """Return further measurements by name: functions of the server's URL that return tokens/s."""
 
     def random_text(url: str, batch: int) -> float:
         fields = {"temperature": 1.0, "seed": 1}
@@ -190,7 +191,7 @@ def _loads(prompts: list[list[int]], task: Task) -> dict[str, Callable[[str], fl
         ).decode_tokens_per_s  # fmt: skip
 
     def edits(url: str) -> float:
-        """Each with another first line, so that the answers are not in step."""
+        """Return the rate of a batch of edits; first lines differ, so that they do not reach the same text at the same time."""
         rest()
         start = time.perf_counter()
         with ThreadPoolExecutor(_BATCH) as threads:
@@ -246,9 +247,9 @@ def _gain(rates: Mapping[str, list[float]], name: str) -> float:
 def _bars(found: Found) -> list[Bar]:
     bars = []
     for what in ("edit", "summary", "file"):
-        if rates := found.tasks.get(what):  # a quick run has not all of them
+        if rates := found.tasks.get(what):  # a quick run does not have all tasks
             bars += [Bar(f"{what}, {name}, against plain", 1.6, _gain(rates, name)) for name in (NGRAM, SUFFIX)]
-            if what != "summary":  # whose answer is another text
+            if what != "summary":  # its answer differs from its prediction
                 bars.append(Bar(f"{what}, prediction, against plain", 2.0, _gain(rates, PREDICTION)))
     bars += [
         Bar(f"{what}, {DRAFT_MODEL}, against plain", 0.97, _gain(rates, DRAFT_MODEL)) for what, rates in found.tasks.items()
@@ -259,7 +260,7 @@ def _bars(found: Found) -> list[Bar]:
 
 
 def _peers(exits: ExitStack, options: Options) -> dict[str, str]:
-    """Start the servers of peers that are installed; return their URLs."""
+    """Start the servers of the installed peers; return system -> URL."""
     urls: dict[str, str] = {}
     if options.with_peers and is_installed(VLLM, SMOLLM2):
         lookup = ("--speculative-config", json.dumps(_CONFIGS[NGRAM]))
@@ -271,7 +272,7 @@ def _peers(exits: ExitStack, options: Options) -> dict[str, str]:
 
 
 def _ours(exits: ExitStack, configs: Mapping[str, Mapping[str, Any] | None], *flags: str) -> dict[str, str]:
-    """Start a stack for each config of speculation; return their URLs."""
+    """Start a stack for each config of speculation; return system -> URL."""
     urls = {}
     for name, config in configs.items():
         drafts = () if config is None else ("--speculative-config", json.dumps(config))
@@ -295,7 +296,7 @@ def _lookup_server(method: str) -> Iterator[str]:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("speculation", __doc__)
     with ExitStack() as exits:
         urls = _ours(exits, _CONFIGS) | _ours(exits, _FLOAT32_CONFIGS, "--dtype", "float32")

@@ -1,8 +1,9 @@
 """The cost of the split: tokens/s of the stack against the same scheduler and model runner called in one process.
 
-`python -m benchmarks.split_tax`. Over gRPC (over_grpc.py) the stack does what direct calls (in_process.py) do, ids in and
-ids out, so the difference is the split. Over HTTP it is the whole server, with its client on the same cores: that difference
-holds HTTP, text, streams and the client as well. carriers.py compares gRPC with the direct carrier in one process.
+`python -m benchmarks.split_tax`. Over gRPC (over_grpc.py) the stack does the same work as direct calls (in_process.py), from
+token ids to token ids, so the difference is the cost of the split. Over HTTP, the whole server is measured, with its client on
+the same cores: that difference includes HTTP, text, streams and the client. carriers.py compares gRPC with the direct carrier
+in one process.
 """
 
 import sys
@@ -17,13 +18,13 @@ from benchmarks.stack import running
 from benchmarks.systems import TETRAD_FLOAT32, TETRAD_GGUF, Library, Server, System
 
 _CASES = {1: (64, 0.90), 32: (32, 0.97)}
-"""Batch -> steps a round, and the least share of the direct calls' tokens/s."""
+"""Batch -> number of steps per round, and the required least share of the direct calls' tokens/s."""
 _CONTEXT = 17
 _DTYPES = {TETRAD_GGUF: "auto", TETRAD_FLOAT32: "float32"}
 
 
 class Ways(NamedTuple):
-    """One system behind each way to the scheduler, or the tokens/s of each, round by round."""
+    """The three ways to call the scheduler, with the system that uses each."""
 
     grpc: System
     http: System
@@ -31,11 +32,11 @@ class Ways(NamedTuple):
 
 
 Figures = dict[tuple[str, int], dict[str, list[float]]]
-"""(form of the weights, batch) -> way -> tokens/s, round by round."""
+"""(form of the weights, batch) -> way -> tokens/s, one value per round."""
 
 
 def measure(options: Options) -> Figures:
-    """Return the rates, in turns."""
+    """Return the rates; the ways are measured alternately."""
     dtypes = {name: dtype for name, dtype in _DTYPES.items() if not options.quick or dtype == "auto"}
     found: Figures = {(name, batch): {way: [] for way in Ways._fields} for name in dtypes for batch in _CASES}
     with ExitStack() as exits:
@@ -61,7 +62,7 @@ def _open(exits: ExitStack, dtype: str) -> Ways:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("split_tax", __doc__)
     found = measure(options)
     section = Section("The split's tax: the stack against direct calls in one process, output tokens/s")

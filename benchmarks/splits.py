@@ -1,7 +1,8 @@
 """Splits: compares the rates that `tetrad plan` computes for four GPUs with the simulated device at the same step times.
 
-`python -m benchmarks.splits`. The step times are a model of the GPUs and their links (tetrad/cli/planning). Measured is the
-rest of the stack at these times: streams over HTTP, all on the same cores. Engines of a split are engine cores of their own.
+`python -m benchmarks.splits`. A model of the GPUs and their links (tetrad/cli/planning) computes the step times. The benchmark
+measures the rest of the stack at these times: streams over HTTP, all on the same cores. Each engine of a split is a separate
+engine core.
 """
 
 from collections.abc import Sequence
@@ -33,18 +34,18 @@ _CONFIG = {
     "tie_word_embeddings": False,
     "hidden_act": "silu",
 }
-"""Qwen3-32B."""
+"""The config of Qwen3-32B."""
 _SPLITS = (Split(1, 1, 1), Split(2, 1, 1), Split(4, 1, 1), Split(1, 4, 1), Split(1, 1, 4))
 _GPUS = ("H100", "H100-PCIe")
 _REQUESTS = 16
-"""Of each stage and engine: ranks compute the same requests faster, stages and engines compute more of them."""
+"""Requests per stage and engine: more ranks compute the same requests faster, more stages and engines compute more requests."""
 _SECONDS = 6.0
-"""Of a round."""
+"""Duration of a round in seconds."""
 
 
 @dataclass
 class Case:
-    """A split of GPUs of one type: what is expected, and tokens/s round by round."""
+    """A split over GPUs of one type: the computed rate, and the measured tokens/s, one value per round."""
 
     gpu: str
     expected: Forecast
@@ -53,7 +54,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """Return the splits of each type of GPU, with the requests that it is for."""
+    """Return the cases of all types of GPU and all splits, with the number of requests for each."""
     found = []
     for gpu in _GPUS:
         for split in _SPLITS:
@@ -67,7 +68,7 @@ def cases() -> list[Case]:
 
 
 def measure(found: Sequence[Case], options: Options) -> None:
-    """Run every case on the simulated device with the step time that is expected."""
+    """Run every case on the simulated device with the computed step time."""
     for case in found:
         step, streams = case.rate.step_seconds, case.rate.num_requests
         flags = ("--device", "sim", "--data-parallel-size", str(case.expected.split.data))
@@ -80,7 +81,7 @@ def measure(found: Sequence[Case], options: Options) -> None:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("splits", __doc__)
     found = cases()
     measure(found, options)

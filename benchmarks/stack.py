@@ -1,4 +1,4 @@
-"""Stack: runs `tetrad serve` for benchmarks, as a user starts it."""
+"""Stack: runs `tetrad serve` for benchmarks in the same way as a user."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ _STOP_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True)
 class Stack:
-    """A running `tetrad serve`: its addresses and its process; `start_s` is the time until it first answered /health."""
+    """A running `tetrad serve`: its addresses and its process; `start_s` is the time until its first answer to /health."""
 
     url: str
     grpc_target: str
@@ -33,7 +33,7 @@ class Stack:
 
 @contextlib.contextmanager
 def serving(*flags: str) -> Iterator[str]:
-    """Run `tetrad serve` with these flags; give its URL."""
+    """Run `tetrad serve` with these flags, and yield its URL."""
     with running(*flags) as stack:
         yield stack.url
 
@@ -45,13 +45,13 @@ def running(
     """Run `tetrad serve` with these flags and the public gRPC API; every model is served under the name MODEL.
 
     Args:
-        flags: of `tetrad serve`.
+        flags: flags of `tetrad serve`.
         model: a built-in name, a directory or a file.
         log: file for its stderr; None: this process's stderr.
-        environment: variables besides this process's own.
+        environment: environment variables besides those of this process.
 
     Raises:
-        RuntimeError: it ended before it was ready; its message is on stderr.
+        RuntimeError: the process ended before it was ready; its message is on stderr.
     """
     port, grpc_port = free_port(), free_port()
     names = ("--port", str(port), "--grpc-port", str(grpc_port), "--served-model-name", MODEL)
@@ -72,7 +72,7 @@ def running(
 
 
 def wait_until_healthy(url: str, process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """Return when /health answers; RuntimeError if the process ends before, or if it takes longer than `timeout_s` seconds."""
+    """Wait until /health answers; RuntimeError if the process ends before, or after `timeout_s` seconds."""
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         if process.poll() is not None:
@@ -89,7 +89,7 @@ def free_port() -> int:
 
 
 def free_ports(number: int) -> list[int]:
-    """Return `number` different ports, see free_port."""
+    """Return `number` different free ports; see free_port."""
     while True:
         ports = random.SystemRandom().sample(range(12_000, 32_000), number)
         with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
@@ -99,7 +99,7 @@ def free_ports(number: int) -> list[int]:
 
 
 def _directory_of(pid: int) -> Path:
-    """Return the directory of a stack's sockets: the private directory whose lock this process holds."""
+    """Return the directory of a stack's sockets: the private directory whose lock the process `pid` holds."""
     links = Path(f"/proc/{pid}/fd")
     opened = {Path(os.path.realpath(link)).parent for link in links.iterdir()}
     [directory] = opened.intersection(private_directories())

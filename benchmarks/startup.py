@@ -1,6 +1,6 @@
 """Start-up and memory: the time from `tetrad serve` to the first answer of /health, and each service's memory after some work.
 
-`python -m benchmarks.startup`. All processes are new; the model's file is read once before, so that the disk is not measured.
+`python -m benchmarks.startup`. All processes are new. The model's file is read once before, so that the disk is not measured.
 Memory is the proportional set size: each process counts its share of shared pages.
 """
 
@@ -25,16 +25,22 @@ _WORKER_MARGIN_MB = 300.0
 _MAX_OTHER_MB = 250.0
 _MB = 1e6
 _WORK = ((16, 32, 64), (1, 1000, 8))
-"""(requests at a time, prompt tokens, output tokens) that are run before memory is read."""
+"""Loads before memory is read: (number of concurrent requests, prompt tokens, output tokens)."""
 _WORKER = "worker"
 _DTYPES = {TETRAD_GGUF: "auto", TETRAD_FLOAT32: "float32"}
 _KV_BYTES = {TETRAD_GGUF: 34 / 32, TETRAD_FLOAT32: 4}
-"""Of one number of a key or value; 32 of 8 bits share a scale of 2 bytes."""
+"""Bytes per number of a key or value; 32 numbers of 8 bits share a scale of 2 bytes."""
 
 
 @dataclass
 class Starts:
-    """Of one form of the weights, start by start: seconds, and megabytes of the largest process of each service."""
+    """The results with one form of the weights, one value per start.
+
+    Attributes:
+        seconds: time until the first answer of /health.
+        memory_mb: service -> megabytes of its largest process.
+        weights_mb, kv_pool_mb: megabytes of the weights and of the KV cache.
+    """
 
     seconds: list[float] = field(default_factory=list)
     memory_mb: dict[str, list[float]] = field(default_factory=dict)
@@ -43,7 +49,7 @@ class Starts:
 
 
 def measure(options: Options) -> dict[str, Starts]:
-    """Start, work, read and stop, the forms of the weights in turns."""
+    """Return the results by form of the weights: start a stack, run the loads, read its memory and stop it, alternately."""
     resolve_model(MODEL).read_bytes()
     found = {name: Starts() for name in _DTYPES}
     for number in range(options.rounds):
@@ -71,7 +77,7 @@ def _note_memory(stack: Stack, starts: Starts) -> None:
 
 
 def _logged(log: Path, field_name: str) -> int:
-    """Return a field that the services log of the model and its KV cache."""
+    """Return a field that the services log about the model and its KV cache."""
     lines = (json.loads(line) for line in log.read_text().splitlines() if line.startswith("{"))
     return int(next(line[field_name] for line in lines if field_name in line))
 
@@ -82,7 +88,7 @@ def _kv_mb_per_token(name: str) -> float:
 
 
 def kv_in_use_mb(name: str) -> float:
-    """Return the megabytes of keys and values of all tokens of the work: no two of its prompts are alike."""
+    """Return the megabytes of keys and values of all tokens of the loads; no two prompts are equal."""
     return _kv_mb_per_token(name) * sum(requests * (prompt + output) for requests, prompt, output in _WORK)
 
 
@@ -99,7 +105,7 @@ def _bars(found: dict[str, Starts]) -> list[Bar]:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("startup", __doc__)
     found = measure(options)
     section = Section("Start-up and memory")

@@ -1,7 +1,7 @@
-"""Streams: many HTTP clients in one process that only count events, so that the load generator costs little.
+"""Streams: many HTTP clients in one process, which only count events, so that the load generator takes little CPU time.
 
 Each client is an asyncio protocol on a plain socket: it finds event boundaries in the received bytes and records the time.
-Used by soak.py and by the tests of load. Knows completions with `stream`; parses no JSON.
+soak.py and the load tests use it. It sends completions with `stream` only, and parses no JSON.
 """
 
 import asyncio
@@ -22,22 +22,22 @@ _WORDS = (
     "who so said when more no if out up what about than into them can only other time new some could these two may first then"
 )
 _TAIL_BYTES = 1024
-"""Kept of what came last: the end mark, and the usage before it."""
+"""Number of last bytes that are kept: they contain the end mark, and the usage before it."""
 
 
-# Not `tetrad bench`'s client: that one has no use for sizes of chunks and for leaving, and its clock starts once connected.
+# This is not `tetrad bench`'s client, which records no chunk sizes, cannot cancel, and starts its clock after connecting.
 class StreamClient(asyncio.Protocol):
-    """One streamed completion on a connection of its own.
+    """One streamed completion on a separate connection.
 
     Attributes:
-        done: the connection was closed.
-        started: the first chunk has come, or none will.
-        chunk_times_s: when chunks were read, on the clock of time.perf_counter; several that came together are one.
-        chunk_sizes: how many came then. The one that only carries the usage is none.
-        answered_s: until the status line came; None: none came.
-        total_s: until the connection was closed.
-        status: of HTTP; 0: none came.
-        error: what is wrong; "" if the stream ended as it should.
+        done: done when the connection is closed.
+        started: done when the first chunk has been received, or the connection is closed.
+        chunk_times_s: times of reads that had chunks, on the clock of time.perf_counter.
+        chunk_sizes: number of chunks of each of these reads. The chunk that only has the usage is not counted.
+        answered_s: seconds until the status line; None: no answer.
+        total_s: seconds until the connection was closed.
+        status: HTTP status; 0: no answer.
+        error: description of the failure; "" if the stream ended normally.
     """
 
     def __init__(self, request: bytes, loop: asyncio.AbstractEventLoop) -> None:
@@ -57,22 +57,22 @@ class StreamClient(asyncio.Protocol):
 
     @property
     def first_chunk_s(self) -> float | None:
-        """Seconds until the first chunk came; None: none came."""
+        """Seconds until the first chunk; None: no chunk was received."""
         return self.chunk_times_s[0] - self._start if self.chunk_times_s else None
 
     @property
     def num_chunks(self) -> int:
-        """Chunks that came."""
+        """Number of received chunks."""
         return sum(self.chunk_sizes)
 
     @property
     def gaps_s(self) -> list[float]:
-        """Seconds between chunks."""
+        """Seconds between consecutive reads of chunks."""
         return [later - earlier for earlier, later in itertools.pairwise(self.chunk_times_s)]
 
     @property
     def num_tokens(self) -> int | None:
-        """Output tokens as the server counts them; None: the request did not ask for usage, or no answer came."""
+        """Number of output tokens in the server's usage; None: the answer has no usage."""
         found = _USAGE.findall(self._tail)
         return int(found[-1]) if found else None
 
@@ -83,7 +83,7 @@ class StreamClient(asyncio.Protocol):
         cast("asyncio.Transport", transport).write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        """Note when chunks come."""
+        """Record the time and the number of received chunks."""
         now = time.perf_counter()
         if self.answered_s is None:
             self.answered_s = now - self._start
@@ -100,7 +100,7 @@ class StreamClient(asyncio.Protocol):
         self._is_complete = self._is_complete or _DONE in self._tail
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Say how it ended."""
+        """Set the error, if any, and finish the futures."""
         self.total_s = time.perf_counter() - self._start
         if self.status == 200 and not self._is_complete and not self.error:
             self.error = f"cut off: {exc or 'closed'}"
@@ -111,30 +111,30 @@ class StreamClient(asyncio.Protocol):
                 future.set_result(None)
 
     def leave(self) -> None:
-        """Close the connection, whatever is still to come; `done` follows."""
+        """Close the connection before the stream has ended; `done` is set soon after."""
         if self._transport is not None:
             self._transport.close()
 
 
 def completion_request(url: str, body: Mapping[str, object]) -> bytes:
-    """Return a streamed completion as it goes over the wire."""
+    """Return the bytes of an HTTP request for a streamed completion."""
     encoded = json.dumps({"stream": True, **body}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(encoded)}\r\nConnection: close\r\n\r\n".encode() + encoded
 
 
 def new_prompt(length: int) -> list[int]:
-    """Return ids that no prefix cache knows."""
+    """Return random ids that no prefix cache has."""
     return [random.randrange(1000, 41_000) for _ in range(length)]
 
 
 def new_text(num_words: int) -> str:
-    """Return words, about a token each, in an order that no prefix cache knows."""
+    """Return words of about one token each, in an order that no prefix cache has."""
     return " ".join(random.choices(_WORDS.split(), k=num_words))
 
 
 async def open_stream(url: str, body: Mapping[str, object]) -> StreamClient:
-    """Send a request and return its client; its `done` says that the answer has ended, its `error` what went wrong."""
+    """Send a request and return its client, whose `done` ends with the answer; see StreamClient."""
     address = urlsplit(url)
     loop = asyncio.get_running_loop()
     client = StreamClient(completion_request(url, body), loop)
@@ -147,7 +147,7 @@ async def open_stream(url: str, body: Mapping[str, object]) -> StreamClient:
 
 
 async def stream_once(url: str, body: Mapping[str, object]) -> StreamClient:
-    """Run one client to its end; what went wrong is in its `error`."""
+    """Run one request to its end and return its client; a failure is in its `error`."""
     client = await open_stream(url, body)
     await client.done
     return client

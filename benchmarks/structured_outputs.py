@@ -1,7 +1,8 @@
 """Structured outputs: time per output token of a batch, and time to the first token, against plain requests.
 
-`python -m benchmarks.structured_outputs`: one stack, constrained and plain loads in turns, medians over all rounds. The schema
-has 2 KB; the first token is measured with a new schema, which is compiled for the request, and with a cached one.
+`python -m benchmarks.structured_outputs` measures constrained and plain loads alternately on one stack, and takes medians over
+all rounds. The schema has 2 KB. The time to the first token is measured with a new schema, which must be compiled, and with a
+cached one.
 """
 
 import argparse
@@ -19,7 +20,7 @@ SCHEMA_BYTES = 2048
 
 
 def schema(seed: int) -> dict[str, Any]:
-    """Return a schema of SCHEMA_BYTES whose documents do not end: a long array of records of many kinds of values."""
+    """Return a schema of SCHEMA_BYTES for documents that do not end soon: a long array of records of many kinds of values."""
     numbers = random.Random(seed)
     properties: dict[str, Any] = {"name": {"type": "string", "maxLength": 30}}
     for kind in _kinds(numbers):
@@ -41,7 +42,7 @@ def _kinds(numbers: random.Random) -> Iterator[dict[str, Any]]:
 
 
 def load(url: str, batch: int, max_tokens: int, document: dict[str, Any] | None) -> LoadResult:
-    """Run one batch; with a schema, constrained by it."""
+    """Run one batch of requests, constrained by the schema `document` unless it is None."""
     fields = {} if document is None else {"structured_outputs": {"json": document}}
     return run_load(
         url, model=MODEL, concurrency=batch, num_requests=batch, max_tokens=max_tokens, prompt_len=PROMPT_LEN, fields=fields
@@ -52,7 +53,7 @@ def measure(url: str, *, batch: int, max_tokens: int, rounds: int) -> dict[str, 
     """Return medians in milliseconds, by name."""
     seen: dict[str, list[float]] = {name: [] for name in ("plain", "constrained", "plain_first", "new_first", "known_first")}
     known = schema(0)
-    load(url, batch, 4, known)  # the first constrained request of a stack fetches the tokenizer, too
+    load(url, batch, 4, known)  # the first constrained request of a stack also fetches the tokenizer
     for number in range(rounds):
         seen["plain"] += load(url, batch, max_tokens, None).tpot_s
         seen["constrained"] += load(url, batch, max_tokens, known).tpot_s

@@ -1,6 +1,7 @@
 """Microseconds of a sum over two ranks of one machine, in shared memory and over gloo: `python -m benchmarks.sums`.
 
-Two processes with one thread each add up what a step does behind each attention and each MLP: rows of SmolLM2's hidden size.
+Two processes with one thread each compute the sums that a step needs after each attention and each MLP: rows of SmolLM2's
+hidden size.
 """
 
 import multiprocessing
@@ -76,7 +77,7 @@ def _times(ranks: Collectives, rows: int, num_sums: int) -> list[float]:
 
 
 def report_of(rounds: list[Times]) -> Section:
-    """Return the section."""
+    """Return the report's section for these times."""
     section = Section("A sum over two ranks of one machine")
     section.text(
         f"Two processes with one thread each add up [rows, {_HIDDEN}] in float32 ([sums.py](sums.py)), microseconds of a sum. "
@@ -96,7 +97,7 @@ def report_of(rounds: list[Times]) -> Section:
 
 
 def main() -> None:
-    """Measure and report."""
+    """Measure and write the section of the report."""
     options = read_options("sums", __doc__)
     write_section("sums", report_of(measure(options)), options)
 

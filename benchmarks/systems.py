@@ -1,7 +1,7 @@
-"""Systems: one interface to the systems that decode and prefill measure, ours and peers.
+"""Systems: one interface to Tetrad and to peers, for benchmarks that compare them.
 
-Servers are called over HTTP, by the same client; libraries run in their own processes. All of them stay up during a
-comparison, and all but the measured one sleep.
+The same client calls all servers over HTTP; libraries run in separate processes. During a comparison all systems keep running,
+and all but the measured one are idle.
 """
 
 import sys
@@ -26,20 +26,20 @@ OURS = (TETRAD_FLOAT32, TETRAD_GGUF)
 
 
 class System(Protocol):
-    """Something that generates, and how fast."""
+    """A system that generates tokens, and measures its rates."""
 
     def decode(self, batch: int, steps: int, context: int) -> float:
-        """Return output tokens/s of `batch` sequences together, from `context` tokens on, the first token not counted."""
+        """Return output tokens/s of `batch` sequences together, after `context` prompt tokens and without the first token."""
 
     def prefill(self, length: int) -> float:
-        """Return prompt tokens/s up to the first token, of a prompt that no cache has seen."""
+        """Return prompt tokens/s up to the first token, for a new prompt that no cache has."""
 
 
 class Server:
-    """A server with OpenAI's API, measured from its client.
+    """A server with OpenAI's API, measured by its client.
 
-    Prompts for decoding are the same ones in every round: their prefixes are cached after the first, so that what is measured
-    is decoding.
+    All rounds use the same prompts for decoding: their prefixes are cached after the first round, so that only decoding is
+    measured.
     """
 
     def __init__(self, url: str) -> None:
@@ -64,7 +64,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Library:
-    """An engine in a process of its own."""
+    """An engine in a separate process."""
 
     engine: DrivenEngine
 
@@ -80,7 +80,7 @@ class Library:
 
 
 def open_systems(exits: ExitStack, options: Options) -> dict[str, System]:
-    """Start ours and the peers that are installed, or where none is measured the plain torch loop; `exits` ends them."""
+    """Start Tetrad's systems and the installed peers, or without peers the plain torch loop; `exits` ends them."""
     starts: dict[str, Callable[[ExitStack], System]] = {
         TETRAD_FLOAT32: lambda to: Server(to.enter_context(running("--dtype", "float32", "--device", "cpu")).url),
         TETRAD_GGUF: lambda to: Server(to.enter_context(running("--device", "cpu")).url),
@@ -90,7 +90,7 @@ def open_systems(exits: ExitStack, options: Options) -> dict[str, System]:
 
 
 def open_peers(exits: ExitStack, options: Options, model: PeerModel) -> dict[str, System]:
-    """Start the installed peers with a model; none with --no-peers. `exits` ends them."""
+    """Start the installed peers with a model, or none with --no-peers; `exits` ends them."""
     starts: dict[str, Callable[[ExitStack], System]] = {
         VLLM: lambda to: Server(to.enter_context(vllm_server(model.floats)).url),
         TRANSFORMERS: lambda to: _library(to, "vllm", "transformers_driver", model.floats),
@@ -109,5 +109,5 @@ def _plain_torch(exits: ExitStack) -> Library:
 
 
 def best_peer(figures: Mapping[str, Sequence[float]]) -> str:
-    """Return the name of the fastest system that is not ours, by the medians of tokens/s."""
+    """Return the name of the fastest peer, by the medians of tokens/s."""
     return max((name for name in figures if name not in OURS), key=lambda name: median(figures[name]))
