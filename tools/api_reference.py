@@ -1,6 +1,6 @@
 """Writes docs/api-reference.md from the comments in protos/tetrad/v1: `python tools/api_reference.py > docs/api-reference.md`.
 
-Knows descriptors and Markdown; the comments of the contracts explain their meaning. A test compares the page with this output.
+It uses descriptors; the comments of the contracts are the page's text. A test compares the page with this output.
 """
 
 import subprocess
@@ -20,14 +20,14 @@ from google.protobuf.descriptor_pb2 import (
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "tetrad.v1"
-# What clients use comes first.
+# The files that clients use come first.
 FILES = ("inference", "tokenizer", "engine_core", "worker", "types")
 _INTRODUCTION = """# API reference
 
 Written by `tools/api_reference.py` from the comments in [protos/tetrad/v1](../protos/tetrad/v1). Conventions, errors and what
 may change: [contracts.md](contracts.md). `opt` marks fields whose absence differs from their zero.
 """
-# Numbers of fields in descriptor.proto, which paths of comments are made of.
+# Field numbers of descriptor.proto, of which the paths of comments consist.
 _MESSAGES, _ENUMS, _SERVICES = 4, 5, 6
 _METHODS = _FIELDS = _VALUES = 2
 _NESTED_MESSAGES, _NESTED_ENUMS = 3, 4
@@ -39,7 +39,7 @@ class Page:
     """The page's part about one file.
 
     Args:
-        file: with its comments.
+        file: descriptor of the file, with source info (comments).
     """
 
     def __init__(self, file: FileDescriptorProto) -> None:
@@ -89,7 +89,7 @@ class Page:
             yield f"| {value.number} | `{value.name}` | {self._said_of((*path, _VALUES, i))} |"
 
     def _introduction(self) -> str:
-        # Detached from the syntax statement, which is number 12, or attached to it.
+        # The file's comment is detached from or attached to the syntax statement, which has number 12.
         location = self._comments.get((12,))
         return _one_line("" if location is None else "".join(location.leading_detached_comments) + location.leading_comments)
 

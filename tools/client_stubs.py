@@ -1,4 +1,4 @@
-"""Writes the stubs of clients/python: those of the public API, in their own package, so that they install beside `tetrad`."""
+"""Writes the stubs of clients/python: the public API's stubs in a separate package, which can be installed beside `tetrad`."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ FILES = ("types", "inference")
 
 
 def render(folder: Path) -> dict[str, str]:
-    """Return the files by name, generated in `folder`."""
+    """Generate the files in `folder` and return their texts by name."""
     outs = [f"--{kind}_out={folder}" for kind in ("python", "pyi", "grpc_python")]
     sources = [f"tetrad/v1/{name}.proto" for name in FILES]
     subprocess.run([sys.executable, "-m", "grpc_tools.protoc", "-Iprotos", *outs, *sources], cwd=ROOT, check=True)
@@ -22,7 +22,7 @@ def render(folder: Path) -> dict[str, str]:
 
 
 def main() -> None:
-    """Write the files."""
+    """Write the stubs to clients/python."""
     with tempfile.TemporaryDirectory() as folder:
         for name, text in render(Path(folder)).items():
             (OUT / name).write_text(text)

@@ -1,7 +1,7 @@
 """Copies the libraries of the console's page from npm, at the versions that libraries.json pins.
 
-`python tools/console_libraries.py` refuses a file with another SHA-256 sum than the pinned one. To upgrade a library,
-change its version in libraries.json and run this with --new, which pins the sums of the new files. It needs npm.
+`python tools/console_libraries.py` refuses a file whose SHA-256 sum differs from the pinned one. To upgrade a library,
+change its version in libraries.json and run this program with --new, which pins the sums of the new files. It needs npm.
 """
 
 import argparse
@@ -18,13 +18,13 @@ LIST = VENDOR / "libraries.json"
 
 
 def target_of(package: str, name: str) -> Path:
-    """Return where a package's file is kept: scripts under their own names, licences under that of their package."""
+    """Return the path of a package's file: scripts keep their names, licences get the name of the package."""
     base = Path(name).name
     return VENDOR / (f"{package}.{base}" if base.startswith("LICENSE") else base)
 
 
 def copy(library: dict[str, object], *, take_new: bool) -> None:
-    """Copy the files of one library, and note their sums in it."""
+    """Copy the files of one library, and set their SHA-256 sums in `library`."""
     package, files = str(library["package"]), library["files"]
     assert isinstance(files, dict)
     with tempfile.TemporaryDirectory() as folder:
@@ -43,7 +43,7 @@ def copy(library: dict[str, object], *, take_new: bool) -> None:
 
 
 def main() -> None:
-    """Copy all."""
+    """Copy the files of all libraries."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--new", action="store_true", help="pin the sums of the files as they are now")
     take_new = parser.parse_args().new

@@ -1,7 +1,7 @@
-"""Draws a dashboard from a Prometheus' answers to its queries: for documents, and for machines without Grafana.
+"""Draws a Grafana dashboard from a Prometheus server's answers to its queries: for documents, and for machines without Grafana.
 
-Not a picture of Grafana: places, titles, units and stacking are the dashboard's, the rest is matplotlib's. `python
-tools/dashboard_preview.py DASHBOARD.json --prometheus http://127.0.0.1:9090 --out dashboard.png`
+Positions, titles, units and stacking are those of the dashboard; everything else is drawn as matplotlib does it, not as Grafana
+does. `python tools/dashboard_preview.py DASHBOARD.json --prometheus http://127.0.0.1:9090 --out dashboard.png`
 """
 
 import argparse
@@ -22,19 +22,19 @@ from PIL import Image
 
 _COLUMNS = 24
 _INCHES_X, _INCHES_Y = 0.75, 0.42
-"""Of a column and of a unit of height of the dashboard's grid."""
+"""Size in inches of a column, and of a unit of height, of the dashboard's grid."""
 _MAX_LEGEND = 8
 _COLORS = 48
 _UNITS = {"s": "seconds", "reqps": "requests/s", "percentunit": "share", "bytes": "bytes"}
 
 
 class Prometheus:
-    """Asks one Prometheus for the last seconds.
+    """Queries a Prometheus server for the last seconds.
 
     Args:
-        url: of its HTTP API.
-        seconds: how far back.
-        rate_interval: what $__rate_interval stands for.
+        url: URL of the server's HTTP API.
+        seconds: length of the queried time, up to now.
+        rate_interval: value of $__rate_interval.
     """
 
     def __init__(self, url: str, *, seconds: float, rate_interval: str) -> None:
@@ -42,7 +42,7 @@ class Prometheus:
         self._end = time.time()
 
     def series(self, target: dict[str, str]) -> list[tuple[str, list[float], list[float]]]:
-        """Return name, times and values of each line of a query; times in seconds before the end."""
+        """Return name, times and values of each line of a query; times are in seconds relative to the end."""
         query = {
             "query": target["expr"].replace("$__rate_interval", self._rate_interval),
             "start": self._end - self._seconds,
@@ -62,7 +62,7 @@ class Prometheus:
 
 
 def draw(dashboard: dict[str, Any], prometheus: Prometheus, out: Path) -> None:
-    """Write the picture."""
+    """Draw the dashboard and write the picture to `out`."""
     panels = dashboard["panels"]
     height = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
     figure = plt.figure(figsize=(_COLUMNS * _INCHES_X, height * _INCHES_Y), dpi=72)
@@ -101,7 +101,7 @@ def _draw_panel(axes: Axes, panel: dict[str, Any], prometheus: Prometheus) -> No
 
 
 def _stack(axes: Axes, lines: list[tuple[str, list[float], list[float]]]) -> None:
-    """Draw lines on top of each other, at the times that all of them have; what is no number counts as nothing."""
+    """Draw stacked lines at the times that all of them have; NaN and negative values count as 0."""
     if not lines:
         return
     by_time = [dict(zip(times, values, strict=True)) for _, times, values in lines]
@@ -111,7 +111,7 @@ def _stack(axes: Axes, lines: list[tuple[str, list[float], list[float]]]) -> Non
 
 
 def main() -> None:
-    """Read the arguments and draw."""
+    """Read the arguments and draw the dashboard."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("dashboard", type=Path)
     parser.add_argument("--prometheus", default="http://127.0.0.1:9090", help="URL of the Prometheus.")

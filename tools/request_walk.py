@@ -1,6 +1,6 @@
-"""Counts the files and the types that one streamed completion passes on its way in and out.
+"""Counts the files and the types that one streamed completion passes, from the request to the answer.
 
-Starts `tetrad serve` with the simulated device and a small random model, sends warm-up requests, then records every call of
+It starts `tetrad serve` with the simulated device and a small random model, sends warm-up requests, then records every call of
 the project's Python functions in all processes while one request runs. A type counts if an instance of it holds the prompt, as
 text or as token ids, in a field. Messages count too; generated code and third-party packages do not.
 
@@ -33,10 +33,10 @@ _START_S = 120.0
 
 @dataclass(frozen=True)
 class Walk:
-    """What was called.
+    """The recorded calls.
 
     Attributes:
-        files: functions by file.
+        files: names of the called functions by file.
         types: full names of the types that held the prompt.
     """
 
@@ -45,14 +45,14 @@ class Walk:
 
 
 def walk(root: Path, directory: Path) -> Walk:
-    """Return the calls of a stack of the checkout at `root` during one request; `directory` is for its files."""
+    """Return the calls of a stack of the checkout at `root` during one request; `directory` is for temporary files."""
     model = _save_model(directory / "model")
     (directory / "on").write_bytes(b"\0")
     (directory / "prompt.json").write_text(json.dumps({"text": PROMPT, "ids": _token_ids(model)}))
     with _serving(root, model, directory) as url:
         _complete(url, "warm-up")
         _complete(url, "warm up again")
-        with (directory / "on").open("r+b", buffering=0) as switch:  # mapped by all processes: not to be truncated
+        with (directory / "on").open("r+b", buffering=0) as switch:  # all processes map this file, so it must not be truncated
             switch.write(b"\1")
             _complete(url, PROMPT)
             switch.seek(0)
@@ -131,7 +131,7 @@ def _read(directory: Path) -> Walk:
 
 
 def as_text(passed: Walk, *, functions: bool) -> Iterator[str]:
-    """Yield the lines of the answer."""
+    """Yield the lines of the report."""
     by_service = Counter(path.split("/")[0] for path in passed.files)
     counts = ", ".join(f"{name} {count}" for name, count in sorted(by_service.items()))
     yield f"{len(passed.files)} files ({counts}), {len(passed.types)} types"
@@ -142,7 +142,7 @@ def as_text(passed: Walk, *, functions: bool) -> Iterator[str]:
 
 
 def main() -> None:
-    """Count and print."""
+    """Count the files and types, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=ROOT, help="another checkout")
     parser.add_argument("--functions", action="store_true", help="show the functions of each file")

@@ -1,7 +1,7 @@
 """Writes docs/vllm.md, the table of vLLM's arguments and methods in Tetrad: `python tools/vllm_page.py > docs/vllm.md`.
 
-vLLM's signatures are facts in tests/tetrad/library/vllm_signatures.json; Tetrad's are read from its classes, with their
-verdicts. A vLLM argument without an argument or a verdict here is an error. A test compares the page with this output.
+vLLM's signatures are in tests/tetrad/library/vllm_signatures.json; Tetrad's signatures and verdicts are read from its classes.
+A vLLM argument that Tetrad neither has nor gives a verdict on is an error. A test compares the page with this output.
 """
 
 import dataclasses
@@ -86,10 +86,10 @@ _ABSENT = {
         )
     },
 }
-"""Methods that are not there, and why."""
+"""Methods that Tetrad does not have -> the reason."""
 
 _RENAMED = {"AsyncEngineArgs.add_cli_args.async_args_only": "All flags are added."}
-"""Arguments of methods that are not there, and why that does not matter."""
+"""Arguments of methods that Tetrad does not have -> the reason why they are not needed."""
 
 
 _NOTES = {
@@ -100,19 +100,19 @@ _NOTES = {
     "extra_args": ("refused", "There are no custom logits processors and no connectors."),
     "prompt_text": ("same", "Of a prompt of ids."),
 }
-"""What there is to say about arguments, wherever they are."""
+"""Argument -> remark, for every method that has the argument."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What becomes of one name."""
+    """The support of one vLLM name in Tetrad."""
 
     name: str
     kind: str
     why: str = ""
 
     def line(self) -> str:
-        """Return the row of a table."""
+        """Return the row as Markdown."""
         return f"| `{self.name}` | {self.kind} | {self.why} |"
 
 

@@ -1,10 +1,11 @@
 """Builds the wheels of tetrad and tetrad-client into dist/. Run by `make wheel`.
 
 With a C++ compiler, on x86-64 and ARM, tetrad's wheel has the native kernels for each kind of
-processor (worker_svc/native/library.py chooses one at start) and is tagged with the glibc that they need:
+processor (worker_svc/native/library.py chooses one at start) and is tagged with the glibc version that they need:
 manylinux_X_Y_x86_64. --machine aarch64 compiles for ARM on another machine with aarch64-linux-gnu-g++
-(Debian's package g++-aarch64-linux-gnu). Without a compiler, or with --no-kernels, it is the pure wheel,
-whose kernels are compiled when a model is first loaded. Builds from a copy of the tracked files, so that nothing else gets in.
+(Debian's package g++-aarch64-linux-gnu). Without a compiler, or with --no-kernels, the wheel is pure Python:
+its kernels are compiled when a model is first loaded. The wheels contain tracked files only, because they are built from a copy
+of these.
 """
 
 import argparse
@@ -26,7 +27,7 @@ _CROSS_COMPILERS = {"aarch64": ("aarch64-linux-gnu-g++",)}
 
 
 def main() -> None:
-    """Build both wheels and name them."""
+    """Build both wheels and print their paths."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the wheels go")
     parser.add_argument("--no-kernels", action="store_true", help="build the pure wheel")
@@ -43,17 +44,17 @@ def main() -> None:
 
 
 def copy_tracked_files(target: Path) -> None:
-    """Copy what git tracks, links as links."""
+    """Copy the files that git tracks to `target`; symbolic links stay links."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, listed.split("\0")):
         original, copy = ROOT / name, target / name
-        if original.is_symlink() or original.is_file():  # a tracked file may be deleted
+        if original.is_symlink() or original.is_file():  # a tracked file may be missing in the working tree
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(original, copy, follow_symlinks=False)
 
 
 def add_kernels(source: Path, machine: str) -> str | None:
-    """Compile the kernels into a copy of the sources; return the wheel's platform tag, None where there are none."""
+    """Compile the kernels into a copy of the sources; return the wheel's platform tag, or None without kernels."""
     compilers = _COMPILERS.get(machine, ()) if machine == platform.machine() else _CROSS_COMPILERS.get(machine, ())
     if not any(map(shutil.which, compilers)):
         if machine != platform.machine():
@@ -71,7 +72,7 @@ def add_kernels(source: Path, machine: str) -> str | None:
 
 
 def build_wheel(source: Path, out: Path, platform_tag: str | None) -> Path:
-    """Build a source directory's wheel; return its path."""
+    """Build the wheel of a source directory and return the wheel's path."""
     options = [f"-C--build-option=--plat-name={platform_tag}"] if platform_tag else []
     before = set(_wheels(out))
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", *options, "--outdir", str(out), str(source)]

@@ -1,6 +1,6 @@
 """Bars: the target figures for one H200 with a model of Qwen2.5-1.5B's shape, in bf16 by default.
 
-Sections report figures by these names; a target without a figure was not measured.
+Sections report figures by these names. A target without a figure was not measured.
 """
 
 from collections.abc import Mapping
@@ -27,11 +27,11 @@ BARS = {
     ),
     "stack_share": ("stack over gRPC: share of the model runner alone, batch 32", 0.95, False, ""),
 }
-"""Name -> (what, limit, whether it is an upper one, unit)."""
+"""Name -> (description, limit, whether the limit is an upper limit, unit)."""
 
 
 def add_table(section: Section, figures: Mapping[str, float]) -> None:
-    """Add the table of bars with what was found."""
+    """Add the table of bars with the measured values."""
     found = {**figures, **_ratios(figures)}
     rows = []
     for name, (what, limit, at_most, unit) in BARS.items():

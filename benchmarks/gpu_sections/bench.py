@@ -1,7 +1,7 @@
-"""Bench: the device that a section measures, its clock, and its remaining time.
+"""Bench: the device that a section measures, the measurement of times, and the section's remaining time.
 
-On a GPU work is recorded as a graph and the GPU itself times the replays, so that Python's launch time is not in the figures.
-On the host, where kernels are interpreted, times mean nothing: such a run checks the script.
+On a GPU, work is recorded as a graph and the GPU itself times the replays, so that figures do not include Python's launch time.
+On the host, kernels are interpreted and times mean nothing: such a run only checks the script.
 """
 
 import statistics
@@ -31,10 +31,10 @@ class Bench:
 
     Attributes:
         accelerator: the device.
-        options: where pictures go, and whether sizes are to be tiny.
-        limit_s: how long the section may take.
-        weights: of a real model, a .gguf file or a directory; None: where the cache has them.
-        started_s: when it began, on the clock of time.monotonic.
+        options: directory of pictures, and whether sizes are tiny.
+        limit_s: time limit of the section in seconds.
+        weights: a .gguf file or a directory with a real model; None: the model in the cache.
+        started_s: start of the section on the clock of time.monotonic.
     """
 
     accelerator: Accelerator
@@ -45,54 +45,54 @@ class Bench:
 
     @property
     def device(self) -> torch.device:
-        """Where tensors go."""
+        """The torch device of tensors."""
         return self.accelerator.device
 
     @property
     def is_gpu(self) -> bool:
-        """Whether times mean something."""
+        """Whether the device is a GPU, so that times are meaningful."""
         return self.device.type == "cuda"
 
     @property
     def name(self) -> str:
-        """The card's name, "host" for none."""
+        """The card's name; "host" without a GPU."""
         return torch.cuda.get_device_name(self.device) if self.is_gpu else "host"
 
     @property
     def file_name(self) -> str:
-        """The card's name as a file's: NVIDIA H200 -> nvidia_h200."""
+        """The card's name as a file name: NVIDIA H200 -> nvidia_h200."""
         return file_name_of(self.name)
 
     @property
     def remaining_s(self) -> float:
-        """Seconds that the section has left."""
+        """The seconds until the section's time limit."""
         return self.limit_s - (time.monotonic() - self.started_s)
 
     def pick(self, full: T, tiny: T) -> T:
-        """Return the size to run: `tiny` when all that is to be seen is that it runs."""
+        """Return the size to run: `tiny` in a quick run, which only checks that the code runs."""
         return tiny if self.options.quick else full
 
     def normal(self, *shape: int, dtype: torch.dtype = torch.float32, seed: int = 1) -> torch.Tensor:
-        """Return N(0, 1) on the device; the same for the same seed."""
+        """Return a tensor of N(0, 1) on the device, determined by the seed."""
         generator = torch.Generator(self.device).manual_seed(seed)
         return torch.randn(shape, generator=generator, device=self.device).to(dtype)
 
     def seconds(self, works: Sequence[Work], *, is_brief: bool = False) -> float:
-        """Return the duration of one of the works, the median over rounds.
+        """Return the seconds that one of the works takes, the median over rounds.
 
-        Several works that do the same on tensors of their own keep the card's L2 cache from holding what is to be read;
-        together they are one graph. They must not wait for the device.
+        With several works, which do the same with different tensors, the card's L2 cache cannot hold all tensors. All works
+        together are one graph. They must not wait for the device.
 
         Args:
-            works: at least one.
-            is_brief: measure for a tenth of the time, where many are compared.
+            works: one or more.
+            is_brief: measure for a tenth of the time, to compare many.
         """
         if not self.is_gpu:
             return self._host_seconds(works) / len(works)
         return self._graph_seconds(works, _ROUND_S / (10 if is_brief else 1)) / len(works)
 
     def wait(self) -> None:
-        """Return when the device is idle."""
+        """Wait until the device is idle."""
         if self.is_gpu:
             torch.cuda.synchronize(self.device)
 
@@ -119,7 +119,7 @@ class Bench:
 
 
 def open_bench(device: str, options: Options, limit_s: float, weights: Path | None = None) -> Bench:
-    """Return the bench on "cuda" or "host"; RuntimeError where there is no such device."""
+    """Return the bench on "cuda" or "host"; RuntimeError if the device is missing."""
     if device == "host":
         return Bench(HostAccelerator(), options, limit_s, weights)
     if not torch.cuda.is_available():

@@ -1,6 +1,7 @@
-"""Decode steps: the runner alone, against the time that the GPU needs to read weights, keys and values, or to multiply.
+"""Decode steps: the time of the runner alone, against the time in which the GPU can read weights, keys and values, or multiply.
 
-Wall-clock times over many steps, two of them in flight, as in the stack: host time counts where the device waits for it.
+Times are wall-clock times over many steps, with two in flight as in the stack: they include the host's time if the device
+waits.
 """
 
 import time
@@ -20,7 +21,7 @@ _WARM_STEPS = 2
 
 @dataclass(frozen=True)
 class Workload:
-    """So many requests of so many tokens of context, and the steps that are counted."""
+    """The number of requests, the tokens of context of each, and the number of measured steps."""
 
     batch: int
     context: int
@@ -34,7 +35,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds of all prompts together, and of a decode step."""
+    """The seconds of all prompts together, and of one decode step."""
 
     prefill_s: float
     step_s: float
@@ -72,7 +73,7 @@ def run(bench: Bench) -> Findings:
 
 
 def time_steps(runner: CudaModelRunner, workload: Workload, vocab_size: int) -> Timed:
-    """Run prompts, some steps that are not counted and those that are."""
+    """Run the prompts, some steps that are not counted, and the measured steps; return their times."""
     batch = Batch(random_prompts(workload.batch, workload.context, vocab_size))
     started = time.perf_counter()
     run_plans(runner, batch.prefill_plans())
@@ -86,7 +87,7 @@ def time_steps(runner: CudaModelRunner, workload: Workload, vocab_size: int) -> 
 
 
 def floor_s(loaded: Loaded, workload: Workload, floors: Floors) -> float:
-    """Return the seconds that a step takes at least."""
+    """Return the shortest possible duration of a step in seconds."""
     kv_bytes = workload.batch * workload.context * loaded.model.kv_cache_spec.block_size_bytes(1)
     num_flops = 2 * workload.batch * loaded.num_weights
     return max(floors.bytes_s(loaded.weights_size_bytes + kv_bytes), floors.flops_s(num_flops))

@@ -1,11 +1,11 @@
-"""Exact: the kernels' formulas in float64, written plainly; they share no line with the code compared with them."""
+"""Exact: the kernels' formulas in float64, written simply, without any code of the kernels that are compared with them."""
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Return x [N, D] normed."""
+    """Return the RMS norm of x [N, D]."""
     wide = x.double()
     return wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * weight.double()
 
@@ -17,7 +17,7 @@ def gated(gate_up: torch.Tensor, *, gelu: bool) -> torch.Tensor:
 
 
 def turned(heads: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
-    """Return heads [T, H, D] with the pairs (2i, 2i+1) of their first R dimensions turned by cos_sin [T, R]."""
+    """Return heads [T, H, D] with the pairs (2i, 2i+1) of their first R dimensions rotated by cos_sin [T, R]."""
     cos, sin = cos_sin.double()[:, None].chunk(2, -1)
     pairs = heads.double()[..., : cos_sin.shape[1]].reshape(*heads.shape[:2], -1, 2)
     rotated = torch.view_as_complex(pairs) * torch.complex(cos, sin)

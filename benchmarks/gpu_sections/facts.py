@@ -1,4 +1,4 @@
-"""Facts: the device, its driver and libraries, and its floors."""
+"""Facts: the device, its driver and libraries, and its floors (see floors.py)."""
 
 import platform
 import subprocess
@@ -13,7 +13,7 @@ from benchmarks.machine import commit
 
 
 def run(bench: Bench) -> Findings:
-    """Name the device and measure its floors."""
+    """Report the device and measure its floors."""
     findings = Findings("The device")
     floors = measure_floors(bench)
     rows = [*_device(bench), *_software()]

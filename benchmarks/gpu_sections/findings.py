@@ -1,4 +1,4 @@
-"""Findings: the results of a section. Sections run in processes of their own, so findings are written and read as JSON."""
+"""Findings: the results of a section. Sections run in separate processes, so findings are written and read as JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ from benchmarks.report import Section
 
 @dataclass
 class Findings(Section):
-    """A section of the results, and what of it is promised or wrong.
+    """A section of the results, with its figures for bars and its failures.
 
     Attributes:
-        found: figures that bars (bars.py) are about, by their names.
-        failures: checks that did not hold, a line each; a section with one has failed.
-        not_run: what could not be run here, a line each with its reason.
-        device: name of what it ran on; empty: it never got that far.
+        found: figures for bars (bars.py), by their names.
+        failures: one line for each check that failed; a section with a failure has failed.
+        not_run: one line for each part that could not run, with the reason.
+        device: name of the device; empty: the section failed before it opened the device.
     """
 
     found: dict[str, float] = field(default_factory=dict)
@@ -27,12 +27,12 @@ class Findings(Section):
     device: str = ""
 
     def check(self, holds: bool, what: str) -> None:
-        """Note a failure unless it holds."""
+        """Add the failure `what` unless the check holds."""
         if not holds:
             self.failures.append(what)
 
     def skip(self, what: str, reason: str) -> None:
-        """Note what could not be run."""
+        """Record a part that could not run."""
         self.not_run.append(f"{what}: {reason}")
 
     def rows(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -42,19 +42,19 @@ class Findings(Section):
             print("   ", " | ".join(row), flush=True)
 
     def curves(self, options: Options, name: str, title: str, series: Mapping[str, Points], *, x: str, y: str) -> None:
-        """Add a picture over a logarithmic x, if there is matplotlib.
+        """Add a picture with a logarithmic x axis, if matplotlib is installed.
 
         Args:
-            options: where pictures go.
-            name: of its file.
-            title: for who cannot see it.
-            series: a line each.
-            x, y: what the axes are.
+            options: has the directory of pictures.
+            name: name of the file.
+            title: alternative text.
+            series: name -> points of a line.
+            x, y: labels of the axes.
         """
         self.plot(lines(options, f"{name}.png", series, x=x, y=y, log_x=True), title)
 
     def write(self, path: Path) -> None:
-        """Write them for `read_findings`."""
+        """Write the findings as JSON, for `read_findings`."""
         path.write_text(json.dumps(asdict(self)))
 
 
@@ -64,7 +64,7 @@ def read_findings(path: Path) -> Findings:
 
 
 def last_line(error: BaseException) -> str:
-    """Return the last line that a traceback of the error would have; of several, that of the first."""
+    """Return the last line of the error's traceback; for an exception group, of its first error."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = " ".join(str(error).split())
@@ -72,5 +72,5 @@ def last_line(error: BaseException) -> str:
 
 
 def file_name_of(device: str) -> str:
-    """Return a device's name as a file's: NVIDIA H200 -> nvidia_h200."""
+    """Return a device's name as a file name: NVIDIA H200 -> nvidia_h200."""
     return "_".join(device.lower().replace("/", " ").split())

@@ -1,4 +1,4 @@
-"""Floors: the measured best times of the GPU to move bytes and to multiply matrices; no kernel can be faster."""
+"""Floors: the highest measured rates of the GPU at moving bytes and multiplying matrices; no kernel can be faster."""
 
 from dataclasses import dataclass
 
@@ -9,27 +9,27 @@ from benchmarks.gpu_sections.bench import Bench
 
 @dataclass(frozen=True)
 class Floors:
-    """Rates of the device.
+    """The rates of the device.
 
     Attributes:
-        bandwidth: of a copy within its memory, bytes read and bytes written together, per second.
-        gemm: of a large bf16 product, in FLOP per second.
+        bandwidth: bytes per second of a copy within the device's memory; bytes read and bytes written are both counted.
+        gemm: FLOP per second of a large bf16 product.
     """
 
     bandwidth: float
     gemm: float
 
     def bytes_s(self, num_bytes: float) -> float:
-        """Return the seconds that so many bytes take at least."""
+        """Return the shortest time, in seconds, for moving so many bytes."""
         return num_bytes / self.bandwidth
 
     def flops_s(self, num_flops: float) -> float:
-        """Return the seconds that so many operations take at least."""
+        """Return the shortest time, in seconds, for so many floating-point operations."""
         return num_flops / self.gemm
 
 
 def measure_floors(bench: Bench) -> Floors:
-    """Return the rates; about a second."""
+    """Measure and return the rates; takes about a second."""
     return Floors(_bandwidth(bench), _gemm(bench))
 
 
@@ -40,7 +40,7 @@ def _bandwidth(bench: Bench) -> float:
 
 
 def _gemm(bench: Bench) -> float:
-    """Random values: a card draws less power, and is faster, on zeros."""
+    """Return the rate of a large product of random values; with zeros, a card would draw less power and be faster."""
     size = bench.pick(8192, 64)
     left, right = (bench.normal(size, size, dtype=torch.bfloat16, seed=seed) for seed in (1, 2))
     out = torch.empty_like(left)

@@ -1,7 +1,7 @@
-"""Kernel parity: every kernel against float64, at sizes of real models, which the interpreter would take hours for.
+"""Kernel parity: compares every kernel with float64, at sizes of real models, for which the interpreter would need hours.
 
-An error is relative to the value's size and that of its neighbours: |found - exact| / (|exact| + rms(exact)). The limit is two
-eps of the type, or 64 eps in float32 (sums of thousands of terms).
+An error is relative to the value's size and to that of its neighbours: |found - exact| / (|exact| + rms(exact)). The limit is
+two eps of the type, or 64 eps in float32 (sums of thousands of terms).
 """
 
 import time
@@ -29,10 +29,10 @@ class Outcome:
     """The error of a kernel in one case.
 
     Attributes:
-        case: which.
-        kind: the result's type.
-        error: relative; NaN if something is.
-        limit: what it may be.
+        case: the case.
+        kind: data type of the result.
+        error: largest relative error; NaN if a value is NaN.
+        limit: allowed error.
     """
 
     case: Case
@@ -42,17 +42,17 @@ class Outcome:
 
     @property
     def holds(self) -> bool:
-        """Whether that is near enough; NaN is not."""
+        """Whether the error is within the limit; NaN is not."""
         return self.error <= self.limit
 
     @property
     def share(self) -> float:
-        """The error as a share of its limit; what is not a number counts as the worst."""
+        """The error as a share of its limit; NaN counts as the largest error."""
         return self.error / self.limit if self.error == self.error else float("inf")
 
 
 def run(bench: Bench) -> Findings:
-    """Run every case while there is time."""
+    """Run every case until the section's time is over."""
     findings = Findings("Kernels against float64")
     outcomes: dict[tuple[str, str], list[Outcome]] = {}
     for case in (case for family in _FAMILIES for case in family(bench)):
@@ -69,7 +69,7 @@ def run(bench: Bench) -> Findings:
 
 
 def _outcome(case: Case, findings: Findings) -> Outcome | None:
-    """Run a case; None if it could not be, which is then among the failures."""
+    """Run a case and return its error; None if the case could not run, which is added to the failures."""
     started = time.monotonic()
     try:
         outcome = compare(case, *case.compute())
@@ -90,7 +90,7 @@ def _row(name: str, kind: str, outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def compare(case: Case, found: torch.Tensor, exact: torch.Tensor) -> Outcome:
-    """Return how far `found` is from `exact`, which is float64 of the same shape."""
+    """Return the error of `found` against `exact`, float64 of the same shape."""
     assert exact.dtype == torch.float64 and exact.shape == found.shape
     kind, eps = str(found.dtype).removeprefix("torch."), torch.finfo(found.dtype).eps
     limit = eps * (64 if found.dtype == torch.float32 else 2)

@@ -1,4 +1,4 @@
-"""Kernel rates: each kernel against the GPU's floors, at the shapes of Qwen2.5-1.5B."""
+"""Kernel rates: compares each kernel with the GPU's floors, at the shapes of Qwen2.5-1.5B."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ _FAMILIES: tuple[Callable[[Bench, Floors, Findings], None], ...] = (
 
 
 def run(bench: Bench) -> Findings:
-    """Measure every family of kernels; one that fails leaves the others."""
+    """Measure every family of kernels; after a family has failed, the others still run."""
     findings = Findings("Kernels against the floors")
     floors = measure_floors(bench)
     for family in _FAMILIES:

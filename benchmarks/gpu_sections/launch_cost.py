@@ -1,7 +1,7 @@
-"""Launch cost: the time of a kernel that does nothing, in a graph and launched from Python.
+"""Launch cost: the time of an empty kernel, in a graph and launched from Python.
 
 A decode step is a graph of some hundred kernels. At batch 1 most of them end within microseconds, so the time between two
-kernels decides how many of them a step may have.
+kernels limits the number of kernels of a step.
 """
 
 import time
@@ -14,7 +14,7 @@ from benchmarks.gpu_sections.bench import Bench
 from benchmarks.gpu_sections.findings import Findings
 
 _DEPENDENT_LAUNCH_FROM = (9, 0)
-"""Compute capability of the first devices where a kernel may start before its predecessor ends."""
+"""The lowest compute capability of devices on which a kernel may start before its predecessor ends."""
 
 
 @triton.jit  # type: ignore[untyped-decorator] # Triton has no types of it

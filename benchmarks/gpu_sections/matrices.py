@@ -14,30 +14,30 @@ from tetrad.worker_svc.quantization.int8 import quantize_int8
 from tetrad.worker_svc.quantization.matrix import Matrix, fused
 
 GROUP = 32
-"""Columns of a group of int4, the least; checkpoints have 128."""
+"""Number of columns of an int4 group: the smallest; checkpoints have 128."""
 FORMS: Mapping[str, Callable[[ProductContext, torch.Tensor], Matrix]] = {
     "int8": quantize_int8,
     "int4": lambda context, weight: quantize_int4(context, weight, 128 if weight.shape[1] % 128 == 0 else GROUP),
     "fp8": quantize_fp8,
 }
-"""A quantized matrix and its form."""
+"""Form of a quantized matrix -> function that quantizes a weight."""
 QWEN_SHAPES: Mapping[str, tuple[int, int]] = {
     "qkv": (2048, 1536),
     "output": (1536, 1536),
     "gate_up": (17_920, 1536),
     "down": (1536, 8960),
 }
-"""Outputs and inputs of a layer's products, of Qwen2.5-1.5B."""
+"""Numbers of outputs and inputs of the products of a layer of Qwen2.5-1.5B."""
 TINY_SHAPES: Mapping[str, tuple[int, int]] = {"qkv": (48, 64)}
 
 
 def random_weight(bench: Bench, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
-    """Return a matrix [N, K] of N(0, 0.02)."""
+    """Return a random matrix of this shape [N, K] with values from N(0, 0.02)."""
     return (bench.normal(*shape) * 0.02).to(dtype)
 
 
 def linear_of(matrix: Matrix) -> Linear:
-    """Return the layer of a matrix, with tensors of its own."""
+    """Return a linear layer with a copy of the matrix's tensors."""
     whole = fused([matrix])
     return whole.form.linear(tuple(tensor.clone() for tensor in whole.tensors), None)
 

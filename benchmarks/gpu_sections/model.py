@@ -1,6 +1,6 @@
-"""Models: the shape that is measured, loaded as the CUDA device loads one, and the same in transformers.
+"""Models: a model of the measured shape, loaded as by the CUDA device, and the same model in transformers.
 
-Put together from the worker's parts rather than through its device, whose settings need pydantic.
+The module uses the worker's parts directly, not its device, whose settings need pydantic.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ QWEN: Mapping[str, Any] = {
     "bos_token_id": 151_643,
     "eos_token_id": 151_643,
 }
-"""Qwen2.5-1.5B-Instruct."""
+"""The config of Qwen2.5-1.5B-Instruct."""
 TINY: Mapping[str, Any] = {
     **QWEN,
     "vocab_size": 96,
@@ -58,10 +58,11 @@ class Loaded:
     """A model on the device.
 
     Attributes:
-        model: of the worker.
-        source: of its weights.
-        weights_size_bytes: as they are on the device; a step reads them all.
-        num_weights: numbers that each token is multiplied with; a tied embedding is one of these matrices, as the output's.
+        model: the worker's model.
+        source: source of its weights.
+        weights_size_bytes: size of the weights on the device; a step reads all of them.
+        num_weights: number of weights that each token is multiplied with, including a tied embedding, which is the output
+            matrix.
     """
 
     model: KernelDecoder
@@ -71,19 +72,19 @@ class Loaded:
 
 
 def random_source(bench: Bench) -> RandomSource:
-    """Return the weights of the shape that is measured, made up on the device."""
+    """Return random weights of the measured shape, generated on the device."""
     config = bench.pick(QWEN, TINY)
     return RandomSource(config, supported_config(config), 0, bench.device)
 
 
 def load(bench: Bench, source: WeightSource, dtype: torch.dtype, quantization: str = "") -> Loaded:
-    """Return the worker's model.
+    """Load the worker's model.
 
     Args:
         bench: the device.
-        source: of the weights.
-        dtype: of activations, keys and values.
-        quantization: as `tetrad serve` takes it; empty: weights are of `dtype`.
+        source: source of the weights.
+        dtype: data type of activations, keys and values.
+        quantization: as in the option of `tetrad serve`; empty: weights have `dtype`.
     """
     weights = WeightLoader(source, lambda *_: None)
     with torch.inference_mode():
@@ -115,11 +116,11 @@ def load_transformers(
     """Return transformers' model with the same weights.
 
     Args:
-        source: of the weights.
-        dtype: that it computes in.
-        device: where.
-        weights_dtype: what weights are rounded to before, as the worker's model has them.
-        attention: transformers' name of how it attends; "eager" is the plainest.
+        source: source of the weights.
+        dtype: data type of computation.
+        device: device of the model.
+        weights_dtype: data type to which weights are rounded first, as in the worker's model.
+        attention: transformers' name of the attention implementation; "eager" is the simplest.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 

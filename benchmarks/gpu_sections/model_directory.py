@@ -1,4 +1,4 @@
-"""A model's directory for a stack: config and a tokenizer whose tokens are numbers; weights are made up (load_format dummy)."""
+"""The directory of a model for a stack: config, and a tokenizer of numbered words; weights are random (load_format dummy)."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def write_model(directory: Path, config: Mapping[str, Any]) -> None:
-    """Write config.json and a tokenizer of the config's vocabulary."""
+    """Write config.json and a tokenizer with the config's vocabulary size."""
     (directory / "config.json").write_text(json.dumps(dict(config)))
     (directory / "tokenizer.json").write_text(json.dumps(_tokenizer(config["vocab_size"])))
     eos = _word(config["eos_token_id"])
@@ -17,7 +17,7 @@ def write_model(directory: Path, config: Mapping[str, Any]) -> None:
 
 
 def _tokenizer(vocab_size: int) -> dict[str, object]:
-    """Return the words w0, w1, ... between spaces, in the form of the `tokenizers` library."""
+    """Return a tokenizer of the `tokenizers` library's format, whose tokens are the words w0, w1, ... between spaces."""
     return {
         "version": "1.0",
         "truncation": None,

@@ -1,7 +1,7 @@
-"""Model parity: the runner against transformers in float32 on the same weights, with graphs and without.
+"""Model parity: compares the runner with transformers in float32 on the same weights, with and without graphs.
 
-Random weights in the measured shape, in bf16 and in float32; and the weights of SmolLM2 or another model, if given
-(`--weights`). Random weights have flat distributions, on which rounding shows most.
+The weights are random, in the measured shape, in bf16 and in float32; and those of SmolLM2 or of the model of `--weights`, if
+present. Random weights have flat distributions, on which rounding has the largest effect.
 """
 
 from pathlib import Path
@@ -18,14 +18,14 @@ from tetrad.worker_svc.checkpoint.source import WeightSource
 from tetrad.worker_svc.core.plan import Ints, SamplingSpec
 
 _LIMITS = {torch.bfloat16: 2e-2, torch.float32: 1e-4}
-"""The allowed error of log-probabilities, and the distance that counts as a tie."""
+"""The allowed error of log-probabilities, and the allowed distance between the chosen and the most likely token."""
 _LENGTHS = (1, 2, 3, 5, 8, 13, 16, 17, 31, 33, 64, 65, 100, 127, 128, 255, 256, 300, 511, 512, 700, 1000, 1500, 2000)
-"""24 prompts: a size of which there is a graph, so that a graph computes what the same step does without one, to the bit."""
+"""Lengths of 24 prompts: a batch size that has a graph, so that steps with and without graphs give the same bits."""
 _GREEDY = SamplingSpec(temperature=0.0, num_logprobs=0)
 
 
 def run(bench: Bench) -> Findings:
-    """Compare every model in every type."""
+    """Compare every model in every data type."""
     findings = Findings("The model against transformers in float32")
     sources: dict[str, WeightSource] = {bench.pick("Qwen2.5-1.5B shape, random", "tiny, random"): random_source(bench)}
     path = _weights_path(bench)
@@ -91,7 +91,7 @@ def _generate(bench: Bench, loaded: Loaded, prompts: list[Ints], num_tokens: int
 
 
 def _weights_path(bench: Bench) -> Path | None:
-    """Return the file or directory that was given, or SmolLM2 in the cache, if it is there; none for tiny shapes."""
+    """Return the file or directory of `--weights`, else SmolLM2 in the cache; None if it is not there or in a quick run."""
     if bench.options.quick:
         return None
     cached = Path.home() / ".cache/tetrad/models/smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf"

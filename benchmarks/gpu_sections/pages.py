@@ -1,4 +1,4 @@
-"""Pages: keys and values of made-up requests in a paged cache whose blocks lie in a scattered order."""
+"""Pages: random keys and values of requests in a paged cache, with blocks in a scattered order."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,14 @@ from benchmarks.gpu_sections.bench import Bench
 
 
 class Pages:
-    """A layer's cache with some requests in it.
+    """A layer's KV cache with some requests.
 
     Args:
         bench: the device.
-        lengths: tokens of each request.
+        lengths: number of tokens of each request.
         num_kv_heads, head_dim: K and D.
-        dtype: of keys and values.
-        block_size: tokens a block.
+        dtype: data type of keys and values.
+        block_size: number of tokens per block.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Pages:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all keys and values."""
+        """The number of bytes of all keys and values."""
         return sum(self._lengths) * self.cache[0, 0].numel() * self.cache.element_size()
 
     def of(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Parity of attention over pages: prompts, chunks behind a context, mixed batches and decode steps."""
+"""Parity of attention over pages: prompts, chunks after a context, mixed batches and decode steps."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -16,11 +16,11 @@ from tetrad.worker_svc.kernels.decode_attention import decode_attention, num_spl
 from tetrad.worker_svc.kernels.prefill_attention import prefill_attention, tiles_of
 
 Heads = tuple[int, int, int]
-"""Query heads, kv heads and their size."""
+"""Number of query heads, number of KV heads, head size."""
 
 
 class Masks(NamedTuple):
-    """The bounds of keys and scores; 0: none."""
+    """The sliding window in keys and the soft cap of scores; 0: none."""
 
     window: int = 0
     softcap: float = 0.0
@@ -37,16 +37,16 @@ _MODELS: tuple[tuple[str, Heads, torch.dtype, Masks], ...] = (
     ("Gemma-2-9B", _GEMMA, torch.bfloat16, Masks(softcap=50.0)),
     ("Gemma-2-9B", _GEMMA, torch.bfloat16, Masks(window=4096, softcap=50.0)),
 )
-"""Each combination is a kernel to compile: these differ in everything that one can differ in."""
-# The interpreter multiplies bfloat16 wrongly.
+"""Models whose kernels differ in every property; not all combinations, because each one is a kernel to compile."""
+# Without bfloat16, which the interpreter multiplies wrongly.
 _TINY = (("small", (2, 1, 16), torch.float16, Masks()), ("small", (6, 2, 16), torch.float32, Masks(window=7)))
 Chunks = tuple[tuple[int, int], ...]
-"""(tokens computed before, new tokens) of each request."""
+"""Per request (number of computed tokens, number of new tokens)."""
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def cases(bench: Bench) -> Iterator[Case]:
-    """Give the cases."""
+    """Yield the cases."""
     lengths = bench.pick([1, 17, 1000, 4096, 8191, 2500], [1, 40])
     steps: list[Chunks] = bench.pick([((0, 2048),), ((3000, 512), (0, 1), (100, 77), (4000, 1))], [((0, 9), (20, 3))])
     for model, heads, dtype, masks in bench.pick(_MODELS, _TINY):

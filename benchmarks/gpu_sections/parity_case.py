@@ -1,4 +1,4 @@
-"""A case of kernel parity: one kernel at one shape in one type."""
+"""A case of kernel parity: one kernel at one shape in one data type."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ import torch
 
 @dataclass(frozen=True)
 class Case:
-    """The results to compare.
+    """A kernel's result and the exact result, to be compared.
 
     Attributes:
-        name: of the kernel.
-        shape: what it is given, for people.
-        compute: returns what the kernel found and what it should have, the latter in float64.
+        name: name of the kernel.
+        shape: description of the inputs.
+        compute: returns the kernel's result and the exact result, the latter in float64.
     """
 
     name: str

@@ -18,7 +18,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def cases(bench: Bench) -> Iterator[Case]:
-    """Give the cases."""
+    """Yield the cases."""
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         for rows, size in bench.pick([(8192, 1536), (1, 8192), (257, 576)], [(3, 80)]):
             yield Case("rms_norm", f"{rows} x {size}", partial(_norm, bench, rows, size, dtype))
@@ -39,7 +39,7 @@ def _norm(bench: Bench, rows: int, size: int, dtype: torch.dtype) -> Pair:
 
 
 def _add_norm(bench: Bench, rows: int, size: int, dtype: torch.dtype) -> Pair:
-    """The norm and the residual stream, one below the other."""
+    """Return the results of add_rms_norm: the norm and the residual stream, concatenated."""
     x, weight = bench.normal(rows, size, dtype=dtype), bench.normal(size, dtype=dtype, seed=2)
     residual = bench.normal(rows, size, dtype=dtype, seed=3)
     total = residual.double() + x.double()

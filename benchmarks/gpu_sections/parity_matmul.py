@@ -1,6 +1,6 @@
 """Parity of products with quantized weights: compares them with float64 products of the dequantized weights.
 
-With fp8 weights and more than a few rows, activations are quantized too; the exact product then uses the dequantized ones.
+With fp8 weights and more than a few rows, activations are quantized too; then the exact product uses dequantized activations.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tetrad.worker_svc.quantization.fp8 import FEW_ROWS
 
 
 def cases(bench: Bench) -> Iterator[Case]:
-    """Give the cases."""
+    """Yield the cases."""
     for form in FORMS:
         for name in bench.pick(("down", "qkv"), ("qkv",)):
             for num_rows in bench.pick((1, 33, 1000), (3,)):

@@ -1,6 +1,6 @@
-"""Parity of sampling at a real vocabulary: log-probabilities and masses in float64; ids as the references choose them.
+"""Parity of sampling with a vocabulary of real size: log-probabilities and masses against float64, ids against references.
 
-Ids are compared as numbers that are equal or not: a wrong one is an error of one.
+An id is compared as 1 (equal) or 0: a wrong id is an error of 1.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def cases(bench: Bench) -> Iterator[Case]:
-    """Give the cases."""
+    """Yield the cases."""
     for num_rows, vocab_size in bench.pick([(128, 151_936), (5, 49_152)], [(2, 300)]):
         shape = f"{num_rows} x {vocab_size}"
         inputs = sampling_inputs(bench, num_rows, vocab_size, torch.float32)
@@ -50,7 +50,7 @@ def _masses(inputs: SamplingInputs) -> Pair:
 
 
 def _truncation(inputs: SamplingInputs) -> Pair:
-    """How many ids are kept, where top_k and top_p are done by sorting in float64."""
+    """Return the number of ids that truncation keeps, and the exact number by sorting in float64, for top_k and top_p."""
     peaks, masses = block_masses(inputs.logits, inputs.slots, inputs.temperature)
     found = truncate(inputs.logits, peaks, masses, inputs.slots, inputs.temperature, *inputs.limits)
     logits = inputs.logits.double()
@@ -58,13 +58,13 @@ def _truncation(inputs: SamplingInputs) -> Pair:
     falling = weights.topk(int(inputs.top_k[0])).values
     before = falling.cumsum(1) - falling
     is_kept = before < inputs.top_p[:, None] * falling.sum(1, keepdim=True)
-    # A threshold is a float32; it stands somewhere between the last weight that is kept and the first that is not.
+    # A threshold is a float32 between the smallest kept weight and the largest weight that is not kept.
     num_kept = (weights >= found.double()[:, None] * (1 - 1e-6)).sum(1)
     return num_kept.float(), is_kept.sum(1).double()
 
 
 def _draw(inputs: SamplingInputs) -> Pair:
-    """The same race over the same noise, row by row in torch."""
+    """Compare the drawn ids with draw_reference, which uses the same noise, row by row in torch."""
     peaks, masses = block_masses(inputs.logits, inputs.slots, inputs.temperature)
     thresholds = truncate(inputs.logits, peaks, masses, inputs.slots, inputs.temperature, *inputs.limits)
     given = (inputs.logits, peaks, masses, thresholds, inputs.slots, inputs.positions, inputs.temperature, inputs.seeds)
@@ -72,5 +72,5 @@ def _draw(inputs: SamplingInputs) -> Pair:
 
 
 def _compared(found: torch.Tensor, expected: torch.Tensor) -> Pair:
-    """Return 1 where ids are equal, and what that should be."""
+    """Return a vector with 1 where ids are equal and 0 elsewhere, and the expected vector of ones."""
     return (found == expected).float(), torch.ones(len(found), dtype=torch.float64, device=found.device)

@@ -1,8 +1,8 @@
-"""Plans: hand-made plans of a batch of requests, as the engine core would make them, to drive a runner alone.
+"""Plans: plans of a batch of requests, as the engine core would make them, to drive a runner alone.
 
-All prompts are run in chunks first, then every request decodes one token a step. Blocks are dealt in turns, so that no
-request's blocks are contiguous. Two steps are in flight, as in the stack: a plan never needs the tokens sampled in the step
-before it.
+All prompts run first, in chunks; then every request decodes one token per step. Requests get blocks alternately, so that no
+request's blocks are contiguous. Two steps are in flight, as in the stack: a plan does not need the tokens that the previous
+step sampled.
 """
 
 from collections import deque
@@ -27,18 +27,18 @@ _IN_FLIGHT = 2
 
 
 class Executor(Protocol):
-    """A runner, or what stands before one."""
+    """A runner, or a wrapper of a runner."""
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput | PendingStep:
-        """Run one step, or queue it."""
+        """Run one step and return its result, or queue the step and return a handle."""
 
 
 class Batch:
-    """Requests that all begin and end together.
+    """A batch of requests that begin and end together.
 
     Args:
-        prompts: their tokens; request r has handle r.
-        sampling: of each, or of all.
+        prompts: token ids of each request; request r has handle r.
+        sampling: parameters of each request, or one for all.
         max_num_batched_tokens: maximum number of tokens of a step.
     """
 
@@ -57,7 +57,7 @@ class Batch:
         self._step_id = 0
 
     def prefill_plans(self) -> Iterator[SchedulerOutput]:
-        """Give the steps of the prompts, chunked where they are long; each prompt's last chunk samples its first token."""
+        """Yield the plans of the prompts; long prompts are divided into chunks, and the last chunk samples the first token."""
         scheduled: list[tuple[int, int]] = []
         room = self._most
         for row, prompt in enumerate(self._prompts):
@@ -73,7 +73,7 @@ class Batch:
             yield self._plan(scheduled)
 
     def decode_plans(self, steps: int) -> Iterator[SchedulerOutput]:
-        """Give steps of one token of every request."""
+        """Yield the plans of `steps` steps in which every request decodes one token."""
         for _ in range(steps):
             yield self._plan([], decoding=np.arange(len(self._prompts)))
 
@@ -115,11 +115,11 @@ class Batch:
         return columns
 
     def _needed(self, rows: Ints, counts: Ints) -> Ints:
-        """Return the blocks that requests lack for so many tokens more."""
+        """Return the number of blocks that each request needs in addition for `counts` more tokens."""
         return np.asarray(-(-(self._computed[rows] + counts) // BLOCK_SIZE) - self._num_blocks[rows])
 
     def _deal(self, rows: Ints, needed: Ints) -> Ints:
-        """Return new blocks, request after request: the n-th of request r is 1 + n * requests + r."""
+        """Return new blocks, request after request: the n-th block of request r is 1 + n * requests + r."""
         owner = np.repeat(rows, needed)
         place = np.arange(len(owner)) - np.repeat(np.cumsum(needed) - needed, needed) + self._num_blocks[owner]
         self._num_blocks[rows] += needed
@@ -127,7 +127,7 @@ class Batch:
 
 
 def run_plans(runner: Executor, plans: Iterable[SchedulerOutput]) -> list[ModelRunnerOutput]:
-    """Run plans, two in flight, and return what they brought; RuntimeError if a request failed."""
+    """Run plans with two in flight, and return their results; RuntimeError if a request failed."""
     pending: deque[ModelRunnerOutput | PendingStep] = deque()
     results = []
     for plan in plans:
@@ -147,7 +147,7 @@ def outputs_of(results: Iterable[ModelRunnerOutput], num_requests: int) -> list[
 
 
 def random_prompts(num_requests: int, length: int, vocab_size: int, seed: int = 0) -> list[Ints]:
-    """Return prompts of one length."""
+    """Return random prompts of the same length."""
     return list(np.random.default_rng(seed).integers(3, vocab_size, (num_requests, length)))
 
 

@@ -1,6 +1,6 @@
 """Processes: runs each section in its own process, with a time limit, and writes the results after each.
 
-A kernel with an invalid write or an endless loop spoils its CUDA context for good: only a new process recovers.
+A kernel with an invalid write or an endless loop makes its CUDA context unusable: only a new process can continue.
 """
 
 import argparse
@@ -29,11 +29,11 @@ Run = Callable[["Bench"], Findings]
 TOTAL_S = 530.0
 """Time limit of all sections together."""
 _START_S = 30.0
-"""Time for torch, the device and libraries to start, on top of a section's own limit."""
+"""Seconds for the start of torch, the device and libraries, added to a section's own limit."""
 
 
 def run_all(limits_s: Mapping[str, float], args: argparse.Namespace, results: Results) -> int:
-    """Run sections one after another, into `results`; return 1 if one failed."""
+    """Run sections one after another and add their findings to `results`; return 1 if one failed, else 0."""
     end = time.monotonic() + TOTAL_S
     for name, limit_s in limits_s.items():
         print(f"=== {name} (at most {limit_s:g} s)", flush=True)
@@ -47,15 +47,15 @@ def run_all(limits_s: Mapping[str, float], args: argparse.Namespace, results: Re
 
 
 def run_one(name: str, limit_s: float, args: argparse.Namespace) -> int:
-    """Run a section in this process and write its findings where the parent looks for them."""
+    """Run a section in this process and write its findings to the file that the parent reads."""
     findings = run_section(name, limit_s, args)
     findings.write(args.answer)
     return 0
 
 
 def run_section(name: str, limit_s: float, args: argparse.Namespace) -> Findings:
-    """Return a section's findings; an error that it raises is one of its failures."""
-    # Here, because the parent needs no torch.
+    """Run a section and return its findings; an error that it raises is added to the failures."""
+    # Imported here, so that the parent does not need torch.
     from benchmarks.gpu_sections.bench import open_bench
 
     options = Options(rounds=1, quick=args.quick, with_peers=True, out=args.out, command="python benchmarks/gpu.py")
@@ -92,7 +92,7 @@ def _optional(args: argparse.Namespace) -> list[str]:
 
 
 def run_limited(command: list[str], timeout_s: float) -> str:
-    """Run a command to its end and return what went wrong with it; when its time is over, it ends with all that it started."""
+    """Run a command and return a description of its failure. After the time limit, kill it with all processes it started."""
     process = subprocess.Popen(command, start_new_session=True)
     try:
         status = process.wait(timeout_s)

@@ -1,4 +1,4 @@
-"""Rates of attention: a prompt against the rate of products, decode steps against the bandwidth."""
+"""Rates of attention: prompts are compared with the rate of products, decode steps with the bandwidth."""
 
 from functools import partial
 
@@ -15,11 +15,11 @@ from tetrad.worker_svc.kernels.prefill_attention import prefill_attention, tiles
 
 _MAX_MODEL_LEN = 32_768
 _L2_BYTES = 100 << 20
-"""More than any card's."""
+"""An upper limit of the size of any card's L2 cache."""
 
 
 def run(bench: Bench, floors: Floors, findings: Findings) -> None:
-    """Add both tables."""
+    """Add the tables of prompts and of decode steps."""
     _prompts(bench, floors, findings)
     _decodes(bench, floors, findings)
 
@@ -30,7 +30,7 @@ def _prompts(bench: Bench, floors: Floors, findings: Findings) -> None:
     for length in bench.pick([8192, 2048, 512], [40]):
         for heads in bench.pick([(12, 2, 128), (32, 8, 128), (9, 3, 64)], [(2, 1, 16)]):
             seconds = _prompt_seconds(bench, length, heads, dtype)
-            # Two products of [L, D] and [D, L] a head, of which causality needs half.
+            # Each head has two products of [L, D] and [D, L], of which causal attention needs one half.
             rate = 2 * length**2 * heads[0] * heads[2] / seconds
             share = rate / floors.gemm
             rows.append([str(length), _shape(heads), f"{seconds * 1e6:.0f} us", f"{rate / 1e12:.3g}", f"{share:.2f}"])
@@ -64,7 +64,7 @@ def _decodes(bench: Bench, floors: Floors, findings: Findings) -> None:
 
 
 def _decode_seconds(bench: Bench, batch: int, context: int, heads: tuple[int, int, int]) -> tuple[float, int]:
-    """Return the seconds of one layer, and the bytes it reads; as many layers take turns as the card's L2 cannot hold."""
+    """Return the seconds of one layer, and the bytes it reads; several layers alternate, more than the card's L2 can hold."""
     num_heads, num_kv_heads, head_dim = heads
     dtype = torch.bfloat16 if bench.is_gpu else torch.float16
     query = bench.normal(batch, num_heads, head_dim, dtype=dtype, seed=2)

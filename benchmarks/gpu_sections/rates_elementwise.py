@@ -1,4 +1,4 @@
-"""Rates of memory-bound kernels against the bandwidth: norms, activations, rotation."""
+"""Rates of memory-bound kernels (norms, activations, rotation), compared with the bandwidth."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ from tetrad.worker_svc.kernels.rotate_and_cache import rotate_and_cache
 _BF16 = torch.bfloat16
 _COPIES = 8
 Made = tuple[Callable[[], object], int]
-"""A work, and the bytes that it reads and writes."""
+"""A work, and the number of bytes that it reads and writes."""
 
 
 def run(bench: Bench, floors: Floors, findings: Findings) -> None:

@@ -1,7 +1,7 @@
-"""Rates of products: a layer's four matrices in bf16 (torch's own) and in every quantized form, against the floors.
+"""Rates of products: a layer's four matrices in bf16 (torch's own products) and in every quantized form, against the floors.
 
-A layer's floor is the larger of reading its matrices as they are stored, and of multiplying at the rate of a large bf16
-product: beyond one, fp8 is faster than bf16 can be.
+A layer's floor is the larger of two times: reading its matrices as they are stored, and multiplying at the rate of a large bf16
+product. A share above 1 means that fp8 is faster than bf16 can be.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def run(bench: Bench, floors: Floors, findings: Findings) -> None:
 
 
 def _products(bench: Bench, context: ProductContext, form: str, shape: tuple[int, int]) -> tuple[list[Product], int]:
-    """Return the same product over weights of its own, as often as the card's L2 cannot hold, and one's bytes."""
+    """Return copies of the product with separate weights, more than the card's L2 can hold, and the bytes of one copy."""
     weight = random_weight(bench, shape, context.dtype)
     if form == "bf16":
         copies = _copies(bench, weight.nbytes)

@@ -1,4 +1,4 @@
-"""Rates of sampling over [128, 151936]: the time as a multiple of one read of the logits."""
+"""Rates of sampling from logits [128, 151936]: the time as a multiple of the time of reading the logits once."""
 
 from collections.abc import Callable
 from functools import partial
@@ -35,7 +35,7 @@ def run(bench: Bench, floors: Floors, findings: Findings) -> None:
 
 
 def sample(inputs: SamplingInputs, *, is_cut: bool) -> torch.Tensor:
-    """Draw a token for each row; see kernels/draw.py."""
+    """Return a drawn token for each row; see kernels/draw.py."""
     logits, slots, temperature = inputs.logits, inputs.slots, inputs.temperature
     peaks, masses = block_masses(logits, slots, temperature)
     thresholds = torch.zeros_like(peaks[:, 0])
@@ -45,5 +45,5 @@ def sample(inputs: SamplingInputs, *, is_cut: bool) -> torch.Tensor:
 
 
 def greedy_logprobs(inputs: SamplingInputs) -> tuple[torch.Tensor, torch.Tensor]:
-    """Take the most likely token of each row, and its log-probability."""
+    """Return the most likely token of each row, and its log-probability."""
     return gather_logprobs(inputs.logits, argmax(inputs.logits)[0][:, None].contiguous())

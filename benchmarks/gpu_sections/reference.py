@@ -1,7 +1,7 @@
 """Reference: transformers' log-probabilities of a runner's tokens, in float32 on the same weights.
 
-Every token is compared given the prompt and the runner's own earlier tokens, so that one near-tie with another result does not
-make the rest look wrong.
+Every token is compared after the prompt and the runner's own earlier tokens, so that a different choice between two almost
+equally likely tokens does not make all later tokens count as wrong.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,13 +16,13 @@ from tetrad.worker_svc.core.plan import Ints, ModelRunnerOutput
 
 @dataclass(frozen=True)
 class Judged:
-    """The comparison of outputs.
+    """The comparison of a runner's outputs with the reference.
 
     Attributes:
-        num_tokens: outputs.
-        num_other: those that are not the reference's own choice.
-        worst_gap: largest difference of log-probability between its choice and ours.
-        worst_error: largest difference between a token's log-probability there and here.
+        num_tokens: number of output tokens.
+        num_other: number of tokens that differ from the reference's most likely token.
+        worst_gap: largest difference between the reference's log-probabilities of its most likely token and of the runner's.
+        worst_error: largest difference between the log-probabilities of a token in the reference and in the runner.
     """
 
     num_tokens: int
@@ -40,7 +40,7 @@ class Generated:
 
 
 def generated(results: Iterable[ModelRunnerOutput], num_requests: int) -> Generated:
-    """Return the outputs of requests that asked for the log-probability of what they sample."""
+    """Return the outputs of requests whose sampling parameters ask for the log-probabilities of sampled tokens."""
     found = Generated([[] for _ in range(num_requests)], [[] for _ in range(num_requests)])
     for result in results:
         for group in result.logprobs:
@@ -51,7 +51,7 @@ def generated(results: Iterable[ModelRunnerOutput], num_requests: int) -> Genera
 
 
 def judge(model: Any, prompts: Sequence[Ints], found: Generated) -> Judged:
-    """Return how what was generated greedily compares with what the model makes of the same tokens."""
+    """Compare greedily generated outputs with the model's log-probabilities of the same tokens."""
     gaps, errors = [], []
     for prompt, token_ids, logprobs in zip(prompts, found.token_ids, found.logprobs, strict=True):
         expected = _logprobs(model, [*prompt.tolist(), *token_ids[:-1]], len(token_ids))
@@ -64,7 +64,7 @@ def judge(model: Any, prompts: Sequence[Ints], found: Generated) -> Judged:
 
 @torch.inference_mode()
 def _logprobs(model: Any, token_ids: list[int], count: int) -> np.ndarray:
-    """Return [count, V], of the tokens behind each of the last `count`."""
+    """Return the log-probabilities [count, V] of the next token after each of the last `count` tokens."""
     device = next(model.parameters()).device
     logits = model(torch.tensor([token_ids], device=device), logits_to_keep=count).logits[0]
     return np.asarray(logits.double().log_softmax(-1).cpu())

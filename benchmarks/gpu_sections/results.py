@@ -14,14 +14,14 @@ card: times are medians over graph replays, which the card itself timed, unless 
 
 @dataclass(frozen=True)
 class Result:
-    """The findings of a section, and its duration."""
+    """The findings of a section, and its duration in seconds."""
 
     findings: Findings
     seconds: float
 
     @property
     def verdict(self) -> str:
-        """One word, or two."""
+        """The section's result in one or two words."""
         return "FAILED" if self.findings.failures else "done"
 
 
@@ -29,8 +29,8 @@ class Results:
     """The results of one run.
 
     Args:
-        out: directory.
-        suffix: of the file's name.
+        out: directory of the page.
+        suffix: suffix of the page's file name.
     """
 
     def __init__(self, out: Path, suffix: str = "") -> None:
@@ -40,11 +40,11 @@ class Results:
 
     @property
     def status(self) -> int:
-        """1 if a section failed, else 0."""
+        """The exit status: 1 if a section failed, else 0."""
         return int(any(result.findings.failures for result in self._results.values()))
 
     def add(self, name: str, result: Result) -> None:
-        """Write the page with one more section."""
+        """Add a section's result and rewrite the page."""
         self._results[name] = result
         if result.findings.device:
             self.path = self._out / f"{file_name_of(result.findings.device)}{self._suffix}.md"

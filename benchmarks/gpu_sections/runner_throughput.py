@@ -1,4 +1,4 @@
-"""Throughput of the model runner alone, driven by hand-made plans."""
+"""Throughput of the model runner alone, driven by the plans of plans.py."""
 
 import time
 from itertools import chain
@@ -25,7 +25,7 @@ def run(bench: Bench) -> Findings:
     for kind, quantization in kinds(bench).items():
         try:
             rates = _rates(bench, quantization, findings)
-        # A card, or a torch, that has no such product: torch raises the second.
+        # This card or this version of torch has no such product; torch raises NotImplementedError.
         except (ModelError, NotImplementedError) as error:
             findings.skip(f"the runner alone with {kind} weights", last_line(error))
             continue

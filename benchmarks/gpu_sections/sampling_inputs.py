@@ -1,4 +1,4 @@
-"""Inputs of the sampling kernels: logits, and the parameters of slots."""
+"""Inputs of the sampling kernels: logits, and sampling parameters by slot."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from benchmarks.gpu_sections.bench import Bench
 
 @dataclass(frozen=True)
 class SamplingInputs:
-    """A batch of rows, row r in slot r.
+    """A batch of rows; row r is in slot r.
 
     Attributes:
         logits: [N, V].
@@ -29,12 +29,12 @@ class SamplingInputs:
 
     @property
     def limits(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The inputs of truncation."""
+        """The parameters of truncation."""
         return self.top_k, self.top_p, self.min_p
 
 
 def sampling_inputs(bench: Bench, num_rows: int, vocab_size: int, dtype: torch.dtype = torch.bfloat16) -> SamplingInputs:
-    """Return rows as peaked as a trained model's, every one of them cut by top_k 50 and top_p 0.95."""
+    """Return rows of logits as peaked as those of a trained model, all with top_k 50 and top_p 0.95."""
     every = torch.arange(num_rows, device=bench.device)
     return SamplingInputs(
         logits=(bench.normal(num_rows, vocab_size) * 3).to(dtype),

@@ -1,6 +1,7 @@
-"""Throughput of the whole stack: `tetrad serve`, called over HTTP with streaming by clients on the same machine.
+"""Throughput of the whole stack: clients on the same machine call `tetrad serve` over streamed HTTP.
 
-Four services over gRPC, with text. On the host it uses the simulated device: such a run checks the script.
+The stack has four services over gRPC, and processes text. On the host it uses the simulated device: such a run only checks the
+script.
 """
 
 import importlib.util
@@ -16,13 +17,13 @@ from benchmarks.gpu_sections.workload import Workload, compared, kinds, promised
 
 _NEEDED = ("grpc", "grpc_status", "google.rpc", "structlog", "pydantic_settings", "fastapi", "uvicorn", "llguidance", "uvloop")
 _WAVES = 2
-"""Requests of each stream, one after another."""
+"""Number of requests of each stream, one after another."""
 _LEAST_S = 45.0
-"""Time limits of starting and measuring a stack."""
+"""Least remaining time, in seconds, for starting and measuring one stack."""
 
 
 def run(bench: Bench) -> Findings:
-    """Measure every form of the weights at every size, if the stack's packages are here."""
+    """Measure every form of the weights at every size, if the stack's packages are installed."""
     findings = Findings("Output tokens/s of the whole stack")
     missing = [name for name in _NEEDED if not _is_there(name)]
     if missing:
@@ -51,7 +52,7 @@ def run(bench: Bench) -> Findings:
 
 
 def _rates(bench: Bench, directory: str, quantization: str, findings: Findings) -> dict[int, float]:
-    # Here, because these need packages that may not be there.
+    # Imported here, because these modules need packages that may not be installed.
     from benchmarks.stack import running
 
     workload, sizes = promised(bench)
@@ -73,7 +74,7 @@ def _tokens_per_s(url: str, size: int, workload: Workload, vocab_size: int) -> f
 
     prompts = [prompt.tolist() for prompt in random_prompts((_WAVES + 1) * size, workload.prompt_len, vocab_size)]
     load(url, MODEL, size, num_requests=size, max_tokens=2, prompts=prompts[:size])
-    # Prompts that no prefix cache has seen.
+    # New prompts, which no prefix cache has.
     new = prompts[size:]
     result = load(url, MODEL, size, num_requests=len(new), max_tokens=workload.output_len, prompts=new)
     print(f"    {result.summary()}", flush=True)

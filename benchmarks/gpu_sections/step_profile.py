@@ -1,7 +1,7 @@
-"""Step profile: the kernels of a decode step, how often each runs, how long, and how long the device idles between them.
+"""Step profile: the kernels of a decode step, with number and duration of their calls, and the device's idle time.
 
-On a GPU torch's profiler records five replays of a step's graph. Without one the interpreter counts the calls of Triton's
-kernels in models of one and of two layers: the difference is the calls per layer.
+On a GPU, torch's profiler records five replays of a step's graph. Without a GPU, the interpreter counts the calls of Triton
+kernels in models of one and of two layers: the difference is the number of calls per layer.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ _NAME_LENGTH = 80
 
 @dataclass(frozen=True)
 class Interval:
-    """A kernel on the device, in microseconds."""
+    """The run of a kernel on the device; times are in microseconds."""
 
     name: str
     start: float
@@ -37,7 +37,7 @@ class Interval:
 
 
 def run(bench: Bench) -> Findings:
-    """Profile decode steps of one and of 128 requests, or count kernels where there is no GPU."""
+    """Profile decode steps of one and of 128 requests, or count kernel calls without a GPU."""
     findings = Findings("The kernels of a decode step")
     if bench.is_gpu:
         _profile(bench, findings)
@@ -47,7 +47,7 @@ def run(bench: Bench) -> Findings:
 
 
 def idle_us(intervals: Sequence[Interval]) -> float:
-    """Return the microseconds between the first start and the last end in which nothing ran."""
+    """Return the microseconds between the first start and the last end in which no kernel ran."""
     idle, busy_until = 0.0, float("inf")
     for interval in sorted(intervals, key=lambda each: each.start):
         idle += max(0.0, interval.start - busy_until)
@@ -76,7 +76,7 @@ def _profile(bench: Bench, findings: Findings) -> None:
 
 
 def _record(runner: CudaModelRunner, prompts: list[Any]) -> list[Interval]:
-    """Return the kernels that the device ran in some decode steps."""
+    """Return the kernel runs of some decode steps."""
     batch = Batch(prompts)
     run_plans(runner, [*batch.prefill_plans(), *batch.decode_plans(2)])
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -110,7 +110,7 @@ def _calls_of_a_step(bench: Bench, num_layers: int) -> Counter[str]:
 
 @contextmanager
 def _counted_calls() -> Iterator[Counter[str]]:
-    """Count the interpreter's calls of kernels by their names."""
+    """Count the interpreter's kernel calls by kernel name while the context is open."""
     calls: Counter[str] = Counter()
     call = GridExecutor.__call__
 

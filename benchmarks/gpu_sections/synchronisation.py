@@ -1,7 +1,7 @@
-"""Synchronisation: checks that no step waits for the device. torch raises on every synchronising call while a plan is executed.
+"""Synchronisation: checks that no step waits for the device. torch raises on synchronising calls while a plan is executed.
 
-Every way of sampling is a batch of its own, run twice: first unchecked, since compiling a kernel may synchronise, then
-checked. On the host there is no synchronisation to detect, and the run checks the script.
+Each kind of sampling is a separate batch and runs twice: first unchecked, because compiling a kernel may synchronise, then
+checked. On the host there is no synchronisation to detect, and the run only checks the script.
 """
 
 from collections.abc import Mapping
@@ -32,16 +32,16 @@ _SAMPLING: Mapping[str, SamplingSpec] = {
 
 @dataclass(frozen=True)
 class Watched:
-    """An executor whose steps may not wait for the device.
+    """An executor whose steps must not wait for the device.
 
     Args:
-        runner: that executes them.
+        runner: runner that executes the steps.
     """
 
     runner: Executor
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput | PendingStep:
-        """Run one step; RuntimeError if it waits."""
+        """Run one step; RuntimeError if it waits for the device."""
         torch.cuda.set_sync_debug_mode("error")
         try:
             return self.runner.execute(plan)
@@ -51,10 +51,10 @@ class Watched:
 
 @dataclass(frozen=True)
 class Constrained:
-    """An executor in whose decode steps every request has a grammar, which allows every other token.
+    """An executor that adds a grammar mask, which allows every second token, to every request of a decode step.
 
     Args:
-        runner: that executes them.
+        runner: runner that executes the steps.
         vocab_size: V.
     """
 
@@ -62,14 +62,14 @@ class Constrained:
     vocab_size: int
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput | PendingStep:
-        """Run one step with masks."""
+        """Run one step with the masks."""
         handles = plan.cached.handles
         bitmask = np.full((len(handles), -(-self.vocab_size // 32)), 0x55555555, np.uint32)
         return self.runner.execute(replace(plan, grammar=GrammarRows(handles, bitmask)) if len(handles) else plan)
 
 
 def run(bench: Bench) -> Findings:
-    """Watch prompts in chunks and decode steps, with every way of sampling, and with all of them in one batch."""
+    """Check chunks of prompts and decode steps, with each kind of sampling, and with all kinds in one batch."""
     findings = Findings("No synchronisation inside a step")
     loaded = load(bench, random_source(bench), torch.bfloat16 if bench.is_gpu else torch.float32)
     size, length, most = bench.pick((8, 600, 1024), (len(_SAMPLING), 2, len(_SAMPLING)))

@@ -1,4 +1,4 @@
-"""Throughput of transformers' own continuous batching, on the same shape, card and type."""
+"""Throughput of transformers' own continuous batching, with the same shape, card and data type."""
 
 import time
 from dataclasses import fields
@@ -16,7 +16,7 @@ _WARM = Workload(8, 4)
 
 
 def run(bench: Bench) -> Findings:
-    """Measure it at one size; bars.py compares."""
+    """Measure the throughput at one size; bars.py compares it with Tetrad's."""
     findings = Findings("Output tokens/s of transformers' continuous batching")
     workload, size = compared(bench)
     source = random_source(bench)
@@ -37,10 +37,10 @@ def _tokens_per_s(model: Any, workload: Workload, size: int, vocab_size: int) ->
     from transformers.generation import ContinuousBatchingConfig
 
     known = {field.name for field in fields(ContinuousBatchingConfig)}
-    # Flash attention would be fetched from the network.
+    # Flash attention would be downloaded.
     wanted = {"auto_switch_to_flash": False, "max_memory_percent": 0.5}
     prompts = [prompt.tolist() for prompt in random_prompts(size, workload.prompt_len, vocab_size)]
-    # No id ends a request: random weights would sample an end now and then.
+    # No id ends a request, because random weights would sometimes sample an end token.
     generation = GenerationConfig(max_new_tokens=workload.output_len, do_sample=False, eos_token_id=-1, pad_token_id=0)
     settings = ContinuousBatchingConfig(**{name: value for name, value in wanted.items() if name in known})
     started = time.perf_counter()

@@ -9,13 +9,13 @@ from benchmarks.gpu_sections.bench import Work
 
 @dataclass(frozen=True)
 class Trial:
-    """The launches to measure.
+    """The launch parameters to compare for one kernel and size.
 
     Attributes:
-        table: the table of data that its outcome belongs to.
-        name: of kernel and size, its key there.
-        options: parameters, as the table has them.
-        works: sets an option for this process, and returns what is to be timed; they are run before another option is set.
+        table: the data table for the result.
+        name: name of kernel and size, the key in the table.
+        options: candidate parameters, in the form of the table.
+        works: sets an option for this process and returns the works to time, which must run before another option is set.
     """
 
     table: str

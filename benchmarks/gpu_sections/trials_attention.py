@@ -1,4 +1,4 @@
-"""Trials of attention: launch parameters for 16-bit caches; their table is worker_svc/kernels/attention_launch.json."""
+"""Trials of attention: launch parameters for 16-bit caches, for the table worker_svc/kernels/attention_launch.json."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -19,7 +19,7 @@ _HEADS = {128: (12, 2), 64: (9, 3), 256: (16, 8)}
 
 
 def trials(bench: Bench) -> Iterator[Trial]:
-    """Give prompts and decode steps of each head size."""
+    """Yield trials of prompts and of decode steps for each head size."""
     sizes = bench.pick(_HEADS, {16: (2, 1)})
     for head_dim, heads in sizes.items():
         rows = product(bench.pick((64, 128), (16,)), (32, 64, 128), (4, 8), (2, 3, 4))

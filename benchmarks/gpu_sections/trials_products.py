@@ -1,4 +1,4 @@
-"""Trials of the quantized products: tile shapes for a layer's matrices; their table is worker_svc/kernels/tuned/<gpu>.json."""
+"""Trials of quantized products: tile shapes for a layer's matrices, for the table worker_svc/kernels/tuned/<gpu>.json."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -17,7 +17,7 @@ _L2_BYTES = 100 << 20
 
 
 def trials(bench: Bench) -> Iterator[Trial]:
-    """Give those of decode steps first, and of fp8, which is what is promised most of."""
+    """Yield trials of decode steps and of fp8 first, which have the highest required results."""
     for num_rows in bench.pick((1, 8, 32, 128, 16, 64, 512, 4096), (2,)):
         for form in bench.pick(("fp8", "int4", "int8"), ("int8",)):
             for shape in bench.pick(QWEN_SHAPES, TINY_SHAPES).values():
@@ -27,7 +27,7 @@ def trials(bench: Bench) -> Iterator[Trial]:
 def _trial(bench: Bench, form: str, num_rows: int, shape: tuple[int, int]) -> Trial:
     dtype = torch.bfloat16 if bench.is_gpu else torch.float32
     kernel = _kernel(form, num_rows)
-    # None: torch's own product, which for integers is one with widened weights and never wins.
+    # None is torch's own product. For integers, it multiplies widened weights and is never the fastest.
     options = [*candidates(num_rows, *shape), *([None] if form == "fp8" else [])]
 
     def works(option: TileShape | None) -> Sequence[Work]:
@@ -42,5 +42,5 @@ def _trial(bench: Bench, form: str, num_rows: int, shape: tuple[int, int]) -> Tr
 
 
 def _kernel(form: str, num_rows: int) -> str:
-    """Return the kernel's name in the table, as the layers ask for it."""
+    """Return the kernel's name in the table, the same that the layers use."""
     return {"int8": "int8", "int4": "int4/128", "fp8": "fp8" if num_rows <= FEW_ROWS else "fp8xfp8"}[form]

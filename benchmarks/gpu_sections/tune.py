@@ -1,6 +1,6 @@
-"""Tune: measures launch parameters and writes the best as rows of the tables of data; `python benchmarks/gpu.py --tune`.
+"""Tune: measures launch parameters and writes the fastest as rows of the data tables; `python benchmarks/gpu.py --tune`.
 
-Not part of a normal run. One process per core compiles the kernels, which fills Triton's cache on disk; then this process
+It is not part of a normal run. One process per core compiles the kernels, which fills Triton's cache on disk; then this process
 alone measures them one after another. The rows are written to `<out>/tuned/` in the tables' format, to be reviewed and copied
 to worker_svc/kernels.
 """
@@ -27,7 +27,7 @@ from tetrad.worker_svc.kernels.tile_shapes import load_tuned, save_tuned, tuned_
 
 _MOST_PROCESSES = 12
 _COMPILING = 0.5
-"""Share of the time that compiling may take."""
+"""Largest share of the section's time for compiling."""
 _RESERVE_S = 10.0
 
 
@@ -41,7 +41,7 @@ class Best:
 
 
 def run(bench: Bench) -> Findings:
-    """Compile, measure, write."""
+    """Compile and measure all trials, and write the rows."""
     findings = Findings("Launch parameters")
     if bench.is_gpu:
         _compile_all(bench)
@@ -65,7 +65,7 @@ def _trials(bench: Bench) -> Iterator[Trial]:
 
 
 def _best_of(bench: Bench, trial: Trial) -> Best | None:
-    """Return the fastest option, None if none runs on this card."""
+    """Return the fastest option of a trial; None if no option runs on this card."""
     best = None
     for option in trial.options:
         try:
@@ -112,7 +112,7 @@ def _write_tiles(bench: Bench, directory: Path, best: Sequence[Best]) -> None:
 
 
 def _write_attention(bench: Bench, directory: Path, best: Sequence[Best]) -> None:
-    """Write rows for attention_launch.json, one a line."""
+    """Write rows for attention_launch.json, one per line."""
     capability = torch.cuda.get_device_capability(bench.device) if bench.is_gpu else (9, 0)
     lines = []
     for each in best:

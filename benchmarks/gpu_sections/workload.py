@@ -1,4 +1,7 @@
-"""Workloads: requests of one length in and one out, and how many at a time. Runner, stack and transformers run the same."""
+"""Workloads: requests with fixed numbers of input and output tokens, and numbers of concurrent requests.
+
+The sections of runner, stack and transformers run the same workloads.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,16 +9,16 @@ from dataclasses import dataclass
 from benchmarks.gpu_sections.bench import Bench
 
 Rates = Mapping[int, float]
-"""Requests at a time -> output tokens per second, prompts included in the time."""
+"""Number of concurrent requests -> output tokens per second; the time includes the prompts."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Random prompts of one length, and answers of one.
+    """Random prompts of one length, and answers of one length.
 
     Attributes:
-        prompt_len: tokens in.
-        output_len: tokens out, whatever they are.
+        prompt_len: number of prompt tokens.
+        output_len: number of output tokens; no token ends an answer earlier.
     """
 
     prompt_len: int
@@ -28,15 +31,15 @@ class Workload:
 
 
 def kinds(bench: Bench) -> Mapping[str, str]:
-    """Return forms of the weights -> the quantization that makes them."""
+    """Return form of the weights -> its quantization."""
     return bench.pick({"bf16": "", "fp8": "fp8"}, {"tiny": ""})
 
 
 def promised(bench: Bench) -> tuple[Workload, list[int]]:
-    """Return the workload that bars are about, and its sizes."""
+    """Return the workload of the required results (bars.py), and its numbers of concurrent requests."""
     return Workload(*bench.pick((128, 1024), (8, 4))), bench.pick([1, 8, 32, 128], [2])
 
 
 def compared(bench: Bench) -> tuple[Workload, int]:
-    """Return the shorter one on which we are compared with transformers, and its size."""
+    """Return the shorter workload for the comparison with transformers, and its number of concurrent requests."""
     return Workload(*bench.pick((128, 256), (8, 3))), bench.pick(32, 2)

@@ -1,4 +1,4 @@
-"""Peers: other servers and engines on the same machine, in virtual environments of their own; `make peers` installs them.
+"""Peers: other servers and engines on the same machine, in separate virtual environments; `make peers` installs them.
 
 No measured program imports these files. The *_driver.py files and vllm_cli.py run in a peer's environment.
 """

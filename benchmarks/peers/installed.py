@@ -1,4 +1,4 @@
-"""Installed: the paths of the installed peers. A missing peer is reported once, in one line."""
+"""Installed: finds the installed peers. A missing peer is reported once, in one line."""
 
 import os
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def home() -> Path:
-    """Return the directory that `make peers` fills."""
+    """Return the directory into which `make peers` installs."""
     return Path(os.environ.get("BENCH_PEERS", Path.home() / ".cache" / "tetrad-peers"))
 
 
@@ -16,11 +16,11 @@ TINY = "tiny"
 
 @dataclass(frozen=True)
 class PeerModel:
-    """A model in the forms that peers load, in the directory that `make peers` fills.
+    """A model in the forms that peers load, in the directory into which `make peers` installs.
 
     Attributes:
-        floats: a directory in Hugging Face's form, in float32.
-        gguf: the published GGUF file; empty: none.
+        floats: name of a directory in Hugging Face's format, in float32.
+        gguf: name of the published GGUF file; empty: none.
     """
 
     floats: str
@@ -50,12 +50,12 @@ _PACKAGES = {
     LLAMA_LOOKUP: ("xllama", "xllamacpp"),
     SENTENCE_TRANSFORMERS: ("sentence", "sentence_transformers"),
 }
-"""Peer -> its environment and its package there."""
+"""Peer -> its environment, and its package in that environment."""
 
 
 @cache
 def is_installed(peer: str, model: PeerModel = SMOLLM2) -> bool:
-    """Return whether a peer and its form of the model are there; print a line if not."""
+    """Return whether a peer and its form of the model are installed; print a line if not."""
     environment, package = _PACKAGES[peer]
     packages = (home() / environment).glob(f"lib/python3*/site-packages/{package}")
     found = any(packages) and (home() / (model.gguf if peer in (LLAMA_CPP, LLAMA_LOOKUP) else model.floats)).exists()

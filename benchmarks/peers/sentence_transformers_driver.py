@@ -1,4 +1,4 @@
-"""sentence-transformers' `encode` in float32, in batches of 32, as its users call it. See lines.py."""
+"""sentence-transformers' `encode` in float32 with batches of 32, as users call it. See lines.py."""
 
 import json
 import os
@@ -15,14 +15,14 @@ _BATCH = 32
 
 
 class SentenceTransformers:
-    """An engine that embeds; lines.py carries its questions."""
+    """An engine that computes embeddings; lines.py transports its requests."""
 
     def __init__(self, path: str) -> None:
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         self._model = SentenceTransformer(path, device="cpu")
 
     def embed(self, texts: str, first: str) -> float:
-        """Return the seconds in which all texts of a file (JSON) are embedded; write the first one's embedding to another."""
+        """Embed all texts of the JSON file `texts`, write the first embedding to the file `first`, and return the seconds."""
         loaded = json.loads(Path(texts).read_text())
         start = time.perf_counter()
         vectors = self._model.encode(loaded, batch_size=_BATCH, show_progress_bar=False)
@@ -32,7 +32,7 @@ class SentenceTransformers:
 
 
 def main() -> None:
-    """Load the model in the directory that the first argument names, and answer."""
+    """Load the model in the directory that the first argument names, and answer requests."""
     answers = take_stdout()
     answer(SentenceTransformers(sys.argv[1]), answers)
 

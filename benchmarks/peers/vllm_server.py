@@ -1,4 +1,4 @@
-"""vLLM's own server, started as its users start it on a CPU; float32, eager, as it is fastest here."""
+"""vLLM's own server, started as users start it on a CPU; in float32 and eager mode, which is its fastest form here."""
 
 import contextlib
 import os
@@ -24,12 +24,12 @@ _ENVIRONMENT = {
 
 @contextlib.contextmanager
 def vllm_server(model: str, *flags: str, max_model_len: int = 8192) -> Iterator[Stack]:
-    """Serve a model of the peers' directory under the name MODEL; its log is shown if it does not come up.
+    """Serve a model of the peers' directory under the name MODEL; the server's log is printed if it does not start.
 
     Args:
-        model: a directory there.
-        flags: further ones.
-        max_model_len: in tokens.
+        model: name of the model's directory.
+        flags: further flags of the server.
+        max_model_len: maximum length of a sequence in tokens.
     """
     port = free_port()
     command = [
@@ -52,7 +52,7 @@ def vllm_server(model: str, *flags: str, max_model_len: int = 8192) -> Iterator[
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End it and what it has started; in its own session that is one group."""
+    """End the process and all processes it started, which are one process group."""
     children = ProcessTree(process.pid).by_service() if process.poll() is None else {}
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
