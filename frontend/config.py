@@ -1,4 +1,4 @@
-"""Settings of the frontend: flags, TETRAD_FRONTEND_* and YAML. People choose them; facts about models are no settings."""
+"""Settings of the frontend: flags, TETRAD_FRONTEND_* and YAML. Operators choose them; facts about models are not settings."""
 
 from pathlib import Path
 from typing import Literal, Self
@@ -395,28 +395,28 @@ class FrontendSettings(ServiceSettings):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that clients may use, of the first model; empty: as the tokenizer reports it."""
+        """The names of the first model that clients may use; empty: the name that the tokenizer reports."""
         return self.served_model_names or ((self.model,) if self.model else ())
 
     def each_model(self) -> tuple[Self, ...]:
-        """Return the settings of every model, as those of a frontend that serves it alone; the first one first."""
+        """Return the settings of every model, the first model first, each as for a frontend that serves only this model."""
         return (self.model_copy(update={"further_models": ()}), *map(self.of_further, self.further_models))
 
     def of_further(self, model: FurtherModel) -> Self:
-        """Return the settings of a further model, as those of a frontend that serves it alone."""
+        """Return the settings of a further model, as for a frontend that serves only this model."""
         fields = {name: getattr(model, name) for name in type(model).model_fields}
         return self.model_copy(update={"further_models": (), **fields})
 
     @property
     def public_tls(self) -> TlsFiles | None:
-        """Identity of the public ports; None: they are plain."""
+        """The TLS files of the public ports; None: the ports have no TLS."""
         if self.ssl_certfile is not None:
             return TlsFiles(self.ssl_certfile, self.ssl_keyfile, self.ssl_ca_certs)
         return None if self.tls_cert_file is None else TlsFiles(self.tls_cert_file, self.tls_key_file, self.ssl_ca_certs)
 
     @property
     def grpc_address(self) -> str | None:
-        """Where the public gRPC API listens; None: nowhere."""
+        """The address that the public gRPC API listens on; None: the API is off."""
         if self.listen:
             return self.listen
         return None if self.grpc_port is None else f"{self.host}:{self.grpc_port}"

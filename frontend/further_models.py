@@ -1,6 +1,7 @@
-"""FurtherModel: settings of one more model behind the address of a frontend: its names, its services, its defaults.
+"""FurtherModel: the settings of a further model of a frontend: its names, services and sampling defaults.
 
-All models of a frontend have the other settings, as limits and keys, in common. The checks are those of the first model, too.
+All models of a frontend share the other settings, such as limits and keys. The checks in this file also apply to the settings
+of the first model.
 """
 
 import json
@@ -18,7 +19,7 @@ from tetrad.services.settings import Names
 
 
 def checked_targets(targets: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the addresses of services; ValueError for one that is none."""
+    """Return the addresses of services; ValueError for an invalid address."""
     for target in targets:
         try:
             check_target(target)
@@ -28,17 +29,17 @@ def checked_targets(targets: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def checked_tool_parser(name: str) -> str:
-    """Return the name of a format of tool calls; ValueError if there is none of it."""
+    """Return the name of a format of tool calls; ValueError if no format has the name."""
     return _checked_format(TOOL_FORMATS, name)
 
 
 def checked_reasoning_parser(name: str) -> str:
-    """Return the name of a format of reasoning; ValueError if there is none of it."""
+    """Return the name of a format of reasoning; ValueError if no format has the name."""
     return _checked_format(REASONING_FORMATS, name)
 
 
 def checked_defaults(override: str) -> str:
-    """Return sampling defaults, a JSON object; ValueError for a wrong one."""
+    """Return sampling defaults, a JSON object as text; ValueError for an invalid one."""
     try:
         read_override(override)
     except InvalidRequest as error:
@@ -58,7 +59,7 @@ _Targets = Annotated[Names, AfterValidator(checked_targets)]
 
 
 class FurtherModel(BaseModel):
-    """One more model; each field means what the frontend's setting of its name means for the first model."""
+    """A further model; each field has the meaning of the frontend's setting of the same name, which is for the first model."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
 
@@ -89,7 +90,7 @@ def _from_json(value: Any) -> Any:
 
 
 FurtherModels = Annotated[tuple[FurtherModel, ...], NoDecode, BeforeValidator(_from_json)]
-"""Further models in one setting: a list in YAML, JSON elsewhere."""
+"""The type of the setting `further_models`: a list in YAML, JSON text in flags and environment variables."""
 
 
 def names_of(served_model_names: Sequence[str], lora_modules: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""serve: runs one frontend from start to drain: the models, HTTP and optionally the public gRPC API, on one event loop."""
+"""serve: runs a frontend from start to drain: the models, HTTP and optionally the public gRPC API, on one event loop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -31,20 +31,20 @@ async def serve(
 ) -> None:
     """Serve until `shutdown` is set, then drain.
 
-    HTTP and gRPC answer from the first moment: health says what is missing, and requests are refused with Unavailable until the
-    services behind have been ready once. On an inherited port (`settings.http_fd`) HTTP answers only from then on.
+    HTTP and gRPC answer from the start: health reports which services are missing, and requests are refused with Unavailable
+    until all required services have been ready once. On an inherited port (`settings.http_fd`) HTTP answers only after that.
 
-    Requests that run get `settings.drain_timeout_s` to finish; what is left then fails with Unavailable.
+    At the end, running requests have `settings.drain_timeout_s` to finish; requests that run longer fail with Unavailable.
 
     Args:
         settings: the frontend's settings.
         shutdown: ends serving.
-        retire: ends serving, too, for the sake of a successor: nothing new is accepted, what is there is answered, however long
-            that takes within `settings.retire_timeout_s`. `shutdown` still cuts it short.
-        on_ready: called with the HTTP port and the gRPC address when requests are taken.
+        retire: ends serving when a successor serves: no new connection is accepted, and everything accepted is answered within
+            `settings.retire_timeout_s`. `shutdown` ends this wait early.
+        on_ready: called with the HTTP port and the gRPC address (None: no gRPC) when requests are accepted.
 
     Raises:
-        Unavailable: an address is taken, or the services behind are not ready in time.
+        Unavailable: an address is in use, or the required services are not ready in time.
         NotFound, InvalidRequest: API keys that cannot be used.
     """
     guard = Guard(settings)
@@ -70,7 +70,7 @@ async def _serve_models(
         tls=settings.public_tls,
         knows_callers=guard.knows_users or settings.ssl_ca_certs is not None,
     )
-    # On a port held by a stack, early connections wait, or the predecessor serves them.
+    # Connections to a port that the stack holds open wait until HTTP starts, or the predecessor serves them.
     is_shared = settings.http_fd is not None
     if not is_shared:
         await http.start()
@@ -89,7 +89,7 @@ async def _serve_models(
             if on_ready is not None:
                 on_ready(http.port, None if grpc_server is None else grpc_server.address)
         elif is_shared:
-            return  # nothing was accepted
+            return  # no connection was accepted
         await ending
         models.readiness.note_leaving()
         if grpc_server is not None:
@@ -112,7 +112,7 @@ async def _serve_models(
 
 
 async def _publish_readiness(models: ModelDirectory, server: Server) -> None:
-    """Let the gRPC health follow whether requests can be served."""
+    """Set the status of the gRPC health service whenever the readiness changes."""
     async for report in models.readiness.follow():
         await server.health.set_ready(report.ready)
 
@@ -125,11 +125,11 @@ class _Ends:
     retire: asyncio.Event
 
     async def wait_any(self) -> None:
-        """Wait until either is set."""
+        """Wait until either event is set."""
         await self._first_of(self.shutdown.wait(), self.retire.wait(), timeout_s=None)
 
     async def unless_shut_down(self, work: Coroutine[Any, Any, None], timeout_s: float) -> None:
-        """Wait for `work`, until `shutdown` is set or the time is over."""
+        """Wait for `work`; cancel it when `shutdown` is set or after `timeout_s`."""
         await self._first_of(self.shutdown.wait(), work, timeout_s=timeout_s)
 
     async def _first_of(self, *work: Coroutine[Any, Any, Any], timeout_s: float | None) -> None:
@@ -143,7 +143,7 @@ class _Ends:
 
 
 async def _retire(models: ModelDirectory, http: HttpServer, grpc_server: Server | None, timeout_s: float) -> None:
-    """Accept nothing new, and return when everything that was accepted is answered."""
+    """Accept no new connections or calls, and return when all accepted ones have been answered."""
     closing = None if grpc_server is None else asyncio.create_task(grpc_server.retire(timeout_s))
     try:
         await http.retire()

@@ -1,7 +1,7 @@
 """Callers: the tasks of the calls that use a model, so that unloading the model can wait for them.
 
-A call uses its model before, between and after its requests, for example to render a chat or to count tokens. The directory
-notes each call that finds the model; over HTTP and gRPC each call is a task. One event loop.
+A call uses its model before, between and after its requests, for example to render a chat or to count tokens. The model
+directory notes each call that finds the model; each HTTP or gRPC call is an asyncio task. Used on one event loop.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 
 class Callers:
-    """The calls of one model."""
+    """The tasks of the calls that use one model."""
 
     def __init__(self) -> None:
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()

@@ -1,7 +1,7 @@
-"""JoinedReadiness: whether a frontend can serve requests: if any of its models can.
+"""JoinedReadiness: whether a frontend can serve requests. It can if any of its models can.
 
-A model whose services are lost does not take the frontend out of a load balancer: the others would be lost with it. Until the
-frontend has begun to serve, it waits for all of them. Models come and go while followers wait.
+A model whose services are lost does not take the frontend out of a load balancer: clients would lose the other models, too. The
+frontend is not ready before its start has ended. Models may be added and removed while followers wait.
 """
 
 import asyncio
@@ -11,22 +11,22 @@ from tetrad.frontend.llm.readiness import Dependency, Readiness, Report, drainin
 
 
 class JoinedReadiness:
-    """The state of all models' dependencies."""
+    """The state of the services of all models."""
 
     def __init__(self) -> None:
         self._parts: dict[str, Readiness] = {}
         self._num_earlier_changes = 0
         self._started = self._draining = False
         self.leaving = asyncio.Event()
-        """As Readiness.leaving."""
+        """Set when the shutdown has begun or a successor serves, as Readiness.leaving."""
 
     @property
     def num_changes(self) -> int:
-        """Changes since start; never falls."""
+        """The number of changes since the start; it never decreases."""
         return self._num_earlier_changes + sum(part.num_changes for part in self._parts.values())
 
     def open(self, parts: Mapping[str, Readiness]) -> None:
-        """Follow these models from now on.
+        """Report these models from now on.
 
         Args:
             parts: the readiness of each model, by its name; at least one.
@@ -34,12 +34,12 @@ class JoinedReadiness:
         num_changes, before = self.num_changes, self._parts
         self._parts = dict(parts)
         self._num_earlier_changes += num_changes - self.num_changes
-        # Followers wait at the parts that there were.
+        # Followers still wait for changes of the previous parts.
         for part in {*before.values(), *self._parts.values()}:
             part.note_change()
 
     def check_started(self) -> None:
-        """Raise Unavailable before the frontend has begun to serve."""
+        """Raise Unavailable if the frontend has not begun to serve."""
         if not self._started:
             raise starting_error()
 
@@ -54,12 +54,12 @@ class JoinedReadiness:
         self._note_change()
 
     def note_draining(self) -> None:
-        """Note that the end has begun."""
+        """Note that the shutdown has begun."""
         self._draining = True
         self.note_leaving()
 
     def report(self) -> Report:
-        """Return the readiness of all models; of several, dependencies have the name of their model."""
+        """Return the readiness of all models; with several models, the names of dependencies begin with the model's name."""
         if len(self._parts) == 1:
             return next(iter(self._parts.values())).report()
         reports = {name: part.report() for name, part in self._parts.items()}
@@ -76,7 +76,7 @@ class JoinedReadiness:
         return Report(problem, self._draining, dependencies, self._started)
 
     async def wait_changed(self, num_changes: int) -> None:
-        """Return when there have been more changes than `num_changes`."""
+        """Return when `self.num_changes` exceeds `num_changes`."""
         while self.num_changes <= num_changes:
             waiting = [asyncio.create_task(part.wait_changed(part.num_changes)) for part in self._parts.values()]
             try:
@@ -87,7 +87,7 @@ class JoinedReadiness:
                 await asyncio.gather(*waiting, return_exceptions=True)
 
     async def follow(self) -> AsyncIterator[Report]:
-        """Yield the readiness of all models, now and whenever it may have changed; never ends."""
+        """Yield the readiness of all models at once and after each possible change; never ends."""
         while True:
             num_changes = self.num_changes
             yield self.report()

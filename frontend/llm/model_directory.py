@@ -1,8 +1,8 @@
 """ModelDirectory: the models behind one address, found by the names that clients may use.
 
-Made once for a frontend, and passed to every API. Starts, drains and closes the models together; one that is not reachable does
-not keep the others from serving. ModelLoader adds and removes models later. Knows names; everything about a request is
-AsyncLLM's.
+A frontend makes one directory and passes it to every API. The directory starts, drains and closes the models together; a model
+that is not reachable does not keep the others from serving. ModelLoader adds and removes models later. The directory only knows
+names; AsyncLLM does everything for a request.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ log = get_logger()
 
 
 class ModelDirectory:
-    """The served models; the first one answers requests that name none.
+    """The served models; the first one answers requests that name no model.
 
     Args:
-        llms: at least one.
-        shared: what they have in common; closed with them.
+        llms: the models; at least one.
+        shared: the resources that the models share; closed with them.
     """
 
     def __init__(self, llms: Sequence[AsyncLLM], shared: SharedResources) -> None:
@@ -46,7 +46,7 @@ class ModelDirectory:
 
     @classmethod
     def of(cls, settings: FrontendSettings, carrier: Carrier = GRPC) -> Self:
-        """Return the models of these settings; nothing is connected before `start`."""
+        """Return a directory of the models of these settings; `start` connects them."""
         shared = SharedResources(settings)
         directory = cls([AsyncLLM(each, carrier, shared) for each in settings.each_model()], shared)
         directory.first.metrics.watch(shared.admission)
@@ -54,60 +54,64 @@ class ModelDirectory:
 
     @classmethod
     def alone(cls, llm: AsyncLLM) -> Self:
-        """Return a directory of one model that runs already."""
+        """Return a directory of one model that has been started already."""
         directory = cls([llm], llm.shared)
         directory.readiness.note_started()
         return directory
 
     def __iter__(self) -> Iterator[AsyncLLM]:
-        """Iterate over the models; those that come or go meanwhile change nothing."""
+        """Iterate over the present models; adding or removing models meanwhile does not change the iteration."""
         return iter(self._llms)
 
     @property
     def retiring(self) -> tuple[AsyncLLM, ...]:
-        """The models that no call finds any more, and whose last calls run."""
+        """The models that are being removed: no new call finds them, and their last calls still run."""
         return tuple(self._retirements.values())
 
     @property
     def _open(self) -> tuple[AsyncLLM, ...]:
-        """The models that have connections."""
+        """The models that have connections: the served and the retiring ones."""
         return (*self._llms, *self.retiring)
 
     def started(self) -> list[AsyncLLM]:
-        """Return the models that have been reached; Unavailable if there is none yet."""
+        """Return the models whose services have been reached; Unavailable if there is none yet."""
         found = [llm for llm in self if llm.started]
         if not found:
             raise starting_error()
         return found
 
     def find(self, name: str | None) -> AsyncLLM:
-        """Return the model that has a name or an adapter of it; none means the first. NotFound: none of several has it.
+        """Return the model with this name, or with an adapter of this name; None or an empty name: the first model.
 
-        A model that is alone checks the name by itself. A model that is removed lets the task that called this come to its end.
+        A single model is returned for any name, since AsyncLLM checks the name itself. The current task is noted as a caller of
+        the model: removing the model waits until the task has ended.
+
+        Raises:
+            NotFound: there are several models, and none has the name.
         """
         found = self._by_name.get(name or "") or self._find_adapter(name or "")
         found.callers.note()
         return found
 
     def owner_of(self, name: str) -> AsyncLLM | None:
-        """Return the model that has a name or an adapter of it; None: the name is free. Models whose last calls run count."""
+        """Return the model with this name or an adapter of this name, retiring models included; None: the name is free."""
         by_adapter = (llm for llm in self._open if llm.started and llm.model_names.adapters.get(name) is not None)
         return next((llm for llm in self._open if name in llm.served_names), None) or next(by_adapter, None)
 
     def unknown(self, name: str) -> NotFound:
-        """Return the error of a name that no model has."""
+        """Return the error for a name that no model has."""
         known = ", ".join(name for llm in self for name in llm.served_names)
         text = f"The model `{name}` does not exist. Models of this server: {known}."
         return NotFound(text, field="model", reason="MODEL_NOT_FOUND")
 
     def add(self, llm: AsyncLLM) -> None:
-        """Serve a model, whose services are connected, from now on; it is drained and closed with the others."""
+        """Serve a model whose services are connected; it is drained and closed with the others."""
         self._serve((*self._llms, llm))
 
     async def remove(self, llm: AsyncLLM, timeout_s: float) -> None:
-        """Let no call find a model any more, let those that have found it end within `timeout_s`, and close its connections.
+        """Remove a model: new calls do not find it, calls that have found it may end within `timeout_s`, then it is closed.
 
-        It goes on if the caller is cancelled.
+        The removal continues if the caller is cancelled.
         """
         retirement = asyncio.create_task(self._retire(llm, timeout_s), name=f"retirement of {llm.served_names[0]}")
         self._retirements[retirement] = llm
@@ -116,13 +120,14 @@ class ModelDirectory:
 
     @property
     def num_unfinished_requests(self) -> int:
-        """Requests of all frontends that share a port; of the others each of n outputs counts."""
+        """The number of requests of all frontends that share the port; of other frontends, each of n outputs counts as one."""
         return sum(llm.num_unfinished_requests for llm in self._open) + self.admission.num_requests_of_others
 
     async def start(self) -> None:
-        """Connect; once. Of several models, the first that is reached lets the others have recovery_timeout_s.
+        """Connect the services of all models; called once.
 
-        Those that are not reached by then are refused with Unavailable until they are.
+        With several models, the wait for the others ends recovery_timeout_s after the first one has been reached. Connecting
+        continues for models that are missing then; their requests are refused with Unavailable until they have been reached.
 
         Raises:
             Unavailable: no model is reached within ready_timeout_s.
@@ -159,7 +164,7 @@ class ModelDirectory:
         return await self._shared.merged_metrics(self._render())
 
     def withdraw(self) -> None:
-        """Be unhealthy from now on, for load balancers to look elsewhere; requests are still taken."""
+        """Report unhealthy from now on, so that load balancers choose other frontends; requests are still accepted."""
         for llm in self:
             llm.withdraw()
         self.readiness.note_draining()
@@ -170,12 +175,12 @@ class ModelDirectory:
             await llm.wait_idle()
 
     async def drain(self, timeout_s: float) -> None:
-        """Refuse new requests, let those that run finish within `timeout_s`, and fail the rest with Unavailable."""
+        """Refuse new requests, let running requests finish within `timeout_s`, and fail the rest with Unavailable."""
         self.readiness.note_draining()
         await asyncio.gather(*(llm.drain(timeout_s) for llm in self._open))
 
     async def close(self) -> None:
-        """Fail what runs and end all connections."""
+        """Fail the running requests and close all connections."""
         tasks = [*self._starting, *self._retirements]
         for task in tasks:
             task.cancel()

@@ -1,7 +1,7 @@
 """ModelLoader: loads and unloads further models while a frontend runs, for its operators.
 
-Loading connects services that run already; the loader starts and stops no process. What it does ends with the frontend, which
-begins with the models of its settings.
+Loading connects services that run already; the loader starts and stops no process. Its changes last until the frontend ends: a
+restarted frontend serves the models of its settings.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ class ModelLoader:
     """Loads and unloads the models of one frontend.
 
     Args:
-        models: those that it serves.
-        carrier: to the services of loaded models.
+        models: the models that the frontend serves.
+        carrier: the carrier that connects the services of loaded models.
     """
 
     def __init__(self, models: ModelDirectory, carrier: Carrier = GRPC) -> None:
@@ -40,12 +40,12 @@ class ModelLoader:
         self._loading: set[str] = set()
 
     async def load(self, model: FurtherModel) -> None:
-        """Connect the services of a model and serve it; on failure nothing has changed.
+        """Connect the services of a model and serve it; a failure changes nothing.
 
         Raises:
-            AlreadyExists: one of its names is taken, or is being loaded.
+            AlreadyExists: a model has one of its names, or is being loaded under it.
             InvalidRequest: its services do not fit each other or this frontend, or other frontends share the port.
-            Unavailable: the services are not ready within recovery_timeout_s, or this frontend starts or shuts down.
+            Unavailable: the services are not ready within recovery_timeout_s, or this frontend is starting or shutting down.
         """
         self._check_alone()
         self._models.readiness.check_started()
@@ -63,11 +63,11 @@ class ModelLoader:
         log.info("frontend.model_loaded", model=model.served_model_names[0])
 
     async def unload(self, name: str) -> None:
-        """Serve a model no longer; return when its calls have ended, within drain_timeout_s, and its connections are closed.
+        """Stop serving a model; return when its calls have ended, within drain_timeout_s, and its connections are closed.
 
         Raises:
             NotFound: no model has this name.
-            InvalidRequest: it is the first model or an adapter, or other frontends share the port.
+            InvalidRequest: the name is that of the first model or of an adapter, or other frontends share the port.
         """
         self._check_alone()
         self._models.readiness.check_started()
@@ -86,7 +86,7 @@ class ModelLoader:
     async def _connect(self, model: FurtherModel, names: Iterable[str]) -> None:
         first, leaving = self._models.first, self._models.readiness.leaving
         llm = AsyncLLM(first.settings.of_further(model), self._carrier, first.shared)
-        # The model outlives this call: its tasks have neither the call's id nor its deadline.
+        # The model outlives this call, so its tasks must not inherit the call's id or its deadline.
         start = llm.start_within(first.settings.recovery_timeout_s)
         starting = asyncio.create_task(start, name=f"start of {model.served_model_names[0]}", context=contextvars.Context())
         ending = asyncio.create_task(leaving.wait())
@@ -95,7 +95,7 @@ class ModelLoader:
             if leaving.is_set():
                 raise draining_error()
             await starting
-            self._check_free(names)  # an adapter may have got one of them
+            self._check_free(names)  # an adapter may have taken one of the names meanwhile
             self._models.add(llm)
         except BaseException:
             await _cancelled(starting)

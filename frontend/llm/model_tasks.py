@@ -1,4 +1,4 @@
-"""ModelTasks: finds the models of a server that have a task, for the error of a request to one that does not have it."""
+"""ModelTasks: finds the models of a server that support a task, for the error of a request to a model that does not."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -6,7 +6,7 @@ from typing import Protocol
 from tetrad.frontend.request.pooling import PoolingFacts
 
 GENERATE = "generate"
-"""The task of models that generate, beside those of pooling."""
+"""The name of the task of models that generate; the pooling tasks have names of their own."""
 
 
 class TaskModel(Protocol):
@@ -14,29 +14,29 @@ class TaskModel(Protocol):
 
     @property
     def started(self) -> bool:
-        """Whether its services have been reached."""
+        """Whether the services of the model have been reached."""
 
     @property
     def pooling(self) -> PoolingFacts | None:
-        """What it pools; None: it generates."""
+        """The pooling facts of the model; None: it is a generating model."""
 
     @property
     def all_names(self) -> list[str]:
-        """Its names; the first one is shown."""
+        """The names of the model; errors show the first one."""
 
 
 class ModelTasks:
-    """The models of one server."""
+    """The models of one server, searched by task."""
 
     def __init__(self) -> None:
         self._models: Iterable[TaskModel] = ()
 
     def open(self, models: Iterable[TaskModel]) -> None:
-        """Find tasks among these models from now on; they may change."""
+        """Search these models from now on; the collection may change later."""
         self._models = models
 
     def hint(self, *tasks: str) -> str:
-        """Return a sentence for the end of an error that names the models with one of these tasks; empty: there are none."""
+        """Return a sentence, to be appended to an error, that names the models with one of these tasks; empty: none has."""
         names = [f"`{model.all_names[0]}`" for model in self._models if model.started and _has(model.pooling, tasks)]
         if not names:
             return ""

@@ -1,7 +1,7 @@
-"""Readiness: whether this frontend can serve requests now, and which services are missing.
+"""Readiness: whether requests for one model can be served now, and which of its services are missing.
 
-Read by /health, by the gRPC health of the public API, by metrics and by `tetrad status`. Contains no addresses: any caller may
-read it.
+/health, the gRPC health service of the public API, metrics and `tetrad status` read it. It contains no addresses, since any
+caller may read it.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _STARTING = "This server is starting; try again."
 
 
 def draining_error() -> Unavailable:
-    """Return the error of requests that arrive or still run while the server shuts down."""
+    """Return the error of requests that arrive or are still running while the server shuts down."""
     return Unavailable(_DRAINING, reason="DRAINING", retry_after_s=1.0)
 
 
@@ -30,13 +30,13 @@ def starting_error() -> Unavailable:
 
 
 def unloaded_error(name: str) -> Unavailable:
-    """Return the error of requests that still run when a model has been unloaded and its drain time is over."""
+    """Return the error of requests that are still running when the drain time of an unloaded model is over."""
     return Unavailable(f"The model `{name}` has been unloaded.", reason="UNLOADED")
 
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """One service behind the frontend; `problem` is empty if it is well."""
+    """A service that the frontend needs; `problem` is empty if the service works."""
 
     name: str
     problem: str
@@ -48,9 +48,9 @@ class Report:
 
     Attributes:
         problem: why requests cannot be served; empty if they can.
-        draining: the end has begun.
-        dependencies: the services.
-        started: all services have answered once.
+        draining: whether the shutdown has begun.
+        dependencies: the state of each service.
+        started: whether the frontend has begun to serve: all required services have answered once.
     """
 
     problem: str
@@ -68,17 +68,17 @@ class Report:
         return Unavailable(self.problem, reason="DRAINING" if self.draining else None, retry_after_s=1.0)
 
     def check(self) -> None:
-        """Return if requests can be served; raise `error` otherwise."""
+        """Raise `error()` if requests cannot be served."""
         if not self.ready:
             raise self.error()
 
 
 class Readiness:
-    """The state of one frontend's dependencies. Its setters call `note_change`.
+    """The state of the services of one model. Code that changes the state of a service calls `note_change`.
 
     Args:
-        tokenizers: one is enough.
-        engines: one that is well is enough.
+        tokenizers: the tokenizers; one reachable tokenizer is enough.
+        engines: the engine cores; one that makes progress is enough.
     """
 
     def __init__(self, tokenizers: TokenizerReplicas, engines: EnginePool) -> None:
@@ -98,7 +98,7 @@ class Readiness:
         self._changed = asyncio.Event()
 
     def note_started(self) -> None:
-        """Note that everything needed has answered once, so that requests can be understood."""
+        """Note that all required services have answered once, so that requests can be processed."""
         self._started = True
         self.note_change()
 
@@ -108,7 +108,7 @@ class Readiness:
         self.note_change()
 
     def note_draining(self) -> None:
-        """Note that the end has begun."""
+        """Note that the shutdown has begun."""
         self._draining = True
         self.note_leaving()
 
@@ -133,12 +133,12 @@ class Readiness:
         return Report(problem, self._draining, dependencies, self._started)
 
     async def wait_changed(self, num_changes: int) -> None:
-        """Return when there have been more changes than `num_changes`."""
+        """Return when `self.num_changes` exceeds `num_changes`."""
         while self.num_changes <= num_changes:
             await self._changed.wait()
 
     async def follow(self) -> AsyncIterator[Report]:
-        """Yield the readiness, now and whenever it may have changed; never ends."""
+        """Yield the readiness at once and after each possible change; never ends."""
         while True:
             num_changes = self.num_changes
             yield self.report()
@@ -146,7 +146,7 @@ class Readiness:
 
 
 def _in_full(problem: str, link: EngineLink | TokenizerLink) -> str:
-    """Return a problem with what is known of its cause."""
+    """Return a problem with its cause, if the link knows the cause."""
     cause = link.problem if problem else ""
     return f"{problem}: {cause}" if cause else problem
 

@@ -1,6 +1,6 @@
 """/v1/load_model and /v1/unload_model: operators load and unload further models while the frontend runs.
 
-Named after the endpoints of adapters. Loading connects services that run already.
+The names follow those of the endpoints for adapters. Loading connects services that run already.
 """
 
 from typing import Annotated
@@ -23,7 +23,7 @@ _ERRORS = (400, 401, 403, 404, 413, 415, 500, 503)
 
 
 class UnloadModelRequest(BaseModel):
-    """A model to unload."""
+    """The body of /v1/unload_model."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -46,7 +46,7 @@ _UNLOAD = documented(
 
 @router.post("/v1/load_model", dependencies=_OPERATORS, **_LOAD)
 async def load_model(request: Request) -> Response:
-    """Connect the running services of a further model, and serve it from then on, as if further_models had listed it."""
+    """Connect the running services of a further model and serve it from then on, as if further_models had listed it."""
     body = await read_body(request, FurtherModel)
     await _loader_of(request).load(body)
     return PlainTextResponse(f"Success: model '{body.served_model_names[0]}' loaded successfully.")
@@ -54,7 +54,7 @@ async def load_model(request: Request) -> Response:
 
 @router.post("/v1/unload_model", dependencies=_OPERATORS, **_UNLOAD)
 async def unload_model(request: Request) -> Response:
-    """Serve a further model no longer. Answers when its requests have ended, after drain_timeout_s at the latest."""
+    """Stop serving a further model. Answers when its requests have ended, after drain_timeout_s at the latest."""
     body = await read_body(request, UnloadModelRequest)
     await _loader_of(request).unload(body.model)
     return PlainTextResponse(f"Success: model '{body.model}' unloaded successfully.")

@@ -1,7 +1,7 @@
 """/v1/load_lora_adapter and /v1/unload_lora_adapter: operators load and unload LoRA adapters while the server runs.
 
-They are there if `allow_runtime_lora_updating` is set. Names, bodies and answers are vLLM's; unlike there, unloading frees the
-adapter in every engine core.
+These routes work only if `allow_runtime_lora_updating` is set. Names, bodies and answers are vLLM's; unlike in vLLM, unloading
+frees the adapter in every engine core.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ _ERRORS = (400, 401, 403, 404, 413, 415, 500, 503)
 
 
 class LoadLoraRequest(BaseModel):
-    """An adapter to load."""
+    """The body of /v1/load_lora_adapter."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -40,7 +40,7 @@ class LoadLoraRequest(BaseModel):
 
 
 class UnloadLoraRequest(BaseModel):
-    """An adapter to unload."""
+    """The body of /v1/unload_lora_adapter."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -64,7 +64,7 @@ _UNLOAD = documented(
 
 @router.post("/v1/load_lora_adapter", dependencies=_OPERATORS, **_LOAD)
 async def load_lora_adapter(request: Request) -> Response:
-    """Load an adapter into every engine core; it can be named as `model` from then on."""
+    """Load an adapter into every engine core; from then on, requests can name it as `model`."""
     _check_allowed(request)
     body = await read_body(request, LoadLoraRequest)
     llm = llm_of(request, body.base_model_name)
@@ -94,7 +94,7 @@ async def load_lora_adapter(request: Request) -> Response:
 
 @router.post("/v1/unload_lora_adapter", dependencies=_OPERATORS, **_UNLOAD)
 async def unload_lora_adapter(request: Request) -> Response:
-    """Forget an adapter and free its memory in every engine core; refused while unfinished requests have it."""
+    """Unload an adapter and free its memory in every engine core; refused while unfinished requests use it."""
     _check_allowed(request)
     body = await read_body(request, UnloadLoraRequest)
     name = body.lora_name
@@ -111,7 +111,7 @@ async def unload_lora_adapter(request: Request) -> Response:
 
 
 def _model_with(request: Request, adapter: str) -> AsyncLLM:
-    """Return the model that has an adapter; the first one if none has."""
+    """Return the model that has an adapter; the first model if none has it."""
     models = models_of(request)
     return next((llm for llm in models.started() if llm.model_names.adapters.get(adapter) is not None), models.first)
 

@@ -1,4 +1,4 @@
-"""/v1/models: the served names of the model."""
+"""/v1/models: the names of the served models and of their adapters."""
 
 from typing import Annotated
 
@@ -17,7 +17,7 @@ router = APIRouter()
 
 
 class ModelCard(msgspec.Struct):
-    """A name clients may ask for."""
+    """A name that requests may give as `model`."""
 
     id: Annotated[str, Meta(description="What to send as `model`.")]
     object: Annotated[str, Meta(description="Always model.")]
@@ -29,7 +29,7 @@ class ModelCard(msgspec.Struct):
 
 
 class ModelList(msgspec.Struct):
-    """All names."""
+    """The list of all served names."""
 
     object: Annotated[str, Meta(description="Always list.")]
     data: Annotated[list[ModelCard], Meta(description="The first is the one that answers name.")]
@@ -50,14 +50,14 @@ _GET = documented(answer=ModelCard, example=_EXAMPLE, tag="models", errors=(401,
 
 @router.get("/v1/models", **_LIST)
 async def list_models(request: Request) -> Response:
-    """List the models."""
+    """List the models and their adapters, by name."""
     cards = [_card(llm, name) for llm in models_of(request).started() for name in llm.all_names]
     return JsonResponse(ModelList("list", cards))
 
 
 @router.get("/v1/models/{model:path}", **_GET)
 async def get_model(request: Request, model: Annotated[str, Path(description="A name that /v1/models lists.")]) -> Response:
-    """Return one model. Names may contain slashes."""
+    """Return the model or the adapter with this name. Names may contain slashes."""
     llm = llm_of(request, model)
     return JsonResponse(_card(llm, llm.model_names.resolve(model)))
 

@@ -46,7 +46,7 @@ _READY_EXAMPLE = {
     ],
 }
 _LOAD_SCHEMA = obj("*", server_load=field("integer", "Requests that this server has taken and not finished."))
-# Limits that clients can meet; other settings are not public.
+# Limits that a request can exceed; other settings are not public.
 _LIMITS = (
     "max_body_bytes",
     "max_header_bytes",
@@ -133,13 +133,13 @@ _INFO_SCHEMA = obj(
 
 @router.get("/health/live", **documented(tag="monitor", errors=()))
 async def live() -> Response:
-    """Return 200: this process answers. Restart it if it does not; what it depends on is another matter."""
+    """Return 200 as long as this process works. Restart the process if it does not answer. Other services are not checked."""
     return JsonResponse({"status": "alive"})
 
 
 @router.get("/health/ready", **documented(answer=_READY_SCHEMA, example=_READY_EXAMPLE, tag="monitor", errors=(503,)))
 async def ready(request: Request) -> Response:
-    """Return 200 if requests can be served now, else 503; either way with the state of what this server depends on."""
+    """Return 200 if requests can be served now, else 503; both with the state of the services that this server needs."""
     report = models_of(request).readiness.report()
     body: dict[str, Any] = {
         "status": "ready" if report.ready else "not ready",
@@ -158,14 +158,14 @@ async def ready(request: Request) -> Response:
 
 @router.get("/health", **documented(answer=_READY_SCHEMA, example=_READY_EXAMPLE, tag="monitor", errors=(503,)))
 async def health(request: Request) -> Response:
-    """Do what /health/ready does, under vLLM's name."""
+    """Answer as /health/ready does; vLLM has this name."""
     return await ready(request)
 
 
 @router.get("/ping", **documented(tag="monitor", errors=(503,)))
 @router.post("/ping", **documented(tag="monitor", errors=(503,)))
 async def ping(request: Request) -> Response:
-    """Do what /health does, under the name that some platforms ask for."""
+    """Answer as /health does; some platforms request this name."""
     return await health(request)
 
 
@@ -177,7 +177,7 @@ async def version() -> Response:
 
 @router.get("/metrics", **documented(tag="monitor", errors=()))
 async def metrics(request: Request) -> Response:
-    """Return the metrics in Prometheus' text format; of several frontends on this port, those of all."""
+    """Return the metrics in Prometheus' text format; if several frontends share the port, those of all of them."""
     return Response(await models_of(request).render_metrics(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
@@ -192,7 +192,7 @@ async def server_info(
     request: Request,
     model: Annotated[str, Query(description="Name of a model, where several are served. Empty: the first.")] = "",
 ) -> Response:
-    """Return the model, its engine cores and tokenizer, and the limits. Contains no keys and no addresses."""
+    """Return facts about a model, its engine cores, its tokenizer and the limits. Contains no keys and no addresses."""
     llm = llm_of(request, model)
     settings = request.app.state.settings
     tokenizer = llm.tokenizer_info

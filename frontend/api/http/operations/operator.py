@@ -1,6 +1,6 @@
-"""/pause, /resume, /sleep, /wake_up, /reset_prefix_cache, /start_profile, /stop_profile: for operators, on all engine cores.
+"""/pause, /resume, /sleep, /wake_up, /reset_prefix_cache, /start_profile, /stop_profile: operators control all engine cores.
 
-Names are vLLM's. guard.py checks permissions. Reading the state (/is_paused, /is_sleeping) needs no operator key.
+The names are vLLM's. guard.py checks permissions. Reading the state (/is_paused, /is_sleeping) needs no operator key.
 """
 
 from collections.abc import Iterable
@@ -97,7 +97,7 @@ async def pause(
     clear_cache: Annotated[bool, Query(description="Forget cached prefixes too, where no request holds them.")] = True,
     model: _Model = "",
 ) -> Response:
-    """Stop generating. Requests that come later wait until /resume. Returns at once, also where running requests finish."""
+    """Stop generating. Requests that arrive later wait until /resume. Returns at once, even if running requests may finish."""
     for llm in _chosen(request, model):
         await llm.engine_admin.pause(mode, clear_cache=clear_cache)
     return JsonResponse({"status": "paused"})
@@ -105,7 +105,7 @@ async def pause(
 
 @router.post("/resume", dependencies=_OPERATORS, **_RESUME)
 async def resume(request: Request, model: _Model = "") -> Response:
-    """Generate again."""
+    """Continue generating after /pause."""
     for llm in _chosen(request, model):
         await llm.engine_admin.resume()
     return JsonResponse({"status": "resumed"})
@@ -113,7 +113,7 @@ async def resume(request: Request, model: _Model = "") -> Response:
 
 @router.get("/is_paused", **_IS_PAUSED)
 async def is_paused(request: Request, model: _Model = "") -> Response:
-    """Return whether generation is paused, and which engine cores do not say so at once."""
+    """Return whether generation is paused on any engine core, and which engine cores do not report their state at once."""
     states = await _states(request, model)
     return JsonResponse({"is_paused": any(state.is_paused for _, state in states)} | _silence(states))
 
@@ -130,7 +130,7 @@ async def sleep(
     ] = "keep",
     model: _Model = "",
 ) -> Response:
-    """Give device memory up, and answer when that is done. At levels 1 and 2 requests that come later get a 503."""
+    """Free device memory and answer when that is done. At levels 1 and 2 requests that arrive later get a 503."""
     for llm in _chosen(request, model):
         await llm.engine_admin.sleep(level, mode)
     return JsonResponse({"is_sleeping": True})
@@ -145,7 +145,7 @@ async def wake_up(
     ] = None,
     model: _Model = "",
 ) -> Response:
-    """Take device memory back, and answer when requests are computed again. Undoes /pause, too."""
+    """Allocate the device memory again and answer when requests are computed again. Also ends a /pause."""
     for llm in _chosen(request, model):
         await llm.engine_admin.wake_up(tags or ())
     states = await _states(request, model)
@@ -154,7 +154,7 @@ async def wake_up(
 
 @router.get("/is_sleeping", **_IS_SLEEPING)
 async def is_sleeping(request: Request, model: _Model = "") -> Response:
-    """Return whether any engine core sleeps, and which do not say so at once."""
+    """Return whether any engine core sleeps, and which engine cores do not report their state at once."""
     states = await _states(request, model)
     return JsonResponse({"is_sleeping": any(state.is_sleeping for _, state in states)} | _silence(states))
 
@@ -167,7 +167,7 @@ async def reset_prefix_cache(
     ] = False,
     model: _Model = "",
 ) -> Response:
-    """Forget all cached prefixes."""
+    """Empty the prefix cache of every engine core."""
     succeeded = [
         await llm.engine_admin.reset_prefix_cache(reset_running_requests=reset_running_requests)
         for llm in _chosen(request, model)
@@ -180,24 +180,24 @@ async def start_profile(
     request: Request,
     prefix: Annotated[str, Query(max_length=64, description="First part of the files' names. Empty: `profile`.")] = "",
 ) -> Response:
-    """Record what this frontend, the engine cores and their workers do, call by call, until /stop_profile."""
+    """Record the function calls of this frontend, the engine cores and their workers until /stop_profile."""
     await request.app.state.profiling.start(prefix)
     return JsonResponse({"status": "recording"})
 
 
 @router.post("/stop_profile", dependencies=_OPERATORS, **_STOP_PROFILE)
 async def stop_profile(request: Request) -> Response:
-    """Write what was recorded: a file for each service, where it runs, that Perfetto and chrome://tracing show."""
+    """Write the recordings: a file for each service, on its machine. Perfetto and chrome://tracing show such files."""
     return JsonResponse({"paths": await request.app.state.profiling.stop()})
 
 
 def _chosen(request: Request, model: str) -> list[AsyncLLM]:
-    """Return the model that an operator means, or all."""
+    """Return the model that an operator names; an empty name: all models."""
     return [llm_of(request, model)] if model else list(models_of(request))
 
 
 async def _states(request: Request, model: str) -> list[tuple[str, AdminState]]:
-    """Return the state of each model that is meant, with what stands before the numbers of its engine cores."""
+    """Return the state of each chosen model, each with a prefix for its engine cores: its name if several are chosen."""
     chosen = _chosen(request, model)
     prefixes = [f"{llm.served_names[0]}: " for llm in chosen] if len(chosen) > 1 else [""]
     return [(prefix, await llm.engine_admin.state()) for prefix, llm in zip(prefixes, chosen, strict=True)]

@@ -1,4 +1,4 @@
-"""Inputs: the sampling parameters and the conversation of a request for a response, to generate it or to render it."""
+"""Inputs: the sampling parameters and the conversation of a request to /v1/responses, for generation and for rendering."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from tetrad.frontend.request.sampling_params import SamplingParams
 
 
 def num_logprobs_of(body: ResponsesRequest) -> int | None:
-    """Return the number of alternatives for each token; None: the answer has no log-probabilities."""
+    """Return the number of alternatives for each token; None: no log-probabilities are requested."""
     return (body.top_logprobs or 0) if LOGPROBS in (body.include or ()) else None
 
 
@@ -28,7 +28,7 @@ def response_params(llm: AsyncLLM, body: ResponsesRequest) -> SamplingParams:
         stop=body.stop,
         json_format=json_format(body),
         logprobs=num_logprobs,
-        # The texts of single tokens are known only from deltas.
+        # Only deltas contain the texts of single tokens.
         in_deltas=bool(body.stream) or num_logprobs is not None,
     )
 

@@ -18,7 +18,7 @@ _PAYLOAD = "Accepted without effect: prompts are text."
 
 
 class RenderCompletionRequest(CompletionRequest):
-    """POST /v1/completions/render."""
+    """The body of POST /v1/completions/render."""
 
     return_token_offsets: bool | None = Field(None, description=_OFFSETS)
     mm_payload: Literal["tensors", "none"] | None = Field(None, description=_PAYLOAD)
@@ -32,7 +32,7 @@ class RenderCompletionRequest(CompletionRequest):
 
 
 class RenderChatRequest(ChatCompletionRequest):
-    """POST /v1/chat/completions/render."""
+    """The body of POST /v1/chat/completions/render."""
 
     return_token_offsets: bool | None = Field(None, description=_OFFSETS)
     mm_payload: Literal["tensors", "none"] | None = Field(None, description=_PAYLOAD)
@@ -44,13 +44,13 @@ class RenderChatRequest(ChatCompletionRequest):
 
 
 class RenderMessagesRequest(MessagesRequest):
-    """POST /v1/messages/render."""
+    """The body of POST /v1/messages/render."""
 
     mm_payload: Literal["tensors", "none"] | None = Field(None, description=_PAYLOAD)
 
 
 class RenderResponsesRequest(ResponsesRequest):
-    """POST /v1/responses/render."""
+    """The body of POST /v1/responses/render."""
 
     mm_payload: Literal["tensors", "none"] | None = Field(None, description=_PAYLOAD)
 
@@ -61,13 +61,13 @@ class RenderResponsesRequest(ResponsesRequest):
 
 
 class ReasoningParserKwargs(Body):
-    """How the prompt was rendered."""
+    """The options with which the prompt was rendered."""
 
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict, description="Variables that the chat template had.")
 
 
 class SamplingParamsBody(Body):
-    """vLLM's SamplingParams; parameters with plain values are further fields."""
+    """vLLM's SamplingParams as JSON. Parameters without a field here, all with plain values, are extra fields."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -78,7 +78,7 @@ class SamplingParamsBody(Body):
 
 
 class TokensRequest(Body):
-    """POST /inference/v1/generate: one prompt as token ids."""
+    """The body of POST /inference/v1/generate: one prompt as token ids."""
 
     request_id: str | None = Field(
         None, description="Names the request, in its id and in logs. Unset: as the X-Request-Id header says."
@@ -124,7 +124,7 @@ class TokensRequest(Body):
 
 
 class AbortRequest(Body):
-    """POST /inference/v1/abort_requests."""
+    """The body of POST /inference/v1/abort_requests."""
 
     request_ids: Strings = Field(description="Ids that answers of /inference/v1/generate have. Others are ignored.")
 

@@ -1,4 +1,4 @@
-"""/v1/completions/derender and /v1/chat/completions/derender: convert generated token ids to answers of those endpoints."""
+"""/v1/completions/derender, /v1/chat/completions/derender: convert generated token ids to completions and chats."""
 
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
@@ -38,20 +38,20 @@ router = APIRouter()
     **documented(DerenderChatRequest, answer=ChatCompletion, example=CHAT_EXAMPLE, tag="tokens"),
 )
 async def derender_chat_completion(request: Request) -> Response:
-    """Return an answer of /inference/v1/generate as that of /v1/chat/completions."""
+    """Convert an answer of /inference/v1/generate to an answer of /v1/chat/completions."""
     body = await read_body(request, DerenderChatRequest)
     return await _DerenderedChat(llm_of(request, body.model), body).answer()
 
 
 @router.post("/v1/completions/derender", **documented(DerenderCompletionRequest, answer=Completion, tag="tokens"))
 async def derender_completion(request: Request) -> Response:
-    """Return answers of /inference/v1/generate, one for each prompt, as that of /v1/completions."""
+    """Convert answers of /inference/v1/generate, one for each prompt, to an answer of /v1/completions."""
     body = await read_body(request, DerenderCompletionRequest)
     return await _DerenderedCompletion(llm_of(request, body.model), body).answer()
 
 
 class _DerenderedChat(ChatAnswer):
-    """The chat answer of outputs that the client sends."""
+    """A chat answer made from an output that the client sends."""
 
     def __init__(self, llm: AsyncLLM, body: DerenderChatRequest) -> None:
         request = body.chat_request or RenderChatRequest(messages=[])
@@ -87,7 +87,7 @@ class _DerenderedChat(ChatAnswer):
 
 
 class _DerenderedCompletion(CompletionAnswer):
-    """The completion of outputs that the client sends."""
+    """A completion made from outputs that the client sends."""
 
     def __init__(self, llm: AsyncLLM, body: DerenderCompletionRequest) -> None:
         request = body.completion_request or RenderCompletionRequest(prompt="-")
@@ -112,10 +112,10 @@ class _DerenderedCompletion(CompletionAnswer):
 
 
 class _GivenUsage(UsageCount):
-    """Counts the tokens of outputs; the client may send the counts of the prompts.
+    """Counts the tokens of prompts and outputs; the client may give the counts of the prompts.
 
     Args:
-        num_prompt_tokens: number of tokens of each prompt; None: its ids are counted.
+        num_prompt_tokens: the number of tokens of each prompt; None: the number of its ids.
     """
 
     def __init__(self, num_prompt_tokens: Sequence[int | None]) -> None:

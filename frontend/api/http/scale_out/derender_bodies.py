@@ -1,4 +1,4 @@
-"""Derender bodies: the bodies with generated token ids and the requests that they answer, in vLLM's field names."""
+"""Derender bodies: generated token ids and the requests that they belong to, in vLLM's field names."""
 
 from typing import Any, Literal, Self
 
@@ -21,7 +21,7 @@ class GivenLogprob(Body):
 
 
 class GivenPosition(GivenLogprob):
-    """A generated token and the other candidates."""
+    """A generated token and the other candidates of its position."""
 
     top_logprobs: list[GivenLogprob] = Field(default_factory=list, description="The most likely tokens.")
 
@@ -33,7 +33,7 @@ class GivenLogprobs(Body):
 
 
 class GivenChoice(Body):
-    """One output."""
+    """One of the n outputs of a prompt."""
 
     index: Integer = Field(ge=0, description="Which of the n outputs.")
     token_ids: TokenIds = Field(min_length=1, description="What was generated.")
@@ -67,7 +67,7 @@ class GivenAnswer(Body):
 
 
 class DerenderChatRequest(Body):
-    """POST /v1/chat/completions/derender."""
+    """The body of POST /v1/chat/completions/derender."""
 
     stream: Flag = Field(False, description=_STREAM)
     model: str | None = Field(None, description=_MODEL)
@@ -85,7 +85,7 @@ class DerenderChatRequest(Body):
 
 
 class DerenderCompletionRequest(Body):
-    """POST /v1/completions/derender."""
+    """The body of POST /v1/completions/derender."""
 
     stream: Flag = Field(False, description=_STREAM)
     model: str | None = Field(None, description=_MODEL)

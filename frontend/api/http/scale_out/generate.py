@@ -68,7 +68,7 @@ _STREAM = stream_of_chunks(either(tokens=struct_schema(TokensChunk), text=struct
 
 @dataclass(frozen=True)
 class _Form:
-    """The objects of an output mode."""
+    """The constructors of the objects of one output mode."""
 
     answer: Callable[..., Any]
     chunk: Callable[..., Any]
@@ -87,7 +87,7 @@ _FORMS = {
     **documented(TokensRequest, answer=_ANSWER, example=_EXAMPLE, events=_STREAM, tag="tokens"),
 )
 async def generate(request: Request) -> Response:
-    """Continue a prompt that is given as token ids, as /v1/completions/render and /v1/chat/completions/render return it."""
+    """Generate from a prompt of token ids, such as /v1/completions/render and /v1/chat/completions/render return."""
     body = await read_prompt_body(request, TokensRequest)
     llm = llm_of(request, body.model)
     job = _Generation(llm, body, request_id_of(request, body.request_id), data_parallel_rank_of(request))
@@ -98,7 +98,7 @@ async def generate(request: Request) -> Response:
 
 @router.post("/inference/v1/abort_requests", **documented(AbortRequest, text="", tag="tokens"))
 async def abort_requests(request: Request) -> Response:
-    """End requests of /inference/v1/generate; their finish_reason is abort."""
+    """Abort requests of /inference/v1/generate; their finish_reason is abort."""
     body = await read_body(request, AbortRequest)
     own = [each for each in body.request_ids if each.startswith(_PREFIX)]
     for llm in models_of(request):
@@ -107,7 +107,7 @@ async def abort_requests(request: Request) -> Response:
 
 
 class _Generation:
-    """One request of this endpoint."""
+    """One request to /inference/v1/generate."""
 
     def __init__(self, llm: AsyncLLM, body: TokensRequest, request_id: str, rank: int | None) -> None:
         self._llm = llm
@@ -188,12 +188,12 @@ class _Generation:
             )
         except InvalidRequest as error:
             if error.field in ("prompt", "tokens"):
-                # This API's name of the prompt.
+                # The name of the prompt's field in this API.
                 error.field = "token_ids"
             raise
 
     async def _read_reasoning(self, prompt: TokensPrompt) -> tuple[TokensPrompt, SamplingParams]:
-        """Return prompt and parameters; a constraint starts after the reasoning, if reasoning may follow the prompt."""
+        """Return prompt and parameters; if the output may begin with reasoning, the constraint applies only after it."""
         params, formats, ended = self._params, self._llm.chat_formats, self._body.reasoning_ended
         constraint = params.structured_outputs
         if formats.reasoning is None or (constraint is None and params.thinking_token_budget is None):

@@ -1,4 +1,4 @@
-"""Given answers: converts answers of /inference/v1/generate that a client sends back to outputs of a request."""
+"""Given answers: converts answers of /inference/v1/generate, which a client sends to derender, to outputs of a request."""
 
 from tetrad.frontend.api.http.scale_out.derender_bodies import GivenAnswer, GivenChoice
 from tetrad.frontend.llm.async_llm import AsyncLLM
@@ -18,7 +18,7 @@ class GivenTexts:
 
     Args:
         llm: the LLM whose tokenizer decodes them.
-        params: the request's parameters, with its stop strings and the treatment of special tokens.
+        params: the request's parameters: its stop strings, and whether special tokens are skipped.
         field: the body's field with the answers, for errors.
     """
 
@@ -71,7 +71,7 @@ class GivenTexts:
         return text[: place + len(stop)] if self._params.include_stop_str_in_output else text[:place]
 
     def _ends(self, token_id: int, stop: int | None) -> bool:
-        """Return whether the last token ended the output, so that it does not belong to the text."""
+        """Return whether the last token ended the output; such a token is not part of the text."""
         return token_id == stop or (stop is None and token_id in self._llm.tokenizer_info.eos_token_ids)
 
     async def _decoded(self, ids: list[int], prompt_ids: list[int]) -> str:
@@ -86,7 +86,7 @@ class GivenTexts:
         try:
             return await self._llm.texts.detokenize(ids, skip_special_tokens=skip)
         except InvalidRequest as error:
-            error.field = self._field  # the field that has the ids in this API
+            error.field = self._field  # the name of the field with the ids in this API
             raise
 
     async def _positions(self, choice: GivenChoice) -> list[PositionLogprobs] | None:

@@ -55,7 +55,7 @@ class IdLogprob(msgspec.Struct):
 
 
 class IdPosition(IdLogprob):
-    """A generated token and the other candidates."""
+    """A generated token and the other candidates of its position."""
 
     top_logprobs: Annotated[list[IdLogprob], Meta(description="The token itself first, then the most likely ones.")]
 
@@ -74,13 +74,13 @@ class _Choice(msgspec.Struct, kw_only=True):
 
 
 class TokensChoice(_Choice, kw_only=True):
-    """One output as token ids, or the new part of it."""
+    """One of the n outputs as token ids; in a chunk, the new part of it."""
 
     logprobs: Annotated[IdLogprobs | None, Meta(description="Of these tokens, if asked for.")]
 
 
 class TextChoice(_Choice, kw_only=True):
-    """One output as text, or the new part of it."""
+    """One of the n outputs as text; in a chunk, the new part of it."""
 
     text: Annotated[str, Meta(description="The text. It ends before a stop string, which token_ids have.")]
     logprobs: Annotated[ChatLogprobs | None, Meta(description="Of these tokens, if asked for.")]

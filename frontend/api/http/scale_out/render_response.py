@@ -1,4 +1,4 @@
-"""/v1/responses/render: a request of the Responses API as token ids, to be sent to /inference/v1/generate."""
+"""/v1/responses/render: converts a request of the Responses API to token ids for /inference/v1/generate."""
 
 from fastapi import APIRouter
 from starlette.requests import Request

@@ -47,7 +47,7 @@ class RenderedBody(Protocol):
 
     @property
     def stream(self) -> bool | None:
-        """Whether the answer is sent as events."""
+        """Whether the answer is streamed as server-sent events."""
 
 
 async def rendered_request(
