@@ -15,6 +15,7 @@ from tetrad.frontend.engine.facts import TokenizerInfo
 from tetrad.frontend.engine.link import EngineChannel
 from tetrad.frontend.llm.output_processor import OutputProcessor
 from tetrad.frontend.llm.readiness import Readiness
+from tetrad.frontend.llm.replays import Replays
 from tetrad.frontend.llm.unfinished_requests import UnfinishedRequests
 from tetrad.frontend.net.discovery import Discovery, Endpoint
 from tetrad.frontend.observability.metrics import FrontendMetrics
@@ -65,6 +66,8 @@ class Backends:
             max_message_bytes=settings.max_message_bytes,
         )
         self.detokenizer = DetokenizerClient(self._replicas, **patience)
+        self._replay_stream = DetokenizerClient(self._replicas, **patience)
+        self.replays = Replays(self._replay_stream, self.tokenizer)
         self.requests = UnfinishedRequests(self.detokenizer, metrics, recent)
         self.processor = OutputProcessor(self.requests, self.detokenizer, self.tokenizer, metrics)
         self.engines = EnginePool(
@@ -110,6 +113,7 @@ class Backends:
         """Close all connections."""
         await self.engines.close()
         await self.detokenizer.close()
+        await self._replay_stream.close()
         await self._replicas.close()
 
     def _connect(self, endpoint: Endpoint) -> grpc.aio.Channel:

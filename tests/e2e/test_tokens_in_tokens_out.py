@@ -66,11 +66,38 @@ def test_a_stream_as_text_gives_the_text_of_the_completion(http):
     assert (chunks[-1]["finish_reason"], chunks[-1]["stop_reason"]) == (expected["finish_reason"], expected["stop_reason"])
 
 
-def test_the_example_of_the_page_runs(server):
-    code = Page.of("docs/clients.md").block("/completions/render", language="python")
+@pytest.mark.parametrize(("part", "start"), [("generate_response", "["), ("generate_chunk", "")])
+def test_the_examples_of_the_page_run(server, part, start):
+    code = Page.of("docs/clients.md").block(part, language="python")
     code = code.replace("http://127.0.0.1:8000", server.url)
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("[")
+    assert done.stdout.strip()
+    assert done.stdout.startswith(start)
+
+
+def test_a_derendered_stream_is_the_stream_of_the_chat(http):
+    body = CHAT | {"max_tokens": 24, "temperature": 1.5, "stream": True}
+    body |= {"messages": [{"role": "user", "content": "Write 你好 and 👩‍👩‍👧."}]}
+
+    expected = chunks_of(http.post("/v1/chat/completions", json=body))
+    generated = chunks_of(http.post("/inference/v1/generate", json=told(http, "/v1/chat/completions/render", body)))
+    found, state = [], None
+    for chunk in generated:
+        part = {"stream": True, "generate_chunk": chunk, "stream_state": state, "chat_request": body}
+        answer = told(http, "/v1/chat/completions/derender", part)
+        found.append(answer["chunk"])
+        state = answer["stream_state"]
+
+    assert text_of(found) == text_of(expected)
+    assert found[-1]["choices"][0]["finish_reason"] == expected[-1]["choices"][0]["finish_reason"]
+
+
+def chunks_of(answer):
+    return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+
+
+def text_of(chunks):
+    return "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])

@@ -21,11 +21,11 @@ REQUESTS: dict[str, Any] = {
     "RenderMessagesRequest": {"messages": _QUESTION, "max_tokens": 32, "temperature": 0},
     "RenderResponsesRequest": {"input": "Name the capital of France.", "max_output_tokens": 32, "temperature": 0},
     "TokensRequest": {"token_ids": [504, 3575], "sampling_params": {"max_tokens": 8, "temperature": 0}},
-    "DerenderChatRequest": {
+    "DerenderChatBody": {
         "generate_response": {"request_id": "generate-tokens-1", "choices": [{"index": 0, "token_ids": [72, 105]}]},
         "chat_request": {"messages": _QUESTION},
     },
-    "DerenderCompletionRequest": {
+    "DerenderCompletionBody": {
         "generate_responses": [{"request_id": "generate-tokens-1", "choices": [{"index": 0, "token_ids": [72, 105]}]}]
     },
     "AbortRequest": {"request_ids": ["generate-tokens-1"]},

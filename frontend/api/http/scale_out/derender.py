@@ -1,6 +1,5 @@
 """/v1/completions/derender, /v1/chat/completions/derender: convert generated token ids to completions and chats."""
 
-import dataclasses
 from collections.abc import AsyncIterator, Sequence
 
 from fastapi import APIRouter
@@ -13,41 +12,57 @@ from tetrad.frontend.api.http.chat.objects import ChatCompletion
 from tetrad.frontend.api.http.chat.router import ChatAnswer
 from tetrad.frontend.api.http.completions.router import CompletionAnswer
 from tetrad.frontend.api.http.documentation.routes import documented
+from tetrad.frontend.api.http.documentation.schemas import either, struct_schema
 from tetrad.frontend.api.http.requests.body import read_body
 from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.scale_out.bodies import RenderChatRequest, RenderCompletionRequest
 from tetrad.frontend.api.http.scale_out.derender_bodies import DerenderChatRequest, DerenderCompletionRequest, GivenAnswer
+from tetrad.frontend.api.http.scale_out.derender_stream import DerenderedChatStream, DerenderedCompletionStream
+from tetrad.frontend.api.http.scale_out.derender_stream_bodies import (
+    DerenderChatBody,
+    DerenderChatChunkRequest,
+    DerenderCompletionBody,
+    DerenderCompletionChunkRequest,
+)
+from tetrad.frontend.api.http.scale_out.derender_stream_objects import DerenderedChatChunk, DerenderedCompletionChunk
 from tetrad.frontend.api.http.scale_out.given_answers import GivenTexts
+from tetrad.frontend.api.http.scale_out.given_prompts import given_turn
 from tetrad.frontend.api.http.schemas.objects import Completion, UsageCount
-from tetrad.frontend.chat.conversation import Conversation
 from tetrad.frontend.chat.turn_stream import TurnStream
-from tetrad.frontend.chat.turns import callable_conversation, needs_special_tokens, prepare_turn
+from tetrad.frontend.chat.turns import callable_conversation
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.given_outputs import GivenOutputs
 from tetrad.frontend.net.together import all_of
 from tetrad.frontend.request.outputs import RequestOutput
 from tetrad.frontend.request.prompts import TokensPrompt
-from tetrad.frontend.request.sampling_params import SamplingParams
-from tetrad.services.errors import InvalidRequest
 
 router = APIRouter()
+
+_CHAT = either(answer=struct_schema(ChatCompletion), chunk=struct_schema(DerenderedChatChunk))
+_COMPLETION = either(answer=struct_schema(Completion), chunk=struct_schema(DerenderedCompletionChunk))
 
 
 @router.post(
     "/v1/chat/completions/derender",
-    **documented(DerenderChatRequest, answer=ChatCompletion, example=CHAT_EXAMPLE, tag="tokens"),
+    **documented(DerenderChatBody, answer=_CHAT, example=CHAT_EXAMPLE, tag="tokens"),
 )
 async def derender_chat_completion(request: Request) -> Response:
-    """Convert an answer of /inference/v1/generate to an answer of /v1/chat/completions."""
-    body = await read_body(request, DerenderChatRequest)
-    return await _DerenderedChat(llm_of(request, body.model), body).answer()
+    """Convert an answer of /inference/v1/generate, or with `stream` a chunk of it, to one of /v1/chat/completions."""
+    body = (await read_body(request, DerenderChatBody)).root
+    llm = llm_of(request, body.model)
+    if isinstance(body, DerenderChatChunkRequest):
+        return await DerenderedChatStream(llm, body).answer()
+    return await _DerenderedChat(llm, body).answer()
 
 
-@router.post("/v1/completions/derender", **documented(DerenderCompletionRequest, answer=Completion, tag="tokens"))
+@router.post("/v1/completions/derender", **documented(DerenderCompletionBody, answer=_COMPLETION, tag="tokens"))
 async def derender_completion(request: Request) -> Response:
-    """Convert answers of /inference/v1/generate, one for each prompt, to an answer of /v1/completions."""
-    body = await read_body(request, DerenderCompletionRequest)
-    return await _DerenderedCompletion(llm_of(request, body.model), body).answer()
+    """Convert answers of /inference/v1/generate, one per prompt, or with `stream` a chunk, to one of /v1/completions."""
+    body = (await read_body(request, DerenderCompletionBody)).root
+    llm = llm_of(request, body.model)
+    if isinstance(body, DerenderCompletionChunkRequest):
+        return await DerenderedCompletionStream(llm, body).answer()
+    return await _DerenderedCompletion(llm, body).answer()
 
 
 class _DerenderedChat(ChatAnswer):
@@ -66,24 +81,13 @@ class _DerenderedChat(ChatAnswer):
     async def _start(self) -> TurnStream:
         llm, given = self._llm, self._given
         conversation = callable_conversation(self._conversation)
-        prompt, params = await self._prompt(conversation)
+        ids = given.prompt_token_ids or given.generate_response.prompt_token_ids
+        is_rendered = given.chat_request is not None
+        prompt, params = await given_turn(llm, conversation, self._params, ids, is_rendered=is_rendered)
         outputs = params.structured_outputs
         waits = outputs is not None and outputs.start_after_token_ids is not None
         output = await GivenTexts(llm, params, "generate_response").output(given.generate_response, prompt)
         return TurnStream(GivenOutputs(output), llm.chat_formats, conversation, constraint_waits=waits)
-
-    async def _prompt(self, conversation: Conversation) -> tuple[TokensPrompt, SamplingParams]:
-        """Return the prompt, whose text determines how the output is parsed, and the parameters with the turn's constraint."""
-        llm, given = self._llm, self._given
-        if given.chat_request is not None:
-            return await prepare_turn(llm, conversation, self._params, llm.chat_formats)
-        formats, ids = llm.chat_formats, given.prompt_token_ids or given.generate_response.prompt_token_ids
-        if ids is None and formats.reasoning is not None:
-            text = "chat_request or prompt_token_ids is required: this model reasons, and the prompt may have begun that."
-            raise InvalidRequest(text, field="chat_request")
-        text = await llm.texts.detokenize(ids or [], skip_special_tokens=False)
-        params = dataclasses.replace(self._params, skip_special_tokens=not needs_special_tokens(formats, conversation))
-        return TokensPrompt(prompt=text, prompt_token_ids=ids or []), params
 
 
 class _DerenderedCompletion(CompletionAnswer):

@@ -8,8 +8,8 @@ from tetrad.frontend.api.http.scale_out.bodies import RenderChatRequest, RenderC
 from tetrad.frontend.api.http.schemas.fields import Body, Flag, Integer, TokenIds
 from tetrad.services.errors import InvalidRequest
 
-_MODEL = "A name that /v1/models lists. Unset: the first model."
-_STREAM = "Must be false: an answer is derendered whole. output_mode text of /inference/v1/generate streams text."
+MODEL = "A name that /v1/models lists. Unset: the first model."
+_STREAM = "False: the body has a whole answer. True: it has a chunk of a stream, in other fields."
 
 
 class GivenLogprob(Body):
@@ -43,9 +43,7 @@ class GivenChoice(Body):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        content = None if self.logprobs is None else self.logprobs.content
-        if content is not None and [each.token_id for each in content] != self.token_ids:
-            raise InvalidRequest("logprobs.content must have an entry for each of token_ids, in their order.", field="logprobs")
+        check_logprobs(self.token_ids, self.logprobs)
         return self
 
 
@@ -70,7 +68,7 @@ class DerenderChatRequest(Body):
     """The body of POST /v1/chat/completions/derender."""
 
     stream: Flag = Field(False, description=_STREAM)
-    model: str | None = Field(None, description=_MODEL)
+    model: str | None = Field(None, description=MODEL)
     generate_response: GivenAnswer = Field(description="What /inference/v1/generate answered.")
     prompt_tokens: Integer | None = Field(None, ge=0, description="Tokens of the prompt, for usage. Unset: those of its ids.")
     prompt_token_ids: TokenIds | None = Field(None, description="The prompt. Unset: that of generate_response.")
@@ -78,17 +76,12 @@ class DerenderChatRequest(Body):
         None, description="The request that was rendered; its tools, its formats and what it wants to see."
     )
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _check_whole(self.stream)
-        return self
-
 
 class DerenderCompletionRequest(Body):
     """The body of POST /v1/completions/derender."""
 
     stream: Flag = Field(False, description=_STREAM)
-    model: str | None = Field(None, description=_MODEL)
+    model: str | None = Field(None, description=MODEL)
     generate_responses: list[GivenAnswer] = Field(min_length=1, description="An answer for each prompt, in their order.")
     prompt_tokens: list[Integer] | None = Field(None, description="Tokens of each prompt, for usage. Unset: those of its ids.")
     prompt_token_ids: list[TokenIds | None] | None = Field(None, description="The prompts. Unset: those of the answers.")
@@ -96,7 +89,6 @@ class DerenderCompletionRequest(Body):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        _check_whole(self.stream)
         for name in ("prompt_tokens", "prompt_token_ids"):
             given, number = getattr(self, name), len(self.generate_responses)
             if given is not None and len(given) != number:
@@ -105,7 +97,8 @@ class DerenderCompletionRequest(Body):
         return self
 
 
-def _check_whole(stream: bool) -> None:
-    if stream:
-        text = "stream is not supported by the derender endpoint; /inference/v1/generate streams text with output_mode text."
-        raise InvalidRequest(text, field="stream")
+def check_logprobs(token_ids: list[int], logprobs: GivenLogprobs | None) -> None:
+    """Raise InvalidRequest if log-probabilities are not those of the tokens."""
+    content = None if logprobs is None else logprobs.content
+    if content is not None and [each.token_id for each in content] != token_ids:
+        raise InvalidRequest("logprobs.content must have an entry for each of token_ids, in their order.", field="logprobs")

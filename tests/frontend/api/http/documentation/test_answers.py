@@ -273,6 +273,29 @@ PLAIN = {
 }
 
 
+CHUNK = {"stream": True, "generate_chunk": GIVEN | {"usage": {"prompt_tokens": 3, "completion_tokens": 1}}}
+CHUNKS = {
+    "/v1/completions/derender": CHUNK,
+    "/v1/chat/completions/derender": CHUNK | {"chat_request": {"messages": HI, "logprobs": True, "top_logprobs": 1}},
+}
+
+
+@pytest.mark.parametrize("path", CHUNKS)
+async def test_derendered_chunks_are_as_documented(http, api, path):
+    """The first chunk and the second, which has the state of the first; answers and bodies."""
+    body, state = requests_of(api, path), None
+    for _ in range(2):
+        sent = CHUNKS[path] | {"stream_state": state}
+        check(body, sent)
+        answer = (await http.post(path, json=sent)).json()
+        check(content_of(api, "post", path)["application/json"], answer)
+        state = answer["stream_state"]
+
+
+def requests_of(api, path):
+    return api["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+
+
 BEFORE = {"POST /stop_profile": "/start_profile"}
 """What must be asked first."""
 

@@ -85,8 +85,8 @@ async def test_tokens_of_the_prompt_are_counted_or_told(http):
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [
-        ("chat/completions", {"generate_response": GIVEN, "stream": True}, "stream"),
-        ("completions", {"generate_responses": [GIVEN], "stream": True}, "stream"),
+        ("chat/completions", {"generate_response": GIVEN, "stream": True}, "generate_chunk"),
+        ("completions", {"generate_responses": [GIVEN], "stream": True}, "generate_chunk"),
         ("chat/completions", {"generate_response": GIVEN}, "chat_request"),
         ("chat/completions", {"generate_response": GIVEN | {"choices": []}, "chat_request": {"messages": HI}}, None),
         ("completions", {"generate_responses": []}, "generate_responses"),
