@@ -26,7 +26,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def tune(listener: socket.socket, slow_client_timeout_s: float) -> None:
-    """Limit the kernel's buffers for slow clients, and enable the detection of lost ones.
+    """Send answers without delay, limit the kernel's buffers for slow clients, and enable the detection of lost ones.
 
     Args:
         listener: the listening socket; its connections inherit the options.
@@ -35,6 +35,8 @@ def tune(listener: socket.socket, slow_client_timeout_s: float) -> None:
     if listener.family == socket.AF_UNIX:
         return
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # uvloop sets this for every connection; asyncio only if the listener names its protocol, and answers wait 40 ms without it.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for name, value in (
         ("TCP_NOTSENT_LOWAT", _MAX_UNSENT_BYTES),
         ("TCP_KEEPIDLE", _PROBE_AFTER_S),

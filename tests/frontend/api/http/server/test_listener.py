@@ -1,4 +1,4 @@
-"""The listener: its connections inherit options that detect lost clients and bound the memory of slow ones."""
+"""The listener: its connections send without delay, detect lost clients and bound the memory of slow ones."""
 
 import os
 import socket
@@ -22,6 +22,7 @@ def bound():
 
 def options_of(connection: socket.socket) -> dict[str, int]:
     return {
+        "no_delay": bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)),
         "keepalive": connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
         "idle_s": connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
         "interval_s": connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL),
@@ -37,6 +38,7 @@ def test_connections_inherit_the_options(bound):
 
     with socket.create_connection(bound.getsockname()), bound.accept()[0] as connection:
         assert options_of(connection) == {
+            "no_delay": True,
             "keepalive": 1,
             "idle_s": 30,
             "interval_s": 10,
