@@ -30,6 +30,7 @@ class PredictedText:
         self._is_lost = False
         self._last: int | None = None
         self._num_passed = 0  # number of tokens of the text that were found or skipped
+        self._is_last_found = False  # whether num_found counts the output's last token
         self.num_found = 0
 
     @property
@@ -53,10 +54,15 @@ class PredictedText:
             return
         places = None if self._last is None else self._places.get((self._last, token_id))
         self._is_lost = places is None
-        if places is not None:
-            self._move_to(next((place for place in places if place > self._place), places[-1]), num_matched=_PAIR)
+        if places is None:
+            self._is_last_found = False
+            return
+        place = next((place for place in places if place > self._place), places[-1])
+        self._move_to(place, num_matched=_PAIR - self._is_last_found)
 
     def _move_to(self, place: int, num_matched: int) -> None:
+        """Move to a position, before which `num_matched` tokens of the output are matched that are not counted yet."""
         self._place = place
+        self._is_last_found = place > self._num_passed
         self.num_found += max(0, min(num_matched, place - self._num_passed))
         self._num_passed = max(self._num_passed, place)

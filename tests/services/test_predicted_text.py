@@ -1,7 +1,7 @@
 """PredictedText: follows an output through a predicted text, past differences."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tetrad.services.predicted_text import PredictedText
@@ -31,6 +31,7 @@ def test_the_text_goes_on_where_the_output_is(output, expected, num_found):
 
 
 @given(st.lists(st.integers(0, 3), max_size=20), st.lists(st.integers(0, 3), max_size=40), st.integers(0, 40))
+@example([1, 1, 0], [1, 0], 0)
 def test_no_token_is_found_twice_and_pieces_of_an_output_count_as_the_whole(predicted, output, cut):
     whole, pieces = PredictedText(predicted), PredictedText(predicted)
     whole.follow(output)
