@@ -29,8 +29,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 for _limit in ("connect", "read", "write", "pool"):
     setattr(DEFAULT_TIMEOUT_CONFIG, _limit, 60.0)
 
-# An example may take longer than Hypothesis's 200 ms there, and so may making examples.
-hypothesis.settings.register_profile("tests", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+# An example may take longer than Hypothesis's 200 ms there, and so may making examples. They are the same ones in each run;
+# `make fuzz` tries others.
+hypothesis.settings.register_profile(
+    "tests",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    derandomize="TEST_FUZZ_EXAMPLES" not in os.environ,
+)
 hypothesis.settings.load_profile("tests")
 
 

@@ -8,7 +8,8 @@ Plans may be made before earlier results arrive: tokens that the worker samples 
 With drafts a step yields several tokens for a request, and plans wait for the results before them (drafting.py).
 """
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
 from tetrad.engine_core_svc.core.plan import (
     FINISH_REASONS,
@@ -54,6 +55,7 @@ class Scheduler:
         fan_outs: limits further sequences of a call beside other calls. None: no limit.
         adapters: decides which LoRA adapters requests may run with. None: no adapters.
         stages: divides requests among the stages of a pipeline. None: a single stage.
+        clock: returns monotonic seconds; the time between results determines whether drafts pay.
 
     Attributes:
         shares_params: whether a plan contains parameters that several new requests share only once; the worker must support it.
@@ -69,6 +71,7 @@ class Scheduler:
         fan_outs: FanOutThrottle | None = None,
         adapters: Adapters | NoAdapters | None = None,
         stages: StageFillings | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits
         self.kv_cache = kv_cache
@@ -84,7 +87,7 @@ class Scheduler:
         self.admitting = True
         self.shares_params = True
         self.loads = RemoteLoads(self.states, kv_cache)
-        self.drafting = Drafting(NoDrafts() if drafts is None else drafts, self.requests, kv_cache)
+        self.drafting = Drafting(NoDrafts() if drafts is None else drafts, self.requests, kv_cache, clock=clock)
         self._results = Results(self.states, kv_cache, self.grammars, self.drafting)
         self._num_sampling = 0  # requests that sample a token in the last plan; they decode from then on
 

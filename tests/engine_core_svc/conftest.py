@@ -39,6 +39,16 @@ VOCAB_SIZE = 340
 
 
 @dataclass
+class WorkerClock:
+    """Counts the seconds that steps take; nothing else takes time."""
+
+    now_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass
 class Bench:
     """Drives one scheduler.
 
@@ -54,6 +64,7 @@ class Bench:
     plans: list[SchedulerOutput] = field(default_factory=list)
     worker_lengths: dict[int, int] = field(default_factory=dict)
     set_aside: set[int] = field(default_factory=set)
+    clock: WorkerClock = field(default_factory=WorkerClock)
     _keys: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def add(
@@ -136,6 +147,7 @@ class Bench:
         result.pooling_outputs = {key: self.vector(key) for key in rows if self._is_pooled(key)}
         result.token_ids = [() if key in result.pooling_outputs else row for key, row in rows.items()]
         result.compute_s = self.takes_s(list(plan.num_scheduled_tokens().values()))
+        self.clock.now_s += result.compute_s
         outputs = self.scheduler.update(result)
         return outputs + self.scheduler.finish_constrained()
 
@@ -208,7 +220,8 @@ def make_bench() -> Callable[..., Bench]:
             num_blocks, block_size, enable_caching=enable_caching, connector=connector,
             groups=[group_of(window) for window in windows], max_step_tokens=scheduler_limits.max_num_batched_tokens,
         )  # fmt: skip
-        return Bench(Scheduler(scheduler_limits, kv_cache, grammars, throttle, drafts, fan_outs))
+        clock = WorkerClock()
+        return Bench(Scheduler(scheduler_limits, kv_cache, grammars, throttle, drafts, fan_outs, clock=clock), clock=clock)
 
     return make
 
