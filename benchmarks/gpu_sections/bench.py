@@ -103,7 +103,7 @@ class Bench:
         return statistics.median(self._replay_seconds(graph.replay, replays) for _ in range(_ROUNDS))
 
     def _replay_seconds(self, replay: Work, replays: int) -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch's own
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch has no types for events
         replay()
         start.record()
         for _ in range(replays):

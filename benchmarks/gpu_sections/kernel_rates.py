@@ -22,6 +22,6 @@ def run(bench: Bench) -> Findings:
     for family in _FAMILIES:
         try:
             family(bench, floors, findings)
-        except Exception as error:  # noqa: BLE001 - said among the failures
+        except Exception as error:  # noqa: BLE001 - any failure of a kernel is reported with the failures
             findings.check(False, f"{family.__module__.rpartition('.')[2]}: {last_line(error)}")
     return findings

@@ -17,7 +17,7 @@ _DEPENDENT_LAUNCH_FROM = (9, 0)
 """The lowest compute capability of devices on which a kernel may start before its predecessor ends."""
 
 
-@triton.jit  # type: ignore[untyped-decorator] # Triton has no types of it
+@triton.jit  # type: ignore[untyped-decorator] # Triton has no types for its decorator
 def _empty_kernel(x_ptr: Any) -> None:
     pass
 

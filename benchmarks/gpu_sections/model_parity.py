@@ -41,7 +41,7 @@ def run(bench: Bench) -> Findings:
     for name, source, dtype in [(name, source, dtype) for name, source in sources.items() for dtype in dtypes]:
         try:
             rows.append([name, *_compare(bench, name, source, dtype, findings)])
-        except Exception as error:  # noqa: BLE001 - one type that fails leaves the others
+        except Exception as error:  # noqa: BLE001 - any failure of a dtype is reported, and the next dtype is checked
             findings.check(False, f"{name} in {dtype}: {last_line(error)}")
     findings.text(
         "24 prompts of 1 to 2,000 tokens, 16 greedy outputs each. Each output is judged behind those before it: it is the "

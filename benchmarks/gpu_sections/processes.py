@@ -65,7 +65,7 @@ def run_section(name: str, limit_s: float, args: argparse.Namespace) -> Findings
         device = bench.name
         run: Run = importlib.import_module(f"benchmarks.gpu_sections.{name}").run
         findings = run(bench)
-    except Exception as error:  # noqa: BLE001 - whatever it was, the next section is run
+    except Exception as error:  # noqa: BLE001 - any failure of a section is reported, and the next section runs
         traceback.print_exc()
         findings = Findings(name, failures=[f"{name}: {last_line(error)}"])
     findings.device = device

@@ -70,7 +70,7 @@ def _best_of(bench: Bench, trial: Trial) -> Best | None:
     for option in trial.options:
         try:
             seconds = bench.seconds(trial.works(option), is_brief=True)
-        except Exception:  # noqa: BLE001, S112 - what does not fit the card's registers or shared memory is no candidate
+        except Exception:  # noqa: BLE001, S112 - a configuration that exceeds registers or shared memory is skipped
             continue
         if best is None or seconds < best.seconds:
             best = Best(trial, option, seconds)
@@ -100,7 +100,7 @@ def _compile_part(options: Options, limit_s: float, part: int, parts: int) -> No
                 return
             try:
                 trial.works(option)[0]()
-            except Exception:  # noqa: BLE001, S112 - as above
+            except Exception:  # noqa: BLE001, S112 - a configuration that exceeds registers or shared memory is skipped
                 continue
 
 

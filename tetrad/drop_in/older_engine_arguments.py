@@ -1,4 +1,4 @@
-"""EngineArgs of versions of vLLM before 0.32: those that Tetrad does not use, and those with another name now.
+"""Engine arguments of vLLM before 0.32 that Tetrad does not use, or that have another name in 0.32.
 
 The base class of EngineArgs; derived from ForeignEngineArguments.
 """

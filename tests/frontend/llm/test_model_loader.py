@@ -1,4 +1,4 @@
-"""Loading and unloading of models while a frontend runs: what clients and operators see, and that nothing else changes."""
+"""ModelLoader loads and unloads models of a running frontend; other models and their requests do not change."""
 
 import asyncio
 import json

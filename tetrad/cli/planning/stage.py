@@ -1,4 +1,4 @@
-"""Stage: computes what one rank of a pipeline stage stores, reads and computes, from a model's description.
+"""Stage: computes the memory, the bytes read and the operations of one rank of a pipeline stage, from a model's description.
 
 Knows sizes; knows no GPU and no times.
 """
