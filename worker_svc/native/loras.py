@@ -6,6 +6,7 @@ others.
 """
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tetrad.worker_svc.checkpoint.lora_weights import LoraWeights
+from tetrad.worker_svc.checkpoint.lora_weights import LoraPair, LoraWeights
 from tetrad.worker_svc.core.lora import LoraSite, PackedLora
 from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.layers.lora import LoraReader
 from tetrad.worker_svc.native import structures
+from tetrad.worker_svc.native.memory import WeightMemory, room_for
 from tetrad.worker_svc.native.program import Adapters
 from tetrad.worker_svc.native.program_builder import NO_SITE, Adapted, ProgramBuilder
 
@@ -46,6 +48,7 @@ class NativeLora:
         self.digest = weights.digest
         self._kept: list[object] = []
         self._lanes = lanes
+        self._memory = WeightMemory(sum(_size_bytes(pair, lanes) for pair in weights.pairs.values()))
         self._table = (structures.LoraSite * len(products))(*(self._site(weights, product) for product in products))
         self.address = ctypes.addressof(self._table)
         self.rank = max((site.rank for site in self._table), default=0)  # largest rank of a site
@@ -61,21 +64,36 @@ class NativeLora:
         offset = 0
         for part, (pair, first) in zip(parts, found, strict=True):
             part.first, part.count, part.offset, part.rank = first, len(pair.b), offset, len(pair.a)
-            part.b, part.scale = self._keep(_blocks(pair.b.to(dtype), self._lanes)), pair.scale
+            part.b, part.scale = self._blocks(pair.b.to(dtype)), pair.scale
             offset += len(pair.a)
         self._kept.append(parts)
         return structures.LoraSite(
             rank=offset,
             num_parts=len(found),
-            a=self._keep((a.T if product.is_table else a).contiguous()),
+            a=self._matrix(a.T if product.is_table else a),
             parts=parts,
             bits=8 * dtype.itemsize,
             is_bfloat=dtype == torch.bfloat16,
         )
 
-    def _keep(self, values: torch.Tensor) -> int:
-        self._kept.append(values)
-        return values.data_ptr()
+    def _matrix(self, values: torch.Tensor) -> int:
+        """Store a matrix and return its address."""
+        return self._zeros(values.shape, values.dtype).copy_(values).data_ptr()
+
+    def _blocks(self, b: torch.Tensor) -> int:
+        """Store b [outputs, rank] as [blocks, rank, lanes] and return the address; zeros fill the last block."""
+        outputs, rank = b.shape
+        whole = outputs // self._lanes
+        blocks = self._zeros((_num_blocks(outputs, self._lanes), rank, self._lanes), b.dtype)
+        blocks[:whole] = b[: whole * self._lanes].view(whole, self._lanes, rank).transpose(1, 2)
+        if rest := outputs % self._lanes:
+            blocks[whole, :, :rest] = b[whole * self._lanes :].T
+        return blocks.data_ptr()
+
+    def _zeros(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        memory = self._memory.zeros(math.prod(shape) * dtype.itemsize)
+        self._kept.append(memory)
+        return torch.from_numpy(memory).view(dtype).view(*shape)
 
 
 class NoNativeLoras:
@@ -201,9 +219,10 @@ class ProgramSites:
         return Adapted(self._loras.add_product(parts, columns, is_paired=is_paired), self._shrunk)
 
 
-def _blocks(b: torch.Tensor, lanes: int) -> torch.Tensor:
-    """Return b [outputs, rank] as [blocks, rank, lanes]; outputs are padded with zeros to whole blocks."""
-    outputs, rank = b.shape
-    padded = b.new_zeros(-(-outputs // lanes) * lanes, rank)
-    padded[:outputs] = b
-    return padded.view(-1, lanes, rank).transpose(1, 2).contiguous()
+def _size_bytes(pair: LoraPair, lanes: int) -> int:
+    padded = _num_blocks(len(pair.b), lanes) * lanes * len(pair.a)
+    return room_for(pair.a.nbytes) + room_for(padded * pair.b.itemsize)
+
+
+def _num_blocks(outputs: int, lanes: int) -> int:
+    return -(-outputs // lanes)

@@ -12,10 +12,10 @@ import torch
 from torch.autograd import profiler
 
 from tetrad.worker_svc.layers.argmax import argmax
+from tetrad.worker_svc.native.memory import aligned_zeros
 from tetrad.worker_svc.native.program_sums import NoSums, ProgramSums
 from tetrad.worker_svc.native.structures import Heads, Operation, Step
 from tetrad.worker_svc.native.team import Team
-from tetrad.worker_svc.native.weights import aligned_zeros
 
 _SPLIT_ROWS = 32
 """Number of rows that products of split matrices read at once, padding included; the same value as in src/matmul_split.h."""

@@ -4,6 +4,7 @@ import ctypes
 import weakref
 
 from tetrad.services.errors import FailedPrecondition
+from tetrad.worker_svc.native.memory import WeightMemory
 
 
 class Team:
@@ -12,11 +13,15 @@ class Team:
     Args:
         library: the loaded kernels.
         num_threads: number of threads, the calling one included; FailedPrecondition if the system cannot create them.
+
+    Attributes:
+        weights: memory for the weights that the team packs.
     """
 
     def __init__(self, library: ctypes.CDLL, num_threads: int) -> None:
         self.library = library
         self.num_threads = num_threads
+        self.weights = WeightMemory()
         handle: int | None = library.tetrad_team_new(num_threads)
         if handle is None:
             raise FailedPrecondition(f"The system has no room for {num_threads} compute threads; ask for fewer.")

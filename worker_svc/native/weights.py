@@ -16,7 +16,6 @@ from tetrad.worker_svc.native.lattices import read_lattice
 from tetrad.worker_svc.native.structures import MatrixFields
 from tetrad.worker_svc.native.team import Team
 
-_ALIGNMENT = 64
 _FLOATS = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
 _TABLE_ZERO = 128
 """Offset of a table's values, because tables hold unsigned bytes."""
@@ -64,7 +63,7 @@ class NativeMatrix:
         )
         self.size_bytes: int = team.library.tetrad_matrix_size_bytes(ctypes.byref(self.fields))
         self.num_spans: int = team.library.tetrad_matrix_num_spans(team.handle, ctypes.byref(self.fields))
-        self._data = aligned_zeros(self.size_bytes)
+        self._data = team.weights.zeros(self.size_bytes)
         self.fields.data = self._data.ctypes.data
 
     @property
@@ -151,9 +150,3 @@ def pack_quanta(
 def _shape(weight: torch.Tensor) -> tuple[int, int]:
     rows, columns = weight.shape
     return rows, columns
-
-
-def aligned_zeros(size_bytes: int) -> npt.NDArray[np.uint8]:
-    """Return zeros aligned to a cache line, so that no vector crosses two cache lines."""
-    data = np.zeros(size_bytes + _ALIGNMENT, np.uint8)
-    return data[-data.ctypes.data % _ALIGNMENT :][:size_bytes]
