@@ -16,7 +16,8 @@ namespace tetrad {
 template <typename Item>
 void share(Team& team, int64_t count, Item item) {
   Phase phase;
-  team.run([&] { phase.work_off(count, item); });
+  phase.begin(team.size());
+  team.run([&](int rank) { phase.work_off(rank, count, item); });
 }
 
 }  // namespace tetrad

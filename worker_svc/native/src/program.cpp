@@ -53,7 +53,7 @@ class Run {
  public:
   Run(Program& program, const Step& step, float* const* buffers, uint8_t* quantized, Team& team)
       : program_(program), step_(step), buffers_(buffers), quantized_(quantized), team_(team) {
-    for (auto& phase : program.phases) phase.begin();
+    for (auto& phase : program.phases) phase.begin(team.size());
     if (step.pages) lay_tiles();
     if (step.adapters) group_tokens();
     program.pairs.make_room(step.num_tokens, program.most_chosen);
@@ -62,11 +62,11 @@ class Run {
   // SUMMED, or the cause why a sum over ranks failed; no operation runs after a failed sum.
   SumStatus status() const { return status_.load(std::memory_order_relaxed); }
 
-  // Run all operations; every thread of the team calls this.
-  void work() {
+  // Run all operations; every thread of the team calls this with its rank.
+  void work(int rank) {
     for (size_t index = 0; index < program_.operations.size(); index++) {
       const Operation& operation = program_.operations[index];
-      Phase* phases = &program_.phases[2 * index];
+      const ThreadPhase phases[] = {{program_.phases[2 * index], rank}, {program_.phases[2 * index + 1], rank}};
       switch (operation.kind) {
         case EMBED: embed(operation, phases[0]); break;
         case NORM: norm(operation, phases[0]); break;
@@ -158,7 +158,7 @@ class Run {
     }
   }
 
-  void embed(const Operation& operation, Phase& phase) {
+  void embed(const Operation& operation, ThreadPhase phase) {
     phase.work_off(step_.num_tokens, [&](int64_t token) {
       const Matrix& matrix = *operation.matrix;
       float* out = row(operation.target, token);
@@ -190,7 +190,7 @@ class Run {
     }
   }
 
-  void norm(const Operation& operation, Phase& phase) {
+  void norm(const Operation& operation, ThreadPhase phase) {
     const int64_t size = width(operation.source);
     phase.work_off(step_.num_tokens, [&](int64_t token) {
       float* source = row(operation.source, token);
@@ -213,7 +213,7 @@ class Run {
     return matrix.is_fixed ? fixed_bytes(matrix.columns) : Activations::size_bytes(matrix.columns);
   }
 
-  void linear(const Operation& operation, Phase* phases) {
+  void linear(const Operation& operation, const ThreadPhase* phases) {
     const Matrix& matrix = *operation.matrix;
     // A source whose rows a norm has quantized needs no preparation.
     const bool is_prepared = !matrix.is_split && !matrix.is_fixed && (!matrix.is_quantized() || operation.quantize);
@@ -247,14 +247,13 @@ class Run {
   void compute(const Product& product, const Shares& shares, int64_t item, Top* tops) const {
     const int64_t first = item % shares.spans * shares.span, last = std::min(first + shares.span, shares.panels);
     for (int64_t panel = first; panel < last; panel++) {
-      // The other threads take the items in between, if all threads are equally fast.
-      const int64_t next = panel + 1 < last ? panel + 1 : (item + team_.size()) % shares.spans * shares.span;
+      const int64_t next = panel + 1 < last ? panel + 1 : (item + 1) % shares.spans * shares.span;
       product.compute(panel, next, tops);
     }
   }
 
   // Choose the experts of all tokens. The source has the scores of all experts, and is overwritten.
-  void route(const Operation& operation, Phase* phases) {
+  void route(const Operation& operation, const ThreadPhase* phases) {
     const Routing& routing = *operation.routing;
     Pairs& pairs = program_.pairs;
     phases[0].work_off(step_.num_tokens, [&](int64_t token) {
@@ -265,7 +264,7 @@ class Run {
   }
 
   // Compute the products of each expert with its tokens. Rows of the target are by place.
-  void experts(const Operation& operation, Phase* phases) {
+  void experts(const Operation& operation, const ThreadPhase* phases) {
     const Pairs& pairs = program_.pairs;
     const Matrix& any = *operation.matrix;
     const int64_t columns = any.columns, outputs = any.num_outputs(), row_bytes = Activations::size_bytes(columns);
@@ -311,7 +310,7 @@ class Run {
 
   // target = the weighted sum of the outputs of each token's experts, plus the output of the shared expert. With ADD, scale times
   // this sum is added to the target.
-  void mix(const Operation& operation, Phase& phase) {
+  void mix(const Operation& operation, ThreadPhase phase) {
     constexpr int64_t COLUMNS = 512;
     const int64_t columns = width(operation.target), pieces = (columns + COLUMNS - 1) / COLUMNS;
     phase.work_off(step_.num_tokens * pieces, [&](int64_t item) {
@@ -329,7 +328,7 @@ class Run {
   }
 
   // source = its sum over the ranks; with ADD, then target += scale * source.
-  void sum(const Operation& operation, Phase* phases) {
+  void sum(const Operation& operation, const ThreadPhase* phases) {
     const int64_t columns = width(operation.source);
     phases[0].work_off(1, [&](int64_t) {
       const int32_t status = step_.add_up(step_.ranks, buffers_[operation.source], step_.num_tokens * columns);
@@ -364,7 +363,7 @@ class Run {
 
   // The rows of a that the thread most likely reads after this item, or `otherwise` if there are none.
   const uint8_t* ahead_of(const Operation& operation, int64_t item, const uint8_t* otherwise) const {
-    const int64_t next = item + team_.size();
+    const int64_t next = item + 1;
     if (next >= static_cast<int64_t>(program_.adapted.size()) * rank_pieces()) return otherwise;
     const LoraSite* its = site(operation, program_.adapted[next / rank_pieces()].tokens[0]);
     const int64_t first = next % rank_pieces() * RANKS_AT_ONCE;
@@ -407,7 +406,7 @@ class Run {
   }
 
   // Apply norms to queries and keys if the model has them, rotate both, and write keys and values to their pages.
-  void rotate(const Operation& operation, Phase& phase) {
+  void rotate(const Operation& operation, ThreadPhase phase) {
     const Heads& heads = program_.heads;
     const int64_t size = heads.head_dim, half = operation.turns < 0 ? 0 : heads.rotary_dim / 2;
     const float* table = operation.turns < 0 ? nullptr : step_.turns[operation.turns];
@@ -443,7 +442,7 @@ class Run {
     for (int64_t i = 0; i < program_.heads.num_heads * program_.heads.head_dim; i++) queries[i] *= factor;
   }
 
-  void attend(const Operation& operation, Phase& phase) {
+  void attend(const Operation& operation, ThreadPhase phase) {
     switch (program_.heads.kv_type) {
       case FLOAT32: return attend_to(operation, cache<const float>(operation.layer), phase);
       case FLOAT16: return attend_to(operation, cache<const half_t>(operation.layer), phase);
@@ -452,7 +451,7 @@ class Run {
   }
 
   template <typename Element>
-  void attend_to(const Operation& operation, const Element* cache, Phase& phase) {
+  void attend_to(const Operation& operation, const Element* cache, ThreadPhase phase) {
     const auto& tiles = program_.tiles;
     const Sequence* sequences = program_.sequences.data() + operation.group * step_.num_sequences;
     Heads heads = program_.heads;
@@ -469,7 +468,7 @@ class Run {
   }
 
   // Rotate queries and keys in place; there is no KV cache.
-  void rotate_packed(const Operation& operation, Phase& phase) {
+  void rotate_packed(const Operation& operation, ThreadPhase phase) {
     const Heads& heads = program_.heads;
     const int64_t half = heads.rotary_dim / 2;
     phase.work_off(step_.num_tokens, [&](int64_t token) {
@@ -480,7 +479,7 @@ class Run {
   }
 
   // Compute the attention of whole prompts, one item per head and sequence.
-  void attend_packed(const Operation& operation, Phase& phase) {
+  void attend_packed(const Operation& operation, ThreadPhase phase) {
     const Heads& heads = program_.heads;
     const int64_t size = heads.head_dim, num_heads = heads.num_heads;
     phase.work_off(step_.num_sequences * num_heads, [&](int64_t item) {
@@ -538,7 +537,7 @@ void tetrad_program_delete(Program* program) { delete program; }
 // Run a program for one step. Return SUMMED, or the cause why a sum over ranks failed.
 int32_t tetrad_run(Team* team, Program* program, const Step* step, float* const* buffers, uint8_t* quantized) {
   Run run(*program, *step, buffers, quantized, *team);
-  team->run([&] { run.work(); });
+  team->run([&](int rank) { run.work(rank); });
   return run.status();
 }
 
