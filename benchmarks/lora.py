@@ -5,6 +5,7 @@
 """
 
 import asyncio
+import gc
 import json
 import tempfile
 import time
@@ -76,6 +77,7 @@ async def _measure(options: Options) -> Figures:
         }
         settings = OneProcessSettings.of(MODEL, "direct", worker={"device": "cpu"}, engine_core=engine_core)
         async with running(settings, DirectCarrier()) as llm:
+            gc.freeze()  # as each service does at its start
             for lora in loras[:_NUM_ADAPTERS]:
                 await llm.engine_admin.load_lora(lora)
             await _decode(llm, 32, 8, loras[:_NUM_ADAPTERS])

@@ -1,7 +1,8 @@
 """LoRA loading: reads adapters while the compute thread runs steps, and installs them between steps.
 
 Called by the lifecycle service, on the event loop. A separate thread reads and packs files, one adapter at a time, so that no
-step waits for a disk; the compute thread only installs the packed adapter.
+step waits for a disk; the compute thread only installs the packed adapter. The thread has a lower priority than those that compute
+steps, because on a machine without an idle core each of its time slices would delay a step.
 """
 
 from pathlib import Path
@@ -11,6 +12,10 @@ from tetrad.worker_svc.worker.compute_thread import ComputeThread
 from tetrad.worker_svc.worker.worker import Worker
 
 log = get_logger()
+
+
+_NICENESS = 10
+"""Gives the thread about a tenth of a core's time while all cores compute steps."""
 
 
 class LoraLoading:
@@ -27,7 +32,7 @@ class LoraLoading:
     async def install(self, lora_id: int, path: str) -> bytes:
         """Install an adapter and return the hash of its files; raise NotFound or ModelError if it cannot be used."""
         loras = await self._compute.submit(self._worker.model_loras)
-        self._reading = self._reading or ComputeThread("adapters")
+        self._reading = self._reading or ComputeThread("adapters", niceness=_NICENESS)
         packed = await self._reading.submit(loras.read, Path(path))
         await self._compute.submit(loras.install, lora_id, packed)
         log.info("lora.loaded", lora_id=lora_id, path=path)

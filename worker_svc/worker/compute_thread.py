@@ -5,6 +5,8 @@ It is a daemon thread, so a device that hangs in a call does not keep the proces
 
 import asyncio
 import concurrent.futures
+import os
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,11 +23,13 @@ class ComputeThread:
 
     Args:
         name: name of the thread.
+        niceness: added to the process's niceness, where the system has a niceness of threads (Linux).
     """
 
-    def __init__(self, name: str = "compute") -> None:
+    def __init__(self, name: str = "compute", *, niceness: int = 0) -> None:
         self._calls: SimpleQueue[tuple[asyncio.Future[Any] | None, Callable[[], Any]] | None] = SimpleQueue()
         self.is_closed = False
+        self._niceness = niceness
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
@@ -62,6 +66,9 @@ class ComputeThread:
             self._calls.put(None)
 
     def _run(self) -> None:
+        if self._niceness and sys.platform == "linux":
+            thread = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + self._niceness)
         while (item := self._calls.get()) is not None:
             future, call = item
             if future is None:

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def test_arrays_do_not_overlap_within_and_across_chunks():
 def test_memory_of_the_right_size_takes_one_chunk():
     memory = WeightMemory(sum(map(room_for, SIZES)))
     addresses = [memory.zeros(size).ctypes.data for size in SIZES]
-    assert [after - before for before, after in zip(addresses, addresses[1:], strict=False)] == list(map(room_for, SIZES[:-1]))
+    assert [after - before for before, after in pairwise(addresses)] == list(map(room_for, SIZES[:-1]))
 
 
 def test_a_chunk_is_freed_with_its_last_array():

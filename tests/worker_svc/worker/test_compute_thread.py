@@ -1,6 +1,7 @@
 """The compute thread: calls in order, errors for their callers, and no process kept alive."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -57,3 +58,14 @@ def test_a_call_that_never_ends_does_not_keep_the_process():
     )
 
     assert subprocess.run([sys.executable, "-c", code], timeout=20).returncode == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Only Linux has a niceness of threads.")
+async def test_a_nice_thread_leaves_the_other_threads_as_they_are():
+    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    nice = ComputeThread("adapters", niceness=1)
+    try:
+        assert await nice.submit(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())) == min(own + 1, 19)
+        assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
+    finally:
+        nice.close()
