@@ -1,8 +1,8 @@
 """LoRA loading: reads adapters while the compute thread runs steps, and installs them between steps.
 
 Called by the lifecycle service, on the event loop. A separate thread reads and packs files, one adapter at a time, so that no
-step waits for a disk; the compute thread only installs the packed adapter. The thread has a lower priority than those that compute
-steps, because on a machine without an idle core each of its time slices would delay a step.
+step waits for a disk; the compute thread only installs the packed adapter. The thread has a lower priority than those that
+compute steps, because on a machine without an idle core each of its time slices would delay a step.
 """
 
 from pathlib import Path
