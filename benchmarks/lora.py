@@ -6,17 +6,17 @@
 
 import asyncio
 import gc
-import json
 import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
 
-import torch
 import uvloop
-from safetensors.torch import save_file
 
+from benchmarks.adapters import save_adapter
 from benchmarks.figures import median, percentile, ratios, spread
+from benchmarks.lora_servers import Rates as ServerRates
+from benchmarks.lora_servers import add_servers, measure_servers
 from benchmarks.options import Options, read_options
 from benchmarks.report import Bar, Section, add_bars, write_section
 from benchmarks.stack import MODEL
@@ -28,18 +28,7 @@ from tetrad.services.direct.carrier import DirectCarrier
 from tetrad.services.log import configure_logging
 from tetrad.stack.one_process import OneProcessSettings, running
 
-_RANK, _NUM_ADAPTERS, _LAYERS = 16, 8, 30
-_HIDDEN, _KEYS, _MLP = 576, 192, 1536
-_SHAPES = {
-    "self_attn.q_proj": (_HIDDEN, _HIDDEN),
-    "self_attn.k_proj": (_HIDDEN, _KEYS),
-    "self_attn.v_proj": (_HIDDEN, _KEYS),
-    "self_attn.o_proj": (_HIDDEN, _HIDDEN),
-    "mlp.gate_proj": (_HIDDEN, _MLP),
-    "mlp.up_proj": (_HIDDEN, _MLP),
-    "mlp.down_proj": (_MLP, _HIDDEN),
-}
-"""Numbers of inputs and outputs of SmolLM2's linear layers."""
+_NUM_ADAPTERS = 8
 _CASES = {1: (1, 0.8), 32: (_NUM_ADAPTERS, 0.75)}
 """Batch -> number of adapters in it, and the required least share of the base model's rate."""
 _STEPS = {1: 96, 32: 48}
@@ -56,19 +45,21 @@ class Figures:
         self.rates: Rates = {batch: {"base": [], "adapters": []} for batch in _CASES}
         self.gaps_ms: dict[str, list[float]] = {"none loads": [], "adapters load": []}
         self.num_loads = 0
+        self.servers: ServerRates = {}
 
 
 def measure(options: Options) -> Figures:
     """Run all rounds and return their results."""
     configure_logging("benchmark", level="warning", json=False)
     found: Figures = uvloop.run(_measure(options))
+    found.servers = measure_servers(options)
     return found
 
 
 async def _measure(options: Options) -> Figures:
     found = Figures()
     with tempfile.TemporaryDirectory(prefix="loras-") as directory:
-        loras = [_save_adapter(Path(directory), number) for number in range(1, 2 * _NUM_ADAPTERS + 1)]
+        loras = [_new_adapter(Path(directory), number) for number in range(1, 2 * _NUM_ADAPTERS + 1)]
         engine_core = {
             "num_gpu_blocks_override": 1024,
             "enable_lora": True,
@@ -96,21 +87,8 @@ async def _measure(options: Options) -> Figures:
     return found
 
 
-def _save_adapter(directory: Path, number: int) -> LoRARequest:
-    path = directory / str(number)
-    path.mkdir()
-    generator = torch.Generator().manual_seed(number)
-    tensors = {}
-    for layer in range(_LAYERS):
-        for name, (inputs, outputs) in _SHAPES.items():
-            prefix = f"base_model.model.model.layers.{layer}.{name}"
-            tensors[f"{prefix}.lora_A.weight"] = torch.randn(_RANK, inputs, generator=generator) * 0.01
-            tensors[f"{prefix}.lora_B.weight"] = torch.randn(outputs, _RANK, generator=generator) * 0.01
-    config = {"peft_type": "LORA", "r": _RANK, "lora_alpha": _RANK, "target_modules": "all-linear", "bias": "none"}
-    (path / "adapter_config.json").write_text(json.dumps(config))
-    tensors = {name: tensor.bfloat16() for name, tensor in tensors.items()}
-    save_file(tensors, path / "adapter_model.safetensors")
-    return LoRARequest(f"adapter-{number}", number, str(path))
+def _new_adapter(directory: Path, number: int) -> LoRARequest:
+    return LoRARequest(f"adapter-{number}", number, str(save_adapter(directory, number)))
 
 
 async def _streams(llm: AsyncLLM, batch: int, num_steps: int, loras: list[LoRARequest]) -> list[OutputStream]:
@@ -180,6 +158,7 @@ def report_of(found: Figures) -> Section:
     ]
     section.table(["32 streams", "between tokens, median ms", "p99 ms", "p99 / median"], rows)
     section.text(f"Adapters loaded meanwhile: {found.num_loads}.")
+    add_servers(section, found.servers)
     add_bars(section, _bars(found))
     return section
 
