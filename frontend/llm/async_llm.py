@@ -1,7 +1,8 @@
 """AsyncLLM: runs the requests of one model over tokenizers and engine cores. HTTP, gRPC and the LLM class share it.
 
-Connects to one or more tokenizers and engine cores, and closes the connections. The intake sends requests; Texts serves calls
-that need only the tokenizer. One event loop: every method must be called on the loop that `connect` ran on.
+Connects to one or more tokenizers and engine cores, and closes the connections. The intakes send requests; Texts serves calls
+that need only the tokenizer; Draining ends the use of the model. One event loop: every method must be called on the loop that
+`connect` ran on.
 """
 
 import functools
@@ -48,6 +49,9 @@ class AsyncLLM:
         settings: the addresses of the services, and the limits of requests.
         carrier: carries the calls to the services.
         shared: the resources shared with the other models of a frontend, which starts and closes them. None: the only model.
+
+    Attributes:
+        draining: refuses new requests, and waits for the running ones.
     """
 
     def __init__(self, settings: FrontendSettings, carrier: Carrier = GRPC, shared: SharedResources | None = None) -> None:
