@@ -9,10 +9,11 @@ from pydantic_settings import SettingsConfigDict
 from tetrad.frontend.further_models import (
     FurtherModel,
     FurtherModels,
-    checked_defaults,
-    checked_reasoning_parser,
-    checked_targets,
-    checked_tool_parser,
+    ReasoningParser,
+    SamplingDefaults,
+    Targets,
+    ToolParser,
+    check_names_differ,
     names_of,
 )
 from tetrad.services.settings import Names, ServiceSettings
@@ -63,19 +64,19 @@ class FrontendSettings(ServiceSettings):
         "(openengine.v1.Inference, openengine.v1.Control). auto: all whose packages are installed. Empty: none.",
     )
 
-    tokenizer_targets: Names = Field(
+    tokenizer_targets: Targets = Field(
         ("127.0.0.1:50051",),
         min_length=1,
         description="Addresses of tokenizers of the same model, separated by commas: host:port, unix:/path, or "
         "dns:///name:port for all addresses of a DNS name. If one fails, another one takes its requests.",
     )
-    engine_targets: Names = Field(
+    engine_targets: Targets = Field(
         ("127.0.0.1:50052",),
         min_length=1,
         description="Addresses of engine cores of the same model, in the form of tokenizer-targets. Requests are spread as "
         "prefix-affinity says.",
     )
-    engine_admin_targets: Names = Field(
+    engine_admin_targets: Targets = Field(
         ("127.0.0.1:50054",),
         description="Addresses of the engine cores' admin ports, in the order of engine-targets; DNS names where those have "
         "DNS names. Empty: operator endpoints are unavailable, and the contents of prefix caches are estimated.",
@@ -286,12 +287,12 @@ class FrontendSettings(ServiceSettings):
     max_pooling_inputs: int = Field(
         2048, ge=1, description="Maximum number of inputs, documents or pairs in one request for embeddings, classes or scores."
     )
-    tool_call_parser: str = Field(
+    tool_call_parser: ToolParser = Field(
         "auto",
         description="Format in which the model writes tool calls. auto: detected from the chat template. none: tool calls "
         "stay in the text.",
     )
-    reasoning_parser: str = Field(
+    reasoning_parser: ReasoningParser = Field(
         "auto",
         description="Format in which the model marks its reasoning. auto: detected from the chat template. none: reasoning "
         "stays in the text.",
@@ -318,31 +319,11 @@ class FrontendSettings(ServiceSettings):
     )
     metrics_prefix: str = Field("tetrad", description="Prefix of metric names. `vllm` fits dashboards made for vLLM.")
     use_generation_config: bool = Field(True, description="Use the sampling defaults of the model's generation_config.json.")
-    override_generation_config: str = Field(
+    override_generation_config: SamplingDefaults = Field(
         "",
         description="JSON object of sampling defaults that replace those of the model's generation_config.json: temperature, "
         "top_p, top_k, min_p, repetition_penalty. A request's own values win. Empty: none.",
     )
-
-    @field_validator("override_generation_config")
-    @classmethod
-    def _known_defaults(cls, value: str) -> str:
-        return checked_defaults(value)
-
-    @field_validator("tokenizer_targets", "engine_targets", "engine_admin_targets")
-    @classmethod
-    def _check_targets(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return checked_targets(value)
-
-    @field_validator("tool_call_parser")
-    @classmethod
-    def _check_tool_parser(cls, value: str) -> str:
-        return checked_tool_parser(value)
-
-    @field_validator("reasoning_parser")
-    @classmethod
-    def _check_reasoning_parser(cls, value: str) -> str:
-        return checked_reasoning_parser(value)
 
     @field_validator("gateway_apis")
     @classmethod
@@ -384,13 +365,8 @@ class FrontendSettings(ServiceSettings):
             return self
         if not self.names:
             raise ValueError("further-models needs served-model-names: requests name the first model, too")
-        seen: set[str] = set()
         models = [(self.names, self.lora_modules), *((m.served_model_names, m.lora_modules) for m in self.further_models)]
-        for names, modules in models:
-            own = {*names_of(names, modules)}
-            if twice := seen & own:
-                raise ValueError(f"two models have the name {min(twice)!r}; each needs names of its own")
-            seen |= own
+        check_names_differ(names_of(*model) for model in models)
         return self
 
     @property

@@ -1,11 +1,12 @@
 """FurtherModel: the settings of a further model of a frontend: its names, services and sampling defaults.
 
-All models of a frontend share the other settings, such as limits and keys. The checks in this file also apply to the settings
-of the first model.
+All models of a frontend share the other settings, such as limits and keys. The types of the fields are also those of the first
+model's settings (config.py).
 """
 
+import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -18,7 +19,7 @@ from tetrad.services.errors import InvalidRequest
 from tetrad.services.settings import Names
 
 
-def checked_targets(targets: tuple[str, ...]) -> tuple[str, ...]:
+def _checked_targets(targets: tuple[str, ...]) -> tuple[str, ...]:
     """Return the addresses of services; ValueError for an invalid address."""
     for target in targets:
         try:
@@ -28,17 +29,7 @@ def checked_targets(targets: tuple[str, ...]) -> tuple[str, ...]:
     return targets
 
 
-def checked_tool_parser(name: str) -> str:
-    """Return the name of a format of tool calls; ValueError if no format has the name."""
-    return _checked_format(TOOL_FORMATS, name)
-
-
-def checked_reasoning_parser(name: str) -> str:
-    """Return the name of a format of reasoning; ValueError if no format has the name."""
-    return _checked_format(REASONING_FORMATS, name)
-
-
-def checked_defaults(override: str) -> str:
+def _checked_defaults(override: str) -> str:
     """Return sampling defaults, a JSON object as text; ValueError for an invalid one."""
     try:
         read_override(override)
@@ -55,7 +46,14 @@ def _checked_format(formats: Sequence[Format], name: str) -> str:
     return name
 
 
-_Targets = Annotated[Names, AfterValidator(checked_targets)]
+Targets = Annotated[Names, AfterValidator(_checked_targets)]
+"""Addresses of services."""
+ToolParser = Annotated[str, AfterValidator(functools.partial(_checked_format, TOOL_FORMATS))]
+"""Name of a format of tool calls."""
+ReasoningParser = Annotated[str, AfterValidator(functools.partial(_checked_format, REASONING_FORMATS))]
+"""Name of a format of reasoning."""
+SamplingDefaults = Annotated[str, AfterValidator(_checked_defaults)]
+"""Sampling defaults, a JSON object as text."""
 
 
 class FurtherModel(BaseModel):
@@ -64,18 +62,16 @@ class FurtherModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, protected_namespaces=())
 
     served_model_names: Names = Field(min_length=1, description="Names that clients may use for the model.")
-    tokenizer_targets: _Targets = Field(min_length=1, description="Addresses of its tokenizers.")
-    engine_targets: _Targets = Field(min_length=1, description="Addresses of its engine cores.")
-    engine_admin_targets: _Targets = Field((), description="Addresses of the engine cores' admin ports, in the same order.")
+    tokenizer_targets: Targets = Field(min_length=1, description="Addresses of its tokenizers.")
+    engine_targets: Targets = Field(min_length=1, description="Addresses of its engine cores.")
+    engine_admin_targets: Targets = Field((), description="Addresses of the engine cores' admin ports, in the same order.")
     model: str = Field("", description="What the names stand for, in /v1/models. Empty: as the tokenizer reports it.")
     lora_modules: Names = Field((), description="LoRA adapters, as NAME=PATH.")
     lora_resolver_dir: str = Field("", description="Directory whose LoRA adapters are loaded on first use. Empty: none.")
-    tool_call_parser: Annotated[str, AfterValidator(checked_tool_parser)] = Field("auto", description="Format of tool calls.")
-    reasoning_parser: Annotated[str, AfterValidator(checked_reasoning_parser)] = Field(
-        "auto", description="Format of the reasoning."
-    )
+    tool_call_parser: ToolParser = Field("auto", description="Format of tool calls.")
+    reasoning_parser: ReasoningParser = Field("auto", description="Format of the reasoning.")
     use_generation_config: bool = Field(True, description="Use the sampling defaults of the model's authors.")
-    override_generation_config: Annotated[str, AfterValidator(checked_defaults)] = Field(
+    override_generation_config: SamplingDefaults = Field(
         "", description="JSON object of sampling defaults that replace those. Empty: none."
     )
 
@@ -91,6 +87,15 @@ def _from_json(value: Any) -> Any:
 
 FurtherModels = Annotated[tuple[FurtherModel, ...], NoDecode, BeforeValidator(_from_json)]
 """The type of the setting `further_models`: a list in YAML, JSON text in flags and environment variables."""
+
+
+def check_names_differ(models: Iterable[Sequence[str]]) -> None:
+    """Raise ValueError if two models have a name in common; `models` are the names of each."""
+    seen: set[str] = set()
+    for names in models:
+        if twice := seen.intersection(names):
+            raise ValueError(f"two models have the name {min(twice)!r}; each needs names of its own")
+        seen.update(names)
 
 
 def names_of(served_model_names: Sequence[str], lora_modules: Sequence[str]) -> list[str]:

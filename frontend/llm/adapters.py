@@ -4,8 +4,10 @@ LoRA adapters are loaded in the engine cores, prompt adapters in this frontend. 
 """
 
 from tetrad.frontend.engine.admin_client import EngineAdminClient
+from tetrad.frontend.llm.adapter_names import AdapterNames
 from tetrad.frontend.llm.prompt_adapters import PromptAdapters
 from tetrad.frontend.request.outputs import LoRARequest
+from tetrad.services.errors import FailedPrecondition
 
 
 class Adapters:
@@ -18,6 +20,18 @@ class Adapters:
 
     def __init__(self, engine_admin: EngineAdminClient, prompts: PromptAdapters) -> None:
         self._engine_admin, self._prompts = engine_admin, prompts
+
+    async def load_named(self, names: AdapterNames, *, supports_lora: bool) -> None:
+        """Load the adapters of the settings; raise if one is unusable. Without admin ports, the first request loads it."""
+        named = [lora for lora in names if not await self._prompts.load(lora)]
+        if named and not supports_lora:
+            raise FailedPrecondition("lora_modules needs an engine core that was started with --enable-lora.")
+        try:
+            self._engine_admin.check_targets()
+        except FailedPrecondition:
+            return
+        for lora in named:
+            await self._engine_admin.load_lora(lora)
 
     async def load(self, lora: LoRARequest) -> None:
         """Load an adapter; raise the reason if it cannot be used. See PromptAdapters.load and EngineAdminClient.load_lora."""

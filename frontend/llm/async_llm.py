@@ -1,42 +1,41 @@
 """AsyncLLM: runs the requests of one model over tokenizers and engine cores. HTTP, gRPC and the LLM class share it.
 
-Connects to one or more tokenizers and engine cores, and closes the connections. The intake sends requests; Texts serves calls
-that need only the tokenizer. One event loop: every method must be called on the loop that `connect` ran on.
+Connects to one or more tokenizers and engine cores, and closes the connections. The intakes send requests; Texts serves calls
+that need only the tokenizer; Draining ends the use of the model. One event loop: every method must be called on the loop that
+`connect` ran on.
 """
 
-import asyncio
 import functools
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Self, Unpack
 
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.engine.admin_client import EngineAdminClient
 from tetrad.frontend.engine.facts import EngineInfo, TokenizerInfo
-from tetrad.frontend.llm.adapter_names import AdapterNames
 from tetrad.frontend.llm.adapters import Adapters
 from tetrad.frontend.llm.backends import Backends
-from tetrad.frontend.llm.callers import Callers
+from tetrad.frontend.llm.draining import Draining
 from tetrad.frontend.llm.input_processor import InputProcessor, RenderedPrompt
-from tetrad.frontend.llm.intake import Gate, RequestIntake
+from tetrad.frontend.llm.intake import RequestIntake
 from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.llm.pooling_inputs import PoolingInputs
 from tetrad.frontend.llm.pooling_intake import PoolingIntake
 from tetrad.frontend.llm.pooling_job import PoolingJob
 from tetrad.frontend.llm.prompt_adapters import PromptAdapters
-from tetrad.frontend.llm.readiness import draining_error, starting_error, unloaded_error
+from tetrad.frontend.llm.readiness import starting_error
 from tetrad.frontend.llm.served_model import ModelNames, ServedModel
 from tetrad.frontend.llm.shared_resources import SharedResources
 from tetrad.frontend.llm.tokenization import Texts
 from tetrad.frontend.observability.metrics import FrontendMetrics, counting_errors
 from tetrad.frontend.parsing.formats import ChatFormats
 from tetrad.frontend.request.new_pooling import NewPooling, PoolingOptions
-from tetrad.frontend.request.new_request import NewRequest
-from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
+from tetrad.frontend.request.new_request import NewRequest, RequestOptions
+from tetrad.frontend.request.outputs import RequestOutput
 from tetrad.frontend.request.pooling import PoolingFacts, PoolingParams, PoolingRequestOutput, required_facts
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
-from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradError, Unavailable
+from tetrad.services.errors import InvalidRequest, TetradError
 from tetrad.services.log import get_logger
 from tetrad.services.rpc.carrier import GRPC, Carrier
 
@@ -50,6 +49,9 @@ class AsyncLLM:
         settings: the addresses of the services, and the limits of requests.
         carrier: carries the calls to the services.
         shared: the resources shared with the other models of a frontend, which starts and closes them. None: the only model.
+
+    Attributes:
+        draining: refuses new requests, and waits for the running ones.
     """
 
     def __init__(self, settings: FrontendSettings, carrier: Carrier = GRPC, shared: SharedResources | None = None) -> None:
@@ -73,11 +75,10 @@ class AsyncLLM:
         self._prompt_adapters = PromptAdapters()
         self.adapters = Adapters(self.engine_admin, self._prompt_adapters)
         self._requests = self.backends.requests
-        self.callers = Callers()
-        self._gate = Gate()
-        common = (self._gate, self.shared.tasks, self.admission, self.backends, self.tracer, settings.request_timeout_s)
+        self.draining = Draining(self._requests, self.readiness)
+        common = (self.draining.gate, self.shared.tasks, self.admission, self.backends, self.tracer, settings.request_timeout_s)
         self._intake = RequestIntake(*common)
-        self._pooling_intake = PoolingIntake(*common, self.metrics)
+        self._pooling_intake = PoolingIntake(*common)
         self._model: ServedModel | None = None
         self._texts: Texts | None = None
 
@@ -121,69 +122,17 @@ class AsyncLLM:
         self._intake.open(InputProcessor(self.backends.tokenizer, model, self._prompt_adapters), model.names.root)
         self._pooling_intake.open(PoolingInputs(self.backends.tokenizer, model.limits, self._prompt_adapters), model.names.root)
         self._model = model
-        await self._load_adapters(model.names.adapters)
+        await self.adapters.load_named(model.names.adapters, supports_lora=self.engine_info.supports_lora)
         self.readiness.note_started()
         log.info("frontend.ready", model=model.names.root, max_model_len=self.max_model_len, num_engines=self.num_engines)
-
-    async def _load_adapters(self, adapters: AdapterNames) -> None:
-        """Load the adapters of the settings; raise if one is unusable. Without admin ports, the first request loads it."""
-        named = [lora for lora in adapters if not await self._prompt_adapters.load(lora)]
-        if named and not self.engine_info.supports_lora:
-            raise FailedPrecondition("lora_modules needs an engine core that was started with --enable-lora.")
-        try:
-            self.engine_admin.check_targets()
-        except FailedPrecondition:
-            return
-        for lora in named:
-            await self.engine_admin.load_lora(lora)
-
-    def withdraw(self) -> None:
-        """Report unhealthy from now on, so that load balancers choose other servers; requests are still accepted."""
-        self.readiness.note_draining()
 
     async def wait_idle(self) -> None:
         """Wait until no request is running."""
         await self._requests.wait_idle()
 
-    def start_draining(self) -> None:
-        """Refuse new requests from now on."""
-        self._close_gate(draining_error)
-
-    async def drain(self, timeout_s: float) -> None:
-        """Refuse new requests, let running ones finish within `timeout_s`, and fail the rest with Unavailable."""
-        self.start_draining()
-        await self._finish(self._requests.wait_idle(), timeout_s, draining_error)
-
-    async def retire(self, timeout_s: float) -> None:
-        """Let the calls that already use this model end within `timeout_s`, and fail the rest with Unavailable.
-
-        Unlike `drain`, this lets such calls make requests until then. New calls must no longer be able to find the model.
-        """
-        make_error = functools.partial(unloaded_error, next(iter(self.served_names), ""))
-        await self._finish(self._wait_unused(), timeout_s, make_error)
-        self._close_gate(make_error)
-
-    async def _wait_unused(self) -> None:
-        await self.callers.wait_done()
-        await self._requests.wait_idle()
-
-    async def _finish(self, ending: Coroutine[Any, Any, None], timeout_s: float, make_error: Callable[[], Unavailable]) -> None:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await ending
-        except TimeoutError:
-            log.warning("frontend.drain_timed_out", num_failed=self.num_unfinished_requests, timeout_s=timeout_s)
-            self._close_gate(make_error)
-            self._requests.fail_all(make_error())
-
-    def _close_gate(self, make_error: Callable[[], Unavailable]) -> None:
-        self._gate.close(make_error)
-        self.readiness.note_draining()
-
     async def close(self) -> None:
         """Fail the running requests and close all connections."""
-        self.start_draining()
-        self._requests.fail_all(draining_error())
+        self.draining.end()
         await self.backends.close()
         await self.engine_admin.close()
         if self._is_alone:
@@ -202,26 +151,10 @@ class AsyncLLM:
         prompt: PromptType,
         sampling_params: SamplingParams,
         request_id: str,
-        *,
-        priority: int = 0,
-        lora_request: LoRARequest | None = None,
-        add_special_tokens: bool = True,
-        cache_salt: str = "",
-        data_parallel_rank: int | None = None,
-        trace_headers: Mapping[str, str] | None = None,
+        **options: Unpack[RequestOptions],
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the outputs of a request; leaving the loop early aborts it. Arguments and errors: see `add_request`."""
-        stream = await self.add_request(
-            request_id,
-            prompt,
-            sampling_params,
-            priority=priority,
-            lora_request=lora_request,
-            add_special_tokens=add_special_tokens,
-            cache_salt=cache_salt,
-            data_parallel_rank=data_parallel_rank,
-            trace_headers=trace_headers,
-        )
+        stream = await self.add_request(request_id, prompt, sampling_params, **options)
         try:
             async for output in stream:
                 yield output
@@ -235,17 +168,8 @@ class AsyncLLM:
         prompt: PromptType,
         sampling_params: SamplingParams,
         *,
-        priority: int = 0,
-        lora_request: LoRARequest | None = None,
-        add_special_tokens: bool = True,
-        truncate_prompt_tokens: int | None = None,
-        truncation_side: str = "left",
-        cache_salt: str = "",
-        data_parallel_rank: int | None = None,
         arrival_time: float | None = None,
-        max_logprobs: int | None = None,
-        trace_headers: Mapping[str, str] | None = None,
-        prediction: str = "",
+        **options: Unpack[RequestOptions],
     ) -> OutputStream:
         """Check a request, tokenize its prompt and send it to an engine.
 
@@ -253,39 +177,16 @@ class AsyncLLM:
             request_id: the caller's id of the request; several requests may share one, and `abort` then ends them all.
             prompt: text, token ids, TextPrompt or TokensPrompt.
             sampling_params: the sampling parameters; they are copied.
-            priority: a larger number is more urgent.
-            lora_request: the adapter to run with.
-            add_special_tokens: whether the tokenizer adds BOS and similar tokens to text.
-            truncate_prompt_tokens: the number of prompt tokens to keep; -1: as many as fit besides max_tokens.
-            truncation_side: the end that is dropped, "left" or "right".
-            cache_salt: separates the prefix caches of different tenants.
-            data_parallel_rank: the engine that must run the request; None: any.
             arrival_time: the arrival in Unix seconds; None: now.
-            max_logprobs: replaces the server's limit, for a caller that limits its clients in another way.
-            trace_headers: W3C traceparent and tracestate of a program's own span. Calls over HTTP and gRPC have their own.
-            prediction: the expected output text: where it matches, the output is faster. Empty: none.
+            options: see RequestOptions.
 
         Raises:
             InvalidRequest: the request is invalid; PromptTooLong if the prompt does not fit.
             Overloaded, Unavailable: the request cannot be accepted now.
             DeadlineExceeded: its deadline passed before it was tokenized; see deadlines.py.
         """
-        request = NewRequest(
-            request_id=request_id,
-            prompt=prompt,
-            params=sampling_params,
-            priority=priority,
-            lora_request=lora_request,
-            add_special_tokens=add_special_tokens,
-            truncate_prompt_tokens=truncate_prompt_tokens,
-            truncation_side=truncation_side,
-            cache_salt=cache_salt,
-            data_parallel_rank=data_parallel_rank,
-            arrival_time=time.time() if arrival_time is None else arrival_time,
-            max_logprobs=max_logprobs,
-            trace_headers=trace_headers or {},
-            prediction=prediction,
-        )
+        arrived = time.time() if arrival_time is None else arrival_time
+        request = NewRequest(request_id=request_id, prompt=prompt, params=sampling_params, arrival_time=arrived, **options)
         return await self._intake.take(request)
 
     @counting_errors

@@ -46,7 +46,7 @@ class Backends:
 
     def __init__(self, settings: FrontendSettings, metrics: FrontendMetrics, recent: RecentRequests, carrier: Carrier) -> None:
         self._carrier = carrier
-        self._metrics = metrics
+        self.metrics = metrics
         self._settings = settings
         self._engine_numbers = itertools.count()
         tokenizers, engines = (
@@ -149,7 +149,7 @@ class Backends:
         return Unavailable(f"The tokenizer at {self._replicas} was not ready within {timeout_s:g} s{why and f' ({why})'}.")
 
     def _on_change(self) -> None:
-        self._metrics.observe_backends(
+        self.metrics.observe_backends(
             num_tokenizers=sum(replica.usable for replica in self._replicas.replicas),
             engines={each.number: each.info for each in self.engines.engines if each.connected and each.info is not None},
             known_engines=[each.number for each in self.engines.engines],

@@ -1,24 +1,26 @@
-"""RequestIntake: admits a request, prepares it, chooses an engine core and sends it.
+"""Intake: admits a request, prepares it, chooses an engine core and sends it.
 
-Owned by AsyncLLM. All errors of a request are raised before anything is sent; a refused request leaves no state. One event
-loop.
+Owned by AsyncLLM. RequestIntake accepts generating requests, PoolingIntake (pooling_intake.py) pooling requests. All errors of
+a request are raised before anything is sent; a refused request leaves no state. One event loop.
 """
 
+import contextlib
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Iterator
+from typing import Generic, TypeVar
 
 from tetrad.frontend.engine.client import EngineClient
 from tetrad.frontend.engine.client_sequence import ActiveSequence, active_sequences
 from tetrad.frontend.engine.prepared_request import PreparedRequest
 from tetrad.frontend.llm.backends import Backends
+from tetrad.frontend.llm.draining import Gate
 from tetrad.frontend.llm.input_processor import InputProcessor, RenderedPrompt
 from tetrad.frontend.llm.model_tasks import GENERATE, ModelTasks
 from tetrad.frontend.llm.output_stream import OutputStream
-from tetrad.frontend.llm.readiness import draining_error, starting_error
-from tetrad.frontend.request.admission import Admission
+from tetrad.frontend.request.admission import Admission, Ticket
 from tetrad.frontend.request.call_trace import CallTrace, current_call, program_call
 from tetrad.frontend.request.deadlines import Deadline, earliest_deadline, within
+from tetrad.frontend.request.new_pooling import NewPooling
 from tetrad.frontend.request.new_request import NewRequest
 from tetrad.frontend.request.prompts import estimated_prompt_tokens
 from tetrad.frontend.request.request_state import RequestState
@@ -30,31 +32,8 @@ from tetrad.services.rpc.columns import pack_u32
 Inputs = TypeVar("Inputs")
 
 
-class Gate:
-    """Whether requests are accepted: not before the model is known, and not after the gate was closed."""
-
-    def __init__(self) -> None:
-        self._make_error: Callable[[], Unavailable] | None = None
-
-    def close(self, make_error: Callable[[], Unavailable] = draining_error) -> None:
-        """Refuse all further requests, also those in preparation, with the error that the first `make_error` returns."""
-        self._make_error = self._make_error or make_error
-
-    def check_open(self) -> None:
-        """Raise Unavailable if the gate was closed."""
-        if self._make_error is not None:
-            raise self._make_error()
-
-    def required(self, inputs: Inputs | None) -> Inputs:
-        """Return `inputs`; raise Unavailable if it is None (before the start) or if the gate was closed."""
-        self.check_open()
-        if inputs is None:
-            raise starting_error()
-        return inputs
-
-
-class RequestIntake:
-    """Accepts every generating request of this frontend.
+class Intake(Generic[Inputs]):
+    """Accepts the requests of one kind, generating or pooling, for one model.
 
     Args:
         gate: while it is closed, no request is accepted.
@@ -75,38 +54,58 @@ class RequestIntake:
         timeout_s: float | None,
     ) -> None:
         self._gate, self._tasks, self._admission = gate, tasks, admission
-        self._engines, self._requests = backends.engines, backends.requests
+        self._backends, self._engines = backends, backends.engines
         self._tracer = tracer
         self._timeout_s = timeout_s
-        self._inputs: InputProcessor | None = None
+        self._inputs: Inputs | None = None
         self._model = ""
 
-    def open(self, inputs: InputProcessor, model: str) -> None:
+    def open(self, inputs: Inputs, model: str) -> None:
         """Accept requests from now on; `model` is the model's name in spans."""
         self._inputs, self._model = inputs, model
+
+    @contextlib.contextmanager
+    def _admitted(
+        self, request: NewRequest | NewPooling, num_tokens: int, num_requests: int = 1
+    ) -> Iterator[tuple[Ticket, CallTrace]]:
+        """Admit a request and record its start; an error inside the context undoes both.
+
+        Args:
+            request: a request that has been checked.
+            num_tokens: estimated number of prompt tokens of each sequence.
+            num_requests: number of sequences.
+
+        Raises:
+            Overloaded: see Admission.admit.
+        """
+        ticket = self._admission.admit(num_requests=num_requests, num_tokens=num_tokens)
+        call = current_call() or program_call(self._tracer, request.request_id, request.trace_headers or {})
+        call.start_request(self._model)
+        try:
+            yield ticket, call
+        except BaseException as error:
+            ticket.release()
+            call.fail(reason_of(error))
+            call.release_request()
+            raise
+
+
+class RequestIntake(Intake[InputProcessor]):
+    """Accepts every generating request of one model. See Intake for its arguments."""
 
     async def take(self, request: NewRequest) -> OutputStream:
         """Send a request to an engine and return its outputs. Errors: see AsyncLLM.add_request."""
         inputs = self._check(request)
         self._check_generates()
         deadline = earliest_deadline(self._timeout_s)
-        num_tokens = estimated_prompt_tokens(request.prompt)
-        ticket = self._admission.admit(num_requests=request.params.n, num_tokens=num_tokens)
-        call = current_call() or program_call(self._tracer, request.request_id, request.trace_headers)
-        call.start_request(self._model)
-        try:
+        with self._admitted(request, estimated_prompt_tokens(request.prompt), request.params.n) as (ticket, call):
             prepared = await self._prepare(inputs, request, deadline, call)
             # Not earlier: an engine may be lost while a prompt is tokenized. Not later: the spans include the engine's work.
             engine = self._choose(prepared)
             engine, active = await self._activate(prepared, engine)
-        except BaseException as error:
-            ticket.release()
-            call.fail(reason_of(error))
-            call.release_request()
-            raise
         prepared.state.hold(ticket)
         self._send(prepared.state, engine, active, deadline)
-        return OutputStream(prepared.state, self._requests)
+        return OutputStream(prepared.state, self._backends.requests)
 
     async def render(self, request: NewRequest) -> RenderedPrompt:
         """Return a request's prompt as ids, without sending it. Errors: see AsyncLLM.render."""
@@ -135,7 +134,7 @@ class RequestIntake:
     ) -> PreparedRequest:
         with call.working():
             async with within(deadline):
-                prepared = await inputs.prepare(request, deadline, new_handle=self._requests.new_handle)
+                prepared = await inputs.prepare(request, deadline, new_handle=self._backends.requests.new_handle)
         self._gate.check_open()
         self._check_lora(prepared)
         prepared.state.call = call
@@ -183,12 +182,12 @@ class RequestIntake:
 
     def _send(self, state: RequestState, engine: EngineClient, active: list[ActiveSequence], deadline: Deadline | None) -> None:
         state.metrics.submitted_time = time.time()
-        self._requests.add(state, active)
+        self._backends.requests.add(state, active)
         if deadline is not None:
-            state.expire_after(deadline.remaining_s, lambda: self._requests.fail_request(state, deadline.error()))
+            state.expire_after(deadline.remaining_s, lambda: self._backends.requests.fail_request(state, deadline.error()))
         for each in active:
             try:
                 engine.add(each)
             except Unavailable:
-                self._requests.abort_request(state)
+                self._backends.requests.abort_request(state)
                 raise

@@ -90,7 +90,7 @@ class ModelDirectory:
             NotFound: there are several models, and none has the name.
         """
         found = self._by_name.get(name or "") or self._find_adapter(name or "")
-        found.callers.note()
+        found.draining.callers.note()
         return found
 
     def owner_of(self, name: str) -> AsyncLLM | None:
@@ -166,7 +166,7 @@ class ModelDirectory:
     def withdraw(self) -> None:
         """Report unhealthy from now on, so that load balancers choose other frontends; requests are still accepted."""
         for llm in self:
-            llm.withdraw()
+            llm.draining.withdraw()
         self.readiness.note_draining()
 
     async def wait_idle(self) -> None:
@@ -177,7 +177,7 @@ class ModelDirectory:
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests, let running requests finish within `timeout_s`, and fail the rest with Unavailable."""
         self.readiness.note_draining()
-        await asyncio.gather(*(llm.drain(timeout_s) for llm in self._open))
+        await asyncio.gather(*(llm.draining.drain(timeout_s) for llm in self._open))
 
     async def close(self) -> None:
         """Fail the running requests and close all connections."""
@@ -200,7 +200,7 @@ class ModelDirectory:
             for task in starting:
                 task.cancel()
             await asyncio.gather(*starting, return_exceptions=True)
-            await llm.retire(timeout_s)
+            await llm.draining.retire(timeout_s, llm.served_names[0])
         finally:
             await llm.close()
             self._retirements = {task: each for task, each in self._retirements.items() if each is not llm}

@@ -13,7 +13,7 @@ from tetrad.frontend.llm.step_update import PLAIN, StepUpdate
 from tetrad.frontend.llm.unfinished_requests import UnfinishedRequests
 from tetrad.frontend.net.logged_count import LoggedCount
 from tetrad.frontend.observability.metrics import FrontendMetrics
-from tetrad.frontend.observability.step_tally import StepTally
+from tetrad.frontend.observability.step_metrics import StepTally
 from tetrad.frontend.request.call_trace import CallTrace
 from tetrad.frontend.request.logprobs import positions_of, texts_in_context
 from tetrad.frontend.request.outputs import PositionLogprobs
@@ -103,7 +103,7 @@ class OutputProcessor:
         tally.now = time.time()
         for update in worded:
             self._apply_safely(update, step, tally)
-        self._metrics.observe_step(tally)
+        self._metrics.steps.observe(tally)
 
     def _note_strays(self, step: Step) -> None:
         """Count outputs for handles that were never issued; outputs for sequences that have just ended are normal."""

@@ -4,62 +4,30 @@ Owned by AsyncLLM. A request with many inputs has one admission and one deadline
 All inputs are checked before the first one is sent. One event loop.
 """
 
-from tetrad.frontend.llm.backends import Backends
+import functools
+
 from tetrad.frontend.llm.input_parts import InputParts
-from tetrad.frontend.llm.intake import Gate
-from tetrad.frontend.llm.model_tasks import ModelTasks
+from tetrad.frontend.llm.intake import Intake
 from tetrad.frontend.llm.pooling_inputs import PoolingInputs
 from tetrad.frontend.llm.pooling_job import PoolingJob
 from tetrad.frontend.llm.pooling_window import PoolingWindow
-from tetrad.frontend.observability.metrics import FrontendMetrics
-from tetrad.frontend.request.admission import Admission
-from tetrad.frontend.request.call_trace import current_call, program_call
 from tetrad.frontend.request.deadlines import earliest_deadline, within
 from tetrad.frontend.request.new_pooling import NewPooling
 from tetrad.frontend.request.new_request import check_identity
 from tetrad.frontend.request.pooling import TASKS, PoolingFacts, PoolingParams
 from tetrad.frontend.request.prompts import estimated_prompt_tokens
 from tetrad.services.errors import InvalidRequest
-from tetrad.services.observability.tracing import Tracer, reason_of
 
 _STEPS_AHEAD = 4
 """Amount of work that an engine core has at a time, in full steps: two in flight, and two to plan meanwhile."""
 
 
-class PoolingIntake:
-    """Accepts all pooling requests of one model.
+class PoolingIntake(Intake[PoolingInputs]):
+    """Accepts all pooling requests of one model. See Intake for its arguments."""
 
-    Args:
-        gate: refuses all requests while it is closed.
-        tasks: the tasks of the server's models.
-        admission: limits the number of requests.
-        backends: the engines and the output processor.
-        tracer: makes the spans of calls from a program in this process; other calls have a trace already.
-        timeout_s: maximum duration of a request in seconds; None: no limit.
-        metrics: count the prompt tokens of answered requests.
-    """
-
-    def __init__(
-        self,
-        gate: Gate,
-        tasks: ModelTasks,
-        admission: Admission,
-        backends: Backends,
-        tracer: Tracer,
-        timeout_s: float | None,
-        metrics: FrontendMetrics,
-    ) -> None:
-        self._gate, self._tasks, self._admission, self._metrics = gate, tasks, admission, metrics
-        self._backends, self._engines = backends, backends.engines
-        self._tracer = tracer
-        self._timeout_s = timeout_s
-        self._inputs: PoolingInputs | None = None
-        self._model = ""
-        self._window = PoolingWindow(self._most_tokens)
-
-    def open(self, inputs: PoolingInputs, model: str) -> None:
-        """Accept requests from now on; `model` is the model's name in spans."""
-        self._inputs, self._model = inputs, model
+    @functools.cached_property
+    def _window(self) -> PoolingWindow:
+        return PoolingWindow(lambda: _STEPS_AHEAD * self._engines.info.max_num_batched_tokens * len(self._engines))
 
     async def take(self, new: NewPooling) -> PoolingJob:
         """Check and admit a request, start to send its inputs, and return its job. Errors: see AsyncLLM.encode_all."""
@@ -70,21 +38,14 @@ class PoolingIntake:
         size = self._engines.max_model_len
         longest = min(facts.longest_prompt(each.task, size) for each in params)
         deadline = earliest_deadline(self._timeout_s)
-        ticket = self._admission.admit(num_tokens=sum(map(estimated_prompt_tokens, new.prompts)))
-        call = current_call() or program_call(self._tracer, new.request_id, new.trace_headers or {})
-        call.start_request(self._model)
-        try:
+        num_tokens = sum(map(estimated_prompt_tokens, new.prompts))
+        with self._admitted(new, num_tokens) as (ticket, call):
             with call.working():
                 async with within(deadline):
                     await inputs.check_adapters(new, is_enabled=self._engines.info.supports_lora)
                     parts = InputParts(await inputs.token_ids(new, longest), params, size)
             self._gate.check_open()
-            job = PoolingJob(new, parts, self._backends, self._window, self._metrics, deadline=deadline, call=call)
-        except BaseException as error:
-            ticket.release()
-            call.fail(reason_of(error))
-            call.release_request()
-            raise
+            job = PoolingJob(new, parts, self._backends, self._window, deadline=deadline, call=call)
         job.start(ticket)
         return job
 
@@ -109,6 +70,3 @@ class PoolingIntake:
             raise InvalidRequest("You must pass at least one prompt.", field="input")
         verified = {id(each): each.verify(facts) for each in new.params}
         return [verified[id(each)] for each in new.params]
-
-    def _most_tokens(self) -> int:
-        return _STEPS_AHEAD * self._engines.info.max_num_batched_tokens * len(self._engines)

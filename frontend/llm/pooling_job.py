@@ -11,7 +11,6 @@ from tetrad.frontend.engine.prepared_request import PreparedRequest
 from tetrad.frontend.llm.backends import Backends
 from tetrad.frontend.llm.input_parts import InputParts
 from tetrad.frontend.llm.pooling_window import PoolingTurn, PoolingWindow
-from tetrad.frontend.observability.metrics import FrontendMetrics
 from tetrad.frontend.request import sequence as sequences
 from tetrad.frontend.request.admission import Ticket
 from tetrad.frontend.request.call_trace import CallTrace
@@ -32,7 +31,6 @@ class PoolingJob:
         parts: the parts of its inputs; each part is sent as one sequence.
         backends: the engines and the output processor.
         window: decides when a part is sent.
-        metrics: count the request's prompt tokens when it is answered.
         deadline: the deadline that the engines keep; None: none.
         call: the client call of the request.
 
@@ -46,13 +44,12 @@ class PoolingJob:
         parts: InputParts,
         backends: Backends,
         window: PoolingWindow,
-        metrics: FrontendMetrics,
         *,
         deadline: Deadline | None,
         call: CallTrace,
     ) -> None:
         self._engines, self._requests = backends.engines, backends.requests
-        self._metrics, self._deadline, self._on_answer = metrics, deadline, new.on_answer
+        self._metrics, self._deadline, self._on_answer = backends.metrics, deadline, new.on_answer
         self._parts, prompts = parts, parts.prompts
         sizes = list(map(len, prompts))
         self._turn = PoolingTurn(window, sizes, self._send)

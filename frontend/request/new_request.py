@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.prompts import PromptType
@@ -12,9 +13,44 @@ from tetrad.services.errors import InvalidRequest
 _MAX_I32 = 2**31 - 1
 
 
+class RequestOptions(TypedDict, total=False):
+    """The options of a request.
+
+    Attributes:
+        priority: a larger number is more urgent.
+        lora_request: the adapter to run with.
+        add_special_tokens: whether the tokenizer adds BOS and similar tokens to text.
+        truncate_prompt_tokens: the number of prompt tokens to keep; -1: as many as fit besides max_tokens.
+        truncation_side: the end that is dropped, "left" or "right".
+        cache_salt: separates the prefix caches of different tenants.
+        data_parallel_rank: the engine that must run the request; None: any.
+        max_logprobs: replaces the server's limit, for a caller that limits its clients in another way.
+        trace_headers: W3C traceparent and tracestate of a program's own span. Calls over HTTP and gRPC have their own.
+        prediction: the expected output text: where it matches, the output is faster. Empty: none.
+    """
+
+    priority: int
+    lora_request: LoRARequest | None
+    add_special_tokens: bool
+    truncate_prompt_tokens: int | None
+    truncation_side: str
+    cache_salt: str
+    data_parallel_rank: int | None
+    max_logprobs: int | None
+    trace_headers: Mapping[str, str] | None
+    prediction: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRequest:
-    """The arguments of AsyncLLM.add_request, which documents them."""
+    """A request with its options; RequestOptions documents these.
+
+    Attributes:
+        request_id: the caller's id; several requests may share one.
+        prompt: text, token ids, TextPrompt or TokensPrompt.
+        params: the sampling parameters.
+        arrival_time: wall clock, seconds.
+    """
 
     request_id: str
     prompt: PromptType
@@ -28,7 +64,7 @@ class NewRequest:
     data_parallel_rank: int | None = None
     arrival_time: float = field(default_factory=time.time)
     max_logprobs: int | None = None
-    trace_headers: Mapping[str, str] = field(default_factory=dict)
+    trace_headers: Mapping[str, str] | None = None
     prediction: str = ""
 
     def check(self) -> None:

@@ -13,12 +13,11 @@ import torch
 
 from tetrad.services.errors import TetradError
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import Floats, Ints, NewRequest, Pooled
+from tetrad.worker_svc.core.plan import Floats, Ints, Pooled
 from tetrad.worker_svc.core.pooling import PoolingFacts, PoolingSpec
-from tetrad.worker_svc.core.request_table import SlotListener, refuse_pooling
 from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.layers.pooler import LaunchedAnswers, Pooler
-from tetrad.worker_svc.runner.pooling_rows import GatheredChunk, PooledSlots, checked_answers
+from tetrad.worker_svc.runner.pooling_rows import GatheredChunk, NoPooledSlots, PooledSlots, PoolingListener, checked_answers
 
 _NO_ANSWERS = LaunchedAnswers((), (), ())
 
@@ -52,7 +51,7 @@ class LaunchedPooling:
         return checked_answers(ended)
 
 
-class DevicePoolingRows(SlotListener, Protocol):
+class DevicePoolingRows(PoolingListener, Protocol):
     """The part of a device's runner that pools.
 
     Attributes:
@@ -61,30 +60,17 @@ class DevicePoolingRows(SlotListener, Protocol):
 
     rehearsed: PoolingSpec | None
 
-    def check(self, new: NewRequest) -> None:
-        """Raise the error of a request that this model cannot run."""
-
     def launch(self, rows: StepRows, hidden: torch.Tensor) -> LaunchedPooling:
         """Launch the answers of a step with hidden states [T, hidden]."""
 
     def pools(self, slots: Ints) -> bool:
         """Return whether a request in one of these slots pools."""
 
-    def generating(self, slots: Ints) -> Ints:
-        """Return the indices in `slots` of the requests that generate."""
 
-
-class NoDevicePooling:
+class NoDevicePooling(NoPooledSlots):
     """The DevicePoolingRows of a model that only generates."""
 
     rehearsed: PoolingSpec | None = None
-    check = staticmethod(refuse_pooling)
-
-    def add(self, slot: int, request: NewRequest) -> None:
-        """Do nothing."""
-
-    def remove(self, slot: int) -> None:
-        """Do nothing."""
 
     def launch(self, rows: StepRows, hidden: torch.Tensor) -> LaunchedPooling:  # noqa: ARG002 - of the protocol
         """Return no answers."""
@@ -93,10 +79,6 @@ class NoDevicePooling:
     def pools(self, slots: Ints) -> bool:  # noqa: ARG002 - of the protocol
         """Return False: no request pools."""
         return False
-
-    def generating(self, slots: Ints) -> Ints:
-        """Return all indices: every request generates."""
-        return np.arange(len(slots))
 
 
 class DevicePooling(PooledSlots):

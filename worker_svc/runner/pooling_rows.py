@@ -1,7 +1,8 @@
 """Pooling rows: pools the hidden states of a decoder's pooling requests; the class is chosen when the runner is created.
 
 Called by the model runner and its request table, on the compute thread. Keeps the hidden states that each request's answer
-needs, chunk by chunk; a request that was removed or preempted starts again. The CUDA runner uses cuda/pooling_rows.py.
+needs, chunk by chunk; a request that was removed or preempted starts again. The rows of the CUDA runner derive from the classes
+in this file; see cuda/pooling_rows.py.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,21 +21,25 @@ from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.layers.pooler import Pooler, PoolingPrompt
 
 
-class PoolingRows(SlotListener, Protocol):
-    """The part of a runner that pools."""
+class PoolingListener(SlotListener, Protocol):
+    """The methods that the pooling rows of both runners have."""
 
     def check(self, new: NewRequest) -> None:
         """Raise the error of a request that this model cannot run."""
-
-    def collect(self, rows: StepRows, hidden: torch.Tensor) -> tuple[list[Pooled], list[tuple[int, TetradError]]]:
-        """Return answers and failures of the prompts that end in this step, from its hidden states [T, hidden]."""
 
     def generating(self, slots: Ints) -> Ints:
         """Return the indices in `slots` of the requests that generate."""
 
 
-class NoPooling:
-    """The PoolingRows of a model that only generates."""
+class PoolingRows(PoolingListener, Protocol):
+    """The part of a runner that pools."""
+
+    def collect(self, rows: StepRows, hidden: torch.Tensor) -> tuple[list[Pooled], list[tuple[int, TetradError]]]:
+        """Return answers and failures of the prompts that end in this step, from its hidden states [T, hidden]."""
+
+
+class NoPooledSlots:
+    """The PoolingListener of a model that only generates."""
 
     check = staticmethod(refuse_pooling)
 
@@ -44,6 +49,14 @@ class NoPooling:
     def remove(self, slot: int) -> None:
         """Do nothing."""
 
+    def generating(self, slots: Ints) -> Ints:
+        """Return all indices: every request generates."""
+        return np.arange(len(slots))
+
+
+class NoPooling(NoPooledSlots):
+    """The PoolingRows of a model that only generates."""
+
     def collect(
         self,
         rows: StepRows,  # noqa: ARG002 - of the protocol
@@ -51,10 +64,6 @@ class NoPooling:
     ) -> tuple[list[Pooled], list[tuple[int, TetradError]]]:
         """Return no answers and no failures."""
         return [], []
-
-    def generating(self, slots: Ints) -> Ints:
-        """Return all indices: every request generates."""
-        return np.arange(len(slots))
 
 
 @dataclass(frozen=True, slots=True)

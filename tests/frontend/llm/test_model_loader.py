@@ -7,23 +7,11 @@ import pytest
 
 from tests.frontend import fakes
 from tests.frontend.conftest import make_settings, running_frontend
+from tests.frontend.llm.second_model import LOAD, OTHER, UNLOAD, completed, entry, listed, loaded
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.services.request_context import NO_CONTEXT, current_context
 from tetrad.services.rpc.channel import open_channel
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
-
-LOAD, UNLOAD = "/v1/load_model", "/v1/unload_model"
-OTHER = "The other model writes this."
-
-
-@pytest.fixture
-async def second(sockets):
-    """Tokenizer and engine core of another model, which no frontend knows at its start."""
-    tokenizer = fakes.FakeTokenizer(sockets / "t2")
-    engine = fakes.FakeEngine(sockets / "e2", reply=lambda _, position: OTHER.encode()[position % len(OTHER)], max_model_len=64)
-    await asyncio.gather(tokenizer.start(), engine.start())
-    yield tokenizer, engine
-    await asyncio.gather(tokenizer.kill(), engine.kill())
 
 
 @pytest.fixture
@@ -33,55 +21,11 @@ async def one(serve_frontend):
         yield running
 
 
-def entry(second, *names, **changes):
-    """Return the body that loads the second model."""
-    tokenizer, engine = second
-    targets = {"tokenizer_targets": [tokenizer.target], "engine_targets": [engine.target]}
-    return {"served_model_names": names or ("other",), **targets, "engine_admin_targets": [engine.target], **changes}
-
-
-async def loaded(frontend, second, *names, **changes):
-    answer = await frontend.http.post(LOAD, json=entry(second, *names, **changes))
-    assert answer.status_code == 200, answer.text
-    return answer.text
-
-
 async def load_twice(frontend, second):
     """Load a model that cannot be reached twice: return the load that waits, and the answer to the other one."""
     tasks = {asyncio.create_task(frontend.http.post(LOAD, json=entry(second))) for _ in range(2)}
     [answered], [waiting] = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     return waiting, answered.result()
-
-
-async def completed(frontend, model):
-    body = {"prompt": "hi", "max_tokens": 9} | ({"model": model} if model else {})
-    answer = await frontend.http.post("/v1/completions", json=body)
-    return answer.json()["choices"][0]["text"]
-
-
-async def listed(frontend):
-    return [each["id"] for each in (await frontend.http.get("/v1/models")).json()["data"]]
-
-
-async def events(frontend, model, num_tokens):
-    """Return the texts of a streamed completion, and its errors."""
-    texts, errors = [], []
-    body = {"model": model, "prompt": "hi", "max_tokens": num_tokens, "stream": True}
-    async with frontend.http.stream("POST", "/v1/completions", json=body) as response:
-        async for line in response.aiter_lines():
-            if line.startswith("data: {"):
-                event = json.loads(line.removeprefix("data: "))
-                errors += [event["error"]] if "error" in event else []
-                texts += [choice["text"] for choice in event.get("choices", ())]
-    return "".join(texts), errors
-
-
-async def until_unknown(frontend, model):
-    """Wait until requests for a model are refused as for an unknown one; return that answer."""
-    async with asyncio.timeout(60):
-        while (answer := await frontend.http.get(f"/v1/models/{model}")).status_code != 404:  # noqa: ASYNC110 - HTTP tells nobody
-            await asyncio.sleep(0.005)
-    return answer
 
 
 # --- loading ----------------------------------------------------------------------------------------------------------
@@ -313,62 +257,6 @@ async def test_an_unloaded_model_is_unknown_and_in_no_list(one, second):
     assert await completed(one, "one") == fakes.TEXT[:9]
 
 
-async def test_a_running_stream_is_finished_whole_while_new_requests_are_refused(serve_frontend, second):
-    second[1].pause()
-    async with serve_frontend(served_model_names=("one",), drain_timeout_s=60.0) as frontend:
-        await loaded(frontend, second)
-        streaming = asyncio.create_task(events(frontend, "other", len(OTHER)))
-        await second[1].until(lambda: second[1].running)
-        await second[1].take(3)
-        unloading = asyncio.create_task(frontend.http.post(UNLOAD, json={"model": "other"}))
-
-        refused = await until_unknown(frontend, "other")
-        taken = await frontend.http.post(LOAD, json=entry(second))
-        load = (await frontend.http.get("/load")).json()
-        assert not unloading.done()
-        await second[1].allow(None)
-
-        assert await streaming == (OTHER, [])
-        assert (await unloading).status_code == 200
-        assert "`other` does not exist" in refused.json()["error"]["message"]
-        assert (taken.status_code, "is being unloaded" in taken.json()["error"]["message"]) == (409, True)
-        assert load == {"server_load": 1}
-
-
-async def test_a_call_that_has_found_its_model_and_sent_nothing_yet_is_finished(serve_frontend, second):
-    tokenizer, _ = second
-    async with serve_frontend(served_model_names=("one",), drain_timeout_s=60.0) as frontend:
-        await loaded(frontend, second)
-        tokenizer.hung.clear()
-        before = len(tokenizer.text_sizes)
-        asking = asyncio.create_task(completed(frontend, "other"))
-        async with asyncio.timeout(60):
-            while len(tokenizer.text_sizes) == before:  # noqa: ASYNC110 - the fake has no event for it
-                await asyncio.sleep(0.005)
-        unloading = asyncio.create_task(frontend.http.post(UNLOAD, json={"model": "other"}))
-        await until_unknown(frontend, "other")
-        tokenizer.hung.set()
-
-        assert await asking == OTHER[:9]
-        assert (await unloading).status_code == 200
-
-
-async def test_requests_that_do_not_finish_within_the_drain_time_end_with_an_error(serve_frontend, second):
-    second[1].pause()
-    async with serve_frontend(served_model_names=("one",), drain_timeout_s=0.1) as frontend:
-        await loaded(frontend, second)
-        streaming = asyncio.create_task(events(frontend, "other", 50))
-        await second[1].until(lambda: second[1].running)
-        await second[1].take(3)
-
-        answer = await frontend.http.post(UNLOAD, json={"model": "other"})
-        _, [error] = await streaming
-
-        assert answer.status_code == 200
-        assert (error["message"], error["code"]) == ("The model `other` has been unloaded.", "unloaded")
-        assert await completed(frontend, "one") == fakes.TEXT[:9]
-
-
 async def test_the_connections_of_an_unloaded_model_are_closed(one, second):
     tokenizer, engine = second
     await loaded(one, second)
@@ -433,38 +321,3 @@ async def test_only_further_models_can_be_unloaded(one, second, model, status, m
     assert (refused.status_code, refused.json()["error"]["param"]) == (status, "model")
     assert refused.json()["error"]["message"].startswith(message)
     assert await listed(one) == ["one", "other", "sql"]
-
-
-async def test_a_frontend_that_ends_lets_the_requests_of_a_model_that_is_being_unloaded_finish(serve_frontend, second):
-    second[1].pause()
-    async with serve_frontend(served_model_names=("one",), drain_timeout_s=60.0) as frontend:
-        await loaded(frontend, second)
-        streaming = asyncio.create_task(events(frontend, "other", len(OTHER)))
-        await second[1].until(lambda: second[1].running)
-        await second[1].take(3)
-        unloading = asyncio.create_task(frontend.http.post(UNLOAD, json={"model": "other"}))
-        await until_unknown(frontend, "other")
-
-        frontend.shutdown.set()
-        await second[1].allow(None)
-
-        assert await streaming == (OTHER, [])
-        assert (await unloading).status_code == 200
-
-
-async def test_a_call_that_waits_for_its_tokenizer_beyond_the_drain_time_ends_with_an_error(serve_frontend, second):
-    tokenizer, _ = second
-    async with serve_frontend(served_model_names=("one",), drain_timeout_s=0.1) as frontend:
-        await loaded(frontend, second)
-        tokenizer.hung.clear()
-        before = len(tokenizer.text_sizes)
-        asking = asyncio.create_task(frontend.http.post("/v1/completions", json={"model": "other", "prompt": "hi"}))
-        async with asyncio.timeout(60):
-            while len(tokenizer.text_sizes) == before:  # noqa: ASYNC110 - the fake has no event for it
-                await asyncio.sleep(0.005)
-
-        unloaded = await frontend.http.post(UNLOAD, json={"model": "other"})
-        answer = await asking
-
-    assert (unloaded.status_code, answer.status_code) == (200, 503)
-    assert "the model was unloaded" in answer.json()["error"]["message"]

@@ -80,7 +80,7 @@ class Generation:
     async def updates(self) -> AsyncGenerator[list[Event], None]:
         """Yield the events of each step, the last ones after saving; raise any failure. Closing it aborts the request."""
         assert self._turn is not None, "not started"
-        self._llm.callers.note()  # in the background, this task is not the one that found the model
+        self._llm.draining.callers.note()  # in the background, this task is not the one that found the model
         begun = False
         try:
             async for update in self._turn:
