@@ -12,7 +12,7 @@ RUN python -m venv /opt/tetrad \
     # Volumes are made with the owner of the directory that they cover.
     && install -d -o tetrad -g tetrad /var/cache/tetrad /var/lib/tetrad /certificates
 ENV PATH=/opt/tetrad/bin:$PATH TETRAD_CACHE_DIR=/var/cache/tetrad HF_HOME=/var/cache/tetrad/huggingface \
-    # As `tetrad serve` has it: tetrad/stack/local_stack.py says why.
+    # As `tetrad serve` has it: services/rpc/grpc_pollers.py says why.
     GRPC_EXPERIMENTS=-event_engine_client,-event_engine_listener
 WORKDIR /opt/tetrad
 COPY requirements.lock requirements/common.txt ./

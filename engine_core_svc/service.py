@@ -22,11 +22,12 @@ from tetrad.engine_core_svc.kv_cache.host_tier import HostTier
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.observability.request_spans import RequestSpans
-from tetrad.engine_core_svc.scheduler.adapters import ORDERS_OF_ARRIVAL, AdapterLimits, Adapters
+from tetrad.engine_core_svc.scheduler.adapters import AdapterLimits, Adapters
 from tetrad.engine_core_svc.scheduler.drafting import Drafts, NoDrafts
 from tetrad.engine_core_svc.scheduler.drafts.proposers import drafts_for
 from tetrad.engine_core_svc.scheduler.fan_out_throttle import MeasuringFanOutThrottle, NoFanOutThrottle
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
+from tetrad.engine_core_svc.scheduler.parked_requests import ORDERS_OF_ARRIVAL
 from tetrad.engine_core_svc.scheduler.prefill_throttle import MeasuringThrottle, NoThrottle
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.scheduler.stage_filling import NoStages, StageFilling

@@ -90,7 +90,8 @@ class AdapterLoading:
         fail: Callable[[Iterable[Request], TetradError], None],
         on_change: Callable[[], None],
     ) -> None:
-        self._adapters, self._workers, self._fail, self._on_change = adapters, workers, fail, on_change
+        self._adapters, self._registry, self._workers = adapters, adapters.registry, workers
+        self._fail, self._on_change = fail, on_change
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._evictions: set[asyncio.Task[None]] = set()
         self._callers: dict[int, list[asyncio.Future[None]]] = {}
@@ -119,24 +120,24 @@ class AdapterLoading:
 
     async def add(self, ref: LoraRef) -> Adapter:
         """See LoraOrders. Raises AlreadyExists if the number belongs to another adapter and `load_inplace` is not set."""
-        known = next((each for each in self._adapters if each.ref.lora_id == ref.lora_id), None)
+        known = next((each for each in self._registry if each.ref.lora_id == ref.lora_id), None)
         if known is not None and not ref.load_inplace:
             if not known.ref.is_same(ref):
                 raise AlreadyExists(f"Adapter id {ref.lora_id} is {known.ref.name!r} at {known.ref.path}; unload it first.")
             await self._load(known)
             return known
-        adapter = self._adapters.add(ref)
+        adapter = self._registry.add(ref)
         try:
             await self._load(adapter)
         except TetradError:
-            self._adapters.discard(adapter)
+            self._registry.discard(adapter)
             raise
-        self._adapters.replace(adapter)
+        self._registry.replace(adapter)
         return adapter
 
     async def remove(self, lora_id: int) -> None:
         """See LoraOrders. Raises FailedPrecondition while unfinished requests use the adapter."""
-        adapter = self._adapters.remove(lora_id)
+        adapter = self._registry.remove(lora_id)
         self._end_callers(adapter, FailedPrecondition(f"Adapter {adapter.ref.name!r} was unloaded while it was loaded."))
         await asyncio.gather(*self._evictions, return_exceptions=True)
 
@@ -146,7 +147,7 @@ class AdapterLoading:
 
     def list_loras(self) -> list[Adapter]:
         """See LoraOrders."""
-        return list(self._adapters)
+        return list(self._registry)
 
     async def _load(self, adapter: Adapter) -> None:
         if adapter.is_resident:
@@ -187,7 +188,7 @@ class AdapterLoading:
     def _end_load(self, adapter: Adapter, error: TetradError) -> None:
         self._loads.pop(adapter.key, None)
         self._fail(self._adapters.failed(adapter), error)
-        self._adapters.discard_if_new(adapter)
+        self._registry.discard_if_new(adapter)
         self._end_callers(adapter, error)
         self._adapters.refill()
         self._on_change()

@@ -8,35 +8,19 @@ At most `max_cpu_loras` adapters are on the worker; the least recently used inac
 """
 
 import itertools
-import math
-import random
-from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tetrad.engine_core_svc.core.adapter import Adapter, LoraRef
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
-from tetrad.engine_core_svc.scheduler.policy import PolicyName
-from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, Overloaded, Unsupported
+from tetrad.engine_core_svc.scheduler.adapter_registry import AdapterRegistry
+from tetrad.engine_core_svc.scheduler.parked_requests import LAST_TURN, ArrivalKey, ParkedRequests, Turn
+from tetrad.services.errors import FailedPrecondition, Overloaded, Unsupported
 
 _LET_IN_WHILE_OTHERS_WAIT = 64
 """Maximum number of requests of an active adapter that join the queue while another adapter waits for a place."""
-_LAST = (math.inf, math.inf)
-"""Place in line behind all waiting adapters."""
-_MAX_KNOWN = 10_000
-"""Maximum number of known adapters; a client that names more probably wants to fill the memory."""
-_MAX_BYTES = {"name": 512, "path": 2048, "base_model_name": 512}
-"""Maximum size of each field, in bytes of UTF-8."""
 _MAX_SHOWN = 128
 """Maximum number of names in each step's statistics, of running and of awaited adapters each."""
-
-
-ArrivalKey = tuple[int, int]
-ORDERS_OF_ARRIVAL: dict[PolicyName, Callable[[Request], ArrivalKey]] = {
-    "fcfs": lambda request: (0, request.sequence_number),
-    "priority": lambda request: (-request.priority, request.sequence_number),
-}
-"""The order in which requests wait for adapters, by policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,111 +80,34 @@ class Adapters:
     Args:
         limits: maximum numbers of active and of loaded adapters.
         order: sort key of waiting requests.
+
+    Attributes:
+        registry: the known adapters.
+        on_wanted: called with each adapter that the worker must load.
+        on_evicted: called with each adapter that the worker must unload.
     """
 
     def __init__(self, limits: AdapterLimits, order: Callable[[Request], ArrivalKey]) -> None:
-        self._limits, self._order = limits, order
-        self._current: dict[int, Adapter] = {}  # by the number that clients use
-        self._all: dict[int, Adapter] = {}  # by key, replaced versions included
-        self._parked: dict[int, list[Request]] = {}  # by the adapter's key
-        # A worker that outlives an engine core may still hold adapters of it.
-        self._keys = itertools.count(random.randrange(1, 1 << 30))
+        self.registry = AdapterRegistry(self._is_in_flight, self._evict)
+        self.on_wanted: Callable[[Adapter], None] = _nothing
+        self.on_evicted: Callable[[Adapter], None] = _nothing
+        self._limits = limits
+        self._parked = ParkedRequests(order)
         self._uses = itertools.count(1)
         self._is_up = False
         self._awaits_room = False
-        self._retired: list[Adapter] = []  # dropped when the result of their last step has arrived
         self._release: Callable[[Request], None] = _nothing
         self._last_returned_step: Callable[[], int] = _nowhere
-        self.on_wanted: Callable[[Adapter], None] = _nothing
-        self.on_evicted: Callable[[Adapter], None] = _nothing
 
     def bind(self, release: Callable[[Request], None], last_returned_step: Callable[[], int]) -> None:
         """Set the function that puts a parked request into the queue, and the one that returns the last step with a result."""
         self._release, self._last_returned_step = release, last_returned_step
 
-    def __iter__(self) -> Iterator[Adapter]:
-        """Iterate over the adapter versions that new requests use."""
-        return iter(self._current.values())
-
-    # --- names ------------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------------
 
     def resolve(self, ref: LoraRef) -> Adapter:
-        """Return the adapter that a request names; add it if it is unknown.
-
-        Raises InvalidRequest if the number belongs to another adapter.
-        """
-        found = self._current.get(ref.lora_id)
-        if found is None:
-            return self.add(ref)
-        if not found.ref.is_same(ref):
-            raise InvalidRequest(
-                f"Adapter id {ref.lora_id} is {found.ref.name!r} at {found.ref.path}, not {ref.name!r} at {ref.path}; "
-                "unload it, or load the other one in its place (load_inplace).",
-                field="lora_request",
-            )
-        return found
-
-    def add(self, ref: LoraRef) -> Adapter:
-        """Add and return a new adapter. New requests use it only if no other adapter has its number."""
-        if ref.lora_id < 1 or not ref.name or not ref.path:
-            raise InvalidRequest(f"lora_request needs a name, a path and an id of at least 1, got {ref.lora_id}.")
-        for name, most in _MAX_BYTES.items():
-            if (num_bytes := len(getattr(ref, name).encode())) > most:
-                text = f"lora_request.{name} has {num_bytes} bytes of UTF-8, the limit is {most}."
-                raise InvalidRequest(text, field="lora_request")
-        if len(self._all) >= _MAX_KNOWN:
-            raise Overloaded(f"{_MAX_KNOWN} adapters are known; unload some first.", retry_after_s=1.0)
-        adapter = Adapter(ref, next(self._keys))
-        self._all[adapter.key] = adapter
-        if ref.lora_id not in self._current:
-            self._current[ref.lora_id] = adapter
-        else:
-            adapter.is_current = False
-        return adapter
-
-    def replace(self, adapter: Adapter) -> None:
-        """Make this version the one that new requests use; the version before stays for the requests that use it."""
-        before = self._current.get(adapter.ref.lora_id)
-        self._current[adapter.ref.lora_id] = adapter
-        adapter.is_current = True
-        if before is not None and before is not adapter:
-            adapter.is_pinned = before.is_pinned
-            before.is_current = before.is_pinned = False
-            self._drop_if_unused(before)
-
-    def get(self, lora_id: int) -> Adapter:
-        """Return the adapter with this number, as clients use it. Raises NotFound."""
-        found = self._current.get(lora_id)
-        if found is None:
-            raise NotFound(f"There is no adapter with id {lora_id}.", reason="LORA_NOT_FOUND")
-        return found
-
-    def remove(self, lora_id: int) -> Adapter:
-        """Forget an adapter. Raises FailedPrecondition while unfinished requests use it."""
-        adapter = self.get(lora_id)
-        if adapter.num_requests:
-            raise FailedPrecondition(
-                f"Adapter {adapter.ref.name!r} is in use by {adapter.num_requests} unfinished requests; unload it when "
-                "they have ended.",
-                reason="LORA_IN_USE",
-            )
-        del self._current[lora_id]
-        adapter.is_current = False
-        self._drop_if_unused(adapter)
-        return adapter
-
-    def pin(self, lora_id: int) -> Adapter:
-        """Exclude an adapter from eviction. Raises FailedPrecondition if no place would be left for others."""
-        adapter = self.get(lora_id)
-        num_pinned = sum(each.is_pinned for each in self._all.values() if each is not adapter)
-        if num_pinned + 1 >= self._limits.max_cpu_loras:
-            raise FailedPrecondition(
-                f"{num_pinned} adapters are pinned; of max_cpu_loras {self._limits.max_cpu_loras} one place must stay free."
-            )
-        adapter.is_pinned = True
-        return adapter
-
-    # --- requests ---------------------------------------------------------------------------------------------------
+        """Return the adapter that a request names; see AdapterRegistry."""
+        return self.registry.resolve(ref)
 
     def begin(self, request: Request) -> None:
         """Count an unfinished request of its adapter."""
@@ -219,8 +126,7 @@ class Adapters:
 
     def park(self, request: Request) -> None:
         """Keep a request until its adapter is active; then call `release` with it, possibly before this method returns."""
-        assert request.adapter is not None
-        insort(self._parked.setdefault(request.adapter.key, []), request, key=self._order)
+        self._parked.add(request)
         self._fill()
 
     def end(self, request: Request, status: RequestStatus) -> None:
@@ -230,30 +136,30 @@ class Adapters:
             return
         adapter.num_requests -= 1
         if status is RequestStatus.WAITING_FOR_LORA:
-            self._unpark(adapter, request)
+            self._parked.remove(request)
         elif status is not RequestStatus.WAITING_FOR_GRAMMAR:
             adapter.last_step_id = max(adapter.last_step_id, request.last_step_id)
             self._let_out(adapter)
-        self._drop_if_unused(adapter)
+        self.registry.drop_if_unused(adapter)
         self._fill()
 
     def retreat(self, request: Request) -> None:
         """Let a queued request wait again for its adapter, which the worker has lost."""
         assert request.adapter is not None
         self._let_out(request.adapter)
-        insort(self._parked.setdefault(request.adapter.key, []), request, key=self._order)
+        self._parked.add(request)
 
     @property
     def running_names(self) -> list[str]:
         """The names of the first adapters that admitted requests use."""
-        running = (adapter.ref.name for adapter in self._all.values() if adapter.num_admitted)
+        running = (adapter.ref.name for adapter in self.registry.versions.values() if adapter.num_admitted)
         return list(itertools.islice(running, _MAX_SHOWN))
 
     @property
     def waiting_names(self) -> list[str]:
         """The names of the first adapters that requests wait for."""
         most = min(self._limits.max_cpu_loras, _MAX_SHOWN)
-        return [self._all[key].ref.name for key in itertools.islice(self._parked, most)]
+        return [self.registry.versions[key].ref.name for key in itertools.islice(self._parked, most)]
 
     # --- the worker -------------------------------------------------------------------------------------------------
 
@@ -261,36 +167,36 @@ class Adapters:
         """Load the awaited adapters onto a new worker, then those that the last worker had."""
         self._is_up = True
         self._fill()
-        for adapter in sorted(self._all.values(), key=lambda each: -each.last_used):
+        for adapter in sorted(self.registry.versions.values(), key=lambda each: -each.last_used):
             if adapter.was_resident and not adapter.is_loading and self._num_held < self._limits.max_cpu_loras:
                 self._want(adapter)
 
     def forget_worker(self) -> None:
         """Mark all adapters as not loaded: the worker is lost. The caller must call `retreat` for its requests after this."""
         self._is_up = False
-        for adapter in self._all.values():
+        for adapter in self.registry.versions.values():
             adapter.was_resident = adapter.is_resident or adapter.is_loading
             adapter.is_resident = adapter.is_loading = adapter.is_active = False
             adapter.last_step_id = -1
 
     def loaded(self, adapter: Adapter, digest: bytes) -> list[Request]:
         """Mark an adapter as loaded; return the requests that cannot go on, since they began with other files of it."""
-        began = [request for request in self._parked.get(adapter.key, ()) if request.num_output_tokens]
+        waiting = self._parked.of(adapter.key)
         changed = bool(adapter.digest) and adapter.digest != digest
         if changed:
-            for request in self._parked.get(adapter.key, ()):
+            for request in waiting:
                 request.block_hashes.clear()
         adapter.digest, adapter.is_loading, adapter.is_resident = digest, False, True
         adapter.last_used = next(self._uses)
         if not changed:
             self._fill()
             return []
-        return began
+        return [request for request in waiting if request.num_output_tokens]
 
     def failed(self, adapter: Adapter) -> list[Request]:
         """Note that the worker cannot load an adapter; return the requests that wait for it. The caller ends them."""
         adapter.is_loading = adapter.is_resident = adapter.was_resident = False
-        return list(self._parked.get(adapter.key, ()))
+        return self._parked.of(adapter.key)
 
     def refill(self) -> None:
         """Give free places to waiting adapters."""
@@ -298,10 +204,7 @@ class Adapters:
 
     def note_step(self) -> None:
         """Note that a step's result has arrived: adapters that the step named may be dropped or evicted now."""
-        if self._retired:
-            retired, self._retired = self._retired, []
-            for adapter in retired:
-                self._drop_if_unused(adapter)
+        self.registry.drop_retired()
         if self._awaits_room:
             self._fill()
 
@@ -309,12 +212,23 @@ class Adapters:
         """Load an adapter on an operator's order. Raises Overloaded if every place is in use."""
         if adapter.is_resident or adapter.is_loading:
             return
-        if not self._make_room(_LAST):
+        if not self._make_room(LAST_TURN):
             raise Overloaded(
                 f"All {self._limits.max_cpu_loras} places for adapters (max_cpu_loras) are in use or pinned; try again later.",
                 retry_after_s=1.0,
             )
         self._want(adapter)
+
+    def pin(self, lora_id: int) -> Adapter:
+        """Exclude an adapter from eviction. Raises NotFound, or FailedPrecondition if no place would be left for others."""
+        adapter = self.registry.get(lora_id)
+        num_pinned = sum(each.is_pinned for each in self.registry.versions.values() if each is not adapter)
+        if num_pinned + 1 >= self._limits.max_cpu_loras:
+            raise FailedPrecondition(
+                f"{num_pinned} adapters are pinned; of max_cpu_loras {self._limits.max_cpu_loras} one place must stay free."
+            )
+        adapter.is_pinned = True
+        return adapter
 
     # --- places -----------------------------------------------------------------------------------------------------
 
@@ -323,22 +237,17 @@ class Adapters:
         self._awaits_room = False
         if not (self._is_up and self._parked):
             return
-        for key in sorted(self._parked, key=self._turn_of):
-            adapter = self._all[key]
+        for key in sorted(self._parked, key=self._parked.turn_of):
+            adapter = self.registry.versions[key]
             if not (adapter.is_resident or adapter.is_loading):
-                if not self._make_room(self._turn_of(key)):
+                if not self._make_room(self._parked.turn_of(key)):
                     self._awaits_room = True  # later ones must not take the next place
                     return
                 self._want(adapter)
-            num_active = sum(each.is_active for each in self._all.values())
+            num_active = sum(each.is_active for each in self.registry.versions.values())
             may_run = self._has_turn(adapter) if adapter.is_active else num_active < self._limits.max_loras
             if adapter.is_resident and may_run:
                 self._activate(adapter)
-
-    def _turn_of(self, key: int) -> tuple[float, float]:
-        """Return an adapter's place in line; `_LAST` if no request waits for it."""
-        waiting = self._parked.get(key)
-        return self._order(waiting[0]) if waiting else _LAST
 
     def _has_turn(self, adapter: Adapter) -> bool:
         """Return whether more requests of an active adapter may join the queue."""
@@ -348,7 +257,7 @@ class Adapters:
         if not adapter.is_active:
             adapter.is_active, adapter.num_let_in = True, 0
         adapter.last_used = next(self._uses)
-        for request in self._parked.pop(adapter.key):
+        for request in self._parked.take(adapter.key):
             self._let_in(adapter)
             self._release(request)
 
@@ -361,66 +270,39 @@ class Adapters:
         if not adapter.num_admitted:
             adapter.is_active = False
 
-    def _unpark(self, adapter: Adapter, request: Request) -> None:
-        waiting = self._parked[adapter.key]
-        waiting.remove(request)
-        if not waiting:
-            del self._parked[adapter.key]
-
     @property
     def _num_held(self) -> int:
-        return sum(each.is_resident or each.is_loading for each in self._all.values())
+        return sum(each.is_resident or each.is_loading for each in self.registry.versions.values())
 
-    def _make_room(self, turn: tuple[float, float]) -> bool:
+    def _make_room(self, turn: Turn) -> bool:
         """Evict adapters until the worker has room for one more; return whether it has room.
 
         Adapters that stand before `turn` in line are not evicted.
         """
         while self._num_held >= self._limits.max_cpu_loras:
-            idle = [each for each in self._all.values() if self._may_evict(each)]
-            later = [each for each in idle if self._turn_of(each.key) > turn or each.key not in self._parked]
+            idle = [each for each in self.registry.versions.values() if self._may_evict(each)]
+            later = [each for each in idle if self._parked.turn_of(each.key) > turn or each.key not in self._parked]
             victim = min(later, key=lambda each: (each.key in self._parked, each.last_used), default=None)
             if victim is None:
                 return False
-            victim.is_resident = False
-            self.on_evicted(victim)
+            self._evict(victim)
         return True
 
     def _may_evict(self, adapter: Adapter) -> bool:
         is_idle = not (adapter.is_active or adapter.is_pinned or adapter.num_admitted)
-        return adapter.is_resident and is_idle and self._is_returned(adapter)
+        return adapter.is_resident and is_idle and not self._is_in_flight(adapter)
 
-    def _is_returned(self, adapter: Adapter) -> bool:
-        """Return whether no plan in flight names the adapter."""
-        return adapter.last_step_id <= self._last_returned_step()
+    def _is_in_flight(self, adapter: Adapter) -> bool:
+        """Return whether a plan in flight names the adapter."""
+        return adapter.last_step_id > self._last_returned_step()
 
     def _want(self, adapter: Adapter) -> None:
         adapter.is_loading, adapter.was_resident = True, False
         self.on_wanted(adapter)
 
-    def _drop_if_unused(self, adapter: Adapter) -> None:
-        """Forget a version that new requests do not use, once its last request has ended."""
-        if adapter.is_current or adapter.num_requests:
-            return
-        if not self._is_returned(adapter):
-            self._retired.append(adapter)
-            return
-        if adapter.is_resident:
-            adapter.is_resident = False
-            self.on_evicted(adapter)
-        self._all.pop(adapter.key, None)
-
-    def discard_if_new(self, adapter: Adapter) -> None:
-        """Forget an adapter that could not be loaded, unless requests use it: the next request tries again."""
-        if adapter.num_requests:
-            return
-        self.discard(adapter)
-
-    def discard(self, adapter: Adapter) -> None:
-        """Forget a version that did not become current, or that cannot be used."""
-        if self._current.get(adapter.ref.lora_id) is adapter:
-            del self._current[adapter.ref.lora_id]
-        self._all.pop(adapter.key, None)
+    def _evict(self, adapter: Adapter) -> None:
+        adapter.is_resident = False
+        self.on_evicted(adapter)
 
 
 def _nothing(_: object) -> None:

@@ -19,7 +19,8 @@ from tetrad.frontend.config import FrontendSettings
 from tetrad.services.errors import TetradError
 from tetrad.services.settings import ServiceSettings
 from tetrad.stack.child import ChildState, RestartPolicy
-from tetrad.stack.local_stack import LocalStack, StackSettings
+from tetrad.stack.local_stack import LocalStack
+from tetrad.stack.stack_settings import StackSettings
 
 # What is killed every few seconds would otherwise be restarted later each time, as what cannot run is.
 _POLICY = RestartPolicy(first_delay_s=0.1, max_delay_s=0.1)

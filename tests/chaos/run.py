@@ -22,7 +22,7 @@ from tests.chaos.load import Load, Tally, ask_all
 from tests.chaos.recovery import RecoveryTimes, Struck, TokenClock, longest_silence, recovery_times
 from tests.chaos.schedule import Fault
 from tests.chaos.stack import ChaosStack
-from tetrad.stack.local_stack import StackSettings
+from tetrad.stack.stack_settings import StackSettings
 
 _HOOKS = str(Path(__file__).with_name("hooks"))
 _PROGRESS_S = 10.0

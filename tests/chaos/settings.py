@@ -7,7 +7,7 @@ from benchmarks.stack import free_port
 from tests.chaos.catalogue import FAIL_TOKEN_ID, Sizes
 from tests.chaos.run import Plan
 from tetrad import EngineArgs
-from tetrad.stack.local_stack import StackSettings
+from tetrad.stack.stack_settings import StackSettings
 
 MODEL = "smollm2-135m-instruct"
 _SIM_STEP_S = 0.015

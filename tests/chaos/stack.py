@@ -23,7 +23,8 @@ from tests.chaos.outage import Outage
 from tests.chaos.preload import Preload
 from tests.chaos.proxy import Link
 from tests.chaos.stderr import Stderr
-from tetrad.stack.local_stack import StackSettings, kind_of
+from tetrad.stack.service_names import kind_of
+from tetrad.stack.stack_settings import StackSettings
 
 SUPERVISOR = "supervisor"
 

@@ -17,7 +17,7 @@ from tests.kubernetes.manifests import (
     settings_of,
 )
 from tetrad.frontend.api.http.middleware.access import OPEN_PATHS
-from tetrad.stack.local_stack import HEALTH_NAMES
+from tetrad.stack.service_names import HEALTH_NAMES
 
 EVERY_POD = [(overlay, component) for overlay in OVERLAYS for component in SETTINGS]
 every_pod = pytest.mark.parametrize(("overlay", "component"), EVERY_POD)

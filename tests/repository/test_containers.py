@@ -12,7 +12,7 @@ from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
 from tetrad.services.rpc.grpc_pollers import GRPC_POLLERS
 from tetrad.services.settings import child_environment, load_settings
-from tetrad.stack.local_stack import HEALTH_NAMES
+from tetrad.stack.service_names import HEALTH_NAMES
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from tetrad.services.settings import ServiceSettings
 from tetrad.stack.child import Child
-from tetrad.stack.local_stack import LocalStack, StackSettings
+from tetrad.stack.local_stack import LocalStack
+from tetrad.stack.stack_settings import StackSettings
 
 Version = Literal["previous", "present"]
 
@@ -26,17 +26,16 @@ class SkewStack(LocalStack):
     def __init__(self, settings: StackSettings, release: Path) -> None:
         self.versions: dict[str, Version] = {}
         self._release = release
-        super().__init__(settings, serve=True)
+        super().__init__(settings, serve=True, adapt_child=self._versioned)
 
     async def change(self, name: str, version: Version, *, timeout_s: float) -> None:
         """Restart a service as another version; returns when it takes work."""
         self.versions[name] = version
         await self.restart(name, timeout_s=timeout_s)
 
-    def _child(self, name: str, package: str, settings: ServiceSettings, *pass_fds: int, **options: Mapping[str, str]) -> Child:
-        child = super()._child(name, package, settings, *pass_fds, **options)
-        self.versions.setdefault(name, "previous")
-        return replace(child, environment=_VersionedEnvironment(child.environment, self.versions, name, self._release))
+    def _versioned(self, child: Child) -> Child:
+        self.versions.setdefault(child.name, "previous")
+        return replace(child, environment=_VersionedEnvironment(child.environment, self.versions, child.name, self._release))
 
 
 class _VersionedEnvironment(Mapping[str, str]):

@@ -20,7 +20,7 @@ from tests.chaos.outage import Outage
 from tests.skew.release import NoRelease, previous_release
 from tests.skew.stack import SkewStack, Version
 from tetrad import EngineArgs
-from tetrad.stack.local_stack import StackSettings
+from tetrad.stack.stack_settings import StackSettings
 
 MODEL = "smollm2-135m-instruct"
 AT_ONCE = 8

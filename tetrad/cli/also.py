@@ -14,7 +14,7 @@ from tetrad.cli.options import PROGRAMS_ALONE
 from tetrad.library.engine_args import EngineArgs
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.hub.download import Report
-from tetrad.stack.local_stack import StackSettings
+from tetrad.stack.stack_settings import StackSettings
 
 _SHARED = ("device", "threads", "log_level", "hf_token", "download_dir", "otlp_traces_endpoint")
 """Options whose values further models inherit from the first one, unless they set them."""

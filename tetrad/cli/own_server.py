@@ -14,7 +14,8 @@ from tetrad.cli.startup import StartProgress, compile_kernels, free_port, starti
 from tetrad.library.engine_args import EngineArgs
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.log import configure_command_logging
-from tetrad.stack.local_stack import Adapt, LocalStack
+from tetrad.stack.local_stack import LocalStack
+from tetrad.stack.service_children import Adapt
 
 _HOST = "127.0.0.1"
 

@@ -18,7 +18,8 @@ from tetrad.services.errors import TetradError
 from tetrad.services.log import configure_command_logging
 from tetrad.services.settings import refuse_unknown_variables
 from tetrad.services.tls.identity import Identity
-from tetrad.stack.local_stack import SETTINGS, LocalStack, StackSettings
+from tetrad.stack.local_stack import LocalStack
+from tetrad.stack.stack_settings import SETTINGS, StackSettings
 
 
 def run(arguments: list[str]) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tetrad.services.errors import InvalidRequest, Unavailable
 from tetrad.services.packages import require_packages
 from tetrad.stack.child import ChildState
-from tetrad.stack.local_stack import StackSettings
+from tetrad.stack.stack_settings import StackSettings
 from tetrad.worker_svc.core.host import size_on_disk, size_text
 from tetrad.worker_svc.families.check import may_have_gpu
 from tetrad.worker_svc.native.library import NoLibraryError, Target, compile_ahead

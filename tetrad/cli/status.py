@@ -21,8 +21,8 @@ from tetrad.cli.watching import watch
 from tetrad.library.metrics_text import read_metrics
 from tetrad.readiness import HealthTarget, check_readiness
 from tetrad.services.errors import TetradError
-from tetrad.stack.local_stack import HEALTH_NAMES, kind_of
 from tetrad.stack.private_directory import private_directories
+from tetrad.stack.service_names import HEALTH_NAMES, kind_of
 from tetrad.stack.stack_url import is_same_server, read_url
 
 _GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")

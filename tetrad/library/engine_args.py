@@ -27,7 +27,7 @@ from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
 from tetrad.services.models.model_directory import read_model_json
 from tetrad.services.packages import require_packages
 from tetrad.services.settings import ServiceSettings, Settings, first_problem
-from tetrad.stack.local_stack import StackSettings
+from tetrad.stack.stack_settings import StackSettings
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.families.check import check_model, check_ranks

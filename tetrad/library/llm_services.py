@@ -11,7 +11,8 @@ from typing import Any, Protocol
 from tetrad.frontend.config import FrontendSettings
 from tetrad.library.engine_args import EngineArgs
 from tetrad.services.errors import InvalidRequest, Unavailable
-from tetrad.stack.local_stack import LocalStack, kind_of
+from tetrad.stack.local_stack import LocalStack
+from tetrad.stack.service_names import kind_of
 
 _START_TIMEOUT_S = 600.0
 

@@ -7,6 +7,8 @@ A stack has one for each data-parallel rank of each model. The first has the nam
 from dataclasses import dataclass
 from pathlib import Path
 
+from tetrad.stack.service_names import numbered
+
 
 @dataclass(frozen=True)
 class EnginePlace:
@@ -61,8 +63,3 @@ class EnginePlace:
     def worker_targets(self) -> list[str]:
         """The addresses of the workers, by rank."""
         return [f"unix:{self.directory}/{self.prefix}{name}.sock" for name in self.worker_names]
-
-
-def numbered(kind: str, number: int) -> str:
-    """Return the name of service `number` of a kind, counted from 0: "worker", "worker-2", ..."""
-    return f"{kind}-{number + 1}" if number else kind

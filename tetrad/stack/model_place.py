@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tetrad.stack.engine_place import EnginePlace, numbered
+from tetrad.stack.engine_place import EnginePlace
+from tetrad.stack.service_names import numbered
 
 
 class Sizes(Protocol):

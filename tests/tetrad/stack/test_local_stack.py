@@ -6,14 +6,13 @@ import shutil
 import signal
 import stat
 import time
-from dataclasses import replace
 
 import psutil
 import pytest
 
 from tetrad import EngineArgs, SamplingParams
 from tetrad.library.async_llm import AsyncLLM
-from tetrad.services.errors import FailedPrecondition, InvalidRequest
+from tetrad.services.errors import FailedPrecondition
 from tetrad.services.rpc.grpc_pollers import GRPC_POLLERS
 from tetrad.stack.local_stack import LocalStack
 from tetrad.stack.private_directory import private_directories
@@ -94,19 +93,3 @@ async def test_a_stack_that_cannot_start_leaves_nothing(tmp_path):
 
     assert stack.pids() == {}
     assert not stack.directory.exists()
-
-
-@pytest.mark.parametrize(
-    ("count", "fields", "words"),
-    [
-        (0, {}, "api_server_count must be between 1 and 32, got 0"),
-        (33, {}, "api_server_count must be between 1 and 32, got 33"),
-        (2, {"responses_store": ":memory:"}, "responses_store :memory: is of one frontend alone"),
-        (2, {"allow_runtime_lora_updating": True}, "allow_runtime_lora_updating needs api_server_count 1"),
-    ],
-)
-def test_what_several_frontends_cannot_share_is_refused(smollm2, count, fields, words):
-    settings = EngineArgs(model=str(smollm2), device="sim").stack_settings(**fields)
-
-    with pytest.raises(InvalidRequest, match=words):
-        replace(settings, api_server_count=count)

@@ -1,0 +1,96 @@
+"""The children of a stack: their names, the settings that connect them, and how tests change them. Nothing is started."""
+
+from dataclasses import replace
+
+import pytest
+
+from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.frontend.config import FrontendSettings
+from tetrad.stack.lifeline import Lifeline
+from tetrad.stack.model_place import model_places
+from tetrad.stack.public_ports import PublicPorts
+from tetrad.stack.service_children import ServiceChildren
+from tetrad.stack.stack_log import StackLog
+from tetrad.stack.stack_settings import StackSettings
+from tetrad.tokenizer_svc.config import TokenizerSettings
+from tetrad.worker_svc.config import WorkerSettings
+
+SETTINGS = StackSettings(
+    TokenizerSettings(model="m"),
+    EngineCoreSettings(model="m"),
+    WorkerSettings(device="sim", metrics_port=9000),
+    FrontendSettings(port=0),
+    data_parallel_size=2,
+    api_server_count=2,
+)
+
+
+@pytest.fixture
+def children_of(tmp_path):
+    """`children_of(serve=..., **options)` gives the children of a stack with SETTINGS."""
+    lifeline, ports = Lifeline(), PublicPorts("127.0.0.1", 0, None)
+
+    def make(*, serve=True, **options):
+        places = list(model_places(tmp_path, [(SETTINGS, 1)]))
+        shown = ports if serve else None
+        return ServiceChildren(SETTINGS, places, tmp_path, lifeline, ports=shown, log=StackLog(tmp_path), **options)
+
+    yield make
+    ports.close()
+    lifeline.close()
+
+
+def all_of(children):
+    return [*children.frontends(), *children.engine_cores(), *children.workers(), *children.tokenizers()]
+
+
+def test_each_service_has_its_name_and_its_program(children_of):
+    names = {child.name: (child.program, child.command[-1]) for child in all_of(children_of())}
+
+    assert names == {
+        "frontend": ("frontend", "tetrad.frontend"),
+        "frontend-2": ("frontend", "tetrad.frontend"),
+        "engine-core": ("engine-core", "tetrad.engine_core_svc"),
+        "engine-core-2": ("engine-core", "tetrad.engine_core_svc"),
+        "worker": ("worker", "tetrad.worker_svc"),
+        "worker-2": ("worker", "tetrad.worker_svc"),
+        "tokenizer": ("tokenizer", "tetrad.tokenizer_svc"),
+    }
+
+
+def test_a_stack_without_public_ports_has_no_frontend(children_of):
+    assert children_of(serve=False).frontends() == []
+
+
+def test_services_find_each_other_by_their_settings(children_of, tmp_path):
+    children = children_of()
+
+    assert children.frontend_settings.engine_targets == (
+        f"unix:{tmp_path}/engine-core.sock",
+        f"unix:{tmp_path}/engine-core-2.sock",
+    )
+    assert children.engine_cores()[1].environment["TETRAD_ENGINE_CORE_WORKER_TARGET"] == f"unix:{tmp_path}/worker-2.sock"
+    assert [child.environment["TETRAD_WORKER_METRICS_PORT"] for child in children.workers()] == ["9000", "9001"]
+
+
+def test_a_successor_of_a_frontend_has_its_name_and_a_socket_of_its_own(children_of):
+    children = children_of()
+    first, _ = children.frontends()
+
+    successor = children.frontend(0)
+
+    assert successor.name == first.name
+    assert successor.health.address.endswith("/frontend-3.sock")
+    assert first.health.address.endswith("/frontend.sock")
+
+
+def test_settings_and_children_can_be_adapted(children_of):
+    children = children_of(
+        adapt=lambda name, settings: settings.model_copy(update={"log_level": "debug"}) if name == "worker" else settings,
+        adapt_child=lambda child: replace(child, program=f"old {child.program}"),
+    )
+
+    workers = children.workers()
+
+    assert [worker.environment.get("TETRAD_WORKER_LOG_LEVEL") for worker in workers] == ["debug", None]
+    assert [worker.program for worker in workers] == ["old worker", "old worker"]
