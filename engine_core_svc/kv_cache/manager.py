@@ -165,6 +165,10 @@ class KVCacheManager:
                 self._register_full_blocks(request, num_full)
         return added
 
+    def extend_ahead(self, request: Request, num_tokens: int) -> NewBlocks | None:
+        """Allocate blocks for tokens that no plan computes yet, and do not cache them; see `extend`."""
+        return self.coordinator.extend(request, request.num_computed_tokens + num_tokens)
+
     def blocks_of(self, request: Request) -> Sequence[int]:
         """Return the blocks that a request holds, over all groups."""
         return self.coordinator.blocks_of(request)

@@ -244,7 +244,7 @@ class Drafting:
         for row, key in enumerate(columns.keys):
             request = self._requests[key]
             ahead = min(plan.num_spec_tokens, request.max_total_tokens - request.num_computed_tokens)
-            if ahead > 0 and (blocks := self._kv_cache.extend(request, ahead)) is not None:
+            if ahead > 0 and (blocks := self._kv_cache.extend_ahead(request, ahead)) is not None:
                 columns.extend(row, 0, blocks)
 
     def _settle(self, request: Request, num_drafts: int, num_accepted: int) -> None:

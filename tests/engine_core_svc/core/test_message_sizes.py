@@ -281,7 +281,7 @@ ASKED = st.fixed_dictionaries(
     num_blocks=st.sampled_from([70, 2_000]),
 )
 @settings(
-    max_examples=60, derandomize=True,
+    max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 def test_no_plan_and_no_result_exceeds_the_limit(make_engine, asked, depth, losses, shares_params, num_blocks):

@@ -215,7 +215,7 @@ def test_random_walks_with_remote_blocks_lose_no_block_and_no_request(
     run_state_machine_as_test(
         type("GivenWalk", (RemoteWalk,), given),
         settings=settings(
-            max_examples=num_walks, stateful_step_count=60, derandomize=True,
+            max_examples=num_walks, stateful_step_count=60,
             suppress_health_check=list(HealthCheck),
         ),
     )  # fmt: skip
