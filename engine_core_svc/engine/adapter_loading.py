@@ -188,7 +188,7 @@ class AdapterLoading:
     def _end_load(self, adapter: Adapter, error: TetradError) -> None:
         self._loads.pop(adapter.key, None)
         self._fail(self._adapters.failed(adapter), error)
-        self._registry.discard_if_new(adapter)
+        self._registry.discard(adapter)
         self._end_callers(adapter, error)
         self._adapters.refill()
         self._on_change()

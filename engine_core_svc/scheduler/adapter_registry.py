@@ -105,15 +105,12 @@ class AdapterRegistry:
         return adapter
 
     def discard(self, adapter: Adapter) -> None:
-        """Forget a version that did not become current, or that cannot be used."""
+        """Forget a version that could not be loaded, unless requests use it: they let it be loaded again."""
+        if adapter.num_requests:
+            return
         if self._current.get(adapter.ref.lora_id) is adapter:
             del self._current[adapter.ref.lora_id]
         self.versions.pop(adapter.key, None)
-
-    def discard_if_new(self, adapter: Adapter) -> None:
-        """Forget an adapter that could not be loaded, unless requests use it: the next request tries again."""
-        if not adapter.num_requests:
-            self.discard(adapter)
 
     def drop_if_unused(self, adapter: Adapter) -> None:
         """Forget a version that new requests do not use, once its last request has ended."""

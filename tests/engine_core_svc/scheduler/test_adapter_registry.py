@@ -94,7 +94,7 @@ def test_an_unknown_number_is_named():
 def test_an_adapter_that_requests_have_is_not_forgotten():
     engine = FakeLoraEngine()
     adapter = engine.request(1).adapter
-    engine.adapters.registry.discard_if_new(adapter)
+    engine.adapters.registry.discard(adapter)
 
     assert list(engine.adapters.registry) == [adapter]
 

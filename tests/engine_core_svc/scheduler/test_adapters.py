@@ -340,7 +340,7 @@ def test_an_adapter_that_cannot_be_loaded_ends_what_waits_for_it():
     assert not (adapter.is_loading or adapter.is_resident or adapter.was_resident)
     for request in requests:
         engine.end(request, PARKED)
-    engine.adapters.registry.discard_if_new(adapter)
+    engine.adapters.registry.discard(adapter)
     assert list(engine.adapters.registry) == []
     assert engine.adapters.failed(adapter) == []
 

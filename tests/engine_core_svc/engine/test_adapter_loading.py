@@ -1,0 +1,86 @@
+"""Loads of adapters that fail: callers get the error, and requests that use the adapter keep it."""
+
+import asyncio
+
+import pytest
+
+from tests.engine_core_svc.scheduler.fake_lora_engine import PARKED, FakeLoraEngine, ref
+from tetrad.engine_core_svc.core.request import Request, RequestStatus
+from tetrad.engine_core_svc.engine.adapter_loading import AdapterLoading
+from tetrad.services.errors import ModelError, NotFound, TetradError
+
+
+class FailingWorkers:
+    """Workers whose first `num_failures` loads fail."""
+
+    def __init__(self, num_failures):
+        self.num_failures, self.loads = num_failures, []
+
+    async def load_lora(self, adapter):
+        self.loads.append(adapter.ref.name)
+        await asyncio.sleep(0)
+        if len(self.loads) <= self.num_failures:
+            raise ModelError("no such matrix")
+        return b"digest"
+
+    async def unload_lora(self, adapter):
+        pass
+
+
+class House:
+    """An engine's adapters and their loading; `failed`: requests that ended with an error."""
+
+    def __init__(self, num_failures):
+        self.engine, self.workers, self.failed = FakeLoraEngine(is_up=False), FailingWorkers(num_failures), []
+        self.loading = AdapterLoading(self.engine.adapters, self.workers, fail=self._fail, on_change=lambda: None)
+        self.loading.worker_ready()
+
+    def _fail(self, requests, error):
+        for request in list(requests):
+            self.failed.append((request, error.message))
+            self.engine.end(request, PARKED)
+
+    def request_with_a_grammar(self, number):
+        adapter = self.engine.adapters.resolve(ref(number))
+        waits = RequestStatus.WAITING_FOR_GRAMMAR
+        request = Request(1, "r1", [1, 2], 2, 9, priority=0, sequence_number=1, adapter=adapter, status=waits)
+        self.engine.adapters.begin(request)
+        return request
+
+    def grammar_ready(self, request):
+        request.move_to(RequestStatus.WAITING)
+        assert not self.engine.adapters.admits(request)
+        request.move_to(PARKED)
+        self.engine.adapters.park(request)
+
+
+async def test_an_adapter_that_cannot_be_loaded_is_forgotten():
+    house = House(num_failures=1)
+    with pytest.raises(TetradError, match="Adapter 'a1' at /a1 cannot be loaded: no such matrix"):
+        await house.loading.add(ref(1))
+    assert house.loading.list_loras() == []
+    with pytest.raises(NotFound):
+        house.engine.adapters.registry.get(1)
+    assert (await house.loading.add(ref(1))).is_resident
+
+
+@pytest.mark.parametrize(("num_failures", "ends"), [(1, "runs"), (2, "fails")])
+async def test_a_request_that_waits_for_its_grammar_while_the_load_fails_lets_it_be_loaded_again(num_failures, ends):
+    house = House(num_failures)
+    order = asyncio.create_task(house.loading.add(ref(1)))
+    await asyncio.sleep(0)
+    request = house.request_with_a_grammar(1)
+    with pytest.raises(TetradError):
+        await order
+
+    house.grammar_ready(request)
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+    assert house.workers.loads == ["a1", "a1"]
+    if ends == "runs":
+        assert (house.engine.released, house.failed) == ([request], [])
+    else:
+        assert house.engine.released == []
+        assert house.failed == [(request, "Adapter 'a1' at /a1 cannot be loaded: no such matrix")]
+        assert house.loading.list_loras() == []
