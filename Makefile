@@ -163,9 +163,10 @@ container-test: setup ## Build the image of all services, run it with the fewest
 	$(BIN)/python -m pytest tests/compose/test_one_container.py $(PYTEST_ARGS)
 
 # BUILD (podman build) may be another command. podman is installed where neither it nor docker is there.
-kube-play-test: setup ## Build the images and run the pods of deploy/kubernetes under podman (about 5 minutes)
+kube-play-test: setup ## Build the images and run the pods of deploy/kubernetes under podman, those of a group of two workers, too (about 10 minutes)
 	@tools/container_engine.sh >/dev/null && command -v podman >/dev/null || { echo "kube-play-test: podman is needed" >&2; exit 1; }
-	TETRAD_KUBE_PLAY=1 TETRAD_BUILD="$(or $(BUILD),podman build)" $(BIN)/python -m pytest tests/kubernetes/test_kube_play.py $(PYTEST_ARGS)
+	TETRAD_KUBE_PLAY=1 TETRAD_BUILD="$(or $(BUILD),podman build)" $(BIN)/python -m pytest tests/kubernetes/test_kube_play.py tests/kubernetes/test_kube_play_ranks.py \
+	  $(PYTEST_ARGS)
 
 BROWSER_KIT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tetrad/console-test-$(notdir $(PYTHON))
 BROWSER_PACKAGES := tests/e2e/console/requirements.txt

@@ -7,16 +7,15 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import uuid
 from collections.abc import Iterator
 
 import pytest
-from openai import OpenAI
 
 from tests.kubernetes.manifests import DIRECTORY, KUBECTL, ROOT
 from tests.kubernetes.page import PAGE
+from tests.kubernetes.podman_pods import ask, free_port, imported, podman
 
 PODS = ("frontend", "tokenizer", "engine-core", "worker")
 BUILD = os.environ.get("TETRAD_BUILD", "podman build")
@@ -29,12 +28,6 @@ touch /tmp/x && echo written
 """
 
 
-def podman(*arguments: str, check: bool = True) -> str:
-    ran = subprocess.run(["podman", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
-    assert not check or ran.returncode == 0, ran.stdout
-    return ran.stdout
-
-
 @pytest.fixture(scope="module")
 def mark() -> str:
     """What keeps the names of this run apart from all others."""
@@ -44,13 +37,8 @@ def mark() -> str:
 @pytest.fixture(scope="module")
 def models(smollm2, mark) -> Iterator[None]:
     """The claim's volume, with the model in it."""
-    cache = smollm2.parents[2]
-    tar = ["tar", "--owner", "10001", "--group", "10001", "-C", cache, "-c", smollm2.relative_to(cache)]
-    podman("volume", "create", f"{mark}-models")
-    with subprocess.Popen(tar, stdout=subprocess.PIPE) as packing:
-        subprocess.run(["podman", "volume", "import", f"{mark}-models", "-"], stdin=packing.stdout, check=True)
-    yield
-    podman("volume", "rm", "-f", f"{mark}-models")
+    with imported(f"{mark}-models", smollm2.parents[2], smollm2):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +48,7 @@ def url(models, mark, tmp_path_factory) -> Iterator[str]:
     shutil.copytree(DIRECTORY, work / "deploy/kubernetes")
     with (work / "deploy/kubernetes/overlays/cpu/kustomization.yaml").open("a") as overlay:
         overlay.write(f"namePrefix: {mark}-\n")  # podman has no namespaces
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     block = PAGE.block("podman kube play").replace("8000", str(port))
     block = block.replace("podman build", BUILD).replace('" .\n', f'" {ROOT}\n')
     block = block.replace("network create tetrad", f"network create {mark}").replace('"tetrad:alias=', f'"{mark}:alias=')
@@ -75,13 +61,6 @@ def url(models, mark, tmp_path_factory) -> Iterator[str]:
         for name in PODS:
             podman("pod", "rm", "-f", "-t", "2", f"{mark}-{name}-pod-0", check=False)
         podman("network", "rm", "-f", mark, check=False)
-
-
-def ask(url: str) -> str:
-    client = OpenAI(base_url=url, api_key="none", timeout=120, max_retries=0)
-    messages = [{"role": "user", "content": "Name the capital of France."}]
-    answer = client.chat.completions.create(model="smollm2-135m-instruct", messages=messages, temperature=0, max_tokens=16)
-    return answer.choices[0].message.content
 
 
 def test_they_answer(url):
