@@ -1,6 +1,7 @@
 """A worker group in one process: each rank is a Worker with a compute thread of its own, and gloo between them is real."""
 
 import contextlib
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -43,23 +44,29 @@ class Rank:
 class Group:
     """The runner of a group's leader, for a Driver."""
 
-    def __init__(self, directory: Path, num_shards: int, num_stages: int = 1) -> None:
+    def __init__(self, address: str, num_shards: int, num_stages: int = 1) -> None:
         size = num_shards * num_stages
-        self._sizes, self._directory, self.ranks = (num_shards, num_stages), directory, [Rank() for _ in range(size)]
+        self._sizes, self._address, self.ranks = (num_shards, num_stages), address, [Rank() for _ in range(size)]
         self._threads = ThreadPoolExecutor(size)
         self._epoch = 0
 
-    def join(self) -> None:
-        """Let all ranks meet, as after the loss of one."""
+    def join(self, first: int | None = None) -> None:
+        """Let all ranks meet, as after the loss of one; `first` joins 0.3 s before the others."""
         self._epoch += 1
-        addresses = [f"unix:{self._directory}/{number}.sock" for number in range(len(self.ranks))]
+        addresses = [self._address.format(number) for number in range(len(self.ranks))]
         num_shards, num_stages = self._sizes
         places = [
             GroupPlace(Shard(shard, num_shards), self._epoch, addresses, 10.0, Stage(stage, num_stages))
             for stage in range(num_stages)
             for shard in range(num_shards)
         ]
-        list(self._threads.map(Rank.join, self.ranks, places))
+        joining = [] if first is None else [self._threads.submit(self.ranks[first].join, places[first])]
+        if joining:
+            time.sleep(0.3)
+        others = [number for number in range(len(places)) if number != first]
+        joining += [self._threads.submit(self.ranks[number].join, places[number]) for number in others]
+        for each in joining:
+            each.result()
 
     def load(self, model: Path, layout: KvLayout = LAYOUT, **options: object) -> KvLayout:
         [layout] = set(self._threads.map(lambda rank: rank.load(model, layout, **options), self.ranks))
@@ -86,9 +93,12 @@ class Group:
 
 
 @contextlib.contextmanager
-def open_group(directory: Path, num_shards: int, num_stages: int = 1) -> Iterator[Group]:
-    """Run the ranks of a group that have met, without a model."""
-    group = Group(directory, num_shards, num_stages)
+def open_group(directory: Path, num_shards: int, num_stages: int = 1, *, address: str = "") -> Iterator[Group]:
+    """Run the ranks of a group that have met, without a model.
+
+    The ranks meet at a file in the directory, or at a port if there is an address.
+    """
+    group = Group(address or f"unix:{directory}/{{}}.sock", num_shards, num_stages)
     try:
         group.join()
         yield group

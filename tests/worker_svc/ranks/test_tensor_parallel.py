@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.stack import free_port
 from tests.worker_svc.conftest import GREEDY, LAYOUT, Driver
 from tests.worker_svc.families.tiny_models import FAMILIES, save_family
 from tests.worker_svc.ranks.groups import open_group
@@ -157,6 +158,23 @@ def test_a_rank_whose_peers_do_not_come_says_so_in_one_line(address, rank, socke
         Rendezvous(place)
 
     assert "\n" not in raised.value.message
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_ranks_on_several_machines_meet_again_whichever_joins_first(tiny_llama, tmp_path, first):
+    """A member that joins before the leader finds the store of the group before."""
+    path, _ = tiny_llama
+    with open_group(tmp_path, 2, address=f"127.0.0.1:{free_port() - 100}") as group:
+        answers = []
+        for _ in range(3):
+            group.join(first)
+            group.load(path)
+            for rank in group.ranks:
+                rank.worker._runner.forget_all()
+            driver = Driver(group, LAYOUT)
+            driver.add(1, PROMPTS[0], GREEDY)
+            answers.append(list(driver.generate(4)[1]))
+    assert answers[1:] == answers[:-1]
 
 
 @pytest.mark.parametrize(("size", "sizes"), [(4, "1, 2, 3, 6"), (5, "1, 2, 3, 6")])
