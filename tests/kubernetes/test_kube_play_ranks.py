@@ -26,7 +26,14 @@ _OVERLAY = """
 resources: [../deploy/overlays/tensor-parallel]
 configMapGenerator:
   - {name: settings, namespace: tetrad, behavior: merge, literals: [model=MODEL]}
+patches:
+  - target: {kind: LeaderWorkerSet, name: engine}
+    patch: |
+      - op: add
+        path: /spec/leaderWorkerTemplate/leaderTemplate/spec/containers/0/env/-
+        value: {name: TETRAD_ENGINE_CORE_DTYPE, value: float32}
 """
+"""In float32, because the blocks of the file's quantized weights cannot be divided."""
 _READY_S = 300
 
 
