@@ -3,6 +3,7 @@
 The connections are plain TCP; if the ranks' addresses are Unix sockets, they use the loopback interface.
 """
 
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,10 @@ LIFE_S = 10 * 365 * 24 * 3600.0
 """Timeout of connections without a time limit, in seconds: ten years."""
 _UNIX = "unix:"
 _LOOPBACK = "127.0.0.1"
+_EPOCH = "epoch"
+"""Key of the leader's store: the epoch of the group that it has joined."""
+_RETRY_S = 0.05
+"""Seconds between two tries to find the leader's store."""
 _MEETING_PORT_OFFSET = 100
 """Distance of the port where ranks on several machines meet from the port of the leader's address."""
 
@@ -39,10 +44,18 @@ class Rendezvous:
         self._place = place
         self._host, where = _meeting_place(place)
         try:
-            self._store = _store(where, place)
+            self._store = _file_store(where, place) if isinstance(where, str) else _tcp_store(where, place)
         except (RuntimeError, OSError) as error:
             raise _not_met(place, error) from error
-        self._all = self.connect("all", place.rank, place.size, place.timeout_s)
+        try:
+            self._all = self.connect("all", place.rank, place.size, place.timeout_s)
+        except TetradError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Release the leader's port; the ranks stay connected."""
+        self._store = self._all = None
 
     def connect(self, name: str, index: int, size: int, timeout_s: float) -> Any:
         """Return a process group of `size` ranks that all connect under this name, this one as number `index`.
@@ -81,13 +94,36 @@ class Rendezvous:
         return found.decode()
 
 
-def _store(where: str | tuple[str, int], place: GroupPlace) -> Any:
-    timeout = timedelta(seconds=place.timeout_s)
-    if isinstance(where, str):
-        store = c10d.FileStore(where, place.size)
-        store.set_timeout(timeout)
-        return store
-    return c10d.TCPStore(*where, place.size, place.rank == 0, timeout=timeout, wait_for_workers=False)
+def _file_store(path: str, place: GroupPlace) -> Any:
+    store = c10d.FileStore(path, place.size)
+    store.set_timeout(timedelta(seconds=place.timeout_s))
+    return store
+
+
+def _tcp_store(address: tuple[str, int], place: GroupPlace) -> Any:
+    """Return the leader's store for this epoch, or a member's connection to it.
+
+    A leader closes the store of its last group when it joins the next one. A member that is earlier finds the old store; it then
+    connects again until it finds the new one.
+    """
+    deadline = time.monotonic() + place.timeout_s
+    while True:
+        timeout = timedelta(seconds=max(deadline - time.monotonic(), _RETRY_S))
+        try:
+            store = c10d.TCPStore(*address, place.size, place.rank == 0, timeout=timeout, wait_for_workers=False)
+            if place.rank == 0:
+                store.set(_EPOCH, str(place.epoch))
+            epoch = int(store.get(_EPOCH))
+        except (RuntimeError, OSError):
+            if time.monotonic() >= deadline:
+                raise
+        else:
+            if epoch == place.epoch:
+                return store
+            if epoch > place.epoch or time.monotonic() >= deadline:
+                raise RuntimeError(f"The leader is in the group of epoch {epoch}, this rank joins that of epoch {place.epoch}")
+            del store
+        time.sleep(_RETRY_S)
 
 
 def _meeting_place(place: GroupPlace) -> tuple[str, str | tuple[str, int]]:

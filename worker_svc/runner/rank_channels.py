@@ -114,6 +114,8 @@ class RankChannels:
         """
         if epoch in (None, self.epoch):
             self.sums.disconnect()
+            if self._met is not None:
+                self._met.close()
             self._met = self._orders = self._hidden = None
             self._sent = deque()
 
