@@ -86,7 +86,7 @@ class RequestTable:
             slots = _joined(slots, self._batch.slots_of([new.handle for new in added]))
             num_computed = _joined(num_computed, (new.num_computed_tokens for new in added))
             num_scheduled = _joined(num_scheduled, (new.num_scheduled_tokens for new in added))
-        self._set_drafts(plan.drafts)
+        self._set_drafts(slots, plan.drafts)
         rows = ScheduledRows(slots, num_computed, num_scheduled, failures)
         self._check_rows(rows)
         return rows
@@ -150,10 +150,10 @@ class RequestTable:
             new_block_ids=cached.new_block_ids[:, np.repeat(is_known, cached.num_new_blocks)],
         )
 
-    def _set_drafts(self, drafts: DraftTokens | None) -> None:
-        """Store drafts after the known tokens of their requests; drafts of requests that were set aside are skipped."""
+    def _set_drafts(self, rows: Ints, drafts: DraftTokens | None) -> None:
+        """Replace the drafts of the requests in the slots `rows`; drafts of requests that were set aside are skipped."""
         if drafts is None:
-            self._batch.set_drafts(_NONE, _NONE, _NONE)
+            self._batch.set_drafts(rows, _NONE, _NONE, _NONE)
             return
         if not self._takes_drafts:
             raise InvalidRequest("The plan has drafts; a model with states takes none, since they cannot go back behind one.")
@@ -162,7 +162,7 @@ class RequestTable:
         is_known = np.array([self._batch.slot_of(handle) is not None for handle in drafts.handles.tolist()], np.bool_)
         slots = np.array(self._batch.slots_of(drafts.handles[is_known].tolist()), np.int64)
         token_ids = drafts.token_ids[np.repeat(is_known, drafts.num_tokens)]
-        self._batch.set_drafts(slots, drafts.num_tokens[is_known], token_ids)
+        self._batch.set_drafts(rows, slots, drafts.num_tokens[is_known], token_ids)
 
     def _check_rows(self, rows: ScheduledRows) -> None:
         """Raise InvalidRequest unless each request has one row, within its known tokens and blocks."""
