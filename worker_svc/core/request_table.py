@@ -165,16 +165,18 @@ class RequestTable:
         self._batch.set_drafts(rows, slots, drafts.num_tokens[is_known], token_ids)
 
     def _check_rows(self, rows: ScheduledRows) -> None:
-        """Raise InvalidRequest unless each request has one row, within its known tokens and blocks."""
+        """Raise InvalidRequest unless each request has one row, within max_model_len and its known tokens and blocks."""
         batch, ends = self._batch, rows.num_computed + rows.num_scheduled
         num_tokens = batch.num_tokens[rows.slots] + batch.num_drafts[rows.slots]
         num_blocks = batch.num_blocks[rows.slots]
-        fits = (rows.num_scheduled > 0) & (ends <= num_tokens) & (ends <= num_blocks * batch.block_size)
+        most_tokens = np.minimum(num_tokens, batch.max_model_len)
+        fits = (rows.num_scheduled > 0) & (ends <= most_tokens) & (ends <= num_blocks * batch.block_size)
         for row in np.flatnonzero(~fits).tolist():
             handle = batch.handles[rows.slots[row]]
             raise InvalidRequest(
                 f"The plan of request {handle} ends at token {ends[row]} after {rows.num_scheduled[row]} tokens, but the "
-                f"worker knows {num_tokens[row]} tokens and {num_blocks[row]} blocks of {batch.block_size}."
+                f"worker knows {num_tokens[row]} tokens and {num_blocks[row]} blocks of {batch.block_size}, and "
+                f"max_model_len is {batch.max_model_len}."
             )
         if len(set(rows.slots.tolist())) != len(rows.slots):
             raise InvalidRequest("The plan names a request twice.")
