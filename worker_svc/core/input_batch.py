@@ -32,7 +32,7 @@ class InputBatch:
         self.block_tables: npt.NDArray[np.int32] = np.zeros((num_groups, max_num_seqs, max_blocks), np.int32)
         self.num_blocks: Ints = np.zeros(max_num_seqs, np.int64)
         self.num_tokens: Ints = np.zeros(max_num_seqs, np.int64)
-        # Number of drafts in the current step; drafts are stored after the known tokens.
+        # Number of drafts in the request's last step; drafts are stored after the known tokens.
         self.num_drafts: Ints = np.zeros(max_num_seqs, np.int64)
         self.num_prompt_tokens: Ints = np.zeros(max_num_seqs, np.int64)
         self.handles: Ints = np.zeros(max_num_seqs, np.int64)
@@ -98,12 +98,13 @@ class InputBatch:
         self.block_tables[:, rows, self.num_blocks[rows] + offsets] = block_ids
         self.num_blocks[slots] += counts
 
-    def set_drafts(self, slots: Ints, counts: Ints, token_ids: Ints) -> None:
-        """Store `counts[i]` drafts after the known tokens of `slots[i]`; remove all other drafts.
+    def set_drafts(self, rows: Ints, slots: Ints, counts: Ints, token_ids: Ints) -> None:
+        """Remove the drafts of the slots `rows`, then store `counts[i]` drafts after the known tokens of `slots[i]`.
 
-        Raises InvalidRequest if a sequence with its drafts is longer than max_model_len.
+        Other slots keep their drafts: a step in progress may have to verify them. Raises InvalidRequest if a sequence with its
+        drafts is longer than max_model_len.
         """
-        self.num_drafts[:] = 0
+        self.num_drafts[rows] = 0
         if not len(slots):
             return
         if int((self.num_tokens[slots] + counts).max()) > self.max_model_len:

@@ -86,7 +86,7 @@ class RequestTable:
             slots = _joined(slots, self._batch.slots_of([new.handle for new in added]))
             num_computed = _joined(num_computed, (new.num_computed_tokens for new in added))
             num_scheduled = _joined(num_scheduled, (new.num_scheduled_tokens for new in added))
-        self._set_drafts(plan.drafts)
+        self._set_drafts(slots, plan.drafts)
         rows = ScheduledRows(slots, num_computed, num_scheduled, failures)
         self._check_rows(rows)
         return rows
@@ -150,10 +150,10 @@ class RequestTable:
             new_block_ids=cached.new_block_ids[:, np.repeat(is_known, cached.num_new_blocks)],
         )
 
-    def _set_drafts(self, drafts: DraftTokens | None) -> None:
-        """Store drafts after the known tokens of their requests; drafts of requests that were set aside are skipped."""
+    def _set_drafts(self, rows: Ints, drafts: DraftTokens | None) -> None:
+        """Replace the drafts of the requests in the slots `rows`; drafts of requests that were set aside are skipped."""
         if drafts is None:
-            self._batch.set_drafts(_NONE, _NONE, _NONE)
+            self._batch.set_drafts(rows, _NONE, _NONE, _NONE)
             return
         if not self._takes_drafts:
             raise InvalidRequest("The plan has drafts; a model with states takes none, since they cannot go back behind one.")
@@ -162,19 +162,21 @@ class RequestTable:
         is_known = np.array([self._batch.slot_of(handle) is not None for handle in drafts.handles.tolist()], np.bool_)
         slots = np.array(self._batch.slots_of(drafts.handles[is_known].tolist()), np.int64)
         token_ids = drafts.token_ids[np.repeat(is_known, drafts.num_tokens)]
-        self._batch.set_drafts(slots, drafts.num_tokens[is_known], token_ids)
+        self._batch.set_drafts(rows, slots, drafts.num_tokens[is_known], token_ids)
 
     def _check_rows(self, rows: ScheduledRows) -> None:
-        """Raise InvalidRequest unless each request has one row, within its known tokens and blocks."""
+        """Raise InvalidRequest unless each request has one row, within max_model_len and its known tokens and blocks."""
         batch, ends = self._batch, rows.num_computed + rows.num_scheduled
         num_tokens = batch.num_tokens[rows.slots] + batch.num_drafts[rows.slots]
         num_blocks = batch.num_blocks[rows.slots]
-        fits = (rows.num_scheduled > 0) & (ends <= num_tokens) & (ends <= num_blocks * batch.block_size)
+        most_tokens = np.minimum(num_tokens, batch.max_model_len)
+        fits = (rows.num_scheduled > 0) & (ends <= most_tokens) & (ends <= num_blocks * batch.block_size)
         for row in np.flatnonzero(~fits).tolist():
             handle = batch.handles[rows.slots[row]]
             raise InvalidRequest(
                 f"The plan of request {handle} ends at token {ends[row]} after {rows.num_scheduled[row]} tokens, but the "
-                f"worker knows {num_tokens[row]} tokens and {num_blocks[row]} blocks of {batch.block_size}."
+                f"worker knows {num_tokens[row]} tokens and {num_blocks[row]} blocks of {batch.block_size}, and "
+                f"max_model_len is {batch.max_model_len}."
             )
         if len(set(rows.slots.tolist())) != len(rows.slots):
             raise InvalidRequest("The plan names a request twice.")

@@ -42,7 +42,8 @@ class WeightMemory:
         taken = room_for(size_bytes)
         if taken > len(self._free):
             self._free = _huge_pages(max(taken, self._chunk_bytes))
-        found, self._free = self._free[:size_bytes], self._free[taken:]
+        found, rest = self._free[:size_bytes], self._free[taken:]
+        self._free = rest if len(rest) else np.empty(0, np.uint8)  # an empty rest would keep the whole chunk
         return found
 
 

@@ -198,10 +198,10 @@ class Program:
     def _grow(self, num_tokens: int) -> None:
         if num_tokens <= self._room:
             return
-        self._room = num_tokens
         self._buffers = [np.empty((num_tokens, width), np.float32) for width in self._widths]
         self._addresses = (ctypes.c_void_p * len(self._widths))(*(buffer.ctypes.data for buffer in self._buffers))
         self._quantized = aligned_zeros(self._quantized_bytes(num_tokens))
+        self._room = num_tokens  # last: after a failed allocation, the next step must not write behind smaller buffers
 
     def _quantized_bytes(self, num_tokens: int) -> int:
         row_bytes: int = self._team.library.tetrad_activations_size_bytes(self._most_columns)

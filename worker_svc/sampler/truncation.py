@@ -94,7 +94,26 @@ def _floors(weights: torch.Tensor, totals: Doubles, rows: TruncationRows) -> Flo
     floors = rows.min_p.astype(np.float32)
     if not ((rows.top_k > 0) | (rows.top_p < 1)).any():
         return floors
-    peaks = _peaks(weights, int(rows.top_k.max()))
+    parts = _parts(rows.top_k, weights.shape[1])
+    for part in np.unique(parts).tolist():
+        its = np.flatnonzero(parts == part)
+        peaks = _peaks(weights if len(its) == len(weights) else weights[torch.from_numpy(its)], part)
+        floors[its] = np.maximum(floors[its], _floors_of_peaks(peaks, totals[its], rows.select(its), weights.shape[1]))
+    return floors
+
+
+def _parts(top_k: Ints, vocab_size: int) -> Ints:
+    """Return the number of weights in a part, for each row [N] by its own top_k: a floor must not depend on other rows.
+
+    The floor decides whether a row is wide, and the sums of a wide row are rounded differently.
+    """
+    fits = vocab_size // np.array(_PARTS) >= top_k[:, None]
+    found: Ints = np.array(_PARTS)[fits.argmax(1)]  # the first one if none fits
+    return found
+
+
+def _floors_of_peaks(peaks: Floats, totals: Doubles, rows: TruncationRows, vocab_size: int) -> Floats:
+    """Return lower bounds [N] of the rows' thresholds by top_k and top_p, from the peaks [N, parts]."""
     num_peaks = peaks.shape[1]
     every = np.arange(len(peaks))
     kth = np.where((rows.top_k > 0) & (rows.top_k <= num_peaks), peaks[every, np.minimum(rows.top_k, num_peaks) - 1], 0)
@@ -102,15 +121,14 @@ def _floors(weights: torch.Tensor, totals: Doubles, rows: TruncationRows) -> Flo
     num_needed = is_short.sum(1)
     covering = np.where(num_needed < num_peaks, peaks[every, np.minimum(num_needed, num_peaks - 1)], 0)
     # The sum of all weights below this value is less than the mass that top_p cuts; the margin is for rounding.
-    negligible = 0.99 * (1 - rows.top_p) * totals / weights.shape[1]
+    negligible = 0.99 * (1 - rows.top_p) * totals / vocab_size
     nucleus = np.where(rows.is_nucleus_of_all, np.maximum(covering, negligible), 0).astype(np.float32)
-    return np.maximum(floors, np.maximum(kth, nucleus))
+    return np.maximum(kth, nucleus)
 
 
-def _peaks(weights: torch.Tensor, most: int) -> Floats:
-    """Return the largest weight of each part of each row, in descending order; at least `most` parts if the parts allow it."""
+def _peaks(weights: torch.Tensor, part: int) -> Floats:
+    """Return the largest weight of each part of `part` weights of each row, in descending order."""
     num_rows, vocab_size = weights.shape
-    part = next((part for part in _PARTS if vocab_size // part >= most), _PARTS[0])
     num_parts = vocab_size // part
     rest = weights[:, num_parts * part :]
     peaks = weights[:, : num_parts * part].reshape(num_rows, part, num_parts).amax(1) if num_parts else rest[:, :0]

@@ -244,8 +244,8 @@ class Worker:
         if WEIGHTS in parts:
             self._wake_weights(self._sleep, _report_nothing)
         if KV_CACHE in parts:
-            if self._sleep.layout is not None:
-                self.initialize_kv_cache(self._sleep.layout)
+            if (layout := self._sleep.layout) is not None:
+                self.initialize_kv_cache(layout, self._loaded().kv_groups(layout.block_size))
             self._sleep = None
         log.info("worker.awake", parts=sorted(parts), sleeps=self._sleep is not None)
         return self._sleep is not None

@@ -8,6 +8,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tests.worker_svc.conftest import LAYOUT
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.worker_svc.core.plan import SamplingSpec
 
@@ -79,6 +80,16 @@ def test_plan_beyond_the_known_tokens(driver):
 
     with pytest.raises(InvalidRequest, match="knows 3 tokens"):
         driver.runner.execute(driver.plan({0: 1, 1: 9}))
+
+
+def test_plan_beyond_the_longest_sequence(tiny, make_driver):
+    """The last sampled token is known, but no step computes it: the model may have no position for it."""
+    driver = make_driver(tiny, dataclasses.replace(LAYOUT, max_model_len=32))
+    driver.add(0, [3] * 31)
+    assert len(driver.generate(2)[0]) == 2
+
+    with pytest.raises(InvalidRequest, match=r"ends at token 33 .* max_model_len is 32"):
+        driver.step({0: 1})
 
 
 def test_plan_without_blocks_for_its_tokens(driver):

@@ -5,6 +5,7 @@ import weakref
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tetrad.worker_svc.native.memory import WeightMemory, aligned_zeros, room_for
@@ -35,20 +36,34 @@ def test_memory_of_the_right_size_takes_one_chunk():
     assert [after - before for before, after in pairwise(addresses)] == list(map(room_for, SIZES[:-1]))
 
 
+def chunk_of(data: np.ndarray) -> weakref.ref:
+    """Return a reference to the memory that an array is a part of."""
+    while data.base is not None and hasattr(data.base, "base"):
+        data = data.base
+    return weakref.ref(data)
+
+
 def test_a_chunk_is_freed_with_its_last_array():
     memory = WeightMemory(1 << 20)
     first, second = memory.zeros(1 << 19), memory.zeros(1 << 19)
-    owner = first
-    while owner.base is not None and hasattr(owner.base, "base"):
-        owner = owner.base
-    chunk = weakref.ref(owner)
-    memory.zeros(1 << 20)  # the memory goes on with a new chunk
-    del first, owner
+    chunk = chunk_of(first)
+    del first
     gc.collect()
     assert chunk() is not None
     del second
     gc.collect()
     assert chunk() is None
+
+
+def test_an_array_larger_than_a_chunk_is_freed_while_the_memory_lives():
+    """The output layer of a model is often its last and its largest array."""
+    memory = WeightMemory(1 << 20)
+    large = memory.zeros(3 << 20)
+    chunk = chunk_of(large)
+    del large
+    gc.collect()
+    assert chunk() is None
+    assert len(memory.zeros(64)) == 64
 
 
 def test_large_arrays_are_in_huge_pages_where_the_system_has_them():

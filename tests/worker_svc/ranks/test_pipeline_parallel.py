@@ -13,7 +13,7 @@ from tests.worker_svc.families.tiny_models import FAMILIES, save_family
 from tests.worker_svc.ranks.groups import Group, open_group
 from tests.worker_svc.ranks.test_tensor_parallel import PROMPTS, SEEDED, TOLERANCE, answers
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.core.plan import GrammarRows, ModelRunnerOutput, finished
+from tetrad.worker_svc.core.plan import DraftTokens, GrammarRows, ModelRunnerOutput, finished
 from tetrad.worker_svc.core.ranks import Stage
 from tetrad.worker_svc.families.check import check_config, check_ranks
 from tetrad.worker_svc.model_facts.stages import stage_config, stage_layers
@@ -170,6 +170,23 @@ def test_a_request_that_leaves_while_its_step_is_under_way_disturbs_no_other(tin
     expected = alone.generate(6)
     assert first.requests[0].output == expected[0]
     assert [second.requests[handle].output for handle in (1, 2)] == [expected[1], expected[2]]
+
+
+def test_a_step_in_flight_keeps_its_drafts_when_a_step_of_another_request_begins(tiny_llama, load, in_turns):
+    turns, first, second = in_turns
+    alone = Driver(load(tiny_llama[0]).make_runner(LAYOUT), LAYOUT)
+    for driver, handle in ((alone, 0), (first, 0), (second, 1)):
+        driver.add(handle, PROMPTS[handle], GREEDY)
+    expected = alone.generate(6)[0]
+    turns.run(2)
+    drafts = DraftTokens(np.array([0]), np.array([3]), np.array(expected[2:5]))
+
+    turns.begin(first, {0: 4}, drafts=drafts)
+    turns.begin(second, {1: 1})
+    turns.end_one()
+    turns.end_one()
+
+    assert first.requests[0].output == expected
 
 
 def test_constraints_and_drafts_are_the_leaders_alone(tiny_llama, load, tmp_path):

@@ -85,3 +85,20 @@ def test_rows_are_truncated_each_by_its_own_parameters():
     found = kept_ids(weights, *(each for _, each in cases))
 
     assert found == [kept_by_reference(row, *each) for row, (_, each) in zip(logits, cases, strict=True)]
+
+
+@pytest.mark.parametrize("neighbour", [(10, 1.0, 0.0), (3000, 1.0, 0.0), (60_000, 1.0, 0.0)])
+@pytest.mark.parametrize("params", [(1000, 1.0, 0.0), (2000, 0.9, 0.0), (5000, 1.0, 0.0), (0, 0.2, 0.0), (0, 1.0, 0.7)])
+def test_other_rows_do_not_change_a_bit_of_a_rows_result(params, neighbour):
+    """A neighbour's top_k must not decide whether a row is wide: the sums of a wide row are rounded differently."""
+    rng = np.random.default_rng(3)
+    logits = (rng.standard_normal((2, 65_536)) * 0.05).astype(np.float32)
+    weights = torch.from_numpy(np.exp(logits - logits.max(1, keepdims=True)))
+
+    def run(*columns):
+        its = weights[: len(columns)].clone()
+        sums = block_sums(its)
+        thresholds = truncate(its, sums, TruncationRows(*(np.array(column) for column in zip(*columns, strict=True))))
+        return thresholds[0], sums[0].tobytes()
+
+    assert run(params, neighbour) == run(params)

@@ -48,6 +48,21 @@ async def test_a_worker_that_woke_up_answers_as_before(client, tiny_llama, level
     assert client.served.server.health.ready
 
 
+async def test_a_model_with_several_kv_groups_wakes_up(client, tmp_path, save_tiny_model):
+    changes = {"sliding_window": 24, "use_sliding_window": True, "layer_types": ["sliding_attention", "full_attention"]}
+    save_tiny_model(tmp_path / "model", "Qwen2ForCausalLM", {"num_hidden_layers": 2, **changes})
+    await client.load(tmp_path / "model")
+    groups = (await client.life.GetKvCacheSpec(worker_pb2.GetKvCacheSpecRequest(block_size=16))).groups
+    await client.initialize(groups=groups)
+
+    await sleep(client, 1)
+    still_sleeps = await wake_up(client)
+
+    assert len(groups) == 2
+    assert not still_sleeps
+    assert (await client.info()).num_blocks == 50
+
+
 async def test_the_kv_cache_is_freed_and_at_level_2_the_model_too(client, tiny_llama):
     await client.get_ready(tiny_llama[0])
     worker = client.served.worker
