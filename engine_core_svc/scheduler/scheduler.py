@@ -325,10 +325,7 @@ class Scheduler:
 
     def isolate(self, key: int | None) -> None:
         """Plan only the request with this key from now on, or nothing if there is no such request; None: plan all again."""
-        if key is not None:
-            for request in [request for request in self.running if request.key != key]:
-                self.states.preempt(request)
-        self.waiting.only = key
+        self.states.isolate(key)
 
     # --- results and losses -----------------------------------------------------------------------------------------
 
