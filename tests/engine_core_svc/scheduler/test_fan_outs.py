@@ -114,6 +114,20 @@ def test_a_request_that_is_passed_over_hides_its_call_until_the_next_look():
     assert queue.peek() is requests[0]
 
 
+def test_a_sequence_that_was_displaced_by_a_preempted_one_is_passed_over_once():
+    queue = RequestQueue(ORDERS["fcfs"])
+    first, second = [Request(key, f"r{key}", [1], 1, 9, sequence_number=key, call=(1, 1)) for key in (1, 2)]
+    for request in (first, second):
+        queue.add(request)
+    queue.take(first)
+    queue.add(first)
+    queue.take(first)
+
+    queue.pass_over(queue.peek())
+
+    assert queue.peek() is None
+
+
 # --- seats and blocks ----------------------------------------------------------------------------------------------------
 
 
