@@ -187,7 +187,9 @@ class AdapterLoading:
 
     def _end_load(self, adapter: Adapter, error: TetradError) -> None:
         self._loads.pop(adapter.key, None)
-        self._fail(self._adapters.failed(adapter), error)
+        # Until they have ended, the adapter counts as loading: otherwise the end of one would load it again for the others.
+        self._fail(self._adapters.waiting_for(adapter), error)
+        self._adapters.failed(adapter)
         self._registry.discard(adapter)
         self._end_callers(adapter, error)
         self._adapters.refill()

@@ -202,10 +202,13 @@ class Adapters:
             return []
         return [request for request in waiting if request.num_output_tokens]
 
-    def failed(self, adapter: Adapter) -> list[Request]:
-        """Note that the worker cannot load an adapter; return the requests that wait for it. The caller ends them."""
-        adapter.is_loading = adapter.is_resident = adapter.was_resident = False
+    def waiting_for(self, adapter: Adapter) -> list[Request]:
+        """Return the requests that wait for an adapter, in order."""
         return self._parked.of(adapter.key)
+
+    def failed(self, adapter: Adapter) -> None:
+        """Note that the worker cannot load an adapter. The caller has ended the requests that waited for it."""
+        adapter.is_loading = adapter.is_resident = adapter.was_resident = False
 
     def refill(self) -> None:
         """Give free places to waiting adapters."""

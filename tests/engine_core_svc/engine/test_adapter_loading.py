@@ -40,6 +40,10 @@ class House:
             self.failed.append((request, error.message))
             self.engine.end(request, PARKED)
 
+    async def settle(self):
+        for _ in range(10):
+            await asyncio.sleep(0)
+
     def request_with_a_grammar(self, number):
         adapter = self.engine.adapters.resolve(ref(number))
         waits = RequestStatus.WAITING_FOR_GRAMMAR
@@ -74,8 +78,7 @@ async def test_a_request_that_waits_for_its_grammar_while_the_load_fails_lets_it
         await order
 
     house.grammar_ready(request)
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await house.settle()
 
     assert house.workers.loads == ["a1", "a1"]
     if ends == "runs":
@@ -84,3 +87,13 @@ async def test_a_request_that_waits_for_its_grammar_while_the_load_fails_lets_it
         assert house.engine.released == []
         assert house.failed == [(request, "Adapter 'a1' at /a1 cannot be loaded: no such matrix")]
         assert house.loading.list_loras() == []
+
+
+async def test_a_failed_load_that_several_requests_waited_for_is_not_repeated():
+    house = House(num_failures=1)
+    requests = [house.engine.request(1) for _ in range(3)]
+    await house.settle()
+
+    assert [request for request, _ in house.failed] == requests
+    assert house.workers.loads == ["a1"]
+    assert house.loading.list_loras() == []
