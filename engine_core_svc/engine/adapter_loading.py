@@ -178,6 +178,9 @@ class AdapterLoading:
             return
         log.info("lora.loaded", name=name, path=path, lora_id=adapter.ref.lora_id)
         self._loads.pop(adapter.key, None)
+        if adapter.key not in self._registry.versions:  # it was removed meanwhile
+            self._evict(adapter)
+            return
         if stranded := self._adapters.loaded(adapter, digest):
             text = f"The files of adapter {name!r} have changed since this request began with them; it cannot go on."
             self._fail(stranded, FailedPrecondition(text, reason="LORA_CHANGED"))

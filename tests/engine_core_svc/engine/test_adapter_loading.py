@@ -14,7 +14,7 @@ class FailingWorkers:
     """Workers whose first `num_failures` loads fail."""
 
     def __init__(self, num_failures):
-        self.num_failures, self.loads = num_failures, []
+        self.num_failures, self.loads, self.unloads = num_failures, [], []
 
     async def load_lora(self, adapter):
         self.loads.append(adapter.ref.name)
@@ -24,7 +24,7 @@ class FailingWorkers:
         return b"digest"
 
     async def unload_lora(self, adapter):
-        pass
+        self.unloads.append(adapter.key)
 
 
 class House:
@@ -97,3 +97,18 @@ async def test_a_failed_load_that_several_requests_waited_for_is_not_repeated():
     assert [request for request, _ in house.failed] == requests
     assert house.workers.loads == ["a1"]
     assert house.loading.list_loras() == []
+
+
+async def test_an_adapter_that_is_removed_while_it_is_loaded_is_unloaded():
+    house = House(num_failures=0)
+    order = asyncio.create_task(house.loading.add(ref(1)))
+    await asyncio.sleep(0)
+    adapter = house.engine.adapters.registry.get(1)
+
+    await house.loading.remove(1)
+    with pytest.raises(TetradError, match="was unloaded while it was loaded"):
+        await order
+    await house.settle()
+
+    assert house.workers.loads == ["a1"]
+    assert house.workers.unloads == [adapter.key]
