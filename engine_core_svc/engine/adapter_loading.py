@@ -132,6 +132,9 @@ class AdapterLoading:
         except TetradError:
             self._registry.discard(adapter)
             raise
+        except asyncio.CancelledError:  # the caller has disconnected: the version before stays, if there is one
+            self._registry.drop_if_unused(adapter)
+            raise
         self._registry.replace(adapter)
         return adapter
 

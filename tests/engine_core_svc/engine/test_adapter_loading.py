@@ -112,3 +112,22 @@ async def test_an_adapter_that_is_removed_while_it_is_loaded_is_unloaded():
 
     assert house.workers.loads == ["a1"]
     assert house.workers.unloads == [adapter.key]
+
+
+@pytest.mark.parametrize("num_turns", [1, 2, 3, 4])
+async def test_a_version_whose_caller_disconnects_is_unloaded(num_turns):
+    house = House(num_failures=0)
+    before = await house.loading.add(ref(1))
+    order = asyncio.create_task(house.loading.add(ref(1, load_inplace=True)))
+    for _ in range(num_turns):
+        await asyncio.sleep(0)
+    (new,) = house.engine.adapters.registry.versions.keys() - {before.key}
+
+    order.cancel()
+    await house.settle()
+
+    if order.cancelled():
+        assert (house.loading.list_loras(), house.workers.unloads) == ([before], [new])
+        assert house.engine.adapters.registry.versions.keys() == {before.key}
+    else:
+        assert house.workers.unloads == [before.key]
