@@ -100,11 +100,16 @@ class AdapterLoading:
     # --- the worker -------------------------------------------------------------------------------------------------
 
     def worker_ready(self) -> None:
-        """See LoraOrders."""
+        """See LoraOrders. Operators get an error if this worker has no place for their adapter."""
         self._adapters.worker_ready()
+        for adapter in [each for each in self._registry.versions.values() if each.key in self._callers]:
+            try:
+                self._adapters.want(adapter)
+            except TetradError as error:
+                self._end_callers(adapter, error)
 
     def forget_worker(self) -> None:
-        """See LoraOrders. Operators whose load was cancelled wait until the next worker has loaded the adapter."""
+        """See LoraOrders. Operators whose load was cancelled wait for the next worker."""
         for task in (*self._loads.values(), *self._evictions):
             task.cancel()
         self._loads.clear()

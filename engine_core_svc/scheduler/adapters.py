@@ -221,8 +221,8 @@ class Adapters:
             self._fill()
 
     def want(self, adapter: Adapter) -> None:
-        """Load an adapter on an operator's order. Raises Overloaded if every place is in use."""
-        if adapter.is_resident or adapter.is_loading:
+        """Load an adapter on an operator's order, which is repeated on each new worker. Raises Overloaded without a place."""
+        if adapter.is_resident or adapter.is_loading or not self._is_up:
             return
         if not self._make_room(LAST_TURN):
             raise Overloaded(

@@ -7,7 +7,7 @@ import pytest
 from tests.engine_core_svc.scheduler.fake_lora_engine import PARKED, FakeLoraEngine, ref
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.engine.adapter_loading import AdapterLoading
-from tetrad.services.errors import ModelError, NotFound, TetradError
+from tetrad.services.errors import ModelError, NotFound, Overloaded, TetradError
 
 
 class FailingWorkers:
@@ -30,8 +30,9 @@ class FailingWorkers:
 class House:
     """An engine's adapters and their loading; `failed`: requests that ended with an error."""
 
-    def __init__(self, num_failures):
-        self.engine, self.workers, self.failed = FakeLoraEngine(is_up=False), FailingWorkers(num_failures), []
+    def __init__(self, num_failures, max_cpu_loras=2):
+        self.engine = FakeLoraEngine(is_up=False, max_cpu_loras=max_cpu_loras)
+        self.workers, self.failed = FailingWorkers(num_failures), []
         self.loading = AdapterLoading(self.engine.adapters, self.workers, fail=self._fail, on_change=lambda: None)
         self.loading.worker_ready()
 
@@ -39,6 +40,10 @@ class House:
         for request in list(requests):
             self.failed.append((request, error.message))
             self.engine.end(request, PARKED)
+
+    def lose_worker(self):
+        self.engine.adapters.forget_worker()
+        self.loading.forget_worker()
 
     async def settle(self):
         for _ in range(10):
@@ -131,3 +136,35 @@ async def test_a_version_whose_caller_disconnects_is_unloaded(num_turns):
         assert house.engine.adapters.registry.versions.keys() == {before.key}
     else:
         assert house.workers.unloads == [before.key]
+
+
+async def test_an_order_without_a_worker_waits_for_the_next_one_and_fails_no_request():
+    house = House(num_failures=1)
+    house.lose_worker()
+    request = house.engine.request(1)
+    order = asyncio.create_task(house.loading.add(ref(1)))
+    await house.settle()
+    assert (house.workers.loads, house.failed) == ([], [])
+
+    house.workers.num_failures = 0
+    house.loading.worker_ready()
+
+    assert (await order).is_resident
+    assert house.engine.released == [request]
+    assert house.workers.loads == ["a1"]
+
+
+async def test_an_order_for_which_the_next_worker_has_no_room_fails():
+    """The worker is lost during the load, and a request needs the only place of the next one."""
+    house = House(num_failures=0, max_cpu_loras=1)
+    order = asyncio.create_task(house.loading.add(ref(1)))
+    await asyncio.sleep(0)
+    house.lose_worker()
+    request = house.engine.request(2)
+
+    house.loading.worker_ready()
+
+    with pytest.raises(Overloaded):
+        await asyncio.wait_for(order, 1)
+    await house.settle()
+    assert house.engine.released == [request]
