@@ -206,7 +206,9 @@ class RequestStates:
 
     def _await_adapters(self) -> None:
         """Let all queued requests wait for their adapters again."""
-        for request in [request for request in self.waiting if request.adapter is not None]:
+        requests = [request for request in self.waiting if request.adapter is not None]
+        # Those without a place in the queue first: otherwise each would get the place of the sequence of its call before it.
+        for request in sorted(requests, key=lambda each: each.place is not None):
             self.waiting.remove(request)
             request.move_to(RequestStatus.WAITING_FOR_LORA)
             self._waiting_for_lora.add(request)
