@@ -102,8 +102,8 @@ class Scheduler:
         self.states.grammar_ready(request, state)
 
     def finish_requests(self, keys: Iterable[int], status: RequestStatus) -> list[Request]:
-        """End requests on a caller's order; unknown and finished ones are ignored. Return those that ended now."""
-        ended = [request for key in keys if (request := self.requests.get(key)) is not None]
+        """End requests on an order; unknown, finished and repeated ones are ignored. Return those that ended now."""
+        ended = [request for key in dict.fromkeys(keys) if (request := self.requests.get(key)) is not None]
         for request in ended:
             self.states.finish(request, status)
         return ended
