@@ -186,6 +186,7 @@ class Scheduler:
                 victim = self.running[-1]
                 self.states.preempt(victim)
                 if victim is request:
+                    budget.give_back(num_new, num_new)
                     return
                 blocks = self.kv_cache.extend(request, num_new)
             columns = plan.cached_requests
@@ -244,8 +245,12 @@ class Scheduler:
         remaining = request.num_tokens - prefix.num_tokens
         if remaining > budget.num_tokens and not self.limits.enable_chunked_prefill:
             return 0
-        num_new = budget.take(budget.messages.most_tokens(request, request.num_tokens - remaining, remaining))
-        return num_new if num_new and self.kv_cache.admit(request, num_new, prefix, num_reserved=num_reserved) else 0
+        num_wanted = budget.messages.most_tokens(request, request.num_tokens - remaining, remaining)
+        num_new = budget.take(num_wanted)
+        if num_new and not self.kv_cache.admit(request, num_new, prefix, num_reserved=num_reserved):
+            budget.give_back(num_wanted, num_new)
+            return 0
+        return num_new
 
     def _add_new_request(self, plan: SchedulerOutput, request: Request, num_new: int, budget: StepBudget) -> None:
         budget.messages.describe(request)
