@@ -110,6 +110,15 @@ class Walk(RuleBasedStateMachine):
             self._check_order(self._plan())
 
     @rule()
+    def plan_while_paused(self):
+        """Running requests continue, and no other starts."""
+        if len(self.bench.in_flight) < self.depth:
+            self.bench.scheduler.admitting = False
+            plan = self._plan()
+            assert plan is None or not plan.new_requests
+            self.bench.scheduler.admitting = True
+
+    @rule()
     @precondition(lambda self: self.bench.in_flight)
     def deliver(self):
         plan, _ = self.bench.in_flight[0]
