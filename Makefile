@@ -89,7 +89,8 @@ clients-test: setup ## Build the TypeScript and Java clients from the .proto fil
 PROPERTIES := $(addprefix tests/,services/rpc/test_columns.py services/test_predicted_text.py frontend/engine/test_adds.py \
   frontend/parsing/reasoning/test_reasoning.py frontend/parsing/tools/test_laws.py tokenizer_svc/tokenizer/test_detokenizer.py \
   engine_core_svc/scheduler/test_lookup_drafts.py engine_core_svc/sessions/test_output_sizes.py engine_core_svc/core/test_message_sizes.py \
-  engine_core_svc/scheduler/test_random_walk.py engine_core_svc/kv_cache/test_remote_loads.py)
+  engine_core_svc/scheduler/test_random_walk.py engine_core_svc/scheduler/test_adapter_walk.py \
+  engine_core_svc/kv_cache/test_remote_loads.py)
 
 fuzz: setup ## Send EXAMPLES (2000) random requests over HTTP and as many over gRPC, and so many batches of valid ones to a tiny model; other examples of properties
 	TEST_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/e2e/test_fuzz.py tests/e2e/test_random_sampling.py $(PROPERTIES) \

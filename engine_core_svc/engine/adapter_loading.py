@@ -100,11 +100,16 @@ class AdapterLoading:
     # --- the worker -------------------------------------------------------------------------------------------------
 
     def worker_ready(self) -> None:
-        """See LoraOrders."""
+        """See LoraOrders. Operators get an error if this worker has no place for their adapter."""
         self._adapters.worker_ready()
+        for adapter in [each for each in self._registry.versions.values() if each.key in self._callers]:
+            try:
+                self._adapters.want(adapter)
+            except TetradError as error:
+                self._end_callers(adapter, error)
 
     def forget_worker(self) -> None:
-        """See LoraOrders. Operators whose load was cancelled wait until the next worker has loaded the adapter."""
+        """See LoraOrders. Operators whose load was cancelled wait for the next worker."""
         for task in (*self._loads.values(), *self._evictions):
             task.cancel()
         self._loads.clear()
@@ -131,6 +136,9 @@ class AdapterLoading:
             await self._load(adapter)
         except TetradError:
             self._registry.discard(adapter)
+            raise
+        except asyncio.CancelledError:  # the caller has disconnected: the version before stays, if there is one
+            self._registry.drop_if_unused(adapter)
             raise
         self._registry.replace(adapter)
         return adapter
@@ -178,6 +186,9 @@ class AdapterLoading:
             return
         log.info("lora.loaded", name=name, path=path, lora_id=adapter.ref.lora_id)
         self._loads.pop(adapter.key, None)
+        if adapter.key not in self._registry.versions:  # it was removed meanwhile
+            self._evict(adapter)
+            return
         if stranded := self._adapters.loaded(adapter, digest):
             text = f"The files of adapter {name!r} have changed since this request began with them; it cannot go on."
             self._fail(stranded, FailedPrecondition(text, reason="LORA_CHANGED"))
@@ -187,7 +198,9 @@ class AdapterLoading:
 
     def _end_load(self, adapter: Adapter, error: TetradError) -> None:
         self._loads.pop(adapter.key, None)
-        self._fail(self._adapters.failed(adapter), error)
+        # Until they have ended, the adapter counts as loading: otherwise the end of one would load it again for the others.
+        self._fail(self._adapters.waiting_for(adapter), error)
+        self._adapters.failed(adapter)
         self._registry.discard(adapter)
         self._end_callers(adapter, error)
         self._adapters.refill()

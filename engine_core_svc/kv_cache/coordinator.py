@@ -63,6 +63,12 @@ class Coordinator(Protocol):
         Returns the appended blocks; None if too few are free.
         """
 
+    def extend_ahead(self, request: Request, end: int) -> NewBlocks | None:
+        """Append blocks up to token `end` in the plan that computes the tokens before them; see `extend`.
+
+        Frees no blocks: that plan still writes and reads them, and a block freed in it may be saved before that.
+        """
+
     def register(self, request: Request, first: int, end: int) -> Sequence[bytes]:
         """Cache blocks `first` to `end` (exclusive) of a request in every group that holds them; return their keys.
 

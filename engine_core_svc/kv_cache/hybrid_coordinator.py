@@ -92,6 +92,10 @@ class HybridCoordinator:
         """See Coordinator. Passed blocks are freed first, so that a moving window can allocate them again."""
         # A token that is not known yet may be rejected; computation then continues after the last known token.
         self._free_passed(request, min(request.num_computed_tokens, request.num_tokens - 1))
+        return self.extend_ahead(request, end)
+
+    def extend_ahead(self, request: Request, end: int) -> NewBlocks | None:
+        """See Coordinator."""
         tables, pool = request.block_tables, self._pool
         missing = -(-end // self._block_size) - len(tables[0])
         if missing <= 0:

@@ -167,7 +167,7 @@ class KVCacheManager:
 
     def extend_ahead(self, request: Request, num_tokens: int) -> NewBlocks | None:
         """Allocate blocks for tokens that no plan computes yet, and do not cache them; see `extend`."""
-        return self.coordinator.extend(request, request.num_computed_tokens + num_tokens)
+        return self.coordinator.extend_ahead(request, request.num_computed_tokens + num_tokens)
 
     def blocks_of(self, request: Request) -> Sequence[int]:
         """Return the blocks that a request holds, over all groups."""

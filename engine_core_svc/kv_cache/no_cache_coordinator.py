@@ -29,6 +29,8 @@ class NoCacheCoordinator:
         """Return no blocks."""
         return ()
 
+    extend_ahead = extend
+
     def register(self, request: Request, first: int, end: int) -> Sequence[bytes]:  # noqa: ARG002 - of the protocol
         """Return no keys."""
         return ()

@@ -54,6 +54,8 @@ class UnitaryCoordinator:
         table.extend(added)
         return (added,)
 
+    extend_ahead = extend
+
     def register(self, request: Request, first: int, end: int) -> Sequence[bytes]:
         """Cache blocks under their hashes."""
         table, hashes = request.block_tables[0], request.block_hashes[first:end]

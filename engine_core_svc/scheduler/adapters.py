@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tetrad.engine_core_svc.core.adapter import Adapter, LoraRef
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.scheduler.adapter_registry import AdapterRegistry
-from tetrad.engine_core_svc.scheduler.parked_requests import LAST_TURN, ArrivalKey, ParkedRequests, Turn
+from tetrad.engine_core_svc.scheduler.parked_requests import FIRST_TURN, LAST_TURN, ArrivalKey, ParkedRequests, Turn
 from tetrad.services.errors import FailedPrecondition, Overloaded, Unsupported
 
 _LET_IN_WHILE_OTHERS_WAIT = 64
@@ -45,6 +45,9 @@ class NoAdapters:
         """Do nothing: every request is admitted."""
 
     def retreat(self, request: Request) -> None:
+        """Do nothing: no request has an adapter."""
+
+    def prefer(self, adapter: Adapter | None) -> None:
         """Do nothing: no request has an adapter."""
 
     def resolve(self, ref: LoraRef) -> Adapter:
@@ -96,6 +99,7 @@ class Adapters:
         self._uses = itertools.count(1)
         self._is_up = False
         self._awaits_room = False
+        self._preferred = 0  # key of the adapter that gets the next place; 0: none
         self._release: Callable[[Request], None] = _nothing
         self._last_returned_step: Callable[[], int] = _nowhere
 
@@ -144,10 +148,15 @@ class Adapters:
         self._fill()
 
     def retreat(self, request: Request) -> None:
-        """Let a queued request wait again for its adapter, which the worker has lost."""
+        """Let a queued request wait again for its adapter: the worker has lost it, or another one gets its place."""
         assert request.adapter is not None
         self._let_out(request.adapter)
         self._parked.add(request)
+
+    def prefer(self, adapter: Adapter | None) -> None:
+        """Give the next place to this adapter if requests wait for it, and until then none to others; None: to any."""
+        self._preferred = 0 if adapter is None else adapter.key
+        self._fill()
 
     @property
     def running_names(self) -> list[str]:
@@ -193,10 +202,13 @@ class Adapters:
             return []
         return [request for request in waiting if request.num_output_tokens]
 
-    def failed(self, adapter: Adapter) -> list[Request]:
-        """Note that the worker cannot load an adapter; return the requests that wait for it. The caller ends them."""
-        adapter.is_loading = adapter.is_resident = adapter.was_resident = False
+    def waiting_for(self, adapter: Adapter) -> list[Request]:
+        """Return the requests that wait for an adapter, in order."""
         return self._parked.of(adapter.key)
+
+    def failed(self, adapter: Adapter) -> None:
+        """Note that the worker cannot load an adapter. The caller has ended the requests that waited for it."""
+        adapter.is_loading = adapter.is_resident = adapter.was_resident = False
 
     def refill(self) -> None:
         """Give free places to waiting adapters."""
@@ -209,8 +221,8 @@ class Adapters:
             self._fill()
 
     def want(self, adapter: Adapter) -> None:
-        """Load an adapter on an operator's order. Raises Overloaded if every place is in use."""
-        if adapter.is_resident or adapter.is_loading:
+        """Load an adapter on an operator's order, which is repeated on each new worker. Raises Overloaded without a place."""
+        if adapter.is_resident or adapter.is_loading or not self._is_up:
             return
         if not self._make_room(LAST_TURN):
             raise Overloaded(
@@ -237,10 +249,10 @@ class Adapters:
         self._awaits_room = False
         if not (self._is_up and self._parked):
             return
-        for key in sorted(self._parked, key=self._parked.turn_of):
+        for key in [self._preferred] if self._preferred in self._parked else sorted(self._parked, key=self._parked.turn_of):
             adapter = self.registry.versions[key]
             if not (adapter.is_resident or adapter.is_loading):
-                if not self._make_room(self._parked.turn_of(key)):
+                if not self._make_room(FIRST_TURN if key == self._preferred else self._parked.turn_of(key)):
                     self._awaits_room = True  # later ones must not take the next place
                     return
                 self._want(adapter)

@@ -43,6 +43,12 @@ class StepBudget:
         self.num_tokens -= num_tokens
         return num_tokens
 
+    def give_back(self, num_wanted: int, num_tokens: int) -> None:
+        """Undo `take(num_wanted)`, which returned `num_tokens`: the request is not planned."""
+        if num_wanted > 1:
+            self.num_prompt_tokens -= num_tokens
+        self.num_tokens += num_tokens
+
     def most_drafts(self, request: Request, num_drafts: int) -> int:
         """Return how many of a request's drafts the remaining tokens and bytes allow."""
         return self.messages.most_drafts(request, min(num_drafts, self.num_tokens))

@@ -20,6 +20,8 @@ ORDERS_OF_ARRIVAL: dict[PolicyName, Callable[[Request], ArrivalKey]] = {
 
 Turn = tuple[float, float]
 """A place in line; smaller is earlier."""
+FIRST_TURN: Turn = (-math.inf, -math.inf)
+"""The place before all waiting adapters."""
 LAST_TURN: Turn = (math.inf, math.inf)
 """The place behind all waiting adapters."""
 

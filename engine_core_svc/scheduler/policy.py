@@ -152,7 +152,8 @@ class RequestQueue(RequestSet):
     def pass_over(self, first: Request) -> None:
         """Hide the request that `peek` has just returned, and all sequences of its call, until `look_again`."""
         self._passed.append(first)
-        if self.only is None:
+        # A head that was displaced by a preempted sequence, and has become the head again, is in the heap twice.
+        while self.only is None and self._heads and self._heads[0][1] == first.key:
             heapq.heappop(self._heads)
 
     def look_again(self) -> None:

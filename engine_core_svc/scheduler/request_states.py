@@ -188,7 +188,27 @@ class RequestStates:
         self._removed_keys.clear()
         self.deferred_frees.clear()
         self._adapters.forget_worker()
-        for request in [request for request in self.waiting if request.adapter is not None]:
+        self._await_adapters()
+
+    def isolate(self, key: int | None) -> None:
+        """Let only the request with this key start from now on, or none if there is no such request; None: all again.
+
+        Its adapter gets the next place: an adapter whose requests are queued, and must not start, would keep it for ever.
+        """
+        if key is not None:
+            for request in [request for request in self.running if request.key != key]:
+                self.preempt(request)
+        self.waiting.only = key
+        isolated = None if key is None else self.requests.get(key)
+        if isolated is not None and isolated.status is RequestStatus.WAITING_FOR_LORA:
+            self._await_adapters()
+        self._adapters.prefer(None if isolated is None else isolated.adapter)
+
+    def _await_adapters(self) -> None:
+        """Let all queued requests wait for their adapters again."""
+        requests = [request for request in self.waiting if request.adapter is not None]
+        # Those without a place in the queue first: otherwise each would get the place of the sequence of its call before it.
+        for request in sorted(requests, key=lambda each: each.place is not None):
             self.waiting.remove(request)
             request.move_to(RequestStatus.WAITING_FOR_LORA)
             self._waiting_for_lora.add(request)

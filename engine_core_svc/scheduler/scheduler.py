@@ -102,8 +102,8 @@ class Scheduler:
         self.states.grammar_ready(request, state)
 
     def finish_requests(self, keys: Iterable[int], status: RequestStatus) -> list[Request]:
-        """End requests on a caller's order; unknown and finished ones are ignored. Return those that ended now."""
-        ended = [request for key in keys if (request := self.requests.get(key)) is not None]
+        """End requests on an order; unknown, finished and repeated ones are ignored. Return those that ended now."""
+        ended = [request for key in dict.fromkeys(keys) if (request := self.requests.get(key)) is not None]
         for request in ended:
             self.states.finish(request, status)
         return ended
@@ -186,6 +186,7 @@ class Scheduler:
                 victim = self.running[-1]
                 self.states.preempt(victim)
                 if victim is request:
+                    budget.give_back(num_new, num_new)
                     return
                 blocks = self.kv_cache.extend(request, num_new)
             columns = plan.cached_requests
@@ -244,8 +245,12 @@ class Scheduler:
         remaining = request.num_tokens - prefix.num_tokens
         if remaining > budget.num_tokens and not self.limits.enable_chunked_prefill:
             return 0
-        num_new = budget.take(budget.messages.most_tokens(request, request.num_tokens - remaining, remaining))
-        return num_new if num_new and self.kv_cache.admit(request, num_new, prefix, num_reserved=num_reserved) else 0
+        num_wanted = budget.messages.most_tokens(request, request.num_tokens - remaining, remaining)
+        num_new = budget.take(num_wanted)
+        if num_new and not self.kv_cache.admit(request, num_new, prefix, num_reserved=num_reserved):
+            budget.give_back(num_wanted, num_new)
+            return 0
+        return num_new
 
     def _add_new_request(self, plan: SchedulerOutput, request: Request, num_new: int, budget: StepBudget) -> None:
         budget.messages.describe(request)
@@ -325,10 +330,7 @@ class Scheduler:
 
     def isolate(self, key: int | None) -> None:
         """Plan only the request with this key from now on, or nothing if there is no such request; None: plan all again."""
-        if key is not None:
-            for request in [request for request in self.running if request.key != key]:
-                self.states.preempt(request)
-        self.waiting.only = key
+        self.states.isolate(key)
 
     # --- results and losses -----------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from tetrad.engine_core_svc.core.request import ALONE, Purpose, Request, Request
 from tetrad.engine_core_svc.kv_cache.connector import ConnectorChain, KVConnector
 from tetrad.engine_core_svc.kv_cache.host_tier import HostTier
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.scheduler.adapters import Adapters
 from tetrad.engine_core_svc.scheduler.drafting import Drafts
 from tetrad.engine_core_svc.scheduler.fan_out_throttle import FanOutThrottle
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
@@ -210,6 +211,7 @@ def make_bench() -> Callable[..., Bench]:
         grammars: Grammars | None = None,
         drafts: Drafts | None = None,
         fan_outs: FanOutThrottle | None = None,
+        adapters: Adapters | None = None,
         windows: Sequence[int | str | None] = (None,),
         **limits: object,
     ) -> Bench:
@@ -221,7 +223,8 @@ def make_bench() -> Callable[..., Bench]:
             groups=[group_of(window) for window in windows], max_step_tokens=scheduler_limits.max_num_batched_tokens,
         )  # fmt: skip
         clock = WorkerClock()
-        return Bench(Scheduler(scheduler_limits, kv_cache, grammars, throttle, drafts, fan_outs, clock=clock), clock=clock)
+        scheduler = Scheduler(scheduler_limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, clock=clock)
+        return Bench(scheduler, clock=clock)
 
     return make
 

@@ -7,14 +7,14 @@ import pytest
 from tests.engine_core_svc.scheduler.fake_lora_engine import PARKED, FakeLoraEngine, ref
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.engine.adapter_loading import AdapterLoading
-from tetrad.services.errors import ModelError, NotFound, TetradError
+from tetrad.services.errors import ModelError, NotFound, Overloaded, TetradError
 
 
 class FailingWorkers:
     """Workers whose first `num_failures` loads fail."""
 
     def __init__(self, num_failures):
-        self.num_failures, self.loads = num_failures, []
+        self.num_failures, self.loads, self.unloads = num_failures, [], []
 
     async def load_lora(self, adapter):
         self.loads.append(adapter.ref.name)
@@ -24,14 +24,15 @@ class FailingWorkers:
         return b"digest"
 
     async def unload_lora(self, adapter):
-        pass
+        self.unloads.append(adapter.key)
 
 
 class House:
     """An engine's adapters and their loading; `failed`: requests that ended with an error."""
 
-    def __init__(self, num_failures):
-        self.engine, self.workers, self.failed = FakeLoraEngine(is_up=False), FailingWorkers(num_failures), []
+    def __init__(self, num_failures, max_cpu_loras=2):
+        self.engine = FakeLoraEngine(is_up=False, max_cpu_loras=max_cpu_loras)
+        self.workers, self.failed = FailingWorkers(num_failures), []
         self.loading = AdapterLoading(self.engine.adapters, self.workers, fail=self._fail, on_change=lambda: None)
         self.loading.worker_ready()
 
@@ -39,6 +40,14 @@ class House:
         for request in list(requests):
             self.failed.append((request, error.message))
             self.engine.end(request, PARKED)
+
+    def lose_worker(self):
+        self.engine.adapters.forget_worker()
+        self.loading.forget_worker()
+
+    async def settle(self):
+        for _ in range(10):
+            await asyncio.sleep(0)
 
     def request_with_a_grammar(self, number):
         adapter = self.engine.adapters.resolve(ref(number))
@@ -74,8 +83,7 @@ async def test_a_request_that_waits_for_its_grammar_while_the_load_fails_lets_it
         await order
 
     house.grammar_ready(request)
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await house.settle()
 
     assert house.workers.loads == ["a1", "a1"]
     if ends == "runs":
@@ -84,3 +92,79 @@ async def test_a_request_that_waits_for_its_grammar_while_the_load_fails_lets_it
         assert house.engine.released == []
         assert house.failed == [(request, "Adapter 'a1' at /a1 cannot be loaded: no such matrix")]
         assert house.loading.list_loras() == []
+
+
+async def test_a_failed_load_that_several_requests_waited_for_is_not_repeated():
+    house = House(num_failures=1)
+    requests = [house.engine.request(1) for _ in range(3)]
+    await house.settle()
+
+    assert [request for request, _ in house.failed] == requests
+    assert house.workers.loads == ["a1"]
+    assert house.loading.list_loras() == []
+
+
+async def test_an_adapter_that_is_removed_while_it_is_loaded_is_unloaded():
+    house = House(num_failures=0)
+    order = asyncio.create_task(house.loading.add(ref(1)))
+    await asyncio.sleep(0)
+    adapter = house.engine.adapters.registry.get(1)
+
+    await house.loading.remove(1)
+    with pytest.raises(TetradError, match="was unloaded while it was loaded"):
+        await order
+    await house.settle()
+
+    assert house.workers.loads == ["a1"]
+    assert house.workers.unloads == [adapter.key]
+
+
+@pytest.mark.parametrize("num_turns", [1, 2, 3, 4])
+async def test_a_version_whose_caller_disconnects_is_unloaded(num_turns):
+    house = House(num_failures=0)
+    before = await house.loading.add(ref(1))
+    order = asyncio.create_task(house.loading.add(ref(1, load_inplace=True)))
+    for _ in range(num_turns):
+        await asyncio.sleep(0)
+    (new,) = house.engine.adapters.registry.versions.keys() - {before.key}
+
+    order.cancel()
+    await house.settle()
+
+    if order.cancelled():
+        assert (house.loading.list_loras(), house.workers.unloads) == ([before], [new])
+        assert house.engine.adapters.registry.versions.keys() == {before.key}
+    else:
+        assert house.workers.unloads == [before.key]
+
+
+async def test_an_order_without_a_worker_waits_for_the_next_one_and_fails_no_request():
+    house = House(num_failures=1)
+    house.lose_worker()
+    request = house.engine.request(1)
+    order = asyncio.create_task(house.loading.add(ref(1)))
+    await house.settle()
+    assert (house.workers.loads, house.failed) == ([], [])
+
+    house.workers.num_failures = 0
+    house.loading.worker_ready()
+
+    assert (await order).is_resident
+    assert house.engine.released == [request]
+    assert house.workers.loads == ["a1"]
+
+
+async def test_an_order_for_which_the_next_worker_has_no_room_fails():
+    """The worker is lost during the load, and a request needs the only place of the next one."""
+    house = House(num_failures=0, max_cpu_loras=1)
+    order = asyncio.create_task(house.loading.add(ref(1)))
+    await asyncio.sleep(0)
+    house.lose_worker()
+    request = house.engine.request(2)
+
+    house.loading.worker_ready()
+
+    with pytest.raises(Overloaded):
+        await asyncio.wait_for(order, 1)
+    await house.settle()
+    assert house.engine.released == [request]

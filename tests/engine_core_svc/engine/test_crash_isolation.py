@@ -2,8 +2,11 @@
 
 import pytest
 
+from tests.engine_core_svc.scheduler.fake_lora_engine import ref
 from tetrad.engine_core_svc.core.request import RequestStatus
 from tetrad.engine_core_svc.engine.crash_isolation import TOKENS_TO_FORGET, CrashIsolation
+from tetrad.engine_core_svc.scheduler.adapters import AdapterLimits, Adapters
+from tetrad.engine_core_svc.scheduler.parked_requests import ORDERS_OF_ARRIVAL
 
 TOKENS_TO_CLEAR = 3
 
@@ -165,3 +168,83 @@ def test_a_suspect_finds_room_that_those_cleared_before_it_have_taken(make_bench
 
     suspects.choose(0)
     bench.run()
+
+
+class LoraBench:
+    """A bench whose requests have adapters; its worker has loaded them by the next plan."""
+
+    def __init__(self, make_bench, *, max_loras, max_cpu_loras):
+        self.adapters = Adapters(AdapterLimits(max_loras, max_cpu_loras), ORDERS_OF_ARRIVAL["fcfs"])
+        self.wanted = []
+        self.adapters.on_wanted = self.wanted.append
+        self.bench = make_bench(max_num_seqs=8, adapters=self.adapters)
+        self.suspects = CrashIsolation(self.bench.scheduler, tokens_to_clear=TOKENS_TO_CLEAR)
+        self.adapters.worker_ready()
+
+    def add(self, number, max_tokens=50):
+        return self.bench.add(10, max_tokens=max_tokens, adapter=self.adapters.resolve(ref(number)))
+
+    def plan(self):
+        self.suspects.choose(len(self.bench.in_flight))
+        while self.wanted:
+            self.adapters.loaded(self.wanted.pop(0), b"digest")
+        return plan(self.bench, self.suspects)
+
+    def step(self):
+        planned = self.plan()
+        if planned:
+            self.bench.deliver()
+        return planned
+
+    def lose_worker(self, *, crashed=True):
+        self.plan()
+        self.wanted.clear()
+        lose_worker(self.bench, self.suspects, crashed=crashed)
+        self.adapters.worker_ready()
+
+
+@pytest.mark.parametrize("max_cpu_loras", [1, 2])
+def test_a_suspect_gets_the_place_of_an_adapter_that_was_awaited_before(make_bench, max_cpu_loras):
+    """The older request waited while the suspect joined others with its adapter; after the crash its adapter is the first."""
+    lora = LoraBench(make_bench, max_loras=1, max_cpu_loras=max_cpu_loras)
+    short, older, suspect = lora.add(1, max_tokens=3), lora.add(2), lora.add(1)
+    lora.lose_worker()
+    for _ in range(3):
+        lora.step()
+    assert short.is_finished
+    lora.lose_worker()
+
+    alone = [lora.step() for _ in range(TOKENS_TO_CLEAR)]
+    lora.lose_worker(crashed=False)
+    after_loss = [lora.step() for _ in range(3)]
+
+    assert alone == [{suspect.key}] * TOKENS_TO_CLEAR
+    assert after_loss == [{older.key}] * 3
+
+
+def test_a_suspect_keeps_its_place_on_the_next_worker(make_bench):
+    lora = LoraBench(make_bench, max_loras=1, max_cpu_loras=1)
+    lora.add(1, max_tokens=3)
+    lora.add(2)
+    suspect = lora.add(1)
+    lora.lose_worker()
+    for _ in range(3):
+        lora.step()
+    lora.lose_worker()
+    lora.lose_worker(crashed=False)
+
+    assert lora.step() == {suspect.key}
+
+
+def test_a_suspect_gets_the_place_of_the_one_before_it(make_bench):
+    lora = LoraBench(make_bench, max_loras=2, max_cpu_loras=2)
+    short, first, _, second = lora.add(1, max_tokens=3), lora.add(2), lora.add(3), lora.add(1)
+    lora.lose_worker()
+    for _ in range(3):
+        lora.step()
+    assert short.is_finished
+    lora.lose_worker()
+
+    planned = [lora.step() for _ in range(2 * TOKENS_TO_CLEAR)]
+
+    assert planned == [{first.key}] * TOKENS_TO_CLEAR + [{second.key}] * TOKENS_TO_CLEAR

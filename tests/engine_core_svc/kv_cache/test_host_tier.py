@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from tests.engine_core_svc.kv_cache.worker_memory import STATE, LostBlocks, WorkerMemory, group_of
-from tests.engine_core_svc.scheduler.fake_drafts import GuessedDrafts
+from tests.engine_core_svc.scheduler.fake_drafts import GuessedDrafts, WorkerDrafts
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.request import RequestStatus
 from tetrad.engine_core_svc.kv_cache.host_tier import HostTier
@@ -115,6 +115,29 @@ def test_the_worker_gets_both_kinds_of_copies_in_columns(bench):
     assert unpack_u32(step.swap_out.source_block_ids) == [block for block, _ in plan.swaps.out]
 
 
+def test_a_block_is_not_saved_by_the_plan_that_writes_it(make_bench):
+    """The last chunk of a prompt passes its window; the blocks ahead for the worker's proposals need a block of that window."""
+    bench = make_bench(
+        num_blocks=10, block_size=4, windows=(5,), num_host_blocks=60, max_num_batched_tokens=16, drafts=WorkerDrafts()
+    )
+    memory, prompt = WorkerMemory(4, [group_of(5)]), list(range(100, 129))
+
+    def steps(count):
+        for _ in range(count):
+            if (plan := bench.plan()) is not None:
+                assert not memory.run(plan, bench.in_flight[-1][1])
+                bench.deliver()
+
+    bench.add(1, max_tokens=8)
+    steps(3)
+    bench.add(prompt, max_tokens=4)
+    steps(2)
+    bench.add(prompt[:25], max_tokens=1)
+    steps(11)
+
+    assert not bench.scheduler.has_requests
+
+
 def _next_token(_key, length):
     return 500 + length % 3
 
@@ -127,7 +150,7 @@ def test_random_walks_read_what_was_written_wherever_it_has_been(make_bench, see
         num_blocks=num_blocks, windows=windows, block_size=BLOCK_SIZE,
         num_host_blocks=random.choice([1, 3, 9, 40]) + 2 * (STATE in windows),
         max_num_seqs=4, max_num_batched_tokens=random.choice([5, 16, 64]), policy=random.choice(["fcfs", "priority"]),
-        drafts=GuessedDrafts(random, 0 if STATE in windows else random.choice([0, 3]), _next_token),
+        drafts=GuessedDrafts(random, 0 if STATE in windows else random.choice([0, 3]), _next_token, asks_worker=seed % 2 > 0),
     )  # fmt: skip
     bench.next_token = _next_token
     memory, prompts = WorkerMemory(BLOCK_SIZE, groups), [[family * 100 + i for i in range(30)] for family in range(4)]

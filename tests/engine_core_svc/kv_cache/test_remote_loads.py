@@ -156,7 +156,8 @@ class RemoteWalk(Walk):
 
     @property
     def store(self):
-        return self.bench.scheduler.kv_cache.connector
+        connector = self.bench.scheduler.kv_cache.connector
+        return getattr(connector, "_connectors", [connector])[-1]  # beside host memory, if there is any
 
     @rule(data=st.data(), fails=st.integers(0, 2))
     @precondition(lambda self: self.store.under_way)

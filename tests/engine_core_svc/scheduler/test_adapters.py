@@ -336,13 +336,15 @@ def test_an_adapter_that_cannot_be_loaded_ends_what_waits_for_it():
     requests = [engine.request(1) for _ in range(2)]
     adapter = requests[0].adapter
 
-    assert engine.adapters.failed(adapter) == requests
-    assert not (adapter.is_loading or adapter.is_resident or adapter.was_resident)
+    assert engine.adapters.waiting_for(adapter) == requests
     for request in requests:
         engine.end(request, PARKED)
+    assert engine.wanted == ["a1"]
+    engine.adapters.failed(adapter)
+    assert not (adapter.is_loading or adapter.is_resident or adapter.was_resident)
     engine.adapters.registry.discard(adapter)
     assert list(engine.adapters.registry) == []
-    assert engine.adapters.failed(adapter) == []
+    assert engine.adapters.waiting_for(adapter) == []
 
 
 # --- a lost worker -------------------------------------------------------------------------------------------------------

@@ -5,9 +5,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests.engine_core_svc.scheduler.fake_lora_engine import ref
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
+from tetrad.engine_core_svc.scheduler.adapters import AdapterLimits, Adapters
 from tetrad.engine_core_svc.scheduler.call_counts import CallCounts
 from tetrad.engine_core_svc.scheduler.fan_out_throttle import NO_SHARE, MeasuringFanOutThrottle
+from tetrad.engine_core_svc.scheduler.parked_requests import ORDERS_OF_ARRIVAL
 from tetrad.engine_core_svc.scheduler.policy import ORDERS, RequestQueue
 from tetrad.engine_core_svc.scheduler.row_times import RowTimes
 
@@ -112,6 +115,37 @@ def test_a_request_that_is_passed_over_hides_its_call_until_the_next_look():
     assert (second, queue.peek()) == (requests[2], None)
     queue.look_again()
     assert queue.peek() is requests[0]
+
+
+def test_a_sequence_that_was_displaced_by_a_preempted_one_is_passed_over_once():
+    queue = RequestQueue(ORDERS["fcfs"])
+    first, second = [Request(key, f"r{key}", [1], 1, 9, sequence_number=key, call=(1, 1)) for key in (1, 2)]
+    for request in (first, second):
+        queue.add(request)
+    queue.take(first)
+    queue.add(first)
+    queue.take(first)
+
+    queue.pass_over(queue.peek())
+
+    assert queue.peek() is None
+
+
+def test_sequences_with_an_adapter_keep_their_turns_on_the_next_worker(make_bench):
+    adapters = Adapters(AdapterLimits(1, 1), ORDERS_OF_ARRIVAL["fcfs"])
+    bench = make_bench(max_num_seqs=1, adapters=adapters)
+    adapters.worker_ready()
+    adapter = adapters.resolve(ref(1))
+    large = fan_out(bench, 1, 3, max_tokens=1, adapter=adapter)
+    other = bench.add(3, max_tokens=1, adapter=adapter)
+
+    adapters.loaded(adapter, b"digest")
+
+    bench.scheduler.forget_worker()
+    adapters.worker_ready()
+    adapters.loaded(adapter, b"digest")
+
+    assert admitted(bench, 4) == [[large[0].key], [other.key], [large[1].key], [large[2].key]]
 
 
 # --- seats and blocks ----------------------------------------------------------------------------------------------------

@@ -47,6 +47,41 @@ def test_a_long_prompt_is_cut_so_that_steps_take_at_most_twice_as_long(make_pace
     assert len(seconds) == pytest.approx(2000 * TOKEN_S / DECODES_S, rel=0.15)
 
 
+class Recorder(NoThrottle):
+    """Records the numbers of decodes and of prompt tokens of each plan."""
+
+    def __init__(self):
+        self.planned = []
+
+    def note_planned(self, step_id, num_decodes, num_prompt_tokens):
+        self.planned.append((num_decodes, num_prompt_tokens))
+
+
+def test_a_prompt_that_waits_for_blocks_does_not_count_as_computed(make_bench):
+    throttle = Recorder()
+    bench = make_bench(throttle=throttle, num_blocks=8, block_size=4)
+    bench.add(10, max_tokens=14)
+    bench.step()
+    bench.add(20, max_tokens=2)
+
+    bench.step()
+
+    assert throttle.planned == [(0, 10), (1, 0)]
+
+
+def test_a_chunk_that_finds_no_blocks_does_not_count_as_computed(make_bench):
+    throttle = Recorder()
+    bench = make_bench(throttle=throttle, num_blocks=8, block_size=4, long_prefill_token_threshold=4)
+    bench.add(10, max_tokens=14)
+    bench.step()
+    bench.add(16, max_tokens=2)
+
+    for _ in range(4):
+        bench.step()
+
+    assert throttle.planned == [(0, 10), (1, 4), (1, 4), (1, 4), (1, 0)]
+
+
 def test_without_a_throttle_the_prompt_holds_up_everyone(make_paced):
     bench = make_paced(NoThrottle())
 

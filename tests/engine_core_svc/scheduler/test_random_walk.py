@@ -49,16 +49,17 @@ class Walk(RuleBasedStateMachine):
         max_drafts=st.integers(0, 5),
         shares=st.booleans(),
         asks_worker=st.booleans(),
+        num_host_blocks=st.sampled_from([0, 3, 20]),
         seed=st.integers(0, 1000),
     )
-    def start(self, policy, depth, budget, caching, max_drafts, shares, asks_worker, seed):
+    def start(self, policy, depth, budget, caching, max_drafts, shares, asks_worker, num_host_blocks, seed):
         random, max_drafts = Random(seed), 0 if STATE in self.windows else max_drafts
         letters = self.vocabulary.tokens.tokenize_str("abcde")
         self.bench = self.make_bench(
             num_blocks=self.num_blocks, block_size=BLOCK_SIZE, enable_caching=caching, policy=policy,
             max_num_seqs=4, max_num_batched_tokens=budget, windows=self.windows,
             drafts=GuessedDrafts(random, max_drafts, _next_token, wrong_ids=[3, 7, *letters], asks_worker=asks_worker),
-            fan_outs=MeasuringFanOutThrottle(1.5, count().__next__) if shares else None,
+            fan_outs=MeasuringFanOutThrottle(1.5, count().__next__) if shares else None, num_host_blocks=num_host_blocks,
         )  # fmt: skip
         self.bench.next_token = _next_token
         self.bench.accepts = lambda num_right: random.choice([num_right, random.randint(0, num_right)])
@@ -107,6 +108,15 @@ class Walk(RuleBasedStateMachine):
     def plan(self):
         if len(self.bench.in_flight) < self.depth:
             self._check_order(self._plan())
+
+    @rule()
+    def plan_while_paused(self):
+        """Running requests continue, and no other starts."""
+        if len(self.bench.in_flight) < self.depth:
+            self.bench.scheduler.admitting = False
+            plan = self._plan()
+            assert plan is None or not plan.new_requests
+            self.bench.scheduler.admitting = True
 
     @rule()
     @precondition(lambda self: self.bench.in_flight)
@@ -297,7 +307,8 @@ def test_a_prompt_preempted_between_chunks_finds_only_computed_blocks(make_bench
     """A walk that failed: blocks allocated ahead for proposals of the worker were cached before a plan computed them."""
     given = {"make_bench": staticmethod(make_bench), "letters": compiled("regex", "[a-e]{4}"), "vocabulary": vocabulary}
     walk = type("GivenWalk", (Walk,), given)()
-    walk.start(policy="fcfs", depth=2, budget=5, caching=True, max_drafts=1, shares=False, asks_worker=True, seed=0)
+    options = {"caching": True, "max_drafts": 1, "shares": False, "asks_worker": True, "num_host_blocks": 0}
+    walk.start(policy="fcfs", depth=2, budget=5, seed=0, **options)
     walk.add_constrained(max_tokens=2, priority=0, size=2)
     walk.plan()
     walk.add_constrained(max_tokens=4, priority=0, size=17)

@@ -198,7 +198,7 @@ def test_ending_twice_or_ending_strangers_does_nothing(make_bench):
     bench = make_bench()
     request = bench.add(10)
 
-    first = bench.scheduler.finish_requests([request.key, 999], RequestStatus.FINISHED_ABORTED)
+    first = bench.scheduler.finish_requests([request.key, 999, request.key], RequestStatus.FINISHED_ABORTED)
     second = bench.scheduler.finish_requests([request.key], RequestStatus.FINISHED_ABORTED)
 
     assert (first, second) == ([request], [])
