@@ -181,12 +181,18 @@ class EngineClient:
         for request_id in request_ids:
             self._requests.abort(request_id)
 
-    async def close(self) -> None:
-        """End the session; the engine core aborts its unfinished requests."""
+    def stop(self) -> None:
+        """End the session and refuse new requests from now on; `close` follows."""
         self._cancel_expiry()
         self._requests.close()
+        self._ready.clear()
         if self._task is not None:
             self._task.cancel()
+
+    async def close(self) -> None:
+        """End the session; the engine core aborts its unfinished requests."""
+        self.stop()
+        if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
         await self.link.close()
 

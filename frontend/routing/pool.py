@@ -180,6 +180,7 @@ class EnginePool:
                     timer.cancel()
                 self._overdue.discard(engine)
                 engine.observer = None
+                engine.stop()  # at once: a request that is being prepared for it must notice
                 _keep(self._closing, asyncio.create_task(member.close()))
                 log.info("engine.let_go", target=engine.target)
 
