@@ -36,13 +36,18 @@ class ModelNames:
         """Return the model name of the response: `name`, or the first name if it is empty. NotFound for an unknown name."""
         if not name:
             return self.names[0]
-        if name not in self.names and self.adapters.get(name) is None:
-            raise NotFound(f"The model `{name}` does not exist.", field="model", reason="MODEL_NOT_FOUND")
+        self.lora_of(name)
         return name
 
     def lora_of(self, name: str | None) -> LoRARequest | None:
-        """Return the adapter with this name; None: the name is empty, unknown, or the model's own."""
-        return None if not name or name in self.names else self.adapters.get(name)
+        """Return the adapter with this name; None: the name is empty or the model's own. NotFound for an unknown name."""
+        if not name or name in self.names:
+            return None
+        found = self.adapters.get(name)
+        if found is None:
+            # Also if it was unloaded since the request named it: the base model must not answer in its place.
+            raise NotFound(f"The model `{name}` does not exist.", field="model", reason="MODEL_NOT_FOUND")
+        return found
 
 
 @dataclass(frozen=True)
