@@ -277,7 +277,7 @@ class EngineClient:
             self.is_draining |= problem == DRAINING
             self._set_problem(problem)
             if not is_pinned(found) and self.observer is not None and self.observer.place_elsewhere(self, [found]):
-                self._requests.forget(rejection.request_id)
+                self._requests.hand_over(rejection.request_id)
                 return
         if problem != DRAINING:
             self._requests.forget(rejection.request_id)

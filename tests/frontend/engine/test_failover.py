@@ -219,6 +219,29 @@ async def test_what_an_engine_refuses_because_it_leaves_or_sleeps_goes_to_anothe
     assert [request.resumed for request in second.requests] == [False] * 4, "no engine had accepted them"
 
 
+async def test_a_suspect_that_a_leaving_engine_refuses_stays_a_suspect_of_the_next(pair, engine, second):
+    """The requests that wait while it runs alone follow it."""
+    pair.backends.engines._take_over_after_s = 1000
+    engine.pause()
+    second.pause()
+    tasks = [start(pair, f"r{i}") for i in range(4)]
+    await engine.until(lambda: len(engine.running) == 2)
+    await second.until(lambda: len(second.running) == 2)
+    suspect = pair.backends.requests.find(engine.requests[0].handle).sequence
+    suspect.num_engine_losses = 3
+
+    await engine.kill()
+    engine.reject = lambda _: Unavailable("not now", reason="DRAINING")
+    await engine.start()
+    await second.until(lambda: len(second.running) == 3)
+    num_losses = suspect.num_engine_losses
+    await second.allow(None)
+    texts = [text for text, _ in await asyncio.wait_for(asyncio.gather(*tasks), 10)]
+
+    assert num_losses == 4
+    assert texts == [LONG[:60]] * 4
+
+
 async def test_a_request_that_was_accepted_before_it_was_refused_stays_resumed(connect, engine):
     llm = await connect()
     engine.pause()
