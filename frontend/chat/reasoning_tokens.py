@@ -22,6 +22,7 @@ class ReasoningTokens:
         # The last ids, which may be the start of the end mark.
         self._tail: list[int] = []
         self._num_ids = self._num_chars = self._num_reasoning_chars = 0
+        self._num_to_end: int | None = None  # tokens up to and including the end mark, once it was received
         self._has_answer = False
         self._is_counted = False
 
@@ -37,14 +38,16 @@ class ReasoningTokens:
         self._num_chars += len(output.text)
         self._num_reasoning_chars += sum(len(piece.text) for piece in pieces if isinstance(piece, Reasoning))
         self._has_answer |= any(not isinstance(piece, Reasoning) for piece in pieces)
-        found = self._end_in(output.token_ids)
+        if self._num_to_end is None:
+            self._num_to_end = self._end_in(output.token_ids)
         self._num_ids += len(output.token_ids)
-        if found is None and not output.finished():
+        # Text that may be the start of a stop string is held back: it arrives after its tokens.
+        if not output.finished() and (self._num_to_end is None or not self._num_reasoning_chars):
             return 0
         self._is_counted = True
         if not self._num_reasoning_chars:
             return 0
-        return self._num_at_end() if found is None else found
+        return self._num_at_end() if self._num_to_end is None else self._num_to_end
 
     def _num_at_end(self) -> int:
         if not self._has_answer:

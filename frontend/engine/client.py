@@ -54,6 +54,9 @@ class EngineObserver(Protocol):
     def on_lost(self, engine: "EngineClient") -> None:
         """Handle the loss of an open session."""
 
+    def on_given_up(self, engine: "EngineClient") -> None:
+        """Send the requests of a lost engine core to others if they can take them; the rest fails then."""
+
     def place_elsewhere(self, engine: "EngineClient", requests: list[ActiveSequence]) -> bool:
         """Send requests that `engine` no longer has to another engine core; return False if none can take them."""
 
@@ -178,12 +181,18 @@ class EngineClient:
         for request_id in request_ids:
             self._requests.abort(request_id)
 
-    async def close(self) -> None:
-        """End the session; the engine core aborts its unfinished requests."""
+    def stop(self) -> None:
+        """End the session and refuse new requests from now on; `close` follows."""
         self._cancel_expiry()
         self._requests.close()
+        self._ready.clear()
         if self._task is not None:
             self._task.cancel()
+
+    async def close(self) -> None:
+        """End the session; the engine core aborts its unfinished requests."""
+        self.stop()
+        if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
         await self.link.close()
 
@@ -198,7 +207,7 @@ class EngineClient:
                 self._lost_reason = error
                 self._broke_contract |= isinstance(error, ProtocolError)
                 if isinstance(error, FailedPrecondition):
-                    # Another contract revision: only a new engine core can help, so the waiting requests fail now.
+                    # Another contract revision: only a new engine core can help, so the waiting requests do not wait for it.
                     self._expire()
                     if self.info is None:
                         raise
@@ -268,7 +277,7 @@ class EngineClient:
             self.is_draining |= problem == DRAINING
             self._set_problem(problem)
             if not is_pinned(found) and self.observer is not None and self.observer.place_elsewhere(self, [found]):
-                self._requests.forget(rejection.request_id)
+                self._requests.hand_over(rejection.request_id)
                 return
         if problem != DRAINING:
             self._requests.forget(rejection.request_id)
@@ -331,8 +340,10 @@ class EngineClient:
             self._expiry = None
 
     def _expire(self) -> None:
-        """Fail all waiting requests; new requests are refused until an engine core answers."""
+        """Fail all waiting requests that no other engine core can take; new ones are refused until an engine core answers."""
         self._cancel_expiry()
+        if not self.connected and self.observer is not None:
+            self.observer.on_given_up(self)
         self._requests.fail_all(self._unavailable())
 
     def _unavailable(self) -> Unavailable:

@@ -98,6 +98,11 @@ class EngineRequests:
         self.go_on()
         self._refused.discard(request_id)
 
+    def hand_over(self, request_id: str) -> None:
+        """Remove a request that continues on another engine core; its count of losses is kept."""
+        self._isolation.give_up(request_id)
+        self.forget(request_id)
+
     def abort(self, request_id: str) -> None:
         """Send the abort of a sequence; the caller then calls `forget`. An unknown id is ignored."""
         if self._is_connected and request_id in self._unfinished:
@@ -117,8 +122,7 @@ class EngineRequests:
             self._judge()
         released = [each for each in self._unfinished.values() if not is_pinned(each)]
         for each in released:
-            self._isolation.give_up(each.sequence.request_id)
-            self.forget(each.sequence.request_id)
+            self.hand_over(each.sequence.request_id)
         return released
 
     def fail_all(self, error: TetradError) -> None:

@@ -57,13 +57,12 @@ class CrashIsolation:
             self._suspect = None
 
     def advance(self) -> list[Sequence]:
-        """Return the next suspect, else all waiting requests, if the last suspect was cleared or has ended; otherwise none."""
+        """Return the next suspect, else all waiting requests, if the last suspect was cleared or has gone; otherwise none."""
         suspect = self._suspect
-        if suspect is None:
-            return []
-        if suspect.num_engine_losses and len(suspect.output_token_ids) <= suspect.num_tokens_at_loss:
-            return []
-        suspect.num_engine_losses = 0
+        if suspect is not None:
+            if suspect.num_engine_losses and len(suspect.output_token_ids) <= suspect.num_tokens_at_loss:
+                return []
+            suspect.num_engine_losses = 0
         return self._next()
 
     def _next(self) -> list[Sequence]:

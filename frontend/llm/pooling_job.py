@@ -109,7 +109,7 @@ class PoolingJob:
     def _send(self, place: int) -> None:
         """Send one part to an engine core. The request fails if none is available or the part is too large for a message."""
         sequence = self.state.sequences[place]
-        if sequence.finished:
+        if sequence.finished or self.state.finished:  # after a failure, sequences that were not sent are unfinished
             return
         column = pack_u32(sequence.prompt_token_ids)
         try:

@@ -12,7 +12,7 @@ from tetrad.frontend.net.peer_slots import PeerSlots
 
 _SUFFIX = ".metrics"
 _TIMEOUT_S = 2.0
-"""Seconds to wait for another frontend's answer; the metrics of one that is busy for longer are left out."""
+"""Seconds to wait for another frontend to answer, or to read an answer; one that is busy for longer is left out."""
 
 
 class Peers:
@@ -35,10 +35,14 @@ class Peers:
         """Serve this frontend's metrics, which `render` returns, to the other frontends."""
 
         async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with contextlib.suppress(OSError):
-                writer.write(render())
-                await writer.drain()
+            try:
+                async with asyncio.timeout(_TIMEOUT_S):
+                    writer.write(render())
+                    await writer.drain()
                 writer.close()
+            except (OSError, TimeoutError):
+                # A suspended frontend does not read; `close` would wait for its connection.
+                writer.transport.abort()
 
         self._path.unlink(missing_ok=True)  # left by a killed process
         self._server = await asyncio.start_unix_server(answer, self._path)

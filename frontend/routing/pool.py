@@ -180,6 +180,7 @@ class EnginePool:
                     timer.cancel()
                 self._overdue.discard(engine)
                 engine.observer = None
+                engine.stop()  # at once: a request that is being prepared for it must notice
                 _keep(self._closing, asyncio.create_task(member.close()))
                 log.info("engine.let_go", target=engine.target)
 
@@ -226,6 +227,13 @@ class EnginePool:
             return
         after_s = 0.0 if engine.is_draining else self._take_over_after_s
         self._timers[engine] = asyncio.get_running_loop().call_later(after_s, self._note_overdue, engine)
+
+    def on_given_up(self, engine: EngineClient) -> None:
+        """Send the requests of a lost engine core to others now, without waiting for its return."""
+        if timer := self._timers.pop(engine, None):
+            timer.cancel()
+        self._overdue.add(engine)
+        self._relieve()
 
     def place_elsewhere(self, engine: EngineClient, requests: list[ActiveSequence]) -> bool:
         """Send requests that `engine` no longer has to healthy engine cores; return False if there is none."""

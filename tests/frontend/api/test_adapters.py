@@ -1,11 +1,16 @@
 """Every API takes the name of an adapter as `model`: its requests carry the adapter, and answers say its name."""
 
+import asyncio
 import json
 
 import grpc
 import pytest
 
+from tetrad.frontend.chat.conversation import Conversation
+from tetrad.frontend.chat.turns import start_turn
 from tetrad.frontend.llm.adapter_names import adapter_of
+from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.services.errors import NotFound
 from tetrad.services.rpc.channel import open_channel
 from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 from tetrad.vllm_api import inference_pb2 as vllm_pb2
@@ -77,6 +82,24 @@ async def test_a_name_that_is_no_adapter_is_not_found(path, adapted, engine):
 
     assert answer.status_code == 404
     assert "`poems` does not exist" in answer.text
+    assert engine.requests == []
+
+
+async def test_an_adapter_that_is_unloaded_while_a_chat_is_rendered_is_not_replaced_by_the_base_model(
+    connect, tokenizer, engine
+):
+    engine.supports_lora = True
+    llm = await connect(lora_modules=("sql=/adapters/sql",), engine_admin_targets=())
+    tokenizer.hung.clear()
+    starting = asyncio.create_task(start_turn(llm, Conversation(MESSAGES), SamplingParams(max_tokens=3), "r", model="sql"))
+    while not tokenizer.rendered:  # noqa: ASYNC110 - the fake tells nobody
+        await asyncio.sleep(0.005)
+
+    llm.model_names.adapters.remove("sql")
+    tokenizer.hung.set()
+
+    with pytest.raises(NotFound, match="`sql` does not exist"):
+        await starting
     assert engine.requests == []
 
 

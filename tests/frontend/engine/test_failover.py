@@ -7,7 +7,7 @@ import pytest
 from tests.frontend.asking import run
 from tests.frontend.fakes import TEXT, FakeEngine
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
-from tetrad.services.errors import PromptTooLong, Unavailable
+from tetrad.services.errors import FailedPrecondition, PromptTooLong, Unavailable
 from tetrad.services.rpc.columns import pack_u32, unpack_u32
 from tetrad.v1 import engine_core_pb2
 
@@ -159,6 +159,25 @@ async def test_another_engine_goes_on_for_one_that_stays_away(pair, engine, seco
     assert all(request.resumed and len(request.resumed_output_token_ids) == 40 for request in moved)
 
 
+async def test_another_engine_goes_on_for_one_that_returns_with_another_contract(pair, engine, second):
+    """As in a rolling upgrade: the new engine core refuses this frontend before the requests of the old one were moved."""
+    pair.backends.engines._take_over_after_s = 1000
+    engine.pause()
+    second.pause()
+    tasks = [start(pair, f"r{i}") for i in range(4)]
+    await engine.until(lambda: len(engine.running) == 2)
+    await second.until(lambda: len(second.running) == 2)
+    await engine.take(10)
+
+    await engine.kill()
+    engine.refusal = FailedPrecondition("unknown schema revision 99")
+    await engine.start()
+    await second.allow(None)
+    texts = [text for text, _ in await asyncio.wait_for(asyncio.gather(*tasks), 10)]
+
+    assert texts == [LONG[:60]] * 4
+
+
 async def test_a_pinned_request_waits_for_its_engine(pair, engine, second):
     engine.pause()
     task = start(pair, rank=0)
@@ -198,6 +217,29 @@ async def test_what_an_engine_refuses_because_it_leaves_or_sleeps_goes_to_anothe
 
     assert [text for text, _ in texts] == [LONG[:60]] * 4
     assert [request.resumed for request in second.requests] == [False] * 4, "no engine had accepted them"
+
+
+async def test_a_suspect_that_a_leaving_engine_refuses_stays_a_suspect_of_the_next(pair, engine, second):
+    """The requests that wait while it runs alone follow it."""
+    pair.backends.engines._take_over_after_s = 1000
+    engine.pause()
+    second.pause()
+    tasks = [start(pair, f"r{i}") for i in range(4)]
+    await engine.until(lambda: len(engine.running) == 2)
+    await second.until(lambda: len(second.running) == 2)
+    suspect = pair.backends.requests.find(engine.requests[0].handle).sequence
+    suspect.num_engine_losses = 3
+
+    await engine.kill()
+    engine.reject = lambda _: Unavailable("not now", reason="DRAINING")
+    await engine.start()
+    await second.until(lambda: len(second.running) == 3)
+    num_losses = suspect.num_engine_losses
+    await second.allow(None)
+    texts = [text for text, _ in await asyncio.wait_for(asyncio.gather(*tasks), 10)]
+
+    assert num_losses == 4
+    assert texts == [LONG[:60]] * 4
 
 
 async def test_a_request_that_was_accepted_before_it_was_refused_stays_resumed(connect, engine):

@@ -1,12 +1,15 @@
 """A pooling request with thousands of inputs takes one admission, few tokenizer calls and about one engine message a step."""
 
 import asyncio
+from array import array
 
 import pytest
 
 from tests.frontend.fakes import FakeEngine
-from tetrad.frontend.request.pooling import EMBED, PoolingParams
-from tetrad.services.errors import Overloaded
+from tetrad.frontend.llm.pooling_window import PoolingWindow
+from tetrad.frontend.request.pooling import EMBED, PooledTensor, PoolingParams
+from tetrad.frontend.request.steps import OddOutput, RichUpdate, Step
+from tetrad.services.errors import InternalError, Overloaded
 from tetrad.services.rpc.columns import pack_f32
 from tetrad.v1 import engine_core_pb2, types_pb2
 
@@ -87,3 +90,24 @@ async def test_two_thousand_texts_are_one_admission(connect, engine):
     await engine.allow(None)
 
     assert len(await large) == len(TEXTS)
+
+
+async def test_a_failed_request_sends_none_of_its_waiting_inputs(connect, engine):
+    """One step has the error of one request and the answer of another, which makes room for the next input."""
+    llm = await connect()
+    llm._pooling_intake._window = PoolingWindow(lambda: 8)
+    engine.pause()
+    other = asyncio.create_task(llm.encode_all(["dddd"], [EMBEDDING], "other"))
+    await engine.until(lambda: len(engine.running) == 1)
+    failing = asyncio.create_task(llm.encode_all(["aaaa", "bbbb", "cccc"], [EMBEDDING] * 3, "failing"))
+    await engine.until(lambda: len(engine.running) == 2)
+
+    answered, failed = (request.handle for request in engine.requests)
+    answer = RichUpdate(finish_reason="stop", pooled=PooledTensor((1,), array("f", [1.0])))
+    step = Step(0, [(failed, [], RichUpdate(error=OddOutput("no answer"))), (answered, [], answer)])
+    await llm.backends.processor.process(step)
+    await other
+    with pytest.raises(InternalError, match="no answer"):
+        await failing
+
+    assert all(llm.backends.requests.find(handle) is None for handle in range(10))

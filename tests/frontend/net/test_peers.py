@@ -1,9 +1,11 @@
 """Frontends of one port: numbers that they count together, metrics that they read from each other, limits that they share."""
 
+import asyncio
 import os
 
 import pytest
 
+from tetrad.frontend.net import peers as peers_module
 from tetrad.frontend.net.peer_slots import NUM_SLOTS, PeerSlots
 from tetrad.frontend.net.peers import Peers
 from tetrad.frontend.observability.merged_metrics import merged
@@ -187,3 +189,20 @@ def test_readers_of_a_merged_page_add_counters_and_take_engine_loads_once():
     found = read_metrics(merged({0: page % (5, 3), 1: page % (2, 4)}).decode())
 
     assert found == {"a": 9.0, "num_requests_running": 4.0}
+
+
+async def test_a_frontend_that_does_not_read_is_not_waited_for(sockets, monkeypatch):
+    """As a suspended one: from Python 3.12 on, closing a server waits for its connections."""
+    monkeypatch.setattr(peers_module, "_TIMEOUT_S", 0.05)
+    size = 10_000_000
+    peers = Peers(sockets / "peers")
+    await peers.serve(lambda: b"x" * size)
+    reader, writer = await asyncio.open_unix_connection(sockets / "peers" / f"{peers.slots.number}.metrics", limit=1)
+
+    await asyncio.sleep(0.3)
+    await asyncio.wait_for(peers.close(), 10)
+    page = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+
+    assert len(page) < size

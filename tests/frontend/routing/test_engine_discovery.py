@@ -6,6 +6,8 @@ import socket
 import pytest
 
 from tests.frontend.fakes import TEXT, FakeEngine, FakeTokenizer
+from tetrad.frontend.engine.client_sequence import active_sequences
+from tetrad.frontend.llm import intake
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.frontend.routing import pool as engine_pool
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, PoisonousRequest, PromptTooLong, Unavailable
@@ -180,6 +182,18 @@ async def test_an_engine_that_vanished_but_is_there_ends_what_it_has_and_gets_no
     assert await pinned == LONG[:60]
     assert (len(pair[0].requests), len(pair[1].requests), known_meanwhile) == (1, 4, 2)
     await until(lambda: num_known(llm) == 1)
+
+
+async def test_an_engine_that_is_let_go_while_a_request_is_prepared_for_it_does_not_get_it(llm, pair, names, monkeypatch):
+    async def slowly(prepared, engine):
+        made = await active_sequences(prepared, engine)
+        names.addresses["engines.test"] = [each.address for each in pair if each.address not in engine.target]
+        await until(lambda: num_known(llm) == 1)
+        return made
+
+    monkeypatch.setattr(intake, "active_sequences", slowly)
+
+    assert await ask(llm, 1) == [LONG[:60]]
 
 
 async def test_an_engine_whose_name_comes_back_is_used_again(llm, pair, names):

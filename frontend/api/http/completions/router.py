@@ -98,6 +98,7 @@ class CompletionAnswer:
         self._parts = LargeParts()
         self._num_logprobs = 0
         self._shown_chars: dict[int, int] = {}
+        self._prompt_positions: dict[int, list[PositionLogprobs | None]] = {}
 
     async def answer(self) -> Response:
         """Return the whole completion as a response."""
@@ -132,6 +133,7 @@ class CompletionAnswer:
             pieces, time_slice = [], TimeSlice()
             for place, output in outputs:
                 self._count(place, output)
+                self._keep_prompt_logprobs(place, output)
                 for each in output.outputs:
                     await time_slice.check()
                     choice = await self._next_choice(place, output, each)
@@ -212,6 +214,12 @@ class CompletionAnswer:
 
     def _count(self, place: int, output: RequestOutput) -> None:
         self._usage.add(place, output, num_tokens=0 if self._only_prompt else None)
+
+    def _keep_prompt_logprobs(self, place: int, output: RequestOutput) -> None:
+        """Give each output of a stream the prompt's log-probabilities: only the first output of a request has them."""
+        if self._num_shown > 1 and output.prompt_logprobs is not None:
+            self._prompt_positions[place] = output.prompt_logprobs
+        output.prompt_logprobs = output.prompt_logprobs or self._prompt_positions.get(place)
 
     async def _next_choice(self, place: int, output: RequestOutput, new: CompletionOutput) -> CompletionChoice | None:
         """Return a choice with the new part of an output; None if nothing is new."""

@@ -164,11 +164,15 @@ class _Wait:
 
     def __init__(self) -> None:
         self._since_s: float | None = None
+        self._last_s = 0.0
 
     def is_over(self) -> bool:
         """Record that another process holds the lock; return whether it does so for too long."""
         now_s = time.monotonic()
-        self._since_s = now_s if self._since_s is None else self._since_s
+        # After a pause without any call, it is not known whether this is still the same lock.
+        if self._since_s is None or now_s - self._last_s > _PATIENCE_S:
+            self._since_s = now_s
+        self._last_s = now_s
         return now_s - self._since_s > _PATIENCE_S
 
     def end(self) -> None:

@@ -136,6 +136,28 @@ async def test_streamed_echo_comes_first(http):
     assert texts == {0: "abThe", 1: "cThe"}
 
 
+async def test_every_choice_of_a_streamed_echo_has_the_prompt_s_logprobs(http, engine):
+    """Also if the engine core computes the first tokens of the choices in different steps."""
+    step = engine._step
+
+    def one_by_one(running):
+        first = next(iter(running))
+        waiting = {name: running.pop(name) for name in list(running) if name != first}
+        outputs = step(running)
+        running.update(waiting)
+        return outputs
+
+    engine._step = one_by_one
+    chunks = await events(http, "/v1/completions", prompt="abc", max_tokens=2, echo=True, logprobs=1, n=2)
+
+    found = {0: [], 1: []}
+    for [choice] in (chunk["choices"] for chunk in chunks):
+        columns = choice["logprobs"]
+        found[choice["index"]] += zip(columns["tokens"], columns["token_logprobs"], columns["text_offset"], strict=True)
+    whole = [("a", None, 0), ("b", -0.5, 1), ("c", -0.5, 2), ("T", -0.5, 3), ("h", -0.5, 4)]
+    assert found == {0: whole, 1: whole}
+
+
 async def test_completion_logprobs(http):
     body = {"prompt": "hi", "max_tokens": 2, "logprobs": 1}
 

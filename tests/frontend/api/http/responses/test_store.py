@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tetrad.frontend.api.http.responses import database
 from tetrad.frontend.api.http.responses.database import MEMORY
 from tetrad.frontend.api.http.responses.sqlite_store import SqliteStore, open_store
 from tetrad.frontend.api.http.responses.store import NoStore, StoredResponse, history_of
@@ -321,6 +322,26 @@ async def test_a_lock_holds_up_only_those_who_write_and_those_not_for_long(open_
     assert (read, num_done) == (stored("a"), 0)
     assert {str(each) for each in refused if "has held its lock for more than 1 s" in str(each)} == {str(refused[0])}
     assert await kept(store, "a", "0", "b") == ["a", "b"]
+
+
+async def test_a_short_lock_is_waited_for_also_some_time_after_a_long_one(open_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(database, "_PATIENCE_S", 0.1)
+    store = open_file()
+    await store.create(stored("a"))
+    with contextlib.closing(sqlite3.connect(tmp_path / "deep" / "store.sqlite3", isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(Unavailable, match="has held its lock"):
+            await store.create(stored("b"))
+        holder.execute("COMMIT")
+        await asyncio.sleep(0.15)
+
+        holder.execute("BEGIN EXCLUSIVE")
+        writing = asyncio.create_task(store.create(stored("c")))
+        await asyncio.sleep(0.02)
+        holder.execute("COMMIT")
+        await writing
+
+    assert await kept(store, "a", "b", "c") == ["a", "c"]
 
 
 async def test_a_file_that_was_repaired_is_used_without_a_restart(tmp_path):
