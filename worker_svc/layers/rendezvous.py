@@ -103,8 +103,8 @@ def _file_store(path: str, place: GroupPlace) -> Any:
 def _tcp_store(address: tuple[str, int], place: GroupPlace) -> Any:
     """Return the leader's store for this epoch, or a member's connection to it.
 
-    A leader closes the store of its last group when it joins the next one. A member that is earlier finds the old store; it then
-    connects again until it finds the new one.
+    A leader closes the store of its last group when it joins the next one. A member that is earlier finds the old store; it
+    then connects again until it finds the new one.
     """
     deadline = time.monotonic() + place.timeout_s
     while True:
