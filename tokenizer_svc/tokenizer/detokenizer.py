@@ -8,6 +8,7 @@ than tokens.
 import codecs
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import dropwhile
 from typing import Protocol
 
 from tokenizers import Tokenizer as RustTokenizer
@@ -20,6 +21,8 @@ _MAX_HELD_BACK = 3
 _CONTEXT_TOKENS = 8
 # Maximum number of tokens held back; bytes that do not become a character are then emitted as U+FFFD.
 _MAX_WINDOW_TOKENS = 32
+# Byte tokens that cannot be the first of a character.
+_CONTINUATION_BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(0x80, 0xC0))
 
 
 class Detokenizer(Protocol):
@@ -118,7 +121,8 @@ class WindowDetokenizer:
         self._emitted = ""  # the part of the window's text that was returned
         self._clean = 0  # number of the window's tokens at the last complete text
         self._last_was_verbatim = False
-        self.append(context_token_ids)
+        # The context may be cut inside a character: the decoder would write U+FFFD for all bytes up to the next other token.
+        self.append([*dropwhile(self._is_continuation_byte, context_token_ids)])
 
     def append(self, token_ids: Sequence[int]) -> str:
         """Return the text that these ids complete."""
@@ -142,6 +146,9 @@ class WindowDetokenizer:
         text = self._text()
         held_back = min(_MAX_HELD_BACK, len(text) - len(text.rstrip(_REPLACEMENT)))
         return self._advance(text, 0 if len(self._window) > _MAX_WINDOW_TOKENS else held_back)
+
+    def _is_continuation_byte(self, token_id: int) -> bool:
+        return self._rust.id_to_token(token_id) in _CONTINUATION_BYTES
 
     def _text(self) -> str:
         text = self._decode()

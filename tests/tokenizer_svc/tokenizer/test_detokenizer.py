@@ -124,6 +124,15 @@ class TestOtherDecoders:
         assert "".join([*deltas, detokenizer.flush()]) == "\ufffd" * 200
         assert all(len("".join(deltas[:n])) >= n - 40 for n in range(200))
 
+    @pytest.mark.parametrize("num_kept", range(9, 13))
+    def test_a_context_that_begins_inside_a_character_adds_nothing_to_the_output(
+        self, pieces: Tokenizer, num_kept: int
+    ) -> None:
+        context = byte_ids("😀😀😀")[-num_kept:]
+
+        assert deltas_of(pieces, [byte_ids("é")], context=context) == "é"
+        assert deltas_of(pieces, [byte_ids("🤖")[2:]], context=context + byte_ids("🤖")[:2]) == "🤖"
+
     def test_two_special_tokens_are_joined_without_a_space_when_asked_for(self) -> None:
         rust = RustTokenizer(models.WordLevel({"a": 0, "<x>": 1, "<y>": 2}, unk_token="a"))
         rust.add_special_tokens(["<x>", "<y>"])
