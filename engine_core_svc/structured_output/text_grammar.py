@@ -46,7 +46,8 @@ def grammar(language: Language) -> str:
 
 def quoted(text: str) -> str:
     """Return a text as a Lark string."""
-    return json.dumps(text, ensure_ascii=False)
+    # The only character that JSON text may contain, but a Lark string may not.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _plain(match: re.Match[str]) -> str:

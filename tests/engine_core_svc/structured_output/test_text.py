@@ -46,7 +46,7 @@ def test_bad_regular_expressions_are_refused(open_writer, pattern, reason):
 
 
 def test_output_is_one_of_the_choices(open_writer):
-    choices = ["yes", "no", 'with "quotes" and \\ and\nlines', "é😀", "\x01", "yes and more"]
+    choices = ["yes", "no", 'with "quotes" and \\ and\nlines', "é😀", "\x01", "\x7f", "yes and more"]
 
     texts = {open_writer("choice", json.dumps(choices)).run(Random(seed), closers="") for seed in range(60)}
 
