@@ -122,7 +122,9 @@ class _Writer:
         calls = []
         for tag in tags:
             begin = _field(tag, "begin", str, "tag")
-            trigger = next((trigger for trigger in triggers if isinstance(trigger, str) and begin.startswith(trigger)), "")
+            # Text ends at the shortest trigger that begins the tag, before a longer one is complete.
+            found = [each for each in triggers if isinstance(each, str) and each and begin.startswith(each)]
+            trigger = min(found, key=len, default="")
             if not trigger:
                 raise refusal(f"No trigger begins the tag {begin!r}; triggers: {json.dumps(triggers)}.")
             # A special token cannot be cut: if the trigger ends inside one, the whole token is the trigger.

@@ -126,6 +126,14 @@ def test_triggers_begin_calls_in_free_text(open_writer, notation):
     assert allows(writer, '<f=c>{"x":1}</f>', "<f=a>{}</f>", '<f=a>{"x":1}') == [False] * 3
 
 
+@pytest.mark.parametrize("triggers", [["<f", "<f=a"], ["<f=a", "<f"]])
+def test_a_trigger_that_begins_another_one_hides_no_tag(open_writer, triggers):
+    form = {"type": "triggered_tags", "triggers": triggers, "tags": [call("<f=a>"), call("<f=b>")]}
+    writer = open_writer("structural_tag", tag(form))
+
+    assert allows(writer, '<f=a>{"x":1}</f>', '<f=b>{"x":1}</f>', "<f=c>") == [True, True, False]
+
+
 def test_each_tag_has_its_own_ends(open_writer):
     assert allows(open_writer("structural_tag", NEWER), '<f=b>{"x":1}!', '<f=a>{"x":1}!') == [True, False]
 
