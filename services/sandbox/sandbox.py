@@ -53,9 +53,10 @@ class Sandbox:
         self._closed = threading.Event()
 
     def start(self) -> None:
-        """Start the process if there is none. Raises InternalError if it does not start."""
-        if self._process is not None:
+        """Start the process if there is none, or if it has ended. Raises InternalError if it does not start."""
+        if self._process is not None and self._process.poll() is None:
             return
+        self._stop()  # a process that was killed between two questions: the next question is not the reason
         if self._closed.is_set():
             raise _stopping()
         alarm_s = math.ceil(self._timeout_s) + _ORPHAN_GRACE_S

@@ -78,6 +78,16 @@ def test_a_process_that_fails_is_gone_and_the_next_question_has_a_new_one(sandbo
     assert pid_of(sandbox) != first
 
 
+def test_a_process_that_was_killed_between_two_questions_does_not_fail_the_second(sandbox):
+    first = pid_of(sandbox)
+    killed = psutil.Process(first)
+    killed.kill()
+    while killed.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.001)
+
+    assert pid_of(sandbox) != first
+
+
 def test_an_interrupt_ends_the_exchange_that_runs_and_every_later_one(sandbox):
     sandbox.start()
     began = time.monotonic()
