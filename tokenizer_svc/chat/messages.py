@@ -60,6 +60,16 @@ def flatten_content(messages: list[Message]) -> None:
             message["content"] = ""
 
 
+def split_content(messages: list[Message]) -> None:
+    """Convert contents that are texts to lists of one part, for templates that read only parts."""
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, str):
+            message["content"] = [{"type": "text", "text": content}]
+        elif content is None:
+            message["content"] = []
+
+
 def rename_developers(messages: list[Message]) -> None:
     """Rename the role developer to system, for templates without it; system messages at the start are joined to one."""
     if not any(message["role"] == "developer" for message in messages):

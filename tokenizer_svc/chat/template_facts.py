@@ -8,13 +8,17 @@ from dataclasses import dataclass
 
 from jinja2 import nodes
 
+# Tests that distinguish a text from a list of parts.
+_KIND_TESTS = frozenset({"string", "iterable", "sequence", "mapping"})
+
 
 @dataclass(frozen=True)
 class TemplateFacts:
     """The features of a template.
 
     Attributes:
-        reads_parts: whether it loops over a message's content, and so needs parts instead of a text.
+        reads_parts: whether it loops over a message's content, and so can read parts.
+        reads_texts: whether it also reads contents that are texts: it tests for them, writes them or calls their methods.
         knows_tools: whether it writes tools.
         knows_calls: whether it writes calls and their results.
         joins_arguments: whether it writes the arguments of calls unchanged, and so needs JSON text instead of objects.
@@ -22,6 +26,7 @@ class TemplateFacts:
     """
 
     reads_parts: bool
+    reads_texts: bool
     knows_tools: bool
     knows_calls: bool
     joins_arguments: bool
@@ -38,6 +43,7 @@ def facts_of(source: str, tree: nodes.Template) -> TemplateFacts:
     knows_tools = any(name.name == "tools" for name in tree.find_all(nodes.Name))
     return TemplateFacts(
         reads_parts=any(_is_field(loop.iter, "content") for loop in tree.find_all(nodes.For)),
+        reads_texts=_reads_texts(tree),
         knows_tools=knows_tools,
         knows_calls=knows_tools or "tool_calls" in source,
         joins_arguments=_joins_arguments(tree),
@@ -48,10 +54,23 @@ def facts_of(source: str, tree: nodes.Template) -> TemplateFacts:
 def _joins_arguments(tree: nodes.Template) -> bool:
     if any(test.name == "string" and _is_field(test.node, "arguments") for test in tree.find_all(nodes.Test)):
         return False
+    return any(not isinstance(part, nodes.Filter) and _is_field(part, "arguments") for part in _written(tree))
+
+
+def _reads_texts(tree: nodes.Template) -> bool:
+    methods = [call.node for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr)]
+    return (
+        any(test.name in _KIND_TESTS and _is_field(test.node, "content") for test in tree.find_all(nodes.Test))
+        or any(_is_field(part, "content") for part in _written(tree))
+        or any(_is_field(method.node, "content") for method in methods)
+    )
+
+
+def _written(tree: nodes.Template) -> list[nodes.Expr]:
+    """Return the expressions that are written or joined with others."""
     written = [part for add in tree.find_all(nodes.Add) for part in (add.left, add.right)]
     written += [part for each in tree.find_all(nodes.Concat) for part in each.nodes]
-    written += [part for each in tree.find_all(nodes.Output) for part in each.nodes]
-    return any(not isinstance(part, nodes.Filter) and _is_field(part, "arguments") for part in written)
+    return written + [part for each in tree.find_all(nodes.Output) for part in each.nodes]
 
 
 def _is_field(expression: nodes.Node, name: str) -> bool:

@@ -98,6 +98,25 @@ class TestMessages:
 
         assert rendered(WITH_PARTS, [{"role": "user", "content": parts}]) == {"prompt": "<one><two>"}
 
+    def test_a_text_becomes_a_part_for_templates_that_read_only_parts(self) -> None:
+        messages = [{"role": "user", "content": "one"}, {"role": "assistant", "content": None, "tool_calls": []}]
+
+        assert rendered(WITH_PARTS, messages) == {"prompt": "<one>"}
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "{% if m.content is string %}{{ m.content }}{% else %}",
+            "{% if m.role == 'user' %}{{ m['content'] | trim }}{% else %}",
+        ],
+    )
+    def test_a_text_stays_a_text_for_templates_that_read_both(self, text: str) -> None:
+        template = (
+            "{% for m in messages %}" + text + "{% for part in m.content %}<{{ part.text }}>{% endfor %}{% endif %}{% endfor %}"
+        )
+
+        assert rendered(template, [{"role": "user", "content": "one"}]) == {"prompt": "one"}
+
     def test_arguments_of_tool_calls_are_objects(self) -> None:
         calls = [{"type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}]
         template = "{{ messages[0].tool_calls[0].function.arguments.x }}{{ messages[0].content }}"
