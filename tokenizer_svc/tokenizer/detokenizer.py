@@ -145,7 +145,9 @@ class WindowDetokenizer:
         self._window.append(token_id)
         text = self._text()
         held_back = min(_MAX_HELD_BACK, len(text) - len(text.rstrip(_REPLACEMENT)))
-        return self._advance(text, 0 if len(self._window) > _MAX_WINDOW_TOKENS else held_back)
+        # U+FFFD may be a token itself, which is a whole character.
+        is_whole = token.endswith(_REPLACEMENT) or len(self._window) > _MAX_WINDOW_TOKENS
+        return self._advance(text, 0 if is_whole else held_back)
 
     def _is_continuation_byte(self, token_id: int) -> bool:
         return self._rust.id_to_token(token_id) in _CONTINUATION_BYTES

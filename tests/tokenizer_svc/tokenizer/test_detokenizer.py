@@ -133,6 +133,12 @@ class TestOtherDecoders:
         assert deltas_of(pieces, [byte_ids("é")], context=context) == "é"
         assert deltas_of(pieces, [byte_ids("🤖")[2:]], context=context + byte_ids("🤖")[:2]) == "🤖"
 
+    def test_a_replacement_character_at_the_end_of_the_prompt_is_not_output(self, pieces: Tokenizer) -> None:
+        replacement = pieces.token_id("\ufffd")
+        assert replacement is not None
+
+        assert deltas_of(pieces, [[4]], context=[3, replacement]) == " world"
+
     def test_two_special_tokens_are_joined_without_a_space_when_asked_for(self) -> None:
         rust = RustTokenizer(models.WordLevel({"a": 0, "<x>": 1, "<y>": 2}, unk_token="a"))
         rust.add_special_tokens(["<x>", "<y>"])
