@@ -151,8 +151,8 @@ def _to_json(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
+def _raise_exception(message: object) -> NoReturn:
+    raise jinja2.TemplateError(str(message))  # a template may pass any value
 
 
 def _strftime_now(pattern: str) -> str:

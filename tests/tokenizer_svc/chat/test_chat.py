@@ -165,6 +165,8 @@ class TestTemplateErrors:
         ("template", "reason"),
         [
             ("{{ raise_exception('Roles must alternate') }}", "Roles must alternate"),
+            ("{{ raise_exception(404) }}", "404"),
+            ("{{ raise_exception(messages) }}", "'role': 'user'"),
             ("line\n{% if %}", "line 2"),
             ("{{ messages[0].nothing.more }}", "nothing"),
             ("{{ 1 / 0 }}", "ZeroDivisionError"),
