@@ -57,6 +57,8 @@ _BY_CODE: dict[int, type[TetradError]] = {
 def to_status(error: TetradError) -> status_pb2.Status:
     """Return an error as google.rpc.Status: code, message, ErrorInfo and, if they apply, BadRequest and RetryInfo."""
     message = error.message if len(error.message) <= _MAX_CHARS else f"{error.message[:_MAX_CHARS]} ..."
+    # It may quote half of a surrogate pair, which messages of gRPC cannot contain.
+    message = message.encode(errors="replace").decode()
     details: list[any_pb2.Any] = [
         _any(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata))
     ]

@@ -57,6 +57,18 @@ async def test_an_error_is_that_of_its_call_alone(serve: Serve) -> None:
     assert "Encode or RenderChat" in errors[4].message
 
 
+async def test_half_a_surrogate_pair_in_an_error_does_not_end_the_other_calls(serve: Serve) -> None:
+    template = r"{{ raise_exception('no \ud83d') }}"
+    refused = tokenizer_pb2.RenderChatRequest(messages_json=json.dumps(USER).encode(), chat_template=template)
+    encode = tokenizer_pb2.EncodeRequest(texts=["The capital"])
+    async with serve() as stub:
+        calls = [tokenizer_pb2.BatchedCall(render_chat=refused), tokenizer_pb2.BatchedCall(encode=encode)]
+        answers = await answers_to(stub, calls)
+
+    assert from_status(answers[0].error).message == "no ?"
+    assert answers[1].HasField("encode")
+
+
 async def test_a_bug_is_answered_without_its_text(serve: Serve, held: HeldTokenizer) -> None:
     held.encode = None  # type: ignore[assignment,method-assign] # whatever fails unforeseen
     calls = [tokenizer_pb2.BatchedCall(encode=tokenizer_pb2.EncodeRequest(texts=["a"]))]
