@@ -8,6 +8,7 @@ from typing import TypedDict
 from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.frontend.request.sampling_values import check_text
 from tetrad.services.errors import InvalidRequest
 
 _MAX_I32 = 2**31 - 1
@@ -70,6 +71,7 @@ class NewRequest:
     def check(self) -> None:
         """Raise for values that are invalid for every model, prompt and parameters."""
         check_identity(self.request_id, self.priority)
+        check_text("prediction", self.prediction)
         rank = self.data_parallel_rank
         if rank is not None and not 0 <= rank <= _MAX_I32:
             text = f"data_parallel_rank must be 0 or more and fit 32 bits, got {rank}."

@@ -52,6 +52,20 @@ async def test_wrong_prompts_are_refused_before_anything_is_scheduled(llm, engin
     assert llm.num_unfinished_requests == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"cache_salt": "a\ud800"}, r"^cache_salt contains the lone surrogate U\+D800 at character 1: it is not valid text\.$"),
+        ({"prediction": "a\ud800"}, r"^prediction contains the lone surrogate U\+D800 at character 1: it is not valid text\.$"),
+    ],
+)
+async def test_options_that_are_no_valid_text_are_refused(llm, engine, options, text):
+    with pytest.raises(InvalidRequest, match=text):
+        await llm.add_request("r", "hi", SamplingParams(), **options)
+
+    assert engine.requests == []
+
+
 async def test_far_too_large_text_is_never_tokenized(llm, tokenizer):
     with pytest.raises(PromptTooLong):
         await run(llm, "x" * 10_000_000)

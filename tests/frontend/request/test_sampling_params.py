@@ -157,7 +157,14 @@ TABLE = {
         ],
     ),
     "allowed_token_ids": (None, [([0], [0])], [([], "allowed_token_ids is not None and empty!")]),
-    "bad_words": ([], [("a", ["a"])], [([""], "bad_words cannot contain an empty string.")]),
+    "bad_words": (
+        [],
+        [("a", ["a"])],
+        [
+            ([""], "bad_words cannot contain an empty string."),
+            (["a\ud800"], "bad_words contains the lone surrogate U+D800 at character 1: it is not valid text."),
+        ],
+    ),
     "truncate_prompt_tokens": (
         None,
         [(-1, -1), (1, 1)],
