@@ -45,10 +45,13 @@ def check_integer(name: str, value: object) -> None:
 
 
 def check_number(name: str, value: object) -> float:
-    """Return `value` if it is a number, also NaN or infinite; else refuse it."""
+    """Return `value` as a float if it is a number, also NaN or infinite; else refuse it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise wrong(name, f"{name} must be a number, got {value!r}.")
-    return value
+    try:
+        return float(value)
+    except OverflowError:
+        raise wrong(name, f"{name} must be a number within the range of floats.") from None
 
 
 def check_flag(name: str, value: object) -> None:
