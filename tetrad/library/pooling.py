@@ -152,8 +152,10 @@ class PoolingMethods:
                     template=PairTemplate(template_of(chat_template)),
                 )
             )
-        prompts = [output.prompt_token_ids for output in found.outputs]
-        ids = prompts if len(prompts) == len(pairs) else [[] for _ in pairs]
+        # An embedding model has a prompt for each text, not for each pair.
+        facts = self._running.frontend.pooling
+        has_prompts = facts is not None and CLASSIFY in facts.tasks
+        ids = [output.prompt_token_ids for output in found.outputs] if has_prompts else [[] for _ in pairs]
         return [PooledRequestOutput(str(place), ScoringOutput(value), ids[place]) for place, value in enumerate(found.values)]
 
     def _pool(
