@@ -35,3 +35,9 @@ def test_scores_of_embeddings_have_no_prompt(embedder, first, second, scores):
 
     assert [output.outputs.score for output in outputs] == scores
     assert [output.prompt_token_ids for output in outputs] == [[], []]
+
+
+@pytest.mark.parametrize("second", [["bb", 3], [{"prompt": "bb"}], ["bb", None]])
+def test_scored_texts_are_strings(embedder, second):
+    with pytest.raises(TypeError, match=rf"data_2\[{len(second) - 1}\] must be a string"):
+        embedder.score("a", second, use_tqdm=False)
