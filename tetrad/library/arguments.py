@@ -143,7 +143,7 @@ def tokenization_of(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
         check_integer("truncate_prompt_tokens", options["truncate_prompt_tokens"])
     if "add_special_tokens" in options:
         check_flag("add_special_tokens", options["add_special_tokens"])
-    if options.get("truncation_side", "left") not in ("left", "right"):
+    if options.get("truncation_side") not in (None, "left", "right"):
         text = f"truncation_side must be 'left' or 'right', got {options['truncation_side']!r}."
         raise InvalidRequest(text, field="truncation_side")
     return options

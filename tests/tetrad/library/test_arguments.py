@@ -10,7 +10,6 @@ from tetrad.services.errors import InvalidRequest
     ("options", "text"),
     [
         ({"truncation_side": "Right"}, r"truncation_side must be 'left' or 'right', got 'Right'\."),
-        ({"truncation_side": None}, r"truncation_side must be 'left' or 'right', got None\."),
         ({"truncate_prompt_tokens": "5"}, r"truncate_prompt_tokens must be an integer, got '5'\."),
         ({"add_special_tokens": "no"}, r"add_special_tokens must be a boolean, got 'no'\."),
     ],
@@ -21,6 +20,6 @@ def test_wrong_options_of_tokenization_are_refused(options, text):
         tokenization_of(options)
 
 
-@pytest.mark.parametrize("options", [None, {}, {"truncate_prompt_tokens": None}, {"truncation_side": "right"}])
+@pytest.mark.parametrize("options", [None, {}, {"truncate_prompt_tokens": None}, {"truncation_side": None}, {"truncation_side": "right"}])
 def test_other_options_are_passed_on(options):
     assert tokenization_of(options) == (options or {})
