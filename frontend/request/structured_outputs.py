@@ -76,10 +76,11 @@ class StructuredOutputsParams:
         texts = {name: value for name in names if (value := getattr(self, name)) is not None}
         if isinstance(self.json, str):
             texts["json"] = self.json
-        if self.choice is not None:
-            if isinstance(self.choice, str) or not isinstance(self.choice, Collection):
-                raise _wrong(f"structured_outputs.choice must be a list of strings, got {self.choice!r}.")
-            texts |= {f"choice[{place}]": each for place, each in enumerate(self.choice)}
+        choice: object = self.choice
+        if choice is not None:
+            if isinstance(choice, str) or not isinstance(choice, Collection):
+                raise _wrong(f"structured_outputs.choice must be a list of strings, got {choice!r}.")
+            texts |= {f"choice[{place}]": each for place, each in enumerate(choice)}
         for name, text in texts.items():
             if not isinstance(text, str):
                 raise _wrong(f"structured_outputs.{name} must be a string, got {text!r}.")
