@@ -261,8 +261,13 @@ class AsyncLLM:
 
     @property
     def pooling(self) -> PoolingFacts | None:
-        """The pooling facts of the model; None: it is a generating model."""
+        """The pooling facts of the model; None: it only generates."""
         return self.engine_info.pooling
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model generates; a model may also pool."""
+        return self.pooling is None or self.pooling.generates
 
     def required_pooling(self, task: str, what: str, error: type[TetradError] = InvalidRequest) -> PoolingFacts:
         """Return the pooling facts of the model; if it lacks a task, raise an error that names the models with that task.

@@ -163,10 +163,13 @@ class _Search:
             raise InvalidRequest(text, field="beam_width")
 
     async def run(self) -> BeamSearchOutput:
-        ids, tops = await self._first_step()
+        stream = await self._ask(self._prompt)  # raises all errors of the prompt
+        ids = stream.prompt_token_ids
+        room = self._llm.max_model_len - stream.num_virtual_tokens - len(ids)
+        tops = await _collect([stream])
         beams = Beams(
             self._params.beam_width,
-            max_tokens=min(self._params.max_tokens, self._llm.max_model_len - len(ids)),
+            max_tokens=min(self._params.max_tokens, room),
             eos_token_ids=self._eos_token_ids,
             length_penalty=self._params.length_penalty,
             early_stopping=self._params.early_stopping,
@@ -181,11 +184,6 @@ class _Search:
                 break
             tops = await self._step([_tokens(ids + beam.token_ids, salt) for beam in beams.running])
         return BeamSearchOutput(await self._sequences(ids, beams.finished))
-
-    async def _first_step(self) -> tuple[list[int], list[PositionLogprobs]]:
-        """Return the prompt's ids and the candidates that follow it; raises all errors of the prompt."""
-        stream = await self._ask(self._prompt)
-        return stream.prompt_token_ids, await _collect([stream])
 
     async def _step(self, prompts: Iterable[PromptType]) -> list[PositionLogprobs]:
         """Return the candidates that follow each prompt; see _collect."""

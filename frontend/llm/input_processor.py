@@ -62,9 +62,8 @@ class InputProcessor:
             deadline: the deadline that the engine keeps.
             new_handle: returns the handle of each sequence.
         """
-        params, prompt, ids = await self._read(request)
+        params, prompt, ids, virtual = await self._read(request)
         params.stream_interval = params.stream_interval or self._stream_interval
-        virtual = await self._prompt_adapters.rows_of(request.lora_request)
         embeds = prompt.embeds if virtual is None else virtual.before(len(ids), prompt.embeds)
         _check_embeds(embeds, params)
         self.limits.check_prompt(ids)
@@ -100,22 +99,23 @@ class InputProcessor:
 
     async def render(self, request: NewRequest) -> RenderedPrompt:
         """Return a request's prompt as ids, with the parameters to send; InvalidRequest if the request is invalid."""
-        params, _, ids = await self._read(request)
-        virtual = await self._prompt_adapters.rows_of(request.lora_request)
+        params, _, ids, virtual = await self._read(request)
         num_virtual = 0 if virtual is None else virtual.num_rows
         self.limits.check_prompt(ids, num_new_tokens=1 + num_virtual)
         params.max_tokens = self.limits.resolve_max_tokens(params, num_virtual + len(ids))
         return RenderedPrompt(ids, params)
 
-    async def _read(self, request: NewRequest) -> tuple[SamplingParams, Prompt, list[int]]:
-        """Return a copy of a request's parameters, its prompt in normal form, and the prompt's ids."""
+    async def _read(self, request: NewRequest) -> tuple[SamplingParams, Prompt, list[int], PromptEmbeds | None]:
+        """Return a copy of a request's parameters, its prompt in normal form, the prompt's ids, and its virtual tokens."""
         params = request.params.clone()
         self.limits.check_params(params, max_logprobs=request.max_logprobs)
         check_budget(params, self._formats)
         prompt = normalize_prompt(request.prompt, cache_salt=request.cache_salt)
-        return params, prompt, await self._encode(prompt, self._tokens_to_keep(request), request)
+        virtual = await self._prompt_adapters.rows_of(request.lora_request)
+        keep = self._tokens_to_keep(request, 0 if virtual is None else virtual.num_rows)
+        return params, prompt, await self._encode(prompt, keep, request), virtual
 
-    def _tokens_to_keep(self, request: NewRequest) -> int | None:
+    def _tokens_to_keep(self, request: NewRequest, num_virtual: int) -> int | None:
         limit, truncate = self.limits.max_model_len, request.truncate_prompt_tokens
         if truncate is None:
             truncate = request.params.truncate_prompt_tokens
@@ -126,7 +126,7 @@ class InputProcessor:
             raise InvalidRequest(text, field="truncate_prompt_tokens")
         if truncate != -1:
             return truncate
-        return max(limit - (request.params.max_tokens or 1), 1)
+        return max(limit - num_virtual - (request.params.max_tokens or 1), 1)
 
     async def _encode(self, prompt: Prompt, keep: int | None, request: NewRequest) -> list[int]:
         keep_end = request.truncation_side != "right"

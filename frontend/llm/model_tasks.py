@@ -45,7 +45,12 @@ class ModelTasks:
         return f" The models {', '.join(names)} of this server do that."
 
 
+def tasks_of(facts: PoolingFacts | None) -> tuple[str, ...]:
+    """Return the tasks of a model with these pooling facts; None: it is a generating model."""
+    if facts is None:
+        return (GENERATE,)
+    return (GENERATE, *facts.tasks) if facts.generates else facts.tasks
+
+
 def _has(facts: PoolingFacts | None, tasks: tuple[str, ...]) -> bool:
-    generates = facts is None or facts.generates
-    found = () if facts is None else facts.tasks
-    return (generates and GENERATE in tasks) or any(task in found for task in tasks)
+    return not set(tasks).isdisjoint(tasks_of(facts))

@@ -49,6 +49,11 @@ class OutputStream:
         return self._request.prompt_token_ids
 
     @property
+    def num_virtual_tokens(self) -> int:
+        """The number of tokens that a prompt adapter puts before the prompt."""
+        return self._request.num_virtual_tokens
+
+    @property
     def predicted_ids(self) -> list[int]:
         """The token ids that the caller expects as the output."""
         return self._request.predicted_ids

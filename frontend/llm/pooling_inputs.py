@@ -42,7 +42,7 @@ class PoolingInputs:
             new: the request.
             longest: maximum number of tokens of an input.
         """
-        keep = _tokens_to_keep(new.truncate_prompt_tokens, longest)
+        keep = tokens_to_keep(new.truncate_prompt_tokens, longest)
         keep_end = new.truncation_side == "left"
         prompts = [self._checked(place, prompt, new, longest) for place, prompt in enumerate(new.prompts)]
         texts = [prompt.text or "" for prompt in prompts if prompt.token_ids is None]
@@ -71,7 +71,13 @@ class PoolingInputs:
             raise _placed(error, place, new.prompts) from None
 
 
-def _tokens_to_keep(truncate: int | None, longest: int) -> int | None:
+def tokens_to_keep(truncate: int | None, longest: int) -> int | None:
+    """Return the number of tokens of an input to keep; None: all. InvalidRequest for a value out of range.
+
+    Args:
+        truncate: truncate_prompt_tokens of the request; -1: as many as an input may have.
+        longest: maximum number of tokens of an input.
+    """
     if truncate is None:
         return None
     if truncate < -1 or truncate == 0 or truncate > longest:

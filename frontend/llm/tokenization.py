@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tetrad.frontend.llm.chat_messages import in_parts, num_chars, plain_messages
+from tetrad.frontend.llm.pooling_inputs import tokens_to_keep
 from tetrad.frontend.llm.served_model import ServedModel
 from tetrad.frontend.observability.metrics import FrontendMetrics, counting_errors
 from tetrad.frontend.request.admission import Admission, estimated_tokens
 from tetrad.frontend.request.deadlines import earliest_deadline, within
 from tetrad.frontend.request.prompts import TokensPrompt, normalize_prompt
+from tetrad.frontend.request.sampling_values import check_text
 from tetrad.frontend.tokenizer.client import NO_TEMPLATE, PairTemplate, TokenizerClient
 from tetrad.services.errors import InvalidRequest
 
@@ -116,12 +118,13 @@ class Texts:
             template: joins the texts of a pair.
         """
         limits = self._model.limits
+        most = tokens_to_keep(max_tokens, limits.max_model_len)
         for pair in pairs:
             for text in pair:
+                check_text("text", text)
                 limits.check_text(text)
         size = sum(len(first) + len(second) for first, second in pairs)
         with self._admission.admit(num_tokens=estimated_tokens(size)):
-            most = limits.max_model_len if max_tokens == -1 else max_tokens
             return await self._tokenizer.encode_pairs(pairs, max_tokens=most, template=template)
 
     async def cut(self, texts: Sequence[str], max_tokens: int, *, field: str) -> list[str]:

@@ -8,9 +8,11 @@ from typing import TypedDict
 from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.frontend.request.sampling_values import check_number, check_text
 from tetrad.services.errors import InvalidRequest
 
 _MAX_I32 = 2**31 - 1
+_MAX_UNIX_S = 10_000_000_000  # in the year 2286; as nanoseconds it fits 64 bits
 
 
 class RequestOptions(TypedDict, total=False):
@@ -49,7 +51,7 @@ class NewRequest:
         request_id: the caller's id; several requests may share one.
         prompt: text, token ids, TextPrompt or TokensPrompt.
         params: the sampling parameters.
-        arrival_time: wall clock, seconds.
+        arrival_time: Unix seconds.
     """
 
     request_id: str
@@ -70,6 +72,10 @@ class NewRequest:
     def check(self) -> None:
         """Raise for values that are invalid for every model, prompt and parameters."""
         check_identity(self.request_id, self.priority)
+        check_text("prediction", self.prediction)
+        if not 0 <= check_number("arrival_time", self.arrival_time) <= _MAX_UNIX_S:
+            text = f"arrival_time must be Unix seconds in [0, {_MAX_UNIX_S}], got {self.arrival_time}."
+            raise InvalidRequest(text, field="arrival_time")
         rank = self.data_parallel_rank
         if rank is not None and not 0 <= rank <= _MAX_I32:
             text = f"data_parallel_rank must be 0 or more and fit 32 bits, got {rank}."

@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from tetrad.frontend.request.sampling_values import check_integer, check_text, wrong
+
+_MAX_LORA_ID = 2**32 - 1
+
 FinishReasonName = Literal["stop", "length", "abort", "error", "repetition"]
 
 
@@ -20,12 +24,21 @@ PositionLogprobs = dict[int, Logprob]
 
 @dataclass(slots=True)
 class LoRARequest:
-    """The adapter of a request. `lora_int_id` is at least 1."""
+    """The adapter of a request. InvalidRequest unless `lora_int_id` is in [1, 2**32 - 1], and name and path are valid text."""
 
     lora_name: str
     lora_int_id: int
     lora_path: str = ""
     load_inplace: bool = False
+
+    def __post_init__(self) -> None:
+        check_integer("lora_int_id", self.lora_int_id)
+        if not 1 <= self.lora_int_id <= _MAX_LORA_ID:
+            raise wrong("lora_int_id", f"lora_int_id must be in [1, {_MAX_LORA_ID}], got {self.lora_int_id}.")
+        for name, text in (("lora_name", self.lora_name), ("lora_path", self.lora_path)):
+            if not isinstance(text, str):
+                raise wrong(name, f"{name} must be a string, got {text!r}.")
+            check_text(name, text)
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from array import array
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tetrad.frontend.request.sampling_values import check_flag, check_integer
 from tetrad.services.errors import InvalidRequest, TetradError, Unsupported
 
 EMBED, CLASSIFY, TOKEN_EMBED, TOKEN_CLASSIFY = "embed", "classify", "token_embed", "token_classify"
@@ -34,6 +35,7 @@ class PoolingParams:
 
     def verify(self, facts: "PoolingFacts") -> "PoolingParams":
         """Return the parameters with the task filled in; Unsupported or InvalidRequest if the model cannot serve them."""
+        self._check_types()
         task = self.task or facts.tasks[0]
         if task not in facts.tasks:
             raise Unsupported(f"Unsupported task: {task!r} Supported tasks: {list(facts.tasks)}", field="task")
@@ -48,6 +50,18 @@ class PoolingParams:
         if self.task not in (None, task):
             raise InvalidRequest(f"pooling_params are for the task {self.task!r}, and this call is for {task!r}.", field="task")
         return replace(self, task=task)
+
+    def _check_types(self) -> None:
+        if self.use_activation is not None:
+            check_flag("use_activation", self.use_activation)
+        if self.dimensions is not None:
+            check_integer("dimensions", self.dimensions)
+        boundary = self.token_type_boundary
+        if boundary is not None:
+            check_integer("token_type_boundary", boundary)
+            if not 0 <= boundary <= _ANY_LENGTH:
+                text = f"token_type_boundary must be in [0, {_ANY_LENGTH}], got {boundary}."
+                raise InvalidRequest(text, field="token_type_boundary")
 
     @staticmethod
     def _check_dimensions(dimensions: int, task: str, facts: "PoolingFacts") -> None:

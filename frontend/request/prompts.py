@@ -5,6 +5,7 @@ from typing import Any, NotRequired, TypedDict
 
 from tetrad.frontend.request.admission import estimated_tokens
 from tetrad.frontend.request.prompt_embeds import PromptEmbeds, embeds_of_tensor
+from tetrad.frontend.request.sampling_values import check_text
 from tetrad.services.errors import InvalidRequest
 
 
@@ -96,11 +97,7 @@ def estimated_prompt_tokens(prompt: PromptType) -> int:
 def _checked_text(text: object) -> str:
     if not isinstance(text, str):
         raise _wrong(f"prompt must be a string, got {type(text).__name__}.")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        found = f"U+{ord(text[error.start]):04X}"
-        raise _wrong(f"prompt contains the lone surrogate {found} at character {error.start}: it is not valid text.") from None
+    check_text("prompt", text)
     return text
 
 
@@ -117,6 +114,7 @@ def _checked_salt(salt: str) -> str:
     if len(salt) > _MAX_SALT_CHARS or _SALT_FORBIDDEN & set(salt):
         text = f"cache_salt must have at most {_MAX_SALT_CHARS} characters and none of @ / \\ NUL, got {salt[:32]!r}."
         raise InvalidRequest(text, field="cache_salt")
+    check_text("cache_salt", salt)
     return salt
 
 

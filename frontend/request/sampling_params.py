@@ -7,7 +7,7 @@ checks the limits of the model and the server (vocabulary, context, settings). O
 
 import copy
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Self
 
@@ -160,7 +160,6 @@ class SamplingParams(ForeignSamplingParams):
     thinking_token_budget: int | None = None
     repetition_detection: RepetitionDetection | None = None
     extra_args: dict[str, Any] | None = None
-    _stops: tuple[str, ...] = field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self, *foreign: Any) -> None:
         *others, guided_decoding = foreign
@@ -182,7 +181,6 @@ class SamplingParams(ForeignSamplingParams):
         elif self.temperature < _COLDEST:
             # Smaller temperatures overflow float32 logits.
             self.temperature = _COLDEST
-        self._stops = tuple(self.stop or ())
 
     @property
     def is_greedy(self) -> bool:
@@ -192,7 +190,7 @@ class SamplingParams(ForeignSamplingParams):
     @property
     def stops(self) -> tuple[str, ...]:
         """The stop strings, in their given order."""
-        return self._stops
+        return tuple(strings("stop", self.stop))  # a program may have set `stop` after the construction
 
     @classmethod
     def from_optional(cls, **fields: Any) -> Self:

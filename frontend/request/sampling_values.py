@@ -23,6 +23,21 @@ def wrong(name: str, text: str) -> InvalidRequest:
     return InvalidRequest(text, field=name)
 
 
+def check_text(name: str, text: str, *, field: str | None = None) -> None:
+    """Refuse a text with a lone surrogate, which no message can have.
+
+    Args:
+        name: the name of the text in the error.
+        text: the text.
+        field: the parameter that has the text; None: `name`.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = f"the lone surrogate U+{ord(text[error.start]):04X} at character {error.start}"
+        raise wrong(field or name, f"{name} contains {found}: it is not valid text.") from None
+
+
 def check_integer(name: str, value: object) -> None:
     """Refuse a value that is not an integer; True and False are not integers here."""
     if isinstance(value, bool) or not isinstance(value, int):
@@ -30,10 +45,13 @@ def check_integer(name: str, value: object) -> None:
 
 
 def check_number(name: str, value: object) -> float:
-    """Return `value` if it is a number, also NaN or infinite; else refuse it."""
+    """Return `value` as a float if it is a number, also NaN or infinite; else refuse it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise wrong(name, f"{name} must be a number, got {value!r}.")
-    return value
+    try:
+        return float(value)
+    except OverflowError:
+        raise wrong(name, f"{name} must be a number within the range of floats.") from None
 
 
 def check_flag(name: str, value: object) -> None:
@@ -52,13 +70,14 @@ def member_of(name: str, kind: type[Kind], value: object) -> Kind:
 
 
 def strings(name: str, value: object) -> list[str]:
-    """Return a list of non-empty strings; a single string becomes a list of one, None an empty list."""
+    """Return a list of non-empty valid texts; a single string becomes a list of one, None an empty list."""
     found: list[Any] = [value] if isinstance(value, str) else _listed(name, value or (), "strings")
     for string in found:
         if not isinstance(string, str):
             raise wrong(name, f"{name} must contain only strings, got {string!r}.")
         if not string:
             raise wrong(name, f"{name} cannot contain an empty string.")
+        check_text(name, string)
     return found
 
 

@@ -1,9 +1,11 @@
 """StructuredOutputsParams: the constraint of an output. Checked here for form only; the engine core compiles it."""
 
 import json as json_module
+from collections.abc import Collection
 from dataclasses import InitVar, dataclass, field
 from typing import Any
 
+from tetrad.frontend.request.sampling_values import check_text
 from tetrad.services.errors import InvalidRequest
 
 _MAX_NESTING = 64
@@ -57,6 +59,7 @@ class StructuredOutputsParams:
         value = getattr(self, kind)
         if value is False or (kind != "json" and not value) or value == "":
             raise _wrong(f"structured_outputs.{kind} cannot be empty, got {value!r}.")
+        self._check_texts()
         if kind == "regex" and "\0" in value:
             raise _wrong("structured_outputs.regex cannot contain a NUL character.")
         if kind == "json":
@@ -66,6 +69,22 @@ class StructuredOutputsParams:
                 _check_ids(name, getattr(self, name))
         if self.opening_token_ids is not None and self.start_after_token_ids is None:
             raise _wrong("structured_outputs.opening_token_ids needs start_after_token_ids.")
+
+    def _check_texts(self) -> None:
+        """Refuse other types where text is needed, and text that no message can have."""
+        names = ("regex", "grammar", "structural_tag", "whitespace_pattern")
+        texts = {name: value for name in names if (value := getattr(self, name)) is not None}
+        if isinstance(self.json, str):
+            texts["json"] = self.json
+        choice: object = self.choice
+        if choice is not None:
+            if isinstance(choice, str) or not isinstance(choice, Collection):
+                raise _wrong(f"structured_outputs.choice must be a list of strings, got {choice!r}.")
+            texts |= {f"choice[{place}]": each for place, each in enumerate(choice)}
+        for name, text in texts.items():
+            if not isinstance(text, str):
+                raise _wrong(f"structured_outputs.{name} must be a string, got {text!r}.")
+            check_text(f"structured_outputs.{name}", text, field=_FIELD)
 
     @property
     def json_schema(self) -> str:

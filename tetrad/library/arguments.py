@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.frontend.request.sampling_values import check_flag, check_integer
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import InvalidRequest
 
@@ -133,11 +134,18 @@ def priorities_of(priority: int | Sequence[int] | None, num_prompts: int) -> lis
 
 
 def tokenization_of(kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the tokenization options for AsyncLLM.add_request."""
+    """Return the tokenization options for AsyncLLM.add_request; TypeError or InvalidRequest if one is wrong."""
     options = dict(kwargs or {})
     unknown = sorted(set(options) - set(_TOKENIZATION))
     if unknown:
         raise TypeError(f"tokenization_kwargs has unknown keys: {', '.join(unknown)}; it may have {', '.join(_TOKENIZATION)}")
+    if options.get("truncate_prompt_tokens") is not None:
+        check_integer("truncate_prompt_tokens", options["truncate_prompt_tokens"])
+    if "add_special_tokens" in options:
+        check_flag("add_special_tokens", options["add_special_tokens"])
+    if options.get("truncation_side") not in (None, "left", "right"):
+        text = f"truncation_side must be 'left' or 'right', got {options['truncation_side']!r}."
+        raise InvalidRequest(text, field="truncation_side")
     return options
 
 

@@ -14,6 +14,7 @@ from tetrad.drop_in.missing_methods import MissingFromAsyncLLM
 from tetrad.drop_in.shared_verdicts import NO_HINTS, NO_REASONING, NO_SESSION, ONE_ID, USAGE
 from tetrad.frontend.llm.async_llm import AsyncLLM as Frontend
 from tetrad.frontend.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
+from tetrad.frontend.llm.model_tasks import tasks_of
 from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
 from tetrad.frontend.request.pooling import PoolingParams
@@ -264,7 +265,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
         """Return the model's tasks."""
-        return ("generate",)
+        return tasks_of((await self.start()).pooling)
 
     async def get_vllm_config(self) -> VllmConfig:
         """Return the engine's configuration."""

@@ -69,6 +69,8 @@ class BatchRunner:
         lora_requests: Sequence[LoRARequest | None] = (),
     ) -> list[PoolingRequestOutput]:
         """Return the answers of pooling requests, in the order of the prompts. Errors: see `run`."""
+        if not prompts:
+            return []
         ids = [self._new_id() for _ in prompts]
         options = {**tokenization, "lora_requests": lora_requests, "on_answer": on_finished}
         every = await self._llm.encode_all(prompts, params, ids[0], **options)

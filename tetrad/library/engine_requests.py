@@ -110,6 +110,7 @@ class EngineRequests:
                 live.stream.abort()
             elif live.pump is not None:
                 live.pump.cancel()
+                self._drop_outputs(live)
 
     def _check_free(self, request_id: str) -> None:
         if request_id in self._unfinished:
@@ -119,6 +120,15 @@ class EngineRequests:
         self._ending.discard(live)
         if self._unfinished.get(live.request_id) is live:
             del self._unfinished[live.request_id]
+
+    def _drop_outputs(self, live: _Live) -> None:
+        """Drop the outputs of a request that `next_outputs` has not returned."""
+        if self._failure is not None and self._failure[0] is live:
+            self._failure = None
+        for _ in range(self._outputs.qsize()):
+            entry = self._outputs.get_nowait()
+            if entry[0] is not live:
+                self._outputs.put_nowait(entry)
 
     async def _pump(self, live: _Live, stream: OutputStream) -> None:
         try:

@@ -5,6 +5,7 @@ from typing import Any
 
 from tetrad.drop_in.shared_verdicts import NO_CONNECTOR, NO_DELAY, NO_END
 from tetrad.frontend.engine.admin_client import PauseMode
+from tetrad.frontend.llm.model_tasks import tasks_of
 from tetrad.library.functions import call_workers
 from tetrad.library.metrics_reader import Metric, snapshot
 from tetrad.library.running_llm import RunningLLM
@@ -28,7 +29,7 @@ class Operations:
 
     def get_supported_tasks(self) -> tuple[str, ...]:
         """Return the model's tasks."""
-        return ("generate",)
+        return tasks_of(self._running.frontend.pooling)
 
     def get_world_size(self, include_dp: bool = True) -> int:
         """Return the number of engine cores; 1 if not `include_dp`."""

@@ -4,7 +4,7 @@ A base class of LLM. The methods need a pooling model; for other models they rai
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from tetrad.frontend.llm.scoring import PairLimits, Scores, pairs_of, score_pairs
 from tetrad.frontend.request.outputs import LoRARequest
@@ -132,9 +132,10 @@ class PoolingMethods:
                 source or the path of a file. None: the tokenizer joins the texts.
 
         Raises:
+            TypeError: a text is not a string.
             InvalidRequest: lists of other lengths, or the model cannot score.
         """
-        pairs = pairs_of(_texts(data_1), _texts(data_2))
+        pairs = pairs_of(_texts("data_1", data_1), _texts("data_2", data_2))
         options = tokenization_of(tokenization_kwargs)
         adapters = lora_requests_of(lora_request, 1)
         with ProgressBar(len(pairs), use_tqdm=use_tqdm, what="Scored pairs", shows_speed=False) as bar:
@@ -152,8 +153,10 @@ class PoolingMethods:
                     template=PairTemplate(template_of(chat_template)),
                 )
             )
-        prompts = [output.prompt_token_ids for output in found.outputs]
-        ids = prompts if len(prompts) == len(pairs) else [[] for _ in pairs]
+        # An embedding model has a prompt for each text, not for each pair.
+        facts = self._running.frontend.pooling
+        has_prompts = facts is not None and CLASSIFY in facts.tasks
+        ids = [output.prompt_token_ids for output in found.outputs] if has_prompts else [[] for _ in pairs]
         return [PooledRequestOutput(str(place), ScoringOutput(value), ids[place]) for place, value in enumerate(found.values)]
 
     def _pool(
@@ -179,5 +182,9 @@ def _params(given: PoolingArgument, number: int, task: str | None) -> list[Pooli
     return [each.with_task(task) for each in every]
 
 
-def _texts(given: str | Sequence[str]) -> list[str]:
-    return [given] if isinstance(given, str) else list(given)
+def _texts(name: str, given: str | Sequence[str]) -> list[str]:
+    every: list[object] = [given] if isinstance(given, str) else list(given)
+    for place, text in enumerate(every):
+        if not isinstance(text, str):
+            raise TypeError(f"{name}[{place}] must be a string, got {type(text).__name__}")
+    return cast(list[str], every)

@@ -37,6 +37,8 @@ UNREAD_OF_GENERATE = UnreadFields(
     error=UnsupportedArgument,
 )
 
+_MAX_PAGE_TOKEN_CHARS = 20
+
 
 class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     """The methods Generate and Chat, and those of pooling models.
@@ -164,8 +166,8 @@ class ModelServicer(inference_pb2_grpc.ModelServiceServicer):
     ) -> inference_pb2.ListModelsResponse:
         """List the served names and the adapters; the page token is the number of names on earlier pages."""
         names = [(llm, name) for llm in self._models.started() for name in llm.all_names]
-        if request.page_token and not request.page_token.isdecimal():
-            raise InvalidRequest(f"page_token {request.page_token!r} is not one of ours.", field="page_token")
+        if request.page_token and not (request.page_token.isdecimal() and len(request.page_token) <= _MAX_PAGE_TOKEN_CHARS):
+            raise InvalidRequest(f"page_token {request.page_token[:64]!r} is not one of ours.", field="page_token")
         start = int(request.page_token or 0)
         stop = start + (request.page_size or len(names))
         more = str(stop) if stop < len(names) else ""

@@ -9,7 +9,7 @@ from tests.frontend.fakes import FakeEngine
 from tetrad.frontend.llm.pooling_window import PoolingWindow
 from tetrad.frontend.request.pooling import EMBED, PooledTensor, PoolingParams
 from tetrad.frontend.request.steps import OddOutput, RichUpdate, Step
-from tetrad.services.errors import InternalError, Overloaded
+from tetrad.services.errors import InternalError, InvalidRequest, Overloaded
 from tetrad.services.rpc.columns import pack_f32
 from tetrad.v1 import engine_core_pb2, types_pb2
 
@@ -111,3 +111,22 @@ async def test_a_failed_request_sends_none_of_its_waiting_inputs(connect, engine
         await failing
 
     assert all(llm.backends.requests.find(handle) is None for handle in range(10))
+
+
+@pytest.mark.parametrize(
+    ("params", "text"),
+    [
+        ({"token_type_boundary": -1}, r"token_type_boundary must be in \[0, 2147483647\], got -1\."),
+        ({"token_type_boundary": "a"}, r"token_type_boundary must be an integer, got 'a'\."),
+        ({"use_activation": "yes"}, r"use_activation must be a boolean, got 'yes'\."),
+        ({"dimensions": 2.5}, r"dimensions must be an integer, got 2\.5\."),
+    ],
+)
+async def test_parameters_that_fit_no_message_are_refused_before_the_request_is_admitted(connect, params, text):
+    llm = await connect(max_num_requests=1)
+
+    with pytest.raises(InvalidRequest, match=text):
+        await llm.encode("text", PoolingParams(**params), "r")
+
+    assert llm.num_unfinished_requests == 0
+    await llm.encode("text 1", EMBEDDING, "another")

@@ -52,6 +52,24 @@ async def test_wrong_prompts_are_refused_before_anything_is_scheduled(llm, engin
     assert llm.num_unfinished_requests == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"cache_salt": "a\ud800"}, r"^cache_salt contains the lone surrogate U\+D800 at character 1: it is not valid text\.$"),
+        ({"prediction": "a\ud800"}, r"^prediction contains the lone surrogate U\+D800 at character 1: it is not valid text\.$"),
+        ({"arrival_time": float("nan")}, r"^arrival_time must be Unix seconds in \[0, 10000000000\], got nan\.$"),
+        ({"arrival_time": -1.0}, r"^arrival_time must be Unix seconds in \[0, 10000000000\], got -1\.0\.$"),
+        ({"arrival_time": 1e300}, r"^arrival_time must be Unix seconds in \[0, 10000000000\], got 1e\+300\.$"),
+        ({"arrival_time": "now"}, r"^arrival_time must be a number, got 'now'\.$"),
+    ],
+)
+async def test_options_that_fit_no_message_are_refused(llm, engine, options, text):
+    with pytest.raises(InvalidRequest, match=text):
+        await llm.add_request("r", "hi", SamplingParams(), **options)
+
+    assert engine.requests == []
+
+
 async def test_far_too_large_text_is_never_tokenized(llm, tokenizer):
     with pytest.raises(PromptTooLong):
         await run(llm, "x" * 10_000_000)

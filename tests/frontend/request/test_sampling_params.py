@@ -47,6 +47,7 @@ TABLE = {
             (0, "repetition_penalty must be greater than zero, got 0."),
             (float("inf"), "repetition_penalty must be a finite number, got inf."),
             (None, "repetition_penalty must be a number, got None."),
+            (10**400, "repetition_penalty must be a number within the range of floats."),
         ],
     ),
     "temperature": (
@@ -153,11 +154,19 @@ TABLE = {
             ({1.5: 1.0}, "logit_bias must map token ids to numbers, got the key 1.5."),
             ({1: float("nan")}, "logit_bias of token 1 must be a number, got nan."),
             ({1: "x"}, "logit_bias must be a number, got 'x'."),
+            ({1: 10**400}, "logit_bias must be a number within the range of floats."),
             ([1], "logit_bias must map token ids to numbers, got [1]."),
         ],
     ),
     "allowed_token_ids": (None, [([0], [0])], [([], "allowed_token_ids is not None and empty!")]),
-    "bad_words": ([], [("a", ["a"])], [([""], "bad_words cannot contain an empty string.")]),
+    "bad_words": (
+        [],
+        [("a", ["a"])],
+        [
+            ([""], "bad_words cannot contain an empty string."),
+            (["a\ud800"], "bad_words contains the lone surrogate U+D800 at character 1: it is not valid text."),
+        ],
+    ),
     "truncate_prompt_tokens": (
         None,
         [(-1, -1), (1, 1)],

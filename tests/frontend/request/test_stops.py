@@ -5,6 +5,7 @@ import pytest
 from tests.carriers import OVER_EACH_CARRIER
 from tests.frontend.asking import DELTA, FINAL, ids_of, run
 from tests.frontend.fakes import TEXT
+from tetrad.frontend.request.sampling_params import SamplingParams
 
 pytestmark = OVER_EACH_CARRIER
 
@@ -30,6 +31,17 @@ async def test_stop_string_may_be_part_of_the_output(llm):
     outputs = await run(llm, stop=["quick"], include_stop_str_in_output=True, output_kind=DELTA)
 
     assert "".join(output.outputs[0].text for output in outputs) == "The quick"
+
+
+@pytest.mark.parametrize("stop", ["quick", ["quick"]])
+async def test_a_stop_string_may_be_set_after_the_construction(llm, stop):
+    """As programs do with the parameters that they received."""
+    params = SamplingParams(max_tokens=20, output_kind=FINAL)
+    params.stop = stop
+
+    [output] = [output async for output in llm.generate("hi", params, "r")]
+
+    assert (output.outputs[0].text, output.outputs[0].stop_reason) == ("The ", "quick")
 
 
 async def test_stop_string_that_is_complete_first_wins(llm):

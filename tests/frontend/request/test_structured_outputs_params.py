@@ -1,4 +1,4 @@
-"""StructuredOutputsParams: where a constraint begins."""
+"""StructuredOutputsParams: where a constraint begins, and the types of its values."""
 
 import pytest
 
@@ -27,3 +27,23 @@ def test_marks_are_a_few_ids(name, ids, text):
 def test_what_is_opened_has_an_end():
     with pytest.raises(InvalidRequest, match="opening_token_ids needs start_after_token_ids"):
         StructuredOutputsParams(regex="a", opening_token_ids=[1])
+
+
+@pytest.mark.parametrize(
+    ("constraint", "text"),
+    [
+        ({"regex": 3}, r"regex must be a string, got 3\."),
+        ({"grammar": ["a"]}, r"grammar must be a string, got \['a'\]\."),
+        ({"choice": "yes"}, r"choice must be a list of strings, got 'yes'\."),
+        ({"choice": ["yes", 1]}, r"choice\[1\] must be a string, got 1\."),
+        ({"choice": ["a\ud800"]}, r"choice\[0\] contains the lone surrogate U\+D800 at character 1"),
+        ({"regex": "\ud800"}, r"regex contains the lone surrogate U\+D800 at character 0"),
+        ({"json": '"\ud800"'}, r"json contains the lone surrogate U\+D800 at character 1"),
+        ({"json_object": True, "whitespace_pattern": 1}, r"whitespace_pattern must be a string, got 1\."),
+    ],
+)
+def test_texts_of_constraints_are_valid_text(constraint, text):
+    with pytest.raises(InvalidRequest, match=rf"structured_outputs\.{text}") as caught:
+        StructuredOutputsParams(**constraint)
+
+    assert caught.value.field == "structured_outputs"

@@ -60,7 +60,7 @@ def server_info(models: ModelDirectory) -> control_pb2.ServerInfo:
 
 def model_info(llm: AsyncLLM) -> control_pb2.ModelInfo:
     """Return the facts of a model."""
-    names, formats, generates = llm.model_names, llm.chat_formats, llm.pooling is None
+    names, formats, generates = llm.model_names, llm.chat_formats, llm.generates
     return control_pb2.ModelInfo(
         model_id=names.root,
         served_model_name=names.names[0],

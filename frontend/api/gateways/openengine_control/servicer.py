@@ -130,6 +130,6 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 
     async def _probe(self, model: str, context: grpc.aio.ServicerContext) -> control_pb2.HealthCheck:
         llm = model_of(self._models, model)
-        if llm.pooling is not None:
+        if not llm.generates:
             raise FailedPrecondition("include_inference_probe needs a model that generates.", field="include_inference_probe")
         return await probe_check(llm, self._requests, context)

@@ -32,7 +32,7 @@ class MessageEvents:
     def start(self, totals: TurnTotals) -> list[Event]:
         """Return the events before the first block; `totals` has the counts of the prompt."""
         message = self._message([], totals, None, None)
-        message["usage"]["output_tokens"] = 0
+        message["usage"] |= {"output_tokens": 0, "output_tokens_details": {"thinking_tokens": 0}}
         return [{"type": "message_start", "message": message}, {"type": "ping"}]
 
     def add(self, part: TurnPart) -> list[Event]:

@@ -22,6 +22,7 @@ from tetrad.frontend.api.http.requests.body import read_body
 from tetrad.frontend.api.http.requests.models import llm_of, models_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.request.pooling import EMBED
 from tetrad.services.errors import NotFound
 from tetrad.services.version import VERSION
 
@@ -102,8 +103,9 @@ def _details(llm: AsyncLLM, name: str) -> ModelDetails:
 
 
 def _capabilities(llm: AsyncLLM) -> list[str]:
-    if llm.pooling is not None:
-        return ["embedding"] if "embed" in llm.pooling.tasks else []
+    embedding = ["embedding"] if llm.pooling is not None and EMBED in llm.pooling.tasks else []
+    if not llm.generates:
+        return embedding
     formats, can_chat = llm.chat_formats, llm.tokenizer_info.has_chat_template
     tools = ["tools"] if can_chat and formats.tools is not None else []
-    return ["completion", *tools, *(["thinking"] if formats.reasoning is not None else [])]
+    return ["completion", *tools, *(["thinking"] if formats.reasoning is not None else []), *embedding]

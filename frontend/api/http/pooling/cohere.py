@@ -22,6 +22,7 @@ from tetrad.frontend.api.http.requests.body import read_prompt_body
 from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.api.http.sse.streams import until_disconnected
+from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.request.pooling import EMBED, PoolingParams
 from tetrad.services.errors import InvalidRequest
 
@@ -69,10 +70,14 @@ def _pooling_body(request: Request, body: CohereEmbedRequest) -> PoolingBody:
     """Return the common fields of all pooling routes."""
     keep = None
     if body.truncate != "NONE":
-        keep = -1 if body.max_tokens is None else min(body.max_tokens, llm_of(request, body.model).max_model_len)
+        keep = -1 if body.max_tokens is None else min(body.max_tokens, _longest(llm_of(request, body.model)))
     side = "left" if body.truncate == "START" else "right"
     fields = {"model": body.model, "priority": body.priority, "truncate_prompt_tokens": keep, "truncation_side": side}
     return PoolingBody.model_validate(fields)
+
+
+def _longest(llm: AsyncLLM) -> int:
+    return llm.required_pooling(EMBED, "Embeddings API").longest_prompt(EMBED, llm.max_model_len)
 
 
 def _prefix(input_type: str | None, prompts: Mapping[str, str]) -> str:

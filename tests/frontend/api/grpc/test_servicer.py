@@ -158,6 +158,16 @@ async def test_models(channel):
     assert (card.max_model_len, card.vocab_size) == (512, 258)
 
 
+@pytest.mark.parametrize("token", ["next", "-1", "9" * 5000])
+async def test_unknown_page_tokens_are_refused(channel, token):
+    stub = inference_pb2_grpc.ModelServiceStub(channel)
+
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.ListModels(inference_pb2.ListModelsRequest(page_token=token))
+
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_a_call_beyond_the_limit_of_requests_is_refused_with_retry_info(serve_frontend, engine):
     engine.pause()
     async with (

@@ -107,6 +107,14 @@ def test_why_it_stopped(ending, expected):
     assert (events[-2]["delta"]["stop_reason"], events[-2]["delta"]["stop_sequence"]) == expected
 
 
+def test_a_message_starts_with_no_tokens_of_any_kind():
+    """Also if the first update has tokens: the usage at the end counts them."""
+    events, _ = generate(PIECES["all"], reason="tool_calls")
+
+    usage = events[0]["message"]["usage"]
+    assert (usage["output_tokens"], usage["output_tokens_details"]) == (0, {"thinking_tokens": 0})
+
+
 def test_usage_counts_cached_tokens_apart():
     _, message = generate(PIECES["text"])
 

@@ -1,0 +1,35 @@
+"""The requests of a program that steps its engine."""
+
+import asyncio
+
+from tetrad.frontend.request.pooling import PooledTensor, PoolingParams, PoolingRequestOutput
+from tetrad.library.engine_requests import EngineRequests
+
+
+class Job:
+    """A pooling request whose answer is its prompt."""
+
+    def __init__(self, prompt):
+        self._prompt = prompt
+
+    async def answers(self):
+        return [PoolingRequestOutput("r", PooledTensor((1,), memoryview(b"\0")), self._prompt)]
+
+
+class Frontend:
+    async def add_pooling_request(self, request_id, prompts, params):
+        return Job(prompts[0])
+
+
+async def test_an_aborted_pooling_request_has_no_answer_even_if_it_arrived_before():
+    """The answer waits for the next step of the program, which aborts the request and uses its id again."""
+    requests = EngineRequests(Frontend())
+    await requests.add_pooling("r", [1], PoolingParams())
+    await asyncio.sleep(0)
+
+    await requests.abort(["r"])
+    assert not requests.has_outputs
+    await requests.add_pooling("r", [2], PoolingParams())
+
+    assert [output.prompt_token_ids for output in await requests.next_outputs()] == [[2]]
+    assert not requests.has_outputs
