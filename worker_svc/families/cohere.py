@@ -9,6 +9,8 @@ from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.tensor_names import Stored, TensorNames
 
 _EVERY_FOURTH = 4
+_LOGIT_SCALE = 0.0625
+"""Scale of the logits, if the config does not say."""
 
 
 def cohere(values: Values) -> ModelConfig:
@@ -30,7 +32,7 @@ def _cohere(values: Values, **changes: Any) -> ModelConfig:
         norm="layer",
         is_parallel=True,
         is_norm_shared=True,
-        logit_multiplier=float(values.get("logit_scale", default=1.0)),
+        logit_multiplier=float(values.get("logit_scale", default=_LOGIT_SCALE)),
         **changes,
     )
     dim = config.head_dim

@@ -1,5 +1,7 @@
 """Values of a config.json that files seldom have or omit: a description has the same ones as transformers."""
 
+import pytest
+
 from tests.worker_svc.families.tiny_models import ABSENT, FAMILIES, SIZES
 from tetrad.worker_svc.families.registry import read_config
 
@@ -14,6 +16,27 @@ def config_of(name, **changes):
     config = AutoConfig.for_model(model_type, **sizes).to_dict()
     config |= {"architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type]], **changes}
     return {key: value for key, value in config.items() if value is not ABSENT}
+
+
+def as_read(config):
+    """Return a config.json with every value that transformers assumes."""
+    from transformers import AutoConfig
+
+    kind = type(AutoConfig.for_model(config["model_type"]))
+    return kind.from_dict(dict(config)).to_dict() | {"architectures": config["architectures"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("cohere", "logit_scale"),
+        ("cohere2", "logit_scale"),
+    ],
+)
+def test_a_value_that_the_config_omits_is_that_of_transformers(name, key):
+    config = config_of(name, **{key: ABSENT})
+
+    assert read_config(config) == read_config(as_read(config))
 
 
 def test_a_gpt2_whose_attention_is_not_scaled():
