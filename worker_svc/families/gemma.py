@@ -8,6 +8,8 @@ from tetrad.worker_svc.model_facts.config import ModelConfig, Rope
 from tetrad.worker_svc.model_facts.tensor_names import Stored, TensorNames
 
 _EVERY_SIXTH = 6
+_ATTENTION_SOFTCAP, _LOGIT_SOFTCAP = 50.0, 30.0
+"""Soft caps of Gemma 2, if the config does not have the keys; null means none."""
 _GLOBAL_THETA, _LOCAL_THETA = 1e6, 1e4
 
 
@@ -28,8 +30,8 @@ def gemma2(values: Values) -> ModelConfig:
         default_activation="gelu_pytorch_tanh",
         has_norms_after=True,
         attention_scale=_scale(values),
-        attention_softcap=float(values.get("attn_logit_softcapping", default=0.0)),
-        logit_softcap=float(values.get("final_logit_softcapping", default=0.0)),
+        attention_softcap=float(values.if_absent("attn_logit_softcapping", _ATTENTION_SOFTCAP) or 0.0),
+        logit_softcap=float(values.if_absent("final_logit_softcapping", _LOGIT_SOFTCAP) or 0.0),
     )
     return _with_factors(config, _SANDWICH)
 

@@ -68,6 +68,11 @@ class Values:
         self._read.update(keys)
         return next((self._config[key] for key in keys if self._config.get(key) is not None), default)
 
+    def if_absent(self, key: str, default: Any) -> Any:
+        """Return the value of a key, which may be null, or `default` if the config does not have the key; mark it as read."""
+        self._read.add(key)
+        return self._config.get(key, default)
+
     def need(self, *keys: str) -> Any:
         """Return the value of the first key whose value is not null; raise KeyError if there is none."""
         value = self.get(*keys)

@@ -31,12 +31,20 @@ def as_read(config):
     [
         ("cohere", "logit_scale"),
         ("cohere2", "logit_scale"),
+        ("gemma2", "attn_logit_softcapping"),
+        ("gemma2", "final_logit_softcapping"),
     ],
 )
 def test_a_value_that_the_config_omits_is_that_of_transformers(name, key):
     config = config_of(name, **{key: ABSENT})
 
     assert read_config(config) == read_config(as_read(config))
+
+
+def test_null_is_a_value():
+    config = read_config(config_of("gemma2", attn_logit_softcapping=None, final_logit_softcapping=None))
+
+    assert config.attention_softcap == config.logit_softcap == 0
 
 
 def test_a_gpt2_whose_attention_is_not_scaled():
