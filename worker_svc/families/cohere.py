@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from tetrad.worker_svc.families.decoder import decoder
-from tetrad.worker_svc.families.values import FULL, SLIDING, Values
+from tetrad.worker_svc.families.values import FULL, SLIDING, WINDOW, Values
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.tensor_names import Stored, TensorNames
 
@@ -22,7 +22,7 @@ def cohere2(values: Values) -> ModelConfig:
     """Describe Command-A and R7B: three layers with a sliding window and rotary embeddings, then one with neither."""
     pattern = int(values.get("sliding_window_pattern", default=_EVERY_FOURTH))
     kinds = values.layer_kinds([SLIDING if (index + 1) % pattern else FULL for index in range(values.num_layers())])
-    return _cohere(values, kinds=kinds, rope_kinds=(SLIDING,))
+    return _cohere(values, kinds=kinds, default_window=WINDOW, rope_kinds=(SLIDING,))
 
 
 def _cohere(values: Values, **changes: Any) -> ModelConfig:

@@ -9,6 +9,7 @@ from tetrad.worker_svc.families.values import FULL, SLIDING, Values
 from tetrad.worker_svc.model_facts.config import Experts, ModelConfig
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored
 
+_GPT_OSS_WINDOW = 128
 _PARTS = ("gate_proj", "up_proj", "down_proj")
 
 
@@ -49,7 +50,9 @@ def granite_experts(config: ModelConfig, values: Values, **changes: Any) -> Mode
 def gpt_oss(values: Values) -> ModelConfig:
     """Describe gpt-oss: attention sinks, a window in every other layer, biases everywhere, alternating rows of gate and up."""
     kinds = values.layer_kinds([FULL if index % 2 else SLIDING for index in range(values.num_layers())])
-    config = decoder(values, kinds=kinds, has_sinks=True, biases=QKV | {"o_proj", "router", *_PARTS})
+    config = decoder(
+        values, kinds=kinds, default_window=_GPT_OSS_WINDOW, has_sinks=True, biases=QKV | {"o_proj", "router", *_PARTS}
+    )
     size = config.layers[0].intermediate_size
     rows = {"gate_proj": Rows(size, 2, 0, 1), "up_proj": Rows(size, 2, 1, 2), "down_proj": None}
     names = {}

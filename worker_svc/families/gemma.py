@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tetrad.worker_svc.families.decoder import decoder
-from tetrad.worker_svc.families.values import FULL, SLIDING, Values
+from tetrad.worker_svc.families.values import FULL, SLIDING, WINDOW, Values
 from tetrad.worker_svc.model_facts.config import ModelConfig, Rope
 from tetrad.worker_svc.model_facts.tensor_names import Stored, TensorNames
 
@@ -26,6 +26,7 @@ def gemma2(values: Values) -> ModelConfig:
     config = decoder(
         values,
         kinds=kinds,
+        default_window=WINDOW,
         is_tied=True,
         default_activation="gelu_pytorch_tanh",
         has_norms_after=True,
@@ -44,6 +45,7 @@ def gemma3(values: Values) -> ModelConfig:
     config = decoder(
         values,
         kinds=kinds,
+        default_window=WINDOW,
         rope={"theta": _GLOBAL_THETA},
         is_tied=True,
         default_activation="gelu_pytorch_tanh",

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.families.decoder import QKV, decoder
-from tetrad.worker_svc.families.values import SLIDING, Values
+from tetrad.worker_svc.families.values import SLIDING, WINDOW, Values
 from tetrad.worker_svc.model_facts.config import ModelConfig, QueryScaling
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
 
@@ -19,7 +19,7 @@ def llama(values: Values) -> ModelConfig:
 
 def mistral(values: Values) -> ModelConfig:
     """Describe Mistral, with a window in all layers, and Ministral, with windows in the layers that layer_types names."""
-    return decoder(values, default_kind=SLIDING)
+    return decoder(values, default_kind=SLIDING, default_window=WINDOW)
 
 
 def ministral3(values: Values) -> ModelConfig:

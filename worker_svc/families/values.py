@@ -11,6 +11,8 @@ from tetrad.services.errors import ModelError
 from tetrad.worker_svc.model_facts.config import Rope
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+WINDOW = 4096
+"""Size of windows in most families, if the config does not have the key; null means no windows."""
 _MAX_LAYERS = 1 << 10
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "attn_logit_softcapping": (),

@@ -33,6 +33,8 @@ def as_read(config):
         ("cohere2", "logit_scale"),
         ("gemma2", "attn_logit_softcapping"),
         ("gemma2", "final_logit_softcapping"),
+        *((name, "sliding_window") for name in ("mistral", "ministral", "mixtral", "qwen2", "gpt_oss", "olmo3", "exaone4")),
+        *((name, "sliding_window") for name in ("cohere2", "gemma2", "gemma3", "phi3", "starcoder2", "ministral3")),
     ],
 )
 def test_a_value_that_the_config_omits_is_that_of_transformers(name, key):
@@ -45,6 +47,7 @@ def test_null_is_a_value():
     config = read_config(config_of("gemma2", attn_logit_softcapping=None, final_logit_softcapping=None))
 
     assert config.attention_softcap == config.logit_softcap == 0
+    assert read_config(config_of("mistral", sliding_window=None)).windows == (None,)
 
 
 def test_a_gpt2_whose_attention_is_not_scaled():
