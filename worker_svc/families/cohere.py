@@ -15,7 +15,7 @@ _LOGIT_SCALE = 0.0625
 
 def cohere(values: Values) -> ModelConfig:
     """Describe Command-R and R+; R+ has a norm for each head."""
-    return _cohere(values, head_norms="each" if values.get("use_qk_norm") else "none")
+    return _cohere(values, rope={"theta": 5e5}, head_norms="each" if values.get("use_qk_norm") else "none")
 
 
 def cohere2(values: Values) -> ModelConfig:

@@ -15,7 +15,7 @@ _PARTS = ("gate_proj", "up_proj", "down_proj")
 
 def mixtral(values: Values) -> ModelConfig:
     """Describe Mixtral: eight experts, two of them chosen for each token."""
-    config = decoder(values, default_kind=SLIDING)
+    config = decoder(values, default_kind=SLIDING, rope={"theta": 1e6})
     names = {"mlp.router": Stored("block_sparse_moe.gate")}
     for part, stored in zip(_PARTS, ("w1", "w3", "w2"), strict=True):
         names[f"mlp.experts.{{expert}}.{part}"] = Stored(f"block_sparse_moe.experts.{{expert}}.{stored}")

@@ -41,7 +41,7 @@ def phi3(values: Values) -> ModelConfig:
 
 def smollm3(values: Values) -> ModelConfig:
     """Describe SmolLM3: every fourth layer has no rotary embeddings."""
-    config = decoder(values, is_tied=True)
+    config = decoder(values, is_tied=True, rope={"theta": 2e6})
     interval = int(values.get("no_rope_layer_interval", default=_NO_ROPE_INTERVAL))
     default = [(number + 1) % interval != 0 for number in range(config.num_layers)]
     turns = values.get("no_rope_layers", default=default)

@@ -18,7 +18,9 @@ def olmo2(values: Values) -> ModelConfig:
 
 def olmo3(values: Values) -> ModelConfig:
     """Describe OLMo 3: full attention in every fourth layer; only these layers scale the rotary embedding."""
-    config = _post_norm(values, kinds=_kinds(values, _EVERY_FOURTH), default_window=WINDOW, head_norms="whole")
+    config = _post_norm(
+        values, kinds=_kinds(values, _EVERY_FOURTH), default_window=WINDOW, rope={"theta": 5e5}, head_norms="whole"
+    )
     if values.get("rope_parameters"):
         return config
     layers = [

@@ -43,6 +43,13 @@ def test_a_value_that_the_config_omits_is_that_of_transformers(name, key):
     assert read_config(config) == read_config(as_read(config))
 
 
+@pytest.mark.parametrize("name", ["cohere", "llama4", "mixtral", "olmo3", "smollm3"])
+def test_the_base_of_a_rotary_embedding_that_the_config_omits_is_that_of_transformers(name):
+    config = config_of(name, rope_parameters=ABSENT)
+
+    assert read_config(config).ropes == read_config(as_read(config)).ropes
+
+
 def test_null_is_a_value():
     config = read_config(config_of("gemma2", attn_logit_softcapping=None, final_logit_softcapping=None))
 
