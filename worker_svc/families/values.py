@@ -36,6 +36,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "use_qk_norm": (),
     "clip_qkv": (),
     "attention_sinks": (),
+    "swiglu_alpha": (1.702,),
     "use_parallel_residual": (),
     "use_bidirectional_attention": (),
     "alibi": (),

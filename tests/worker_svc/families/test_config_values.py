@@ -3,6 +3,7 @@
 import pytest
 
 from tests.worker_svc.families.tiny_models import ABSENT, FAMILIES, SIZES
+from tetrad.services.errors import ModelError
 from tetrad.worker_svc.families.registry import read_config
 
 
@@ -48,6 +49,12 @@ def test_the_base_of_a_rotary_embedding_that_the_config_omits_is_that_of_transfo
     config = config_of(name, rope_parameters=ABSENT)
 
     assert read_config(config).ropes == read_config(as_read(config)).ropes
+
+
+def test_a_gpt_oss_with_another_activation_is_refused():
+    assert read_config(config_of("gpt_oss", swiglu_alpha=1.702))
+    with pytest.raises(ModelError, match="swiglu_alpha 1.5, which is not supported"):
+        read_config(config_of("gpt_oss", swiglu_alpha=1.5))
 
 
 def test_null_is_a_value():
