@@ -53,8 +53,15 @@ def test_the_base_of_a_rotary_embedding_that_the_config_omits_is_that_of_transfo
 
 def test_a_gpt_oss_with_another_activation_is_refused():
     assert read_config(config_of("gpt_oss", swiglu_alpha=1.702))
-    with pytest.raises(ModelError, match="swiglu_alpha 1.5, which is not supported"):
+    with pytest.raises(ModelError, match="swiglu_alpha 1[.]5, which is not supported"):
         read_config(config_of("gpt_oss", swiglu_alpha=1.5))
+
+
+def test_windows_of_a_smollm3_are_in_layers_without_rotary_embeddings():
+    config = config_of("smollm3", layer_types=ABSENT, use_sliding_window=True, sliding_window=24)
+
+    assert read_config(config).layer_windows == (None, None, None, 24, None)
+    assert read_config(config) == read_config(as_read(config))
 
 
 def test_null_is_a_value():
