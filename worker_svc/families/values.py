@@ -131,7 +131,8 @@ class Values:
         parameters = self.get("rope_parameters", default={})
         of_kind = parameters.get(kind) or ({} if FULL in parameters else parameters)
         scaling = dict(self.get("rope_scaling", default={}) or of_kind)
-        theta = of_kind["rope_theta"] if "rope_theta" in of_kind else self.get("rope_theta", "rotary_emb_base", default=theta)
+        theta = self.get("rope_theta", "rotary_emb_base", default=theta)
+        theta = next((each["rope_theta"] for each in (scaling, of_kind) if "rope_theta" in each), theta)
         share = self.get("partial_rotary_factor", "rotary_pct", default=share)
         share = scaling.get("partial_rotary_factor") or parameters.get("partial_rotary_factor") or share
         return Rope(int(head_dim * float(share)), float(theta), self._scaling(scaling))
@@ -162,12 +163,13 @@ class Values:
             scaling["rope_type"] = scaling["type"]
         if scaling.get("rope_type", "default") in ("default", "mrope"):  # mrope's axes have equal positions in text
             return None
-        if scaling["rope_type"] in ("yarn", "longrope", "su"):
-            # Missing values are computed from the context lengths.
+        if scaling["rope_type"] in ("llama3", "yarn", "longrope", "su"):
+            # Missing values are computed from the context lengths. As in transformers, the original one beside the scaling
+            # has precedence over the one in it.
             longest = float(self.need("max_position_embeddings"))
-            scaling["max_position_embeddings"] = longest
-            original = self.get("original_max_position_embeddings", default=longest)
-            original = scaling.setdefault("original_max_position_embeddings", original)
+            original = self.get("original_max_position_embeddings")
+            original = original or scaling.get("original_max_position_embeddings") or longest
+            scaling |= {"max_position_embeddings": longest, "original_max_position_embeddings": original}
             if scaling.get("factor") is None:
                 scaling["factor"] = longest / float(original)
         return scaling

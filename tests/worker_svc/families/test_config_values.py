@@ -1,15 +1,21 @@
 """Values of a config.json that files seldom have or omit: a description has the same ones as transformers."""
 
+from copy import deepcopy
+
 import pytest
+import torch
+from transformers import AutoConfig
 
 from tests.worker_svc.families.tiny_models import ABSENT, FAMILIES, SIZES
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.families.registry import read_config
+from tetrad.worker_svc.layers.rotary import rotary_of
+
+ORIGINAL = "original_max_position_embeddings"
 
 
 def config_of(name, **changes):
     """Return the config.json of a tiny model, as transformers writes it, with changes."""
-    from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     model_type, own = FAMILIES[name]
@@ -21,10 +27,8 @@ def config_of(name, **changes):
 
 def as_read(config):
     """Return a config.json with every value that transformers assumes."""
-    from transformers import AutoConfig
-
     kind = type(AutoConfig.for_model(config["model_type"]))
-    return kind.from_dict(dict(config)).to_dict() | {"architectures": config["architectures"]}
+    return kind.from_dict(deepcopy(config)).to_dict() | {"architectures": config["architectures"]}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +57,7 @@ def test_the_base_of_a_rotary_embedding_that_the_config_omits_is_that_of_transfo
 
 def test_a_gpt_oss_with_another_activation_is_refused():
     assert read_config(config_of("gpt_oss", swiglu_alpha=1.702))
-    with pytest.raises(ModelError, match="swiglu_alpha 1[.]5, which is not supported"):
+    with pytest.raises(ModelError, match=r"swiglu_alpha 1\.5, which is not supported"):
         read_config(config_of("gpt_oss", swiglu_alpha=1.5))
 
 
@@ -62,6 +66,35 @@ def test_windows_of_a_smollm3_are_in_layers_without_rotary_embeddings():
 
     assert read_config(config).layer_windows == (None, None, None, 24, None)
     assert read_config(config) == read_config(as_read(config))
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("llama", {"rope_scaling": LLAMA3}),
+        ("llama", {"rope_scaling": LLAMA3 | {"original_max_position_embeddings": 256, "rope_theta": 5e5}}),
+        ("phi3 with long contexts", {"rope_scaling": FAMILIES["phi3 with long contexts"][1]["rope_scaling"] | {ORIGINAL: 8}}),
+        ("qwen3", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}),
+        ("qwen3", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, ORIGINAL: 512}, ORIGINAL: 256}),
+    ],
+)
+def test_a_scaled_rotary_embedding_is_that_of_transformers(name, changes):
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    config = config_of(name, rope_parameters=ABSENT, **changes)
+    kind = type(AutoConfig.for_model(config["model_type"]))
+    theirs = kind.from_dict(deepcopy(config))
+    length = theirs.max_position_embeddings
+    frequencies, gain = ROPE_INIT_FUNCTIONS[theirs.rope_parameters["rope_type"]](theirs, "cpu", seq_len=length)
+
+    [rope] = read_config(config).ropes
+    rotary = rotary_of(rope.dim, rope.theta, rope.scaling)
+
+    torch.testing.assert_close(rotary.frequencies, frequencies)
+    assert rotary.gain == pytest.approx(gain)
 
 
 def test_null_is_a_value():
