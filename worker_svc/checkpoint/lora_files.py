@@ -197,8 +197,23 @@ def _scales_of(config: Mapping[str, Any]) -> _Scales:
         raise ModelError(f"{CONFIG_NAME} has r {str(rank)[:40]!r}; it must be a whole number above 0.")
     if not isinstance(alpha, int | float) or not math.isfinite(alpha):
         raise ModelError(f"{CONFIG_NAME} has lora_alpha {str(alpha)[:40]!r}; it must be a number.")
-    ranks, alphas = config.get("rank_pattern") or {}, config.get("alpha_pattern") or {}
+    ranks, alphas = _patterns(config, "rank_pattern"), _patterns(config, "alpha_pattern")
     return _Scales(rank, alpha, bool(config.get("use_rslora")), ranks, alphas)
+
+
+def _patterns(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return the patterns of a key, with their values; raise ModelError unless these are numbers by regular expression."""
+    patterns = config.get(key) or {}
+    if not isinstance(patterns, dict) or not all(isinstance(value, int | float) for value in patterns.values()):
+        raise ModelError(f"{CONFIG_NAME} has {key} {str(patterns)[:80]!r}; it must be numbers by pattern.")
+    for pattern in patterns:
+        try:
+            re.compile(f"(?:{pattern})")
+        except re.error as error:
+            raise ModelError(
+                f"{CONFIG_NAME} has {pattern[:80]!r} in {key}, which is no regular expression: {error}."
+            ) from error
+    return patterns
 
 
 def _matched(patterns: Mapping[str, Any], module: str, default: Any) -> Any:

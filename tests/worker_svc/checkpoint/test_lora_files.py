@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.lora_files import read_lora
 from tetrad.worker_svc.core.lora import LoraSite
 from tetrad.worker_svc.model_facts.tensor_names import CANONICAL
@@ -31,3 +32,16 @@ def read(tmp_path):
 
 def test_an_adapter_of_parameters_needs_no_target_modules(read):
     assert read(target_modules=None, target_parameters=["mlp.experts.gate_up_proj"]).pairs[MODULE].scale == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"rank_pattern": {"*.q_proj": 8}}, "no regular expression"),
+        ({"rank_pattern": ["q_proj"]}, "rank_pattern"),
+        ({"alpha_pattern": {"q_proj": None}}, "alpha_pattern"),
+    ],
+)
+def test_patterns_that_cannot_be_used_are_refused_by_name(config, text, read):
+    with pytest.raises(ModelError, match=text):
+        read(**config)
