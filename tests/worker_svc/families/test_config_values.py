@@ -97,6 +97,27 @@ def test_a_scaled_rotary_embedding_is_that_of_transformers(name, changes):
     assert rotary.gain == pytest.approx(gain)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "model_type", "given"),
+    [
+        (
+            "LlavaForConditionalGeneration",
+            "llama",
+            {"vocab_size": 32_064, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
+        ),
+        ("Mistral3ForConditionalGeneration", "mistral", {"vocab_size": 32_064}),
+    ],
+)
+def test_a_text_config_omits_the_sizes_that_transformers_assumes(architecture, model_type, given):
+    """transformers writes only the values of a text_config that differ from its defaults, as in LLaVA 1.5's files."""
+    whole = AutoConfig.for_model(model_type, **given).to_dict()
+    configs = [{"architectures": [architecture], "text_config": {"model_type": model_type, **text}} for text in (given, whole)]
+
+    omitting, complete = map(read_config, configs)
+
+    assert omitting == complete
+
+
 def test_null_is_a_value():
     config = read_config(config_of("gemma2", attn_logit_softcapping=None, final_logit_softcapping=None))
 
