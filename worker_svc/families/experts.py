@@ -73,15 +73,22 @@ def glm4_moe(values: Values) -> ModelConfig:
     return with_deepseek_experts(replace(config, biases=config.biases & QKV), values, router="grouped_sigmoid")
 
 
-def with_deepseek_experts(config: ModelConfig, values: Values, **changes: Any) -> ModelConfig:
-    """Return the config with experts as in DeepSeek's configs: dense first layers, some shared experts."""
+def with_deepseek_experts(config: ModelConfig, values: Values, default_scale: float = 1.0, **changes: Any) -> ModelConfig:
+    """Return the config with experts as in DeepSeek's configs: dense first layers, some shared experts.
+
+    Args:
+        config: the config without experts.
+        values: the values of the config.
+        default_scale: factor of the experts' weights, if the config does not say.
+        changes: attributes of the experts.
+    """
     size = int(values.need("moe_intermediate_size"))
     experts = Experts(
         num_experts=int(values.need("n_routed_experts", "num_local_experts")),
         num_chosen=int(values.need("num_experts_per_tok")),
         intermediate_size=size,
         is_renormalized=bool(values.get("norm_topk_prob", default=True)),
-        scale=float(values.get("routed_scaling_factor", default=1.0)),
+        scale=float(values.get("routed_scaling_factor", default=default_scale)),
         num_groups=int(values.get("n_group", default=1)),
         num_chosen_groups=int(values.get("topk_group", default=1)),
         shared_size=size * int(values.get("n_shared_experts", default=0)),

@@ -36,6 +36,7 @@ def as_read(config):
     [
         ("cohere", "logit_scale"),
         ("cohere2", "logit_scale"),
+        ("deepseek_v3", "routed_scaling_factor"),
         ("gemma2", "attn_logit_softcapping"),
         ("gemma2", "final_logit_softcapping"),
         *((name, "sliding_window") for name in ("mistral", "ministral", "mixtral", "qwen2", "gpt_oss", "olmo3", "exaone4")),
