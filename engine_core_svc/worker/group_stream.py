@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from tetrad.engine_core_svc.core.plan import ModelRunnerOutput, SchedulerOutput
 from tetrad.engine_core_svc.worker.executor import Executor
 from tetrad.engine_core_svc.worker.group import Loss
+from tetrad.engine_core_svc.worker.together import together
 
 
 class GroupStream:
@@ -31,7 +32,7 @@ class GroupStream:
     async def start(self) -> None:
         """Open the streams of all ranks. If one fails, close all and raise its error."""
         try:
-            await asyncio.gather(*(executor.start() for executor in self._executors))
+            await together(*(executor.start() for executor in self._executors))
         except BaseException:
             await self.close()
             raise

@@ -7,9 +7,9 @@ group. Knows nothing of requests.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
@@ -26,6 +26,7 @@ from tetrad.engine_core_svc.worker.lora_wire import encode_adapter, encode_lora_
 from tetrad.engine_core_svc.worker.pause_link import PauseLink
 from tetrad.engine_core_svc.worker.rank_link import Info, RankLink, error_of, unavailable_if_replaced
 from tetrad.engine_core_svc.worker.speculative_wire import encode_speculative
+from tetrad.engine_core_svc.worker.together import together
 from tetrad.services.errors import FailedPrecondition, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
@@ -34,8 +35,6 @@ from tetrad.services.rpc.status import from_rpc_error
 from tetrad.v1 import types_pb2, worker_pb2
 
 log = get_logger()
-
-T = TypeVar("T")
 
 
 class WorkerLink:
@@ -320,15 +319,3 @@ def _decode_pooling(message: types_pb2.PoolingInfo) -> PoolingFacts:
         chunked_processing=message.chunked_processing,
         max_embed_len=message.max_embed_len,
     )
-
-
-async def together(*calls: Coroutine[Any, Any, T]) -> list[T]:
-    """Run calls at the same time and return their answers in order; the first error cancels the others."""
-    tasks = [asyncio.ensure_future(call) for call in calls]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise

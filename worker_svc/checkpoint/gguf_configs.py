@@ -231,7 +231,7 @@ def deepseek2(facts: Facts) -> dict[str, Any]:
         "moe_intermediate_size": facts("expert_feed_forward_length"),
         "n_shared_experts": facts("expert_shared_count"),
         "first_k_dense_replace": facts("leading_dense_block_count"),
-        "routed_scaling_factor": facts("expert_weights_scale"),
+        "routed_scaling_factor": facts("expert_weights_scale") or 1.0,
         "norm_topk_prob": bool(facts("expert_weights_norm")),
         "topk_method": None if is_v3 else "group_limited_greedy" if groups > 1 else "greedy",
         "n_group": groups,

@@ -43,7 +43,8 @@ def config_from_metadata(
         "tie_word_embeddings": is_tied,
         "rope_scaling": None if get("rope.scaling.type") in (None, "none") else scaling_of(get),
     } | _own_values(name, architecture.config, get)
-    return {key: value for key, value in config.items() if value is not None}
+    # Without a window's size in the metadata there are no windows, whatever the family assumes.
+    return {key: value for key, value in config.items() if value is not None or key == "sliding_window"}
 
 
 def _own_values(name: str, config: Callable[[Facts], dict[str, Any]], facts: Facts) -> dict[str, Any]:

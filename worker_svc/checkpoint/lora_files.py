@@ -29,7 +29,7 @@ CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _MODEL = "model."
-_NEEDED = ("r", "lora_alpha", "target_modules")
+_NEEDED = ("r", "lora_alpha")
 _REFUSED: Mapping[str, str] = {
     "use_dora": "DoRA (use_dora)",
     "lora_bias": "biases of LoRA layers (lora_bias)",
@@ -172,7 +172,10 @@ def _read_config(directory: Path) -> dict[str, Any]:
 def _check_config(config: Mapping[str, Any]) -> None:
     if config.get("peft_type", "LORA") != "LORA":
         raise ModelError(f"The adapter is of peft_type {str(config['peft_type'])[:40]!r}; only LORA is supported.")
-    if missing := [name for name in _NEEDED if config.get(name) is None]:
+    missing = [name for name in _NEEDED if config.get(name) is None]
+    if config.get("target_modules") is None and not config.get("target_parameters"):
+        missing.append("target_modules")
+    if missing:
         raise ModelError(f"{CONFIG_NAME} lacks {', '.join(missing)}.")
     for name, text in _REFUSED.items():
         if config.get(name):
@@ -194,8 +197,23 @@ def _scales_of(config: Mapping[str, Any]) -> _Scales:
         raise ModelError(f"{CONFIG_NAME} has r {str(rank)[:40]!r}; it must be a whole number above 0.")
     if not isinstance(alpha, int | float) or not math.isfinite(alpha):
         raise ModelError(f"{CONFIG_NAME} has lora_alpha {str(alpha)[:40]!r}; it must be a number.")
-    ranks, alphas = config.get("rank_pattern") or {}, config.get("alpha_pattern") or {}
+    ranks, alphas = _patterns(config, "rank_pattern"), _patterns(config, "alpha_pattern")
     return _Scales(rank, alpha, bool(config.get("use_rslora")), ranks, alphas)
+
+
+def _patterns(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return the patterns of a key, with their values; raise ModelError unless these are numbers by regular expression."""
+    patterns = config.get(key) or {}
+    if not isinstance(patterns, dict) or not all(isinstance(value, int | float) for value in patterns.values()):
+        raise ModelError(f"{CONFIG_NAME} has {key} {str(patterns)[:80]!r}; it must be numbers by pattern.")
+    for pattern in patterns:
+        try:
+            re.compile(f"(?:{pattern})")
+        except re.error as error:
+            raise ModelError(
+                f"{CONFIG_NAME} has {pattern[:80]!r} in {key}, which is no regular expression: {error}."
+            ) from error
+    return patterns
 
 
 def _matched(patterns: Mapping[str, Any], module: str, default: Any) -> Any:
@@ -211,7 +229,7 @@ def _check_names(found: Mapping[str, str], config: Mapping[str, Any]) -> None:
         if ".modules_to_save." in name or name.endswith(".bias"):
             raise ModelError(f"The adapter has tensor {name}: whole modules and biases are not supported.")
     if not found:
-        raise ModelError(f"{WEIGHTS_NAME} has no tensors; target_modules {config['target_modules']!r} fits no module.")
+        raise ModelError(f"{WEIGHTS_NAME} has no tensors; target_modules {config.get('target_modules')!r} fits no module.")
 
 
 def _tensor_names(module: str, site: LoraSite) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from tetrad.worker_svc.checkpoint.pooler_overrides import override_pooler
 from tetrad.worker_svc.core.device import KvGroup, KvLayout, LoadRequest, ModelInfo, refuse_loras
 from tetrad.worker_svc.core.pooling import Task
 from tetrad.worker_svc.devices.poolers import Classifier, Pooling, class_pooling, embedding_pooling
+from tetrad.worker_svc.families.encoder_values import activation
 from tetrad.worker_svc.families.encoders import COLBERT, pooled_size, read_encoder_config
 from tetrad.worker_svc.layers.linear import PackedLinear, PlainLinear, can_pack
 from tetrad.worker_svc.layers.norm import LayerNorm
@@ -160,7 +161,7 @@ def _pooling(
 ) -> Pooling:
     if facts.is_sequence_classifier or facts.is_token_classifier:
         task: Task = "classify" if facts.is_sequence_classifier else "token_classify"
-        classifier = Classifier.of(config, _classifier(facts, weights, prefix), facts.labels, (task,))
+        classifier = Classifier.of(config, _classifier(config, facts, weights, prefix), facts.labels, (task,))
         # A classifier's own layers read the first token; modules.json is about embeddings.
         pooling: PoolingType = "MEAN" if facts.classifies_mean else "CLS"
         return class_pooling(replace(pools, pooling=pooling), classifier, is_causal=False)
@@ -172,7 +173,7 @@ def _pooling(
     return embedding_pooling(pools, facts.hidden_size, is_causal=False, device=weights.device)
 
 
-def _classifier(facts: EncoderConfig, weights: FloatWeights, prefix: str) -> list[Layer]:
+def _classifier(config: Mapping[str, Any], facts: EncoderConfig, weights: FloatWeights, prefix: str) -> list[Layer]:
     """Return the layers from a hidden state to the logits, as in transformers' classes of the family."""
     hidden, num_labels = facts.hidden_size, len(facts.labels)
 
@@ -183,8 +184,8 @@ def _classifier(facts: EncoderConfig, weights: FloatWeights, prefix: str) -> lis
     if facts.family == "ModernBert":
         bias = weights.get("head.norm.bias", (hidden,)) if weights.has("head.norm.bias") else None
         norm = LayerNorm(weights.get("head.norm.weight", (hidden,)), bias, facts.norm_eps)
-        activation = ACTIVATION_FUNCTIONS[facts.activation]
-        return [linear("head.dense", hidden), activation, norm, linear("classifier", num_labels)]
+        function = ACTIVATION_FUNCTIONS[activation(config, "classifier_activation")]
+        return [linear("head.dense", hidden), function, norm, linear("classifier", num_labels)]
     if facts.is_token_classifier:
         return [linear("classifier", num_labels)]
     if facts.family in _POOLED:

@@ -29,6 +29,7 @@ def decoder(
     *,
     kinds: Sequence[str] | None = None,
     default_kind: str = FULL,
+    default_window: int | None = None,
     rope_kinds: Sequence[str] = (FULL, SLIDING),
     rope: Mapping[str, float] = NO_VALUES,
     is_tied: bool = False,
@@ -44,6 +45,7 @@ def decoder(
         values: the values of the config.
         kinds: the layers' kinds of attention; None: layer_types, or `default_kind` for all layers if the config has a window.
         default_kind: see `kinds`.
+        default_window: size of windows, if the config does not have the key; None: no windows.
         rope_kinds: the kinds of layers with rotary embeddings.
         rope: further arguments of Values.rope.
         is_tied: whether the output layer is tied to the embedding, if the config does not say.
@@ -61,7 +63,7 @@ def decoder(
     if kinds is None:
         kinds = values.layer_kinds([default_kind] * values.num_layers())
     ropes = {kind: values.rope(head_dim, kind=kind, **rope) if kind in rope_kinds else None for kind in (FULL, SLIDING)}
-    windows = {FULL: None, SLIDING: _window(values)}
+    windows = {FULL: None, SLIDING: _window(values, default_window)}
     facts: dict[str, Any] = {
         "architecture": values.architecture,
         "vocab_size": int(values.need("vocab_size")),
@@ -83,8 +85,8 @@ def decoder(
     return ModelConfig(**facts | changes)
 
 
-def _window(values: Values) -> int | None:
-    window = values.get("sliding_window")
+def _window(values: Values, default: int | None) -> int | None:
+    window = values.if_absent("sliding_window", default)
     return int(window) if window and values.get("use_sliding_window", default=True) else None
 
 

@@ -11,6 +11,7 @@ from tetrad.worker_svc.families.experts import with_deepseek_experts
 from tetrad.worker_svc.families.values import Values
 from tetrad.worker_svc.model_facts.config import Latent, ModelConfig
 
+_V3_SCALE = 2.5
 _ROUTERS = {"greedy": "softmax", "group_limited_greedy": "grouped_softmax"}
 
 
@@ -22,7 +23,7 @@ def deepseek_v2(values: Values) -> ModelConfig:
 
 def deepseek_v3(values: Values) -> ModelConfig:
     """Describe DeepSeek V3, R1 and Kimi K2."""
-    return with_deepseek_experts(_latent(values), values, router="grouped_sigmoid")
+    return with_deepseek_experts(_latent(values), values, _V3_SCALE, router="grouped_sigmoid")
 
 
 def _latent(values: Values) -> ModelConfig:

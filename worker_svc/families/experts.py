@@ -9,12 +9,13 @@ from tetrad.worker_svc.families.values import FULL, SLIDING, Values
 from tetrad.worker_svc.model_facts.config import Experts, ModelConfig
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored
 
+_GPT_OSS_WINDOW = 128
 _PARTS = ("gate_proj", "up_proj", "down_proj")
 
 
 def mixtral(values: Values) -> ModelConfig:
     """Describe Mixtral: eight experts, two of them chosen for each token."""
-    config = decoder(values, default_kind=SLIDING)
+    config = decoder(values, default_kind=SLIDING, rope={"theta": 1e6})
     names = {"mlp.router": Stored("block_sparse_moe.gate")}
     for part, stored in zip(_PARTS, ("w1", "w3", "w2"), strict=True):
         names[f"mlp.experts.{{expert}}.{part}"] = Stored(f"block_sparse_moe.experts.{{expert}}.{stored}")
@@ -49,7 +50,9 @@ def granite_experts(config: ModelConfig, values: Values, **changes: Any) -> Mode
 def gpt_oss(values: Values) -> ModelConfig:
     """Describe gpt-oss: attention sinks, a window in every other layer, biases everywhere, alternating rows of gate and up."""
     kinds = values.layer_kinds([FULL if index % 2 else SLIDING for index in range(values.num_layers())])
-    config = decoder(values, kinds=kinds, has_sinks=True, biases=QKV | {"o_proj", "router", *_PARTS})
+    config = decoder(
+        values, kinds=kinds, default_window=_GPT_OSS_WINDOW, has_sinks=True, biases=QKV | {"o_proj", "router", *_PARTS}
+    )
     size = config.layers[0].intermediate_size
     rows = {"gate_proj": Rows(size, 2, 0, 1), "up_proj": Rows(size, 2, 1, 2), "down_proj": None}
     names = {}
@@ -70,15 +73,22 @@ def glm4_moe(values: Values) -> ModelConfig:
     return with_deepseek_experts(replace(config, biases=config.biases & QKV), values, router="grouped_sigmoid")
 
 
-def with_deepseek_experts(config: ModelConfig, values: Values, **changes: Any) -> ModelConfig:
-    """Return the config with experts as in DeepSeek's configs: dense first layers, some shared experts."""
+def with_deepseek_experts(config: ModelConfig, values: Values, default_scale: float = 1.0, **changes: Any) -> ModelConfig:
+    """Return the config with experts as in DeepSeek's configs: dense first layers, some shared experts.
+
+    Args:
+        config: the config without experts.
+        values: the values of the config.
+        default_scale: factor of the experts' weights, if the config does not say.
+        changes: attributes of the experts.
+    """
     size = int(values.need("moe_intermediate_size"))
     experts = Experts(
         num_experts=int(values.need("n_routed_experts", "num_local_experts")),
         num_chosen=int(values.need("num_experts_per_tok")),
         intermediate_size=size,
         is_renormalized=bool(values.get("norm_topk_prob", default=True)),
-        scale=float(values.get("routed_scaling_factor", default=1.0)),
+        scale=float(values.get("routed_scaling_factor", default=default_scale)),
         num_groups=int(values.get("n_group", default=1)),
         num_chosen_groups=int(values.get("topk_group", default=1)),
         shared_size=size * int(values.get("n_shared_experts", default=0)),

@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 from tetrad.worker_svc.families.decoder import decoder
-from tetrad.worker_svc.families.values import FULL, SLIDING, Values
+from tetrad.worker_svc.families.values import FULL, SLIDING, WINDOW, Values
 from tetrad.worker_svc.model_facts.config import ModelConfig, Rope
 from tetrad.worker_svc.model_facts.tensor_names import Stored, TensorNames
 
 _EVERY_SIXTH = 6
+_ATTENTION_SOFTCAP, _LOGIT_SOFTCAP = 50.0, 30.0
+"""Soft caps of Gemma 2, if the config does not have the keys; null means none."""
 _GLOBAL_THETA, _LOCAL_THETA = 1e6, 1e4
 
 
@@ -24,12 +26,13 @@ def gemma2(values: Values) -> ModelConfig:
     config = decoder(
         values,
         kinds=kinds,
+        default_window=WINDOW,
         is_tied=True,
         default_activation="gelu_pytorch_tanh",
         has_norms_after=True,
         attention_scale=_scale(values),
-        attention_softcap=float(values.get("attn_logit_softcapping", default=0.0)),
-        logit_softcap=float(values.get("final_logit_softcapping", default=0.0)),
+        attention_softcap=float(values.if_absent("attn_logit_softcapping", _ATTENTION_SOFTCAP) or 0.0),
+        logit_softcap=float(values.if_absent("final_logit_softcapping", _LOGIT_SOFTCAP) or 0.0),
     )
     return _with_factors(config, _SANDWICH)
 
@@ -42,6 +45,7 @@ def gemma3(values: Values) -> ModelConfig:
     config = decoder(
         values,
         kinds=kinds,
+        default_window=WINDOW,
         rope={"theta": _GLOBAL_THETA},
         is_tied=True,
         default_activation="gelu_pytorch_tanh",

@@ -42,7 +42,8 @@ def gpt2(values: Values) -> ModelConfig:
         in_model={name: Stored(stored) for name, stored in model.items()},
         ignored=_MASKS,
     )
-    return replace(config, num_learned_positions=config.max_position_embeddings, tensors=tensors)
+    scale = config.attention_scale if values.get("scale_attn_weights", default=True) else 1.0
+    return replace(config, attention_scale=scale, num_learned_positions=config.max_position_embeddings, tensors=tensors)
 
 
 def gpt_neox(values: Values) -> ModelConfig:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.families.decoder import QKV, decoder
-from tetrad.worker_svc.families.values import SLIDING, Values
+from tetrad.worker_svc.families.values import FULL, SLIDING, WINDOW, Values
 from tetrad.worker_svc.model_facts.config import ModelConfig, QueryScaling
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
 
@@ -19,7 +19,7 @@ def llama(values: Values) -> ModelConfig:
 
 def mistral(values: Values) -> ModelConfig:
     """Describe Mistral, with a window in all layers, and Ministral, with windows in the layers that layer_types names."""
-    return decoder(values, default_kind=SLIDING)
+    return decoder(values, default_kind=SLIDING, default_window=WINDOW)
 
 
 def ministral3(values: Values) -> ModelConfig:
@@ -40,13 +40,14 @@ def phi3(values: Values) -> ModelConfig:
 
 
 def smollm3(values: Values) -> ModelConfig:
-    """Describe SmolLM3: every fourth layer has no rotary embeddings."""
-    config = decoder(values, is_tied=True)
-    interval = int(values.get("no_rope_layer_interval", default=_NO_ROPE_INTERVAL))
-    default = [(number + 1) % interval != 0 for number in range(config.num_layers)]
-    turns = values.get("no_rope_layers", default=default)
-    if len(turns) != config.num_layers:
-        raise ModelError(f"The model's config has no_rope_layers for {len(turns)} of {config.num_layers} layers.")
+    """Describe SmolLM3: every fourth layer has no rotary embeddings; if the config has windows, only these layers do."""
+    interval, num_layers = int(values.get("no_rope_layer_interval", default=_NO_ROPE_INTERVAL)), values.num_layers()
+    turns = values.get("no_rope_layers", default=[(number + 1) % interval != 0 for number in range(num_layers)])
+    if len(turns) != num_layers:
+        raise ModelError(f"The model's config has no_rope_layers for {len(turns)} of {num_layers} layers.")
+    other_kind = SLIDING if values.get("use_sliding_window", default=False) else FULL
+    kinds = values.layer_kinds([FULL if turn else other_kind for turn in turns])
+    config = decoder(values, kinds=kinds, is_tied=True, rope={"theta": 2e6})
     layers = [layer if turn else replace(layer, rope=None) for layer, turn in zip(config.layers, turns, strict=True)]
     return replace(config, layers=tuple(layers))
 

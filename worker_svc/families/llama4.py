@@ -18,6 +18,7 @@ def llama4(values: Values) -> ModelConfig:
     config = decoder(
         values,
         kinds=[FULL] * values.num_layers(),
+        rope={"theta": 5e5},
         head_norms="unit" if values.get("use_qk_norm", default=True) else "none",
         are_heads_normed_last=True,
     )

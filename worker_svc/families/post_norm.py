@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from tetrad.worker_svc.families.decoder import decoder
-from tetrad.worker_svc.families.values import FULL, SLIDING, Values
+from tetrad.worker_svc.families.values import FULL, SLIDING, WINDOW, Values
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.tensor_names import Stored, TensorNames
 
@@ -18,7 +18,9 @@ def olmo2(values: Values) -> ModelConfig:
 
 def olmo3(values: Values) -> ModelConfig:
     """Describe OLMo 3: full attention in every fourth layer; only these layers scale the rotary embedding."""
-    config = _post_norm(values, kinds=_kinds(values, _EVERY_FOURTH), head_norms="whole")
+    config = _post_norm(
+        values, kinds=_kinds(values, _EVERY_FOURTH), default_window=WINDOW, rope={"theta": 5e5}, head_norms="whole"
+    )
     if values.get("rope_parameters"):
         return config
     layers = [
@@ -30,11 +32,11 @@ def olmo3(values: Values) -> ModelConfig:
 
 def exaone4(values: Values) -> ModelConfig:
     """Describe EXAONE 4: norms of each head; in models with windows, full layers have no rotary embeddings."""
-    if not values.get("sliding_window"):
+    if not values.if_absent("sliding_window", WINDOW):
         return _post_norm(values, kinds=[FULL] * values.num_layers(), head_norms="head")
     pattern = values.get("sliding_window_pattern", default=_EVERY_FOURTH)
     interval = len(pattern) if isinstance(pattern, str) else int(pattern)
-    return _post_norm(values, kinds=_kinds(values, interval), rope_kinds=(SLIDING,), head_norms="head")
+    return _post_norm(values, kinds=_kinds(values, interval), default_window=WINDOW, rope_kinds=(SLIDING,), head_norms="head")
 
 
 def _kinds(values: Values, interval: int) -> list[str]:

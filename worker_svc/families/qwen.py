@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from tetrad.worker_svc.families.decoder import QKV, decoder
-from tetrad.worker_svc.families.values import FULL, SLIDING, Values
+from tetrad.worker_svc.families.values import FULL, SLIDING, WINDOW, Values
 from tetrad.worker_svc.model_facts.config import Experts, ModelConfig
 from tetrad.worker_svc.model_facts.tensor_names import Stored
 
@@ -15,24 +15,24 @@ _FULL_LAYERS = 28
 
 def qwen2(values: Values) -> ModelConfig:
     """Describe Qwen2 and 2.5."""
-    return decoder(values, kinds=window_kinds(values), biases=QKV)
+    return decoder(values, kinds=window_kinds(values), default_window=WINDOW, biases=QKV)
 
 
 def qwen3(values: Values) -> ModelConfig:
     """Describe Qwen3."""
-    return decoder(values, kinds=window_kinds(values), head_norms="head")
+    return decoder(values, kinds=window_kinds(values), default_window=WINDOW, head_norms="head")
 
 
 def qwen2_moe(values: Values) -> ModelConfig:
     """Describe Qwen1.5 and Qwen2 MoE: experts, and a shared expert with a gate."""
     biases = QKV if values.get("qkv_bias", default=True) else frozenset()
-    config = decoder(values, kinds=window_kinds(values), biases=biases)
+    config = decoder(values, kinds=window_kinds(values), default_window=WINDOW, biases=biases)
     return with_qwen_experts(config, values, **shared_expert(values))
 
 
 def qwen3_moe(values: Values) -> ModelConfig:
     """Describe Qwen3 MoE."""
-    return with_qwen_experts(decoder(values, kinds=window_kinds(values), head_norms="head"), values)
+    return with_qwen_experts(decoder(values, kinds=window_kinds(values), default_window=WINDOW, head_norms="head"), values)
 
 
 def with_qwen_experts(config: ModelConfig, values: Values, **changes: Any) -> ModelConfig:

@@ -11,6 +11,8 @@ from tetrad.services.errors import ModelError
 from tetrad.worker_svc.model_facts.config import Rope
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+WINDOW = 4096
+"""Size of windows in most families, if the config does not have the key; null means no windows."""
 _MAX_LAYERS = 1 << 10
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "attn_logit_softcapping": (),
@@ -34,6 +36,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "use_qk_norm": (),
     "clip_qkv": (),
     "attention_sinks": (),
+    "swiglu_alpha": (1.702,),
     "use_parallel_residual": (),
     "use_bidirectional_attention": (),
     "alibi": (),
@@ -67,6 +70,11 @@ class Values:
         """Return the value of the first key whose value is not null, or `default`; mark all keys as read."""
         self._read.update(keys)
         return next((self._config[key] for key in keys if self._config.get(key) is not None), default)
+
+    def if_absent(self, key: str, default: Any) -> Any:
+        """Return the value of a key, which may be null, or `default` if the config does not have the key; mark it as read."""
+        self._read.add(key)
+        return self._config.get(key, default)
 
     def need(self, *keys: str) -> Any:
         """Return the value of the first key whose value is not null; raise KeyError if there is none."""
@@ -123,7 +131,8 @@ class Values:
         parameters = self.get("rope_parameters", default={})
         of_kind = parameters.get(kind) or ({} if FULL in parameters else parameters)
         scaling = dict(self.get("rope_scaling", default={}) or of_kind)
-        theta = of_kind["rope_theta"] if "rope_theta" in of_kind else self.get("rope_theta", "rotary_emb_base", default=theta)
+        theta = self.get("rope_theta", "rotary_emb_base", default=theta)
+        theta = next((each["rope_theta"] for each in (scaling, of_kind) if "rope_theta" in each), theta)
         share = self.get("partial_rotary_factor", "rotary_pct", default=share)
         share = scaling.get("partial_rotary_factor") or parameters.get("partial_rotary_factor") or share
         return Rope(int(head_dim * float(share)), float(theta), self._scaling(scaling))
@@ -154,12 +163,13 @@ class Values:
             scaling["rope_type"] = scaling["type"]
         if scaling.get("rope_type", "default") in ("default", "mrope"):  # mrope's axes have equal positions in text
             return None
-        if scaling["rope_type"] in ("yarn", "longrope", "su"):
-            # Missing values are computed from the context lengths.
+        if scaling["rope_type"] in ("llama3", "yarn", "longrope", "su"):
+            # Missing values are computed from the context lengths. As in transformers, the original one beside the scaling
+            # has precedence over the one in it.
             longest = float(self.need("max_position_embeddings"))
-            scaling["max_position_embeddings"] = longest
-            original = self.get("original_max_position_embeddings", default=longest)
-            original = scaling.setdefault("original_max_position_embeddings", original)
+            original = self.get("original_max_position_embeddings")
+            original = original or scaling.get("original_max_position_embeddings") or longest
+            scaling |= {"max_position_embeddings": longest, "original_max_position_embeddings": original}
             if scaling.get("factor") is None:
                 scaling["factor"] = longest / float(original)
         return scaling

@@ -35,6 +35,17 @@ _GEMMA3: Mapping[str, Any] = {
     "sliding_window": 4096,
 }
 """Values that Gemma 3's files omit if they equal transformers' defaults."""
+_LLAMA: Mapping[str, Any] = {
+    "vocab_size": 32_000,
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "intermediate_size": 11_008,
+    "num_attention_heads": 32,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 2048,
+}
+"""The values of Llama's files."""
+_MISTRAL = {**_LLAMA, "intermediate_size": 14_336, "num_key_value_heads": 8, "max_position_embeddings": 131_072}
 
 
 def _qwen3_vl_moe(values: Values) -> ModelConfig:
@@ -54,10 +65,10 @@ def _qwen3_vl_moe(values: Values) -> ModelConfig:
 
 TEXT_TYPES: Mapping[str, tuple[Describe, Mapping[str, Any]]] = {
     "gemma3_text": (gemma3, _GEMMA3),
-    "llama": (llama, {}),
+    "llama": (llama, _LLAMA),
     "llama4_text": (llama4, {}),
     "ministral3": (ministral3, {}),
-    "mistral": (mistral, {}),
+    "mistral": (mistral, _MISTRAL),
     "qwen2": (qwen2, {}),
     "qwen2_5_vl_text": (qwen2, {}),
     "qwen2_vl_text": (qwen2, {}),

@@ -96,7 +96,7 @@ def test_values_that_gemma_3_s_files_leave_out_are_transformers_own(tmp_path, lo
             "model_type 'bamba', which is not supported; supported: ",
         ),
         (
-            lambda config: config | {"text_config": {"model_type": "llama"}},
+            lambda config: config | {"text_config": {"model_type": "ministral3"}},
             "The model's config has no 'num_attention_heads'",
         ),
         (lambda config: config | {"text_config": 5}, "cannot be read"),

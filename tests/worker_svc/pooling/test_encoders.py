@@ -79,6 +79,17 @@ def test_classes_equal_those_of_transformers(tmp_path, family, num_labels):
         np.testing.assert_allclose(each.values, expected.numpy(), atol=1e-4)
 
 
+def test_the_classifier_of_a_modernbert_has_its_own_activation(tmp_path):
+    reference = save_encoder(tmp_path, CLASSIFIERS["modernbert"], num_labels=1, classifier_activation="relu")
+    [prompt] = prompts_of([9])
+
+    [pooled] = run(load(tmp_path), [prompt], PoolingSpec("classify", use_activation=False)).pooled
+
+    with torch.no_grad():
+        expected = reference(torch.tensor([prompt])).logits[0]
+    np.testing.assert_allclose(pooled.values, expected.numpy(), atol=1e-4)
+
+
 PUBLISHED_NEW = {
     "layer_norm_type": "layer_norm",
     "logn_attention_clip1": False,

@@ -1,0 +1,47 @@
+"""Adapters as PEFT writes them: unusual values of adapter_config.json."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.lora_files import read_lora
+from tetrad.worker_svc.core.lora import LoraSite
+from tetrad.worker_svc.model_facts.tensor_names import CANONICAL
+
+MODULE = "model.layers.0.self_attn.q_proj"
+SITES = {MODULE: LoraSite(4, 6)}
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Writes an adapter of rank 2 for one module, and reads it."""
+
+    def write_and_read(**config):
+        values = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"], **config}
+        (tmp_path / "adapter_config.json").write_text(json.dumps(values))
+        name = f"base_model.model.{MODULE}"
+        tensors = {f"{name}.lora_A.weight": torch.ones(2, 4), f"{name}.lora_B.weight": torch.ones(6, 2)}
+        save_file(tensors, tmp_path / "adapter_model.safetensors")
+        return read_lora(tmp_path, SITES, CANONICAL, max_rank=8)
+
+    return write_and_read
+
+
+def test_an_adapter_of_parameters_needs_no_target_modules(read):
+    assert read(target_modules=None, target_parameters=["mlp.experts.gate_up_proj"]).pairs[MODULE].scale == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"rank_pattern": {"*.q_proj": 8}}, "no regular expression"),
+        ({"rank_pattern": ["q_proj"]}, "rank_pattern"),
+        ({"alpha_pattern": {"q_proj": None}}, "alpha_pattern"),
+    ],
+)
+def test_patterns_that_cannot_be_used_are_refused_by_name(config, text, read):
+    with pytest.raises(ModelError, match=text):
+        read(**config)

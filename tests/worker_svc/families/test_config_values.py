@@ -1,0 +1,131 @@
+"""Values of a config.json that files seldom have or omit: a description has the same ones as transformers."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from tests.worker_svc.families.tiny_models import ABSENT, FAMILIES, SIZES
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.families.registry import read_config
+from tetrad.worker_svc.layers.rotary import rotary_of
+
+ORIGINAL = "original_max_position_embeddings"
+
+
+def config_of(name, **changes):
+    """Return the config.json of a tiny model, as transformers writes it, with changes."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    model_type, own = FAMILIES[name]
+    sizes = {key: value for key, value in (SIZES | own).items() if value is not ABSENT}
+    config = AutoConfig.for_model(model_type, **sizes).to_dict()
+    config |= {"architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type]], **changes}
+    return {key: value for key, value in config.items() if value is not ABSENT}
+
+
+def as_read(config):
+    """Return a config.json with every value that transformers assumes."""
+    kind = type(AutoConfig.for_model(config["model_type"]))
+    return kind.from_dict(deepcopy(config)).to_dict() | {"architectures": config["architectures"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("cohere", "logit_scale"),
+        ("cohere2", "logit_scale"),
+        ("deepseek_v3", "routed_scaling_factor"),
+        ("gemma2", "attn_logit_softcapping"),
+        ("gemma2", "final_logit_softcapping"),
+        *((name, "sliding_window") for name in ("mistral", "ministral", "mixtral", "qwen2", "gpt_oss", "olmo3", "exaone4")),
+        *((name, "sliding_window") for name in ("cohere2", "gemma2", "gemma3", "phi3", "starcoder2", "ministral3")),
+    ],
+)
+def test_a_value_that_the_config_omits_is_that_of_transformers(name, key):
+    config = config_of(name, **{key: ABSENT})
+
+    assert read_config(config) == read_config(as_read(config))
+
+
+@pytest.mark.parametrize("name", ["cohere", "llama4", "mixtral", "olmo3", "smollm3"])
+def test_the_base_of_a_rotary_embedding_that_the_config_omits_is_that_of_transformers(name):
+    config = config_of(name, rope_parameters=ABSENT)
+
+    assert read_config(config).ropes == read_config(as_read(config)).ropes
+
+
+def test_a_gpt_oss_with_another_activation_is_refused():
+    assert read_config(config_of("gpt_oss", swiglu_alpha=1.702))
+    with pytest.raises(ModelError, match=r"swiglu_alpha 1\.5, which is not supported"):
+        read_config(config_of("gpt_oss", swiglu_alpha=1.5))
+
+
+def test_windows_of_a_smollm3_are_in_layers_without_rotary_embeddings():
+    config = config_of("smollm3", layer_types=ABSENT, use_sliding_window=True, sliding_window=24)
+
+    assert read_config(config).layer_windows == (None, None, None, 24, None)
+    assert read_config(config) == read_config(as_read(config))
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("llama", {"rope_scaling": LLAMA3}),
+        ("llama", {"rope_scaling": LLAMA3 | {"original_max_position_embeddings": 256, "rope_theta": 5e5}}),
+        ("phi3 with long contexts", {"rope_scaling": FAMILIES["phi3 with long contexts"][1]["rope_scaling"] | {ORIGINAL: 8}}),
+        ("qwen3", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}),
+        ("qwen3", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, ORIGINAL: 512}, ORIGINAL: 256}),
+    ],
+)
+def test_a_scaled_rotary_embedding_is_that_of_transformers(name, changes):
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    config = config_of(name, rope_parameters=ABSENT, **changes)
+    kind = type(AutoConfig.for_model(config["model_type"]))
+    theirs = kind.from_dict(deepcopy(config))
+    length = theirs.max_position_embeddings
+    frequencies, gain = ROPE_INIT_FUNCTIONS[theirs.rope_parameters["rope_type"]](theirs, "cpu", seq_len=length)
+
+    [rope] = read_config(config).ropes
+    rotary = rotary_of(rope.dim, rope.theta, rope.scaling)
+
+    torch.testing.assert_close(rotary.frequencies, frequencies)
+    assert rotary.gain == pytest.approx(gain)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "model_type", "given"),
+    [
+        (
+            "LlavaForConditionalGeneration",
+            "llama",
+            {"vocab_size": 32_064, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
+        ),
+        ("Mistral3ForConditionalGeneration", "mistral", {"vocab_size": 32_064}),
+    ],
+)
+def test_a_text_config_omits_the_sizes_that_transformers_assumes(architecture, model_type, given):
+    """transformers writes only the values of a text_config that differ from its defaults, as in LLaVA 1.5's files."""
+    whole = AutoConfig.for_model(model_type, **given).to_dict()
+    configs = [{"architectures": [architecture], "text_config": {"model_type": model_type, **text}} for text in (given, whole)]
+
+    omitting, complete = map(read_config, configs)
+
+    assert omitting == complete
+
+
+def test_null_is_a_value():
+    config = read_config(config_of("gemma2", attn_logit_softcapping=None, final_logit_softcapping=None))
+
+    assert config.attention_softcap == config.logit_softcap == 0
+    assert read_config(config_of("mistral", sliding_window=None)).windows == (None,)
+
+
+def test_a_gpt2_whose_attention_is_not_scaled():
+    assert read_config(config_of("gpt2", scale_attn_weights=False)).attention_scale == 1
+    assert read_config(config_of("gpt2", scale_attn_weights=True)).attention_scale == 0.25
