@@ -20,6 +20,8 @@ def test_wrong_options_of_tokenization_are_refused(options, text):
         tokenization_of(options)
 
 
-@pytest.mark.parametrize("options", [None, {}, {"truncate_prompt_tokens": None}, {"truncation_side": None}, {"truncation_side": "right"}])
+@pytest.mark.parametrize(
+    "options", [None, {}, {"truncate_prompt_tokens": None}, {"truncation_side": None}, {"truncation_side": "right"}]
+)
 def test_other_options_are_passed_on(options):
     assert tokenization_of(options) == (options or {})
