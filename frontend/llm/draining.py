@@ -1,7 +1,7 @@
-"""Draining: ends the use of one model: refuses new requests, waits for running ones, and fails those that take too long.
+"""Draining: ends the use of one model. It refuses new requests, waits for running ones, and fails those that take too long.
 
-Owned by AsyncLLM. At the end of the server, requests are waited for; when a model is unloaded, also the calls that use the
-model before, between and after their requests, for example to render a chat. One event loop.
+Owned by AsyncLLM. When the server ends, it waits for requests. When a model is unloaded, it also waits for calls that use the
+model before, between and after their requests, for example to render a chat. Used on one event loop.
 """
 
 import asyncio

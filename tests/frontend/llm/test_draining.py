@@ -28,14 +28,19 @@ async def until_unknown(frontend, model):
     return answer
 
 
+async def unloading_amid_a_stream(frontend, second):
+    """Load the second model, begin a stream of it, and unload the model; return the tasks of the stream and of the unload."""
+    await loaded(frontend, second)
+    streaming = asyncio.create_task(events(frontend, "other", len(OTHER)))
+    await second[1].until(lambda: second[1].running)
+    await second[1].take(3)
+    return streaming, asyncio.create_task(frontend.http.post(UNLOAD, json={"model": "other"}))
+
+
 async def test_a_running_stream_is_finished_whole_while_new_requests_are_refused(serve_frontend, second):
     second[1].pause()
     async with serve_frontend(served_model_names=("one",), drain_timeout_s=60.0) as frontend:
-        await loaded(frontend, second)
-        streaming = asyncio.create_task(events(frontend, "other", len(OTHER)))
-        await second[1].until(lambda: second[1].running)
-        await second[1].take(3)
-        unloading = asyncio.create_task(frontend.http.post(UNLOAD, json={"model": "other"}))
+        streaming, unloading = await unloading_amid_a_stream(frontend, second)
 
         refused = await until_unknown(frontend, "other")
         taken = await frontend.http.post(LOAD, json=entry(second))
@@ -87,11 +92,7 @@ async def test_requests_that_do_not_finish_within_the_drain_time_end_with_an_err
 async def test_a_frontend_that_ends_lets_the_requests_of_a_model_that_is_being_unloaded_finish(serve_frontend, second):
     second[1].pause()
     async with serve_frontend(served_model_names=("one",), drain_timeout_s=60.0) as frontend:
-        await loaded(frontend, second)
-        streaming = asyncio.create_task(events(frontend, "other", len(OTHER)))
-        await second[1].until(lambda: second[1].running)
-        await second[1].take(3)
-        unloading = asyncio.create_task(frontend.http.post(UNLOAD, json={"model": "other"}))
+        streaming, unloading = await unloading_amid_a_stream(frontend, second)
         await until_unknown(frontend, "other")
 
         frontend.shutdown.set()

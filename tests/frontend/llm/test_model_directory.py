@@ -7,22 +7,11 @@ from pydantic import ValidationError
 
 from tests.frontend import fakes
 from tests.frontend.conftest import make_settings, running_frontend
+from tests.frontend.llm.second_model import OTHER
 from tetrad.frontend.config import FrontendSettings
 from tetrad.services.rpc.channel import open_channel
 from tetrad.services.settings import child_environment, load_settings
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
-
-OTHER = "The other model writes this."
-
-
-@pytest.fixture
-async def second(sockets):
-    """Tokenizer and engine core of a further model, whose answer is another one."""
-    tokenizer = fakes.FakeTokenizer(sockets / "t2")
-    engine = fakes.FakeEngine(sockets / "e2", reply=lambda _, position: OTHER.encode()[position % len(OTHER)], max_model_len=64)
-    await asyncio.gather(tokenizer.start(), engine.start())
-    yield tokenizer, engine
-    await asyncio.gather(tokenizer.kill(), engine.kill())
 
 
 def further(second, **changes):

@@ -1,4 +1,4 @@
-"""The settings of a stack: what several frontends cannot share."""
+"""The settings of a stack: options that several frontends refuse."""
 
 from dataclasses import replace
 
