@@ -39,6 +39,16 @@ NONSENSE = {
 }
 
 
+async def two_on_each(pair, engine, second):
+    """Pause both engine cores, and start two requests on each; return the tasks of the requests."""
+    engine.pause()
+    second.pause()
+    tasks = [start(pair, f"r{i}") for i in range(4)]
+    await engine.until(lambda: len(engine.running) == 2)
+    await second.until(lambda: len(second.running) == 2)
+    return tasks
+
+
 @pytest.mark.parametrize("kind", NONSENSE)
 async def test_nonsense_ends_the_session_and_reaches_no_client(connect, engine, kind):
     llm = await connect()
@@ -142,11 +152,7 @@ async def pair(connect, engine, second):
 
 
 async def test_another_engine_goes_on_for_one_that_stays_away(pair, engine, second):
-    engine.pause()
-    second.pause()
-    tasks = [start(pair, f"r{i}") for i in range(4)]
-    await engine.until(lambda: len(engine.running) == 2)
-    await second.until(lambda: len(second.running) == 2)
+    tasks = await two_on_each(pair, engine, second)
     await engine.take(10)
 
     await engine.kill()
@@ -162,11 +168,7 @@ async def test_another_engine_goes_on_for_one_that_stays_away(pair, engine, seco
 async def test_another_engine_goes_on_for_one_that_returns_with_another_contract(pair, engine, second):
     """As in a rolling upgrade: the new engine core refuses this frontend before the requests of the old one were moved."""
     pair.backends.engines._take_over_after_s = 1000
-    engine.pause()
-    second.pause()
-    tasks = [start(pair, f"r{i}") for i in range(4)]
-    await engine.until(lambda: len(engine.running) == 2)
-    await second.until(lambda: len(second.running) == 2)
+    tasks = await two_on_each(pair, engine, second)
     await engine.take(10)
 
     await engine.kill()
@@ -222,11 +224,7 @@ async def test_what_an_engine_refuses_because_it_leaves_or_sleeps_goes_to_anothe
 async def test_a_suspect_that_a_leaving_engine_refuses_stays_a_suspect_of_the_next(pair, engine, second):
     """The requests that wait while it runs alone follow it."""
     pair.backends.engines._take_over_after_s = 1000
-    engine.pause()
-    second.pause()
-    tasks = [start(pair, f"r{i}") for i in range(4)]
-    await engine.until(lambda: len(engine.running) == 2)
-    await second.until(lambda: len(second.running) == 2)
+    tasks = await two_on_each(pair, engine, second)
     suspect = pair.backends.requests.find(engine.requests[0].handle).sequence
     suspect.num_engine_losses = 3
 
