@@ -133,7 +133,7 @@ class Request:
             count until a result reports how many were accepted.
         draft_ids: tokens proposed to follow token_ids, which the next step verifies (scheduler/drafting.py).
         predicted_ids: tokens that the client expects as the output; empty: none.
-        draft_state: state that the proposer of drafts keeps for it; None: none yet.
+        draft_state: state that the proposer of drafts keeps for it; None: none.
         ignored_until: id of the last step whose result is ignored, since the request read unwritten blocks; -1: none.
         last_step_id: id of the last plan that names this request's blocks; -1: none.
         block_tables: one block table per KV group, of equal length; empty while it holds no blocks.
@@ -211,7 +211,7 @@ class Request:
 
     def samples_at(self, num_computed_tokens: int) -> bool:
         """Return whether the step that computes up to `num_computed_tokens` tokens samples a token for it."""
-        return num_computed_tokens == self.num_tokens + self.num_placeholders
+        return num_computed_tokens == len(self.token_ids) + self.num_placeholders
 
     def ignores(self, step_id: int) -> bool:
         """Return whether a step's result must be ignored for this request."""

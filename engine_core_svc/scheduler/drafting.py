@@ -13,6 +13,7 @@ one that differs from its sample. A step yields 1 to k + 1 tokens for a request:
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -34,11 +35,14 @@ class Drafts(Protocol):
     def max_tokens(self) -> int:
         """The maximum number of drafts of a request in one step; 0: no drafts."""
 
+    def admits(self, request: Request) -> bool:
+        """Return whether a new request may get drafts; called once, before its first step."""
+
     def num_from_worker(self, num_requests: int) -> int:
         """Return how many drafts of a request the worker proposes after a step of `num_requests` requests; 0: none."""
 
     def observe(self, step: MeasuredStep) -> None:
-        """Learn the cost of a step; called before `propose`, for each step without prompts."""
+        """Learn the cost of a step; called before `propose`, for steps without prompts while any request may get drafts."""
 
     def note_finished(self, requests: Sequence[Request]) -> None:
         """Learn which requests a result has ended; called before `propose`."""
@@ -58,6 +62,10 @@ class NoDrafts:
     """Proposes no drafts: each step yields one token for a request."""
 
     max_tokens = 0
+
+    def admits(self, request: Request) -> bool:  # noqa: ARG002 - of the protocol
+        """Return False."""
+        return False
 
     def num_from_worker(self, num_requests: int) -> int:  # noqa: ARG002 - of the protocol
         """Return 0."""
@@ -118,7 +126,7 @@ class _PlanInFlight:
 
 
 class Drafting:
-    """The drafts of one scheduler's requests.
+    """The drafts of one scheduler's requests. While no request may get drafts, plans and results cost nothing here.
 
     Args:
         drafts: proposes the drafts.
@@ -140,9 +148,10 @@ class Drafting:
     ) -> None:
         self._drafts, self._requests, self._kv_cache, self._clock = drafts, requests, kv_cache, clock
         self._is_on = drafts.max_tokens > 0
+        self._drafted: deque[int] = deque()  # keys of requests that may get drafts; ended ones are removed from the front
         self._in_flight: dict[int, _PlanInFlight] = {}
         self._must_wait = self._has_proposed = False
-        self._result_at = clock()
+        self._result_at: float | None = None  # time of the last result, if its plan was in _in_flight
         # One count per position from the start, as in vLLM: a metric that appears only after the first draft hides its rate.
         self.stats = DraftStats(num_accepted_by_place=[0] * drafts.max_tokens)
 
@@ -157,9 +166,16 @@ class Drafting:
         if self._drafts.max_tokens and not verifies_drafts:
             log.warning("drafts.off", reason="The worker does not announce that it verifies draft tokens.")
 
+    def add_request(self, request: Request) -> None:
+        """Note a new request."""
+        if self._drafts.admits(request):
+            self._drafted.append(request.key)
+
     def add_drafts(self, plan: SchedulerOutput, budget: StepBudget) -> None:
         """Add the drafts proposed for the plan's requests, as far as tokens, blocks and message bytes allow."""
-        if not self._is_on or not plan.num_requests:
+        while self._drafted and self._drafted[0] not in self._requests:
+            self._drafted.popleft()
+        if not self._is_on or not self._drafted or not plan.num_requests:
             return
         plan.num_spec_tokens = self._drafts.num_from_worker(plan.num_requests)
         num_drafts: dict[int, int] = {}
@@ -180,10 +196,9 @@ class Drafting:
 
     def settle(self, result: ModelRunnerOutput) -> None:
         """Take back the drafts that the result rejects: their positions are computed again, with other tokens."""
-        if not self._is_on:
-            return
         plan = self._in_flight.pop(result.step_id, None)
         if plan is None:
+            self._result_at = None
             return
         self._measure(plan, result.compute_s)
         if plan.num_drafts:
@@ -195,7 +210,7 @@ class Drafting:
 
     def propose(self, outputs: Sequence[EngineCoreOutput], result: ModelRunnerOutput) -> None:
         """Store proposals of next tokens for the requests that continue."""
-        if not self._is_on:
+        if not self._is_on or not self._drafted:
             return
         requests = [output.request for output in outputs if output.request.status is RequestStatus.RUNNING]
         if finished := [output.request for output in outputs if output.request.status in _COMPLETE]:
@@ -215,7 +230,7 @@ class Drafting:
     def _measure(self, plan: _PlanInFlight, compute_s: float) -> None:
         now = self._clock()
         if plan.is_measured and compute_s:
-            gap_s = now - self._result_at - compute_s if plan.follows else None
+            gap_s = now - self._result_at - compute_s if plan.follows and self._result_at is not None else None
             self._drafts.observe(MeasuredStep(plan.num_rows, compute_s, gap_s, plan.waited))
         self._result_at = now
 

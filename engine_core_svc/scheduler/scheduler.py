@@ -96,6 +96,7 @@ class Scheduler:
     def add_request(self, request: Request) -> None:
         """Add a request; see RequestStates.add."""
         self.states.add(request)
+        self.drafting.add_request(request)
 
     def grammar_ready(self, request: Request, state: GrammarState) -> None:
         """Put a request that waited for its grammar into the queue."""
@@ -172,9 +173,9 @@ class Scheduler:
 
     def _schedule_running(self, plan: SchedulerOutput, budget: StepBudget, rows: Rows) -> None:
         """Plan tokens of running requests, the first in order first."""
-        index = 0
-        while index < len(self.running) and budget.num_tokens > 0:
-            request = self.running[index]
+        index, in_order = 0, self.running.in_order
+        while index < len(in_order) and budget.num_tokens > 0:
+            request = in_order[index]
             has_room = budget.share.has_room(request) and rows.has_room(request)
             num_new = self._num_tokens_to_compute(request, budget) if has_room else 0
             if num_new == 0:
@@ -183,7 +184,7 @@ class Scheduler:
             blocks = self.kv_cache.extend(request, num_new)
             while blocks is None:
                 # The last request in order is not planned in this step yet, unless it is the request itself.
-                victim = self.running[-1]
+                victim = in_order[-1]
                 self.states.preempt(victim)
                 if victim is request:
                     budget.give_back(num_new, num_new)
@@ -290,7 +291,7 @@ class Scheduler:
     def _num_tokens_to_compute(self, request: Request, budget: StepBudget) -> int:
         if request.is_held:
             return 0
-        known = request.num_tokens + request.num_placeholders
+        known = len(request.token_ids) + request.num_placeholders
         if request.num_placeholders and known >= request.max_total_tokens:
             return 0  # its last token is in flight
         num_tokens = known - request.num_computed_tokens

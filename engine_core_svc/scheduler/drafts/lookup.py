@@ -1,7 +1,7 @@
 """LookupDrafts: proposes tokens found in known texts, as many as pay for their time in a step.
 
-Made by the service, called by Drafting. Each request has its own proposer, chosen at its first step, which reads the request's
-tokens as they grow; a request without a proposer costs nothing. Judgement chooses the number of drafts by the share of
+Made by the service, called by Drafting. Each request has its own proposer, chosen at its arrival, which reads the request's
+tokens as they grow; a request without a proposer gets no drafts. Judgement chooses the number of drafts by the share of
 proposals that equal the generated tokens, and by the measured time of steps.
 """
 
@@ -49,6 +49,12 @@ class LookupDrafts:
         self._prices = StepPrices()
         self._prior = Prior()
 
+    def admits(self, request: Request) -> bool:
+        """Choose the request's proposer; return whether it has one."""
+        proposer = self._choose(request)
+        request.draft_state = None if proposer is None else _State(proposer, Acceptance(self._prior))
+        return proposer is not None
+
     def num_from_worker(self, num_requests: int) -> int:  # noqa: ARG002 - of the protocol
         """Return 0: the worker proposes nothing."""
         return 0
@@ -71,24 +77,13 @@ class LookupDrafts:
         drafted = [
             (request.key, request.token_ids, state)
             for request in requests
-            if request.draft_state is not _NOTHING and (state := self._state_of(request)) is not None
+            if isinstance(state := request.draft_state, _State)
         ]
         most = min(self.max_tokens, self._most_beside(num_requests)) if drafted else 0
         if not most or not may_pay(self._prices, num_requests):
             return {}
         proposals = {key: state.propose(token_ids, most) for key, token_ids, state in drafted}
         return worthwhile(proposals, num_requests, self._prices)
-
-    def _state_of(self, request: Request) -> "_State | None":
-        state = request.draft_state
-        if state is None:
-            proposer = self._choose(request)
-            state = request.draft_state = _NOTHING if proposer is None else _State(proposer, Acceptance(self._prior))
-        return state if isinstance(state, _State) else None
-
-
-_NOTHING = object()
-"""State of a request that gets no drafts."""
 
 
 class _State:

@@ -29,6 +29,11 @@ class ModelDrafts:
         self._step: MeasuredStep | None = None
         self._had_proposals = False
 
+    def admits(self, request: Request) -> bool:
+        """Return True: the worker proposes drafts for every request."""
+        self._predictions.admits(request)
+        return True
+
     def num_from_worker(self, num_requests: int) -> int:
         """Return how many drafts the worker proposes; 0 where plain steps are faster."""
         return self._config.most_tokens(num_requests) if self._rates.pays(num_requests) else 0

@@ -9,7 +9,10 @@ from tetrad.engine_core_svc.scheduler.drafts.measured_step import MeasuredStep
 
 
 class UnjudgedDrafts:
-    """Proposes whatever steps cost, and lets the worker propose nothing."""
+    """Proposes for every request, whatever steps cost, and lets the worker propose nothing."""
+
+    def admits(self, request: Request) -> bool:
+        return True
 
     def num_from_worker(self, num_requests: int) -> int:
         return 0

@@ -74,10 +74,10 @@ def test_a_request_without_output_is_not_kept():
 def serve(bench, drafts: LookupDrafts, salt: str, output: list[int]) -> list[list[int]]:
     """Run a request that says `output`; return what was proposed after each of its tokens."""
     request, proposals = bench.add(4, cache_salt=salt, max_tokens=len(output)), []
+    drafts.admits(request)
     for token_id in output:
         request.token_ids.append(token_id)
-        state = drafts._state_of(request)
-        proposals.append(list(state.propose(request.token_ids, 8).draft_ids))
+        proposals.append(list(request.draft_state.propose(request.token_ids, 8).draft_ids))
     drafts.note_finished([request])
     return proposals
 
@@ -110,7 +110,7 @@ def test_results_hand_over_the_requests_that_they_finish(make_bench):
         def note_finished(self, requests):
             finished.extend(request.request_id for request in requests)
 
-    bench = make_bench(drafts=Kept(lambda _: None, 4))
+    bench = make_bench(drafts=Kept(lambda _: Suffixes(DEPTH, 1.0, 0.1), 4))
     ended, going = bench.add(4, max_tokens=2), bench.add(4, max_tokens=9)
     for _ in range(4):
         bench.step()
