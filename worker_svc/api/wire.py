@@ -259,7 +259,8 @@ def _decode_tables(columns: Sequence[bytes]) -> Ints:
     lengths = {len(column) for column in columns}
     if len(lengths) > 1:
         raise InvalidRequest(f"The block tables of KV groups have different lengths: {sorted(lengths)} bytes.")
-    return np.stack([ints(column) for column in columns or (b"",)])
+    tables = [ints(column) for column in columns or (b"",)]
+    return np.concatenate(tables).reshape(len(tables), -1)
 
 
 def _decode_grammar(message: worker_pb2.GrammarBitmask) -> GrammarRows:
