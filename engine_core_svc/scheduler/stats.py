@@ -1,13 +1,12 @@
 """Stats: counts of the scheduler, for sessions, operators and Prometheus. Taken once per step, never per token."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerStats:
+class SchedulerStats(NamedTuple):
     """The fields of vLLM's SchedulerStats that apply; counters are since start, in tokens or requests. See also DraftStats."""
 
     num_running_reqs: int

@@ -106,14 +106,14 @@ def encode_result(result: ModelRunnerOutput) -> worker_pb2.ModelRunnerOutput:
         token_ids=u32(token_ids),
         compute_seconds=result.compute_seconds,
     )
-    message.logprobs_by_width.extend(
-        worker_pb2.SampleLogprobs(handles=u32(each.handles), columns=_encode_logprobs(each.rows)) for each in result.logprobs
-    )
-    message.prompt_logprobs.extend(_encode_prompt_logprobs(item) for item in result.prompt_logprobs)
-    message.pooling_outputs.extend(encode_pooled(each) for each in result.pooled)
-    message.failures.extend(
-        worker_pb2.RequestFailure(handle=handle, status=to_status(error)) for handle, error in result.failures
-    )
+    for group in result.logprobs:
+        message.logprobs_by_width.add(handles=u32(group.handles), columns=_encode_logprobs(group.rows))
+    for item in result.prompt_logprobs:
+        message.prompt_logprobs.append(_encode_prompt_logprobs(item))
+    for pooled in result.pooled:
+        message.pooling_outputs.append(encode_pooled(pooled))
+    for handle, error in result.failures:
+        message.failures.add(handle=handle, status=to_status(error))
     if result.proposals is not None:
         columns = (result.proposals.handles, result.proposals.num_tokens, result.proposals.token_ids)
         draft = message.draft_tokens

@@ -200,7 +200,7 @@ class SimRunner:
         batch = self._batch
         is_last = rows.num_computed + rows.num_scheduled == (batch.num_tokens + batch.num_drafts)[rows.slots]
         slots, failures = self._set_failing_aside(rows.slots[is_last])
-        slots, tokens = self._sample(slots, plan.grammar)
+        slots, tokens = self._sample(slots, plan.grammar) if plan.drafts is None else self._verify(slots, plan.grammar)
         handles = batch.handles[slots].astype(np.uint32)
         cost = self._cost.seconds(int(rows.num_scheduled.sum()), int(rows.num_computed.sum()))
         result = ModelRunnerOutput(
@@ -232,21 +232,29 @@ class SimRunner:
         return ordinary + self._first_id
 
     def _sample(self, slots: Ints, grammar: GrammarRows | None) -> tuple[Ints, Ints]:
-        """Produce tokens and append them to the batch; return their slots (repeated if drafts were accepted) and the tokens."""
+        """Produce one token for each slot and append it to the batch; return the slots and the tokens."""
+        tokens = self._next_tokens(slots, grammar)
+        self._batch.append_sampled(slots, tokens)
+        return slots, tokens
+
+    def _verify(self, slots: Ints, grammar: GrammarRows | None) -> tuple[Ints, Ints]:
+        """Produce tokens while drafts equal them, and append them; return their slots (repeated) and the tokens."""
 
         def sample(rows: Ints, place: int) -> tuple[Ints, Ints, Ints]:
             if place:  # a request that fails after an accepted draft fails in the next step
                 rows = rows[~self._seeds.failing(slots[rows], self._batch.num_tokens[slots[rows]])]
-            owners = slots[rows]
-            tokens = self.token_ids(self._seeds.of(owners), self._batch.num_tokens[owners])
-            if grammar is not None:
-                tokens = _allowed(tokens, self._batch.handles[owners], grammar.of_place(place))
+            tokens = self._next_tokens(slots[rows], None if grammar is None else grammar.of_place(place))
             return tokens, rows, tokens
 
         found = verify(self._batch, slots, sample)
         if not found:
             return slots, slots
         return slots[np.concatenate([rows for rows, _ in found])], np.concatenate([tokens for _, tokens in found])
+
+    def _next_tokens(self, slots: Ints, grammar: GrammarRows | None) -> Ints:
+        """Return the next token of each slot; a mask replaces a token that it forbids."""
+        tokens = self.token_ids(self._seeds.of(slots), self._batch.num_tokens[slots])
+        return tokens if grammar is None else _allowed(tokens, self._batch.handles[slots], grammar)
 
     def _crash_if_told(self, requests: Sequence[NewRequest]) -> None:
         if any(self._crash_token_id in request.token_ids[: request.num_prompt_tokens] for request in requests):
