@@ -75,9 +75,7 @@ class LookupDrafts:
         """Return the drafts that pay for their time, by request key."""
         num_requests = len(requests)
         drafted = [
-            (request.key, request.token_ids, state)
-            for request in requests
-            if isinstance(state := request.draft_state, _State)
+            (request.key, request.token_ids, state) for request in requests if isinstance(state := request.draft_state, _State)
         ]
         most = min(self.max_tokens, self._most_beside(num_requests)) if drafted else 0
         if not most or not may_pay(self._prices, num_requests):
