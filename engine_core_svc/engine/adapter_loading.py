@@ -80,6 +80,7 @@ class AdapterLoading:
         workers: the workers that load the adapters.
         fail: ends requests with an error.
         on_change: called when waiting requests may continue.
+        watch: reports the exceptions of a task, which are bugs.
     """
 
     def __init__(
@@ -89,9 +90,10 @@ class AdapterLoading:
         *,
         fail: Callable[[Iterable[Request], TetradError], None],
         on_change: Callable[[], None],
+        watch: Callable[[asyncio.Task[None]], None],
     ) -> None:
         self._adapters, self._registry, self._workers = adapters, adapters.registry, workers
-        self._fail, self._on_change = fail, on_change
+        self._fail, self._on_change, self._watch = fail, on_change, watch
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._evictions: set[asyncio.Task[None]] = set()
         self._callers: dict[int, list[asyncio.Future[None]]] = {}
@@ -168,7 +170,8 @@ class AdapterLoading:
     # --- tasks ------------------------------------------------------------------------------------------------------
 
     def _start(self, adapter: Adapter) -> None:
-        self._loads[adapter.key] = asyncio.create_task(self._run(adapter), name="lora.load")
+        task = self._loads[adapter.key] = asyncio.create_task(self._run(adapter), name="lora.load")
+        self._watch(task)
 
     async def _run(self, adapter: Adapter) -> None:
         name, path = adapter.ref.name, adapter.ref.path
@@ -217,6 +220,7 @@ class AdapterLoading:
 
     def _evict(self, adapter: Adapter) -> None:
         task = asyncio.create_task(self._unload(adapter), name="lora.unload")
+        self._watch(task)
         self._evictions.add(task)
         task.add_done_callback(self._evictions.discard)
 

@@ -120,6 +120,7 @@ class Engine:
                 workers,
                 fail=lambda requests, error: self._fail([request.key for request in requests], error),
                 on_change=self._wake,
+                watch=self._guard.watch,
             )
         self._idle = asyncio.Event()
         self._idle.set()

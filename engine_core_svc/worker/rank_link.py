@@ -103,17 +103,16 @@ class RankLink:
             pass
 
     async def call(self, method: str, request: Any, *, timeout_s: float | None = -1) -> Any:
-        """Call a unary method of the lifecycle service. Raises its error as a TetradError.
+        """Call a unary method of the lifecycle service. Raises its error, and Unavailable for an unreadable answer.
 
         Args:
             method: name of the method.
             request: its request message.
             timeout_s: maximum wait in seconds; None: no limit; -1: the timeout of a step.
         """
+        timeout_s = self._settings.step_timeout_s if timeout_s == -1 else timeout_s
         try:
-            return await getattr(self.stub, method)(
-                request, timeout=self._settings.step_timeout_s if timeout_s == -1 else timeout_s
-            )
+            return _readable(await getattr(self.stub, method)(request, timeout=timeout_s))
         except grpc.RpcError as error:
             raise from_rpc_error(error) from error
 

@@ -7,6 +7,7 @@ import pytest
 from tests.engine_core_svc.scheduler.fake_lora_engine import PARKED, FakeLoraEngine, ref
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.engine.adapter_loading import AdapterLoading
+from tetrad.engine_core_svc.engine.guard import Guard
 from tetrad.services.errors import ModelError, NotFound, Overloaded, TetradError
 
 
@@ -33,7 +34,10 @@ class House:
     def __init__(self, num_failures, max_cpu_loras=2):
         self.engine = FakeLoraEngine(is_up=False, max_cpu_loras=max_cpu_loras)
         self.workers, self.failed = FailingWorkers(num_failures), []
-        self.loading = AdapterLoading(self.engine.adapters, self.workers, fail=self._fail, on_change=lambda: None)
+        self.guard = Guard(lambda: None)
+        self.loading = AdapterLoading(
+            self.engine.adapters, self.workers, fail=self._fail, on_change=lambda: None, watch=self.guard.watch
+        )
         self.loading.worker_ready()
 
     def _fail(self, requests, error):
@@ -168,3 +172,14 @@ async def test_an_order_for_which_the_next_worker_has_no_room_fails():
         await asyncio.wait_for(order, 1)
     await house.settle()
     assert house.engine.released == [request]
+
+
+async def test_a_bug_after_the_load_reaches_the_step_loop():
+    house = House(num_failures=0)
+    house.engine.request(1)
+    house.engine.adapters.refill = lambda: 1 // 0
+
+    await house.settle()
+
+    with pytest.raises(ZeroDivisionError):
+        house.guard.check()

@@ -5,7 +5,9 @@ import pytest
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.worker.link import WorkerLink
+from tetrad.engine_core_svc.worker.rank_link import RankLink
 from tetrad.services.errors import Unavailable
+from tetrad.services.rpc.carrier import GrpcCarrier
 from tetrad.v1 import worker_pb2
 
 GARBAGE = b"\xff\xff\xff"
@@ -50,4 +52,18 @@ async def test_a_worker_that_answers_bytes_which_are_no_message_is_none_and_ends
         await link.bring_up()
 
     await link.close()
+    await server.stop(None)
+
+
+async def test_an_order_with_an_answer_that_is_no_message_ends_with_an_error(socket_directory):
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Answers("CollectiveRpc"),))
+    server.add_insecure_port(f"unix:{socket_directory}/worker")
+    await server.start()
+    rank = RankLink(EngineCoreSettings(), 0, f"unix:{socket_directory}/worker", GrpcCarrier())
+
+    with pytest.raises(Unavailable, match="bytes that cannot be read"):
+        await rank.call("CollectiveRpc", worker_pb2.WorkerLifecycleServiceCollectiveRpcRequest())
+
+    await rank.close()
     await server.stop(None)
