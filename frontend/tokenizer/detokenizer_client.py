@@ -274,9 +274,14 @@ def _parts(rows: list[Row]) -> list[list[Row]]:
 
     If the stream breaks between two parts, the next step opens the handles of the finished parts again.
     """
+    if _num_entries(rows) <= _MOST_ENTRIES:
+        return [rows]
     by_sequence = [list(each) for _, each in itertools.groupby(rows, lambda row: row.sequence.handle)]
-    parts = batches(by_sequence, lambda group: sum(1 + len(row.token_ids) for row in group), _MOST_ENTRIES)
-    return [[row for group in part for row in group] for part in parts] or [[]]
+    return [[row for group in part for row in group] for part in batches(by_sequence, _num_entries, _MOST_ENTRIES)]
+
+
+def _num_entries(rows: list[Row]) -> int:
+    return len(rows) + sum([len(row.token_ids) for row in rows])
 
 
 def _finals(part: list[Row], final_handles: list[int]) -> list[int]:
