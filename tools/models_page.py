@@ -9,7 +9,7 @@ from typing import Any
 
 from tetrad.worker_svc.checkpoint.gguf_architectures import ARCHITECTURES as GGUF
 from tetrad.worker_svc.cuda.decoder import TRAITS as KERNEL_TRAITS
-from tetrad.worker_svc.cuda.torch_decoder import MAX_HEAD_DIM
+from tetrad.worker_svc.cuda.torch_attention import MAX_HEAD_DIM
 from tetrad.worker_svc.devices.decoder_pooling import TASKS_OF_CLASSIFIERS
 from tetrad.worker_svc.families.encoders import ENCODERS, family_of
 from tetrad.worker_svc.families.pooling import KINDS, generator_of

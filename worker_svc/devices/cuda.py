@@ -43,7 +43,8 @@ from tetrad.worker_svc.cuda.loras import AdaptedLinears, DeviceLoras
 from tetrad.worker_svc.cuda.memory_profile import largest_asked, worst_case_bytes
 from tetrad.worker_svc.cuda.pooling_rows import DevicePooling, DevicePoolingRows
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
-from tetrad.worker_svc.cuda.torch_decoder import MAX_HEAD_DIM, TorchDecoder
+from tetrad.worker_svc.cuda.torch_attention import MAX_HEAD_DIM
+from tetrad.worker_svc.cuda.torch_decoder import TorchDecoder
 from tetrad.worker_svc.devices.cuda_encoder import CudaEncoder, device_encoder
 from tetrad.worker_svc.devices.decoder_pooling import decoder_pooling, pooler_config_of
 from tetrad.worker_svc.devices.encoder_model import check_options, load_encoder

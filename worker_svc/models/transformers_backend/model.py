@@ -1,25 +1,19 @@
-"""A model of transformers with KV pages, and with the interface that the runner calls.
+"""A model of transformers with KV pages in host memory, and with the interface that the runner calls."""
 
-The tokens of a step are one row [1, T] with their positions: all parts except attention compute tokens separately. Attention
-finds the requests in the step's metadata.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from tetrad.worker_svc.attention.interface import LayerAttention
 from tetrad.worker_svc.attention.paged_metadata import PagedMetadata
 from tetrad.worker_svc.attention.torch_paged import TorchPagedAttention
 from tetrad.worker_svc.core.plan import Floats, GivenRows, Ints
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
-from tetrad.worker_svc.kv_cache.layer_groups import group_layers, group_of_layers
+from tetrad.worker_svc.kv_cache.layer_groups import group_layers
 from tetrad.worker_svc.layers.argmax import argmax
 from tetrad.worker_svc.models.interface import ModelSizes
-from tetrad.worker_svc.models.transformers_backend.interface import MaskFunction, answered_by
-from tetrad.worker_svc.models.transformers_backend.probe import LayerCall
+from tetrad.worker_svc.models.transformers_backend.module import PagedModule
+from tetrad.worker_svc.models.transformers_backend.probe import LayerCall, cache_heads
 
 
 class TransformersModel:
@@ -35,21 +29,16 @@ class TransformersModel:
 
     def __init__(self, module: Any, layers: Sequence[LayerCall], config: ModelSizes) -> None:
         self.config = config
-        self._module, self._base = module, module.get_decoder()
         groups = group_layers([layer.window for layer in layers])
-        heads = [layer.shape.heads for layer in layers if layer.shape.heads is not None]
-        alike = len({each[1:] for each in heads}) == 1
-        num_kv_heads = heads[0].num_kv_heads if alike else 1
-        width = max(each.num_kv_heads * each.head_dim for each in heads)
-        self.kv_cache_spec = KvCacheSpec(groups, num_kv_heads, width // num_kv_heads, torch.float32)
+        heads = cache_heads(layers)
+        self.kv_cache_spec = KvCacheSpec(groups, heads.num_kv_heads, heads.head_dim, torch.float32)
         self.attention = TorchPagedAttention(
-            num_heads=num_kv_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=width // num_kv_heads,
+            num_heads=heads.num_heads,
+            num_kv_heads=heads.num_kv_heads,
+            head_dim=heads.head_dim,
             windows={number: group.sliding_window for number, group in enumerate(groups)},
         )
-        self._layers = [(layer, self.attention.layer(layer.shape)) for layer in layers]
-        self._group_of_layers = group_of_layers(groups)
+        self._paged = PagedModule(module, [(layer, self.attention.layer(layer.shape)) for layer in layers], groups)
 
     def forward(
         self,
@@ -61,11 +50,7 @@ class TransformersModel:
     ) -> torch.Tensor:
         """Return the last layer's hidden states [T, hidden], normed."""
         assert given is None, "see embedding_size"
-        step = _Step(self._layers, caches, [metadata[group] for group in self._group_of_layers])
-        with answered_by(step):
-            outputs = self._base(input_ids=token_ids[None], position_ids=positions[None], use_cache=False, return_dict=True)
-        hidden: torch.Tensor = outputs.last_hidden_state[0]
-        return hidden
+        return self._paged.forward(token_ids, positions, caches, metadata)
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the hidden states [N, hidden] unchanged: `forward` has normed them."""
@@ -73,73 +58,8 @@ class TransformersModel:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the logits [N, vocab_size] float32, computed by the model's code from its last hidden states."""
-        with _returning(self._base, hidden[None]):
-            outputs = self._module(input_ids=torch.zeros(1, len(hidden), dtype=torch.long), use_cache=False, return_dict=True)
-        logits: torch.Tensor = outputs.logits[0].float()
-        return logits
+        return self._paged.logits(hidden)
 
     def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
         """Return the ids [N] of the largest logits, and these logits [N]."""
         return argmax(self.logits(hidden))
-
-
-class _Step:
-    """The Calls of one step; see Calls."""
-
-    def __init__(
-        self,
-        layers: Sequence[tuple[LayerCall, LayerAttention[PagedMetadata]]],
-        caches: Sequence[torch.Tensor],
-        metadata: Sequence[PagedMetadata],
-    ) -> None:
-        self._layers = iter(zip(layers, caches, metadata, strict=True))
-
-    def make_mask(self, num_queries: int, num_keys: int, function: MaskFunction, local_size: int | None) -> None:
-        """Return None: the step's metadata contains the masks."""
-
-    def attend(
-        self,
-        module: torch.nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        mask: torch.Tensor | None,  # noqa: ARG002 - as Calls
-        **options: Any,  # noqa: ARG002 - as Calls
-    ) -> torch.Tensor:
-        """Write keys and values into the layer's pages, and compute attention over the pages; see Calls."""
-        (layer, attention), cache, metadata = next(self._layers)
-        assert module is layer.module, "a pass calls the layers that the probe has found"
-        heads = layer.shape.heads
-        assert heads is not None
-        keys_and_values = torch.cat([_rows(key, heads.head_dim), _rows(value, heads.head_dim)], 1)
-        attended = attention.attend(_rows(query, heads.head_dim), keys_and_values, cache, metadata)
-        return attended.view(1, -1, heads.num_heads, heads.head_dim)[..., : layer.value_dim].clone()
-
-
-def _rows(states: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Return rows [T, H * head_dim] of states [1, H, T, D]; each head is padded with zeros."""
-    rows = states[0].transpose(0, 1)
-    return torch.nn.functional.pad(rows, (0, head_dim - rows.shape[-1])).reshape(len(rows), -1)
-
-
-class _Returned:
-    """The output of a base model, with only the hidden states."""
-
-    def __init__(self, hidden: torch.Tensor) -> None:
-        self.last_hidden_state = hidden
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return (self.last_hidden_state,)[index]
-
-    def __getattr__(self, name: str) -> None:
-        return None
-
-
-@contextmanager
-def _returning(base: torch.nn.Module, hidden: torch.Tensor) -> Iterator[None]:
-    """Make a base model return these hidden states for any input, inside the context."""
-    base.forward = lambda *_, **__: _Returned(hidden)
-    try:
-        yield
-    finally:
-        del base.forward

@@ -3,7 +3,7 @@
 A model whose attention AttentionShape cannot describe is refused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,16 @@ class LayerCall:
     window: int | None
     key_dim: int
     value_dim: int
+
+
+def cache_heads(layers: Sequence[LayerCall]) -> HeadSizes:
+    """Return the heads of the KV cache: those of the layers if all layers have the same, otherwise wide enough for each."""
+    heads = [layer.shape.heads for layer in layers if layer.shape.heads is not None]
+    if len(set(heads)) == 1:
+        return heads[0]
+    num_kv_heads = heads[0].num_kv_heads if len({each[1:] for each in heads}) == 1 else 1
+    width = max(each.num_kv_heads * each.head_dim for each in heads)
+    return HeadSizes(num_kv_heads, num_kv_heads, width // num_kv_heads)
 
 
 class Probe:
