@@ -59,13 +59,14 @@ missing or has another shape, and a tensor that nothing reads.
 _OTHERS = """
 ## Other models
 
-Any other causal model of [transformers](https://huggingface.co/docs/transformers) runs on the CPU device through transformers'
-own modelling code, over Tetrad's KV pages and with its sampler
-([transformers_backend](../worker_svc/models/transformers_backend)): in float32, slower than a family, with the same tokens. The
-worker's log line `model.runs_on_transformers` says so. At load the worker compares the logits over KV pages with those of the
-model's own attention, on sequences that are computed in chunks. A model that needs more than attention over keys and values
-(cross attention, states, alibi, masks of its own), or whose code does not call attention through transformers'
-`AttentionInterface`, is refused in one line with the reason.
+Any other causal model of [transformers](https://huggingface.co/docs/transformers) runs through transformers' own modelling
+code, over Tetrad's KV pages and with its sampler ([transformers_backend](../worker_svc/models/transformers_backend)): slower
+than a family, with the same tokens. On the CPU device its weights are float32; on a GPU they have the type of `--dtype`,
+attention runs in Tetrad's kernels where they support its heads, and steps are not recorded as graphs. Such a model takes no
+quantized weights and no adapters, and runs on one worker. The worker's log line `model.runs_on_transformers` says so. At load
+the worker compares the logits over KV pages with those of the model's own attention, on sequences that are computed in chunks.
+A model that needs more than attention over keys and values (cross attention, states, alibi, masks of its own), or whose code
+does not call attention through transformers' `AttentionInterface`, is refused in one line with the reason.
 
 A checkpoint that brings its own code (`auto_map` in its config.json) runs only with `--trust-remote-code`, or
 `LLM(model, trust_remote_code=True)`. The code then runs in the worker, with the rights of the worker's user; no other service

@@ -14,11 +14,11 @@ from tetrad.worker_svc.attention.paged_metadata import PagedMetadata
 from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
+from tetrad.worker_svc.cuda.sizes import DeviceSizes
 from tetrad.worker_svc.kernels.attention_launch import prefill_block_rows
 from tetrad.worker_svc.kernels.decode_attention import decode_attention, num_splits_for
 from tetrad.worker_svc.kernels.prefill_attention import prefill_attention, tiles_of
 from tetrad.worker_svc.kv_cache.state_rows import StateRows
-from tetrad.worker_svc.model_facts.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class PagedAttention:
     """Attention over one layer's pages, by kernels.
 
     Args:
-        config: the model's description.
+        config: the model's sizes.
         dtype: type of activations.
         cache_dtype: type of keys and values.
         accelerator: the device.
@@ -68,7 +68,7 @@ class PagedAttention:
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: DeviceSizes,
         dtype: torch.dtype,
         cache_dtype: torch.dtype,
         accelerator: Accelerator,

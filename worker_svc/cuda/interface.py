@@ -6,9 +6,9 @@ from typing import Protocol
 import torch
 
 from tetrad.worker_svc.cuda.attention import DeviceStep
+from tetrad.worker_svc.cuda.sizes import DeviceSizes
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.layers.parameters import Parameters
-from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.decoder import GivenEmbeddings
 from tetrad.worker_svc.models.host import HostSteps
 
@@ -25,8 +25,8 @@ class DeviceModel(Protocol):
     """A loaded decoder. It keeps no state between steps, and only queues work for the device."""
 
     @property
-    def config(self) -> ModelConfig:
-        """The model's description."""
+    def config(self) -> DeviceSizes:
+        """The model's sizes."""
 
     @property
     def kv_cache_spec(self) -> KvCacheSpec:

@@ -175,7 +175,7 @@ class CpuDevice:
     def _load_foreign(self, request: LoadRequest, config: Mapping[str, Any], report: Progress) -> LoadedModel:
         """Load a model of no described family, with transformers' code."""
         _check_quantization(request, config)
-        foreign = foreign_model(config, self.name, trusts_code=self._trusts_code)
+        foreign = foreign_model(config, trusts_code=self._trusts_code)
         self._models.check_torch(request, "A model of transformers")
         return CpuModel(*load_foreign(request, foreign, config, report))
 

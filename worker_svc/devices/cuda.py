@@ -45,14 +45,19 @@ from tetrad.worker_svc.cuda.pooling_rows import DevicePooling, DevicePoolingRows
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.cuda.torch_attention import MAX_HEAD_DIM
 from tetrad.worker_svc.cuda.torch_decoder import TorchDecoder
+from tetrad.worker_svc.cuda.transformers_model import DeviceTransformersModel
 from tetrad.worker_svc.devices.cuda_encoder import CudaEncoder, device_encoder
 from tetrad.worker_svc.devices.decoder_pooling import decoder_pooling, pooler_config_of
 from tetrad.worker_svc.devices.encoder_model import check_options, load_encoder
+from tetrad.worker_svc.devices.foreign_model import load_foreign_module
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
 from tetrad.worker_svc.devices.poolers import Pooling
 from tetrad.worker_svc.families.check import check_config
 from tetrad.worker_svc.families.encoders import check_encoder, is_encoder
+from tetrad.worker_svc.families.foreign import foreign_model
 from tetrad.worker_svc.families.pooling import is_bidirectional
+from tetrad.worker_svc.families.registry import find_family
+from tetrad.worker_svc.families.values import architecture_of
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.traits import traits_of
 from tetrad.worker_svc.models.bidirectional import BidirectionalDecoder
@@ -151,6 +156,7 @@ class CudaDevice:
         if settings.kv_cache_dtype == "int8":
             raise ModelError("kv_cache_dtype int8 is the cpu device's; use auto, bfloat16, float16, float32 or fp8.")
         self._use_graphs, self._kv_cache_dtype = not settings.enforce_eager, settings.kv_cache_dtype
+        self._trusts_code = settings.trust_remote_code
         self._kv_cache_gib = settings.kv_cache_memory_gib
         self._offload_bytes = int(settings.cpu_offload_gb * _GIB)
         self._open = open_accelerator or CudaAccelerator
@@ -171,6 +177,8 @@ class CudaDevice:
             facts = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
             if is_encoder(facts):
                 return self._load_encoder(request, facts, report)
+            if find_family(architecture_of(facts)) is None:
+                return self._load_foreign(request, facts, report)
         return self._load_decoder(request, report)
 
     def _load_decoder(self, request: LoadRequest, report: Progress) -> CudaModel | CudaEncoder:
@@ -239,6 +247,19 @@ class CudaDevice:
                 request, config, weights, build, stored_type=source.stored_type, device=accelerator.device, dtype=dtype
             )
         return CudaEncoder(*parts, accelerator)
+
+    def _load_foreign(self, request: LoadRequest, config: Mapping[str, Any], report: Progress) -> CudaModel:
+        """Load a model of no described family, with transformers' code."""
+        accelerator, dtype = self._ready(), _dtype(request)
+        foreign = foreign_model(config, trusts_code=self._trusts_code)
+        self._refuse_offload("a model that transformers' code runs")
+        if name := request.quantization:
+            raise ModelError(f"Quantization {name[:80]!r} is not supported for a model that transformers' code runs.")
+        module = load_foreign_module(request, foreign, config, report, dtype)
+        with torch.inference_mode(), _whole_model(request, accelerator, module.info.weights_size_bytes):
+            model = DeviceTransformersModel(module.loaded, module.layers, dtype, self._cache_dtype(dtype), accelerator.device)
+        no_offload = WeightOffload(accelerator, 0, module.info.num_layers)
+        return CudaModel(model, module.info, accelerator, no_offload, use_graphs=False, pooling=module.pooling)
 
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
         """Return the bytes for KV blocks: kv_cache_memory_gib if it is set, otherwise all that is free.

@@ -1,7 +1,7 @@
-"""Foreign model: loads a model of no described family, with transformers' modelling code, for the cpu device."""
+"""Foreign model: loads a model of no described family, with transformers' modelling code."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,9 +17,9 @@ from tetrad.worker_svc.devices.decoder_pooling import pooler_config_of
 from tetrad.worker_svc.devices.poolers import Pooling, embedding_pooling
 from tetrad.worker_svc.families.foreign import Foreign
 from tetrad.worker_svc.model_facts.tensor_names import TEXT_PARTS
-from tetrad.worker_svc.models.transformers_backend.build import build
-
-_FLOAT32_BYTES = 4
+from tetrad.worker_svc.models.transformers_backend.build import build, build_module
+from tetrad.worker_svc.models.transformers_backend.loading import LoadedModule
+from tetrad.worker_svc.models.transformers_backend.probe import LayerCall
 
 log = get_logger()
 
@@ -35,30 +35,66 @@ def load_foreign(
         config: the values of config.json, with overrides.
         report: called once, when the weights are loaded.
     """
-    refuse_loras(request, "models that run through transformers")
-    source = None if request.random_weights else open_source(request.path)
-    tensors = None if source is None else _tensors(foreign, source)
-    model, loaded = build(foreign, request.path, _own_config(foreign, config), tensors, seed=request.seed)
+    files = _Files(request, foreign, config)
+    model, loaded = build(foreign, request.path, files.config, files.tensors, seed=request.seed)
     pooling = _pooling(request, config, loaded.hidden_size)
-    num_parameters = sum(each.numel() for each in loaded.module.parameters())
-    size_bytes = num_parameters * _FLOAT32_BYTES
-    report(size_bytes, size_bytes)
+    info = _info(request, foreign, loaded, pooling, files.stored_type)
+    report(info.weights_size_bytes, info.weights_size_bytes)
+    return HostModel(model.kv_cache_spec, info.weights_size_bytes, runner_of(model, pooling)), info
+
+
+class ForeignModule(NamedTuple):
+    """A module in host memory for another device, its attention, and its facts; `pooling` is None if it only generates."""
+
+    loaded: LoadedModule
+    layers: list[LayerCall]
+    pooling: Pooling | None
+    info: ModelInfo
+
+
+def load_foreign_module(
+    request: LoadRequest, foreign: Foreign, config: Mapping[str, Any], report: Progress, dtype: torch.dtype
+) -> ForeignModule:
+    """Return a model with weights of type `dtype`. Other arguments and errors: see `load_foreign`."""
+    files = _Files(request, foreign, config)
+    loaded, layers = build_module(foreign, request.path, files.config, files.tensors, seed=request.seed, dtype=dtype)
+    pooling = _pooling(request, config, loaded.hidden_size)
+    info = _info(request, foreign, loaded, pooling, files.stored_type)
+    report(info.weights_size_bytes, info.weights_size_bytes)
+    return ForeignModule(loaded, layers, pooling, info)
+
+
+class _Files:
+    """The files of a model: the module's config, its tensors under transformers' names, and the type of most tensors.
+
+    `tensors` is None for random weights.
+    """
+
+    def __init__(self, request: LoadRequest, foreign: Foreign, config: Mapping[str, Any]) -> None:
+        refuse_loras(request, "models that run through transformers")
+        source = None if request.random_weights else open_source(request.path)
+        self.config = _own_config(foreign, config)
+        self.tensors = None if source is None else _tensors(foreign, source)
+        self.stored_type = "float32" if source is None else source.stored_type
+
+
+def _info(request: LoadRequest, foreign: Foreign, loaded: LoadedModule, pooling: Pooling | None, stored_type: str) -> ModelInfo:
     code = "the model's own" if foreign.is_own_code else "transformers"
     log.info("model.runs_on_transformers", architecture=foreign.architecture, code=code, consequence="slower than a family")
-    info = ModelInfo(
+    parameters = list(loaded.module.parameters())
+    return ModelInfo(
         model=request.model,
         architecture=foreign.architecture,
         vocab_size=loaded.vocab_size,
         max_position_embeddings=loaded.max_position_embeddings,
-        dtype="float32",
-        num_parameters=num_parameters,
-        weights_size_bytes=size_bytes,
+        dtype=str(parameters[0].dtype).removeprefix("torch."),
+        num_parameters=sum(each.numel() for each in parameters),
+        weights_size_bytes=sum(each.nbytes for each in parameters),
         num_layers=loaded.num_layers,
         hidden_size=loaded.hidden_size,
-        weights_dtype="float32" if source is None else source.stored_type,
+        weights_dtype=stored_type,
         pooling=None if pooling is None else pooling.facts,
     )
-    return HostModel(model.kv_cache_spec, size_bytes, runner_of(model, pooling)), info
 
 
 def _pooling(request: LoadRequest, config: Mapping[str, Any], hidden_size: int) -> Pooling | None:

@@ -48,7 +48,7 @@ def check_model(config: Mapping[str, Any], device: str, *, trusts_code: bool = F
     elif device == "sim" or find_family(architecture_of(config)):
         check_config(config, device)
     else:
-        foreign_model(config, device, trusts_code=trusts_code)
+        foreign_model(config, trusts_code=trusts_code)
 
 
 def check_ranks(config: Mapping[str, Any], num_shards: int, num_stages: int = 1, *, expert_parallel: bool = False) -> None:

@@ -39,12 +39,11 @@ class Foreign:
     is_inside: bool = False
 
 
-def foreign_model(config: Mapping[str, Any], device: str, *, trusts_code: bool) -> Foreign:
+def foreign_model(config: Mapping[str, Any], *, trusts_code: bool) -> Foreign:
     """Return the origin of the code for a model without a family; raise ModelError if there is none, or it must not run.
 
     Args:
         config: the values of config.json.
-        device: "cpu", "cuda" or "auto".
         trusts_code: whether code from a model's files may run.
     """
     architecture = architecture_of(config)
@@ -59,10 +58,6 @@ def foreign_model(config: Mapping[str, Any], device: str, *, trusts_code: bool) 
             f"Architecture {architecture[:80]} is code that the model brings (auto_map in config.json); it runs only in a "
             "worker with --trust-remote-code. Read that code first."
         )
-    if device == "cuda":
-        raise ModelError(
-            f"{architecture[:80]} runs through transformers' code, which the cpu device alone does; use device cpu."
-        )
     if config.get("quantization_config") is not None:
         raise ModelError(f"{architecture[:80]} runs through transformers' code, which takes weights in floats alone.")
     return foreign
@@ -71,10 +66,12 @@ def foreign_model(config: Mapping[str, Any], device: str, *, trusts_code: bool) 
 def no_description(config: Mapping[str, Any]) -> ModelError:
     """Return the error for a model without a family, where only models with a family can run."""
     try:
-        foreign_model(config, "cuda", trusts_code=True)
+        foreign = foreign_model(config, trusts_code=True)
     except ModelError as error:
         return error
-    raise AssertionError("the cuda device runs no foreign model")
+    return ModelError(
+        f"{foreign.architecture[:80]} has no family: transformers' code runs it, and its tensors' names are not known here."
+    )
 
 
 def _with_code(config: Mapping[str, Any], architecture: str) -> Foreign | None:

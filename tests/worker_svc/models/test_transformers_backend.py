@@ -15,7 +15,7 @@ from tetrad.worker_svc.attention.paged_metadata import Sight
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.devices.cpu import CpuDevice
-from tetrad.worker_svc.families.check import check_model
+from tetrad.worker_svc.families.registry import supported_config
 from tetrad.worker_svc.models.transformers_backend.interface import UnservableError
 from tetrad.worker_svc.models.transformers_backend.sight import sees, sight_of
 
@@ -125,9 +125,9 @@ def test_options_that_the_backend_does_not_have_are_refused(options, reason, tmp
     check_refusal(load, tmp_path, reason, **options)
 
 
-def test_the_gpu_does_not_run_transformers_code():
-    with pytest.raises(ModelError, match="which the cpu device alone does; use device cpu"):
-        check_model({"architectures": ["HeliumForCausalLM"], "model_type": "helium"}, "cuda")
+def test_a_use_that_needs_a_description_says_that_there_is_none():
+    with pytest.raises(ModelError, match="HeliumForCausalLM has no family: transformers' code runs it"):
+        supported_config({"architectures": ["HeliumForCausalLM"], "model_type": "helium"})
 
 
 def test_random_weights_are_those_of_the_seed(save, load):

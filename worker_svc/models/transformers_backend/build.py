@@ -3,7 +3,8 @@
 Every refusal is one line with the architecture and the reason.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +26,49 @@ _PROBED = 3
 def build(
     foreign: Foreign, path: Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] | None, *, seed: int
 ) -> tuple[TransformersModel, LoadedModule]:
-    """Return a model with KV pages, and its module; raise ModelError if it cannot be served. Arguments: see load_module."""
-    try:
+    """Return a model in float32 with KV pages, and its module; raise ModelError if it cannot be served.
+
+    Arguments: see load_module.
+    """
+    with _refusals(foreign):
         loaded = load_module(foreign, path, config, tensors, seed=seed)
         model = TransformersModel(loaded.module, _layers(loaded.module, loaded), loaded)
         check(model, loaded.module)
+    return model, loaded
+
+
+def build_module(
+    foreign: Foreign,
+    path: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, torch.Tensor] | None,
+    *,
+    seed: int,
+    dtype: torch.dtype,
+) -> tuple[LoadedModule, list[LayerCall]]:
+    """Return a module with weights of this type, in host memory, and the attention of its layers.
+
+    The module is built and compared in float32 first, since the difference from other attention is too large in other types.
+    Arguments and errors: see `build`.
+    """
+    _, loaded = build(foreign, path, config, tensors, seed=seed)
+    with _refusals(foreign):
+        if dtype != torch.float32:
+            loaded = load_module(foreign, path, config, tensors, seed=seed, dtype=dtype)
+        return loaded, _layers(loaded.module, loaded)
+
+
+@contextmanager
+def _refusals(foreign: Foreign) -> Iterator[None]:
+    """Convert the errors of a model's code into a ModelError with the architecture's name."""
+    try:
+        yield
     except UnservableError as error:
         raise _refusal(foreign, str(error)) from error
     except (TetradError, MemoryError):
         raise
     except Exception as error:  # a model's code can raise any error in a forward pass
         raise _refusal(foreign, f"its code fails: {one_line(error)}") from error
-    return model, loaded
 
 
 def _refusal(foreign: Foreign, reason: str) -> ModelError:

@@ -1,4 +1,4 @@
-"""Loads a causal model of transformers: its class, its config and its weights, in float32.
+"""Loads a causal model of transformers: its class, its config and its weights.
 
 Weights are read by this worker's readers of files. A model's own code (auto_map) runs only if the worker was started with
 trust_remote_code.
@@ -39,7 +39,13 @@ class LoadedModule:
 
 
 def load_module(
-    foreign: Foreign, path: Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] | None, *, seed: int
+    foreign: Foreign,
+    path: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, torch.Tensor] | None,
+    *,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
 ) -> LoadedModule:
     """Return the model; raise ModelError if its files are wrong, UnservableError if paged attention cannot run it.
 
@@ -49,13 +55,17 @@ def load_module(
         config: the values of its config.json, with overrides.
         tensors: its weights, under transformers' names; None: random weights.
         seed: seed of random weights.
+        dtype: type of the weights.
     """
     register()
     with _errors_of(foreign.architecture):
         model_class, settings = _class_and_config(foreign, path, config)
     check_class(model_class, settings)
     with _errors_of(foreign.architecture), _quiet():
-        module = _random(model_class, settings, seed) if tensors is None else _filled(model_class, settings, tensors)
+        if tensors is None:
+            module = _random(model_class, settings, seed, dtype)
+        else:
+            module = _filled(model_class, settings, tensors, dtype)
     text = settings.get_text_config()
     return LoadedModule(
         module.eval(),
@@ -103,18 +113,18 @@ def _class_and_config(foreign: Foreign, path: Path, values: Mapping[str, Any]) -
     return MODEL_FOR_CAUSAL_LM_MAPPING[config_class], config_class.from_dict(values)
 
 
-def _random(model_class: Any, settings: Any, seed: int) -> Any:
+def _random(model_class: Any, settings: Any, seed: int, dtype: torch.dtype) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return model_class._from_config(settings, dtype=torch.float32, attn_implementation=IMPLEMENTATION)  # noqa: SLF001 - AutoModel calls it
+        return model_class._from_config(settings, dtype=dtype, attn_implementation=IMPLEMENTATION)  # noqa: SLF001 - AutoModel calls it
 
 
-def _filled(model_class: Any, settings: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+def _filled(model_class: Any, settings: Any, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Any:
     module, info = model_class.from_pretrained(
         None,
         config=settings,
         state_dict=dict(tensors),
-        dtype=torch.float32,
+        dtype=dtype,
         attn_implementation=IMPLEMENTATION,
         ignore_mismatched_sizes=True,
         output_loading_info=True,
