@@ -12,19 +12,17 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import GivenRows, Ints, ModelRunnerOutput, SchedulerOutput, finished
+from tetrad.worker_svc.core.plan import Ints, ModelRunnerOutput, SchedulerOutput, finished
 from tetrad.worker_svc.core.request_table import RequestTable, ScheduledRows
 from tetrad.worker_svc.core.step_inputs import StepRows, order_rows
-from tetrad.worker_svc.cuda.attention import AttentionParts, DeviceStep, PagedAttention
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
+from tetrad.worker_svc.cuda.forward_passes import ForwardPasses, table_of
 from tetrad.worker_svc.cuda.graphs import LEAST_ROWS, DecodeGraphs
-from tetrad.worker_svc.cuda.host_metadata import NOTHING, HostMetadata
 from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.loras import DeviceLoras
 from tetrad.worker_svc.cuda.pending import LaunchedStep, LaunchLog, PlainSamples
@@ -35,10 +33,7 @@ from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.cuda.sampling_warm_up import sampling_plans
 from tetrad.worker_svc.cuda.slot_loras import NoGraphLoras, SlotGraphLoras
 from tetrad.worker_svc.cuda.verification import VerifiedSamples, Verifier, places_of, spread
-from tetrad.worker_svc.kernels.gather_inputs import NUM_KEYS, SLOT, Gathered, gather_inputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
-from tetrad.worker_svc.models.decoder import GivenEmbeddings
-from tetrad.worker_svc.models.host import HostStep
 from tetrad.worker_svc.runner.prompt_embeds import SlotEmbeds
 from tetrad.worker_svc.runner.prompt_logprobs import AskedPrompts
 from tetrad.worker_svc.runner.warm_up import dummy_plans
@@ -109,12 +104,7 @@ class CudaModelRunner:
         self._requests = RequestTable(self._batch, config.vocab_size, listeners, checks, takes_drafts=takes_drafts)
         self._verifier = Verifier(self._batch, self._state, self._sampler)
         self._log = LaunchLog()
-        self._attention = (
-            PagedAttention(config, model.dtype, model.kv_cache_spec.dtype, accelerator, layout.max_model_len)
-            if model.has_kernel_attention
-            else None
-        )
-        self._host_metadata = HostMetadata(model.host_steps, self._batch, accelerator)
+        self._passes = ForwardPasses(model, self._kv_cache, self._state, self._batch, accelerator)
         most_rows = max(layout.max_num_seqs, LEAST_ROWS)
         self._graphs = DecodeGraphs(accelerator, vocab_size=config.vocab_size, most=most_rows, kinds=self._loras.kinds)
 
@@ -224,7 +214,7 @@ class CudaModelRunner:
             logits = self._graphs.run(table_of(recorded), are_adapted=self._loras.select_decodes(recorded.slots))
             return Outputs(lambda tokens: self._select(logits, tokens))
         self._loras.select_tokens(rows)
-        hidden = self._hidden(rows, self._accelerator.upload(table_of(rows)), given)
+        hidden = self._passes.of_rows(rows, given)
         launched = launch_prompts(prompts, hidden, self._prompt_logits, self._accelerator)
         pooling = self._pooling.launch(rows, hidden)
         owners = np.repeat(rows.slots, rows.num_scheduled)
@@ -249,66 +239,14 @@ class CudaModelRunner:
         self._loras.select_rows(np.full(len(hidden), slot))
         return self._model.logits(hidden)
 
-    def _hidden(self, rows: StepRows, table: torch.Tensor, given: GivenRows | None) -> torch.Tensor:
-        """Return the hidden states [T, hidden] of a step of any shape; some tokens may be given as embeddings."""
-        tables = self._state.block_tables.index_select(1, table[:, SLOT])
-        parts = self._attention.parts(rows, tables[0]) if self._attention else None
-        most_scheduled, upload = int(rows.num_scheduled.max()), self._accelerator.upload
-        its = None if given is None else GivenEmbeddings(upload(given.rows), upload(given.values))
-        return self._run(table, tables, parts, rows.num_tokens, most_scheduled, self._host_metadata.of(rows), its)
-
     def _decode_logits(self, table: torch.Tensor, are_adapted: bool) -> torch.Tensor:
         """Return the logits [B, V] of rows [B, 5] of one token each; some rows may be padding."""
         self._loras.use_graph_rows(len(table), are_adapted=are_adapted)
-        tables = self._state.block_tables.index_select(1, table[:, SLOT].clamp(min=0))
-        assert self._attention is not None, "a model whose steps are recorded has kernels"
-        parts = AttentionParts(len(table), self._attention.decode_part(tables[0], table[:, NUM_KEYS].contiguous()), None)
-        return self._model.logits(self._run(table, tables, parts, len(table), 1, NOTHING))
-
-    def _run(
-        self,
-        table: torch.Tensor,
-        tables: torch.Tensor,
-        parts: AttentionParts | None,
-        num_tokens: int,
-        most_scheduled: int,
-        host: HostStep,
-        given: GivenEmbeddings | None = None,
-    ) -> torch.Tensor:
-        """Return the hidden states [T, hidden] of rows [R, 5] with block tables [G, R, P]."""
-        gathered = [self._gather(table, its_tables, num_tokens, most_scheduled) for its_tables in self._state.block_tables]
-        steps = [
-            DeviceStep(
-                kv_slots,
-                parts.over(tables[group]) if parts else None,
-                self._attention,
-                host.pages.get(group),
-                host.states.get(group),
-            )
-            for group, (_, _, kv_slots) in enumerate(gathered)
-        ]
-        ids, positions, _ = gathered[0]
-        return self._model.forward(ids, positions, self._kv_cache.layers, steps, given=given)
-
-    def _gather(self, table: torch.Tensor, block_tables: torch.Tensor, num_tokens: int, most_scheduled: int) -> Gathered:
-        return gather_inputs(
-            table,
-            self._state.token_ids,
-            block_tables,
-            block_size=self.layout.block_size,
-            num_tokens=num_tokens,
-            most_scheduled=most_scheduled,
-        )
+        return self._model.logits(self._passes.of_decodes(table))
 
     def _select(self, values: torch.Tensor, rows: Ints) -> torch.Tensor:
         """Return the rows of `values` with these ascending indices; if all are selected, return `values` itself."""
         return values if len(rows) == len(values) else values[self._accelerator.upload(rows)]
-
-
-def table_of(rows: StepRows) -> npt.NDArray[np.int32]:
-    """Return a step's rows as a table [R, 5] in the layout of gather_inputs."""
-    columns = rows.slots, rows.num_computed, rows.num_scheduled, rows.first_token, rows.num_computed + rows.num_scheduled
-    return np.stack(columns, 1).astype(np.int32)
 
 
 _NONE = np.empty(0, np.uint32)
