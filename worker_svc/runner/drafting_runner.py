@@ -9,7 +9,7 @@ verifies them.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Generic
 
 import numpy as np
@@ -20,18 +20,8 @@ from tetrad.worker_svc.core.plan import DraftTokens, Ints, ModelRunnerOutput, Sc
 from tetrad.worker_svc.core.step_inputs import StepInputs, build_step_inputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.models.interface import Model
+from tetrad.worker_svc.runner.draft_progress import DraftProgress, DraftRow, columns_of, room_for
 from tetrad.worker_svc.runner.model_runner import ModelRunner
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A request in a step: the draft model has computed `num_computed` of its tokens, and has to compute those up to `end`."""
-
-    handle: int
-    slot: int
-    num_computed: int
-    end: int
-    samples: bool
 
 
 class DraftingRunner(Generic[M]):
@@ -46,8 +36,7 @@ class DraftingRunner(Generic[M]):
     def __init__(self, runner: ModelRunner[M], model: Model[M], cache: KvCache) -> None:
         self._runner, self._model, self._cache = runner, model, cache
         self._batch = runner.batch
-        self._max_tokens = runner.layout.max_num_batched_tokens
-        self._num_computed: dict[int, int] = {}  # handle -> number of tokens whose keys and values the draft model has
+        self._progress = DraftProgress(runner.batch, runner.layout.max_num_batched_tokens)
 
     @property
     def num_requests(self) -> int:
@@ -56,7 +45,7 @@ class DraftingRunner(Generic[M]):
 
     def forget_all(self) -> None:
         """Remove every request."""
-        self._num_computed.clear()
+        self._progress.clear()
         self._runner.forget_all()
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:
@@ -70,59 +59,19 @@ class DraftingRunner(Generic[M]):
         self._cache.move(plan)
         result = self._runner.execute(plan)
         assert isinstance(result, ModelRunnerOutput), "on one worker and the host, a step is over when it was executed"
-        rows = self._rows(plan, result)
-        if not plan.num_spec_tokens or not rows:
+        self._progress.note(plan)
+        if not plan.num_spec_tokens:
             return result
-        proposals = self._propose(rows, plan.num_spec_tokens)
+        proposals = self._propose(self._progress.rows(plan, result.handles.tolist()), plan.num_spec_tokens)
         return replace(result, proposals=proposals, compute_seconds=time.perf_counter() - started)
 
-    def _rows(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> list[_Row]:
-        """Return the step's requests without those that failed."""
-        for handle in plan.removed_handles:
-            self._num_computed.pop(handle, None)
-        # The draft model's keys and values of a cached prefix were written when the target model's were.
-        self._num_computed.update((new.handle, new.num_computed_tokens) for new in plan.new_requests)
-        ends = dict(
-            zip(
-                plan.cached.handles.tolist(),
-                (plan.cached.num_computed_tokens + plan.cached.num_scheduled_tokens).tolist(),
-                strict=True,
-            )
-        )
-        ends.update((new.handle, new.num_computed_tokens + new.num_scheduled_tokens) for new in plan.new_requests)
-        sampled = set(result.handles.tolist())
-        rows = []
-        for handle, planned_end in ends.items():
-            slot = self._batch.slot_of(handle)
-            if slot is None:
-                continue
-            end = int(self._batch.num_tokens[slot]) if handle in sampled else planned_end
-            # The tokens proposed after the previous step may differ from the sampled ones.
-            self._num_computed[handle] = num_computed = min(self._num_computed.get(handle, 0), end - 1)
-            # The last token may belong to a new block, which only the next plan allocates.
-            num_slots = int(self._batch.num_blocks[slot]) * self._batch.block_size
-            rows.append(_Row(handle, slot, num_computed, min(end, num_slots), handle in sampled and end <= num_slots))
-        return rows
-
-    def _propose(self, rows: list[_Row], num_tokens: int) -> DraftTokens | None:
-        """Compute the new tokens, then propose drafts; return None if there is nothing to compute.
-
-        Tokens beyond max_num_batched_tokens wait for the next step.
-        """
-        behind = np.array([row.end - row.num_computed for row in rows])
-        before = np.cumsum(behind) - behind
-        behind = np.clip(self._max_tokens - before, 0, behind)
-        chosen = [(row, int(count)) for row, count in zip(rows, behind, strict=True) if count]
-        if not chosen:
+    def _propose(self, rows: list[DraftRow], num_tokens: int) -> DraftTokens | None:
+        """Compute the new tokens, then propose drafts; return None if there is nothing to compute."""
+        if not rows:
             return None
-        slots = np.array([row.slot for row, _ in chosen])
-        inputs = build_step_inputs(
-            self._batch, slots, np.array([row.num_computed for row, _ in chosen]), np.array([count for _, count in chosen])
-        )
+        inputs = build_step_inputs(self._batch, *columns_of(rows))
         hidden = self._forward(inputs)
-        ready = {row.slot: row for row, count in chosen if row.samples and row.num_computed + count == row.end}
-        for row, count in chosen:
-            self._num_computed[row.handle] = row.num_computed + count
+        ready = {row.slot: row for row in rows if row.is_ready}
         at_end = np.array([int(slot) in ready for slot in inputs.slots], np.bool_)
         last = (inputs.first_token + inputs.num_scheduled - 1)[at_end]
         found = self._extend(inputs.slots[at_end], hidden[torch.from_numpy(last)], num_tokens)
@@ -147,13 +96,12 @@ class DraftingRunner(Generic[M]):
                 if len(found[int(slots[0])]) == num_tokens:
                     break
                 places = batch.num_tokens[slots] - 1
-                has_room = places < np.minimum(batch.num_blocks[slots] * batch.block_size, batch.max_model_len - 1)
+                has_room = room_for(batch, slots, places)
                 if not has_room.any():
                     break
                 inputs = build_step_inputs(batch, slots[has_room], places[has_room], np.ones(int(has_room.sum()), np.int64))
                 slots, hidden = inputs.slots, self._forward(inputs)
-                for handle in batch.handles[slots].tolist():
-                    self._num_computed[handle] += 1
+                self._progress.advance(slots)
         finally:
             batch.num_tokens[everyone] = known
         return found

@@ -1,0 +1,110 @@
+"""Draft progress: the tokens whose keys and values a draft model has, and those that it computes after a step.
+
+Used by the drafting runners of all devices, on the compute thread. A rejected draft takes the progress back. After a step
+without proposals the draft model computes nothing; the next step with proposals computes the missing tokens.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.plan import Ints, SchedulerOutput
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRow:
+    """Tokens of one request that the draft model computes.
+
+    Attributes:
+        handle, slot: the request.
+        num_computed: number of tokens whose keys and values it has.
+        num_tokens: number of tokens to compute, at least 1.
+        is_ready: whether the last of them is the request's newest token, so that drafts can follow it.
+    """
+
+    handle: int
+    slot: int
+    num_computed: int
+    num_tokens: int
+    is_ready: bool
+
+
+class DraftProgress:
+    """The progress of a draft model.
+
+    Args:
+        batch: the requests.
+        max_tokens: maximum number of tokens of a step.
+    """
+
+    def __init__(self, batch: InputBatch, max_tokens: int) -> None:
+        self._batch, self._max_tokens = batch, max_tokens
+        self._num_computed: dict[int, int] = {}  # handle -> number of tokens whose keys and values the draft model has
+
+    def clear(self) -> None:
+        """Forget all requests."""
+        self._num_computed.clear()
+
+    def note(self, plan: SchedulerOutput) -> None:
+        """Add the new requests of a plan, and remove those that have ended. Each plan must be noted."""
+        for handle in plan.removed_handles:
+            self._num_computed.pop(handle, None)
+        # The step before may have rejected drafts: only tokens that the plan counts as computed are the request's.
+        for handle, num_computed in zip(plan.cached.handles.tolist(), plan.cached.num_computed_tokens.tolist(), strict=True):
+            self._num_computed[handle] = min(self._num_computed.get(handle, 0), num_computed)
+        # The draft model's keys and values of a cached prefix were written when the target model's were.
+        self._num_computed.update((new.handle, new.num_computed_tokens) for new in plan.new_requests)
+
+    def rows(self, plan: SchedulerOutput, sampled: Collection[int]) -> list[DraftRow]:
+        """Return the tokens to compute after a step, and count them as computed.
+
+        Tokens beyond the maximum of a step wait for the next step. Requests that failed in the step are left out.
+
+        Args:
+            plan: the step's plan.
+            sampled: handles of the requests that have new tokens, which the batch counts already.
+        """
+        ends = dict(
+            zip(
+                plan.cached.handles.tolist(),
+                (plan.cached.num_computed_tokens + plan.cached.num_scheduled_tokens).tolist(),
+                strict=True,
+            )
+        )
+        ends.update((new.handle, new.num_computed_tokens + new.num_scheduled_tokens) for new in plan.new_requests)
+        handles, rows, left = set(sampled), [], self._max_tokens
+        for handle, planned_end in ends.items():
+            slot = self._batch.slot_of(handle)
+            if slot is None:
+                continue
+            end = int(self._batch.num_tokens[slot]) if handle in handles else planned_end
+            # The tokens proposed after the previous step may differ from the sampled ones.
+            num_computed = min(self._num_computed.get(handle, 0), end - 1)
+            # The last token may belong to a new block, which only the next plan allocates.
+            num_slots = int(self._batch.num_blocks[slot]) * self._batch.block_size
+            count = min(end, num_slots, num_computed + left) - num_computed
+            self._num_computed[handle] = num_computed + max(count, 0)
+            if count > 0:
+                rows.append(DraftRow(handle, slot, num_computed, count, handle in handles and num_computed + count == end))
+                left -= count
+        return rows
+
+    def advance(self, slots: Ints) -> None:
+        """Count one more token of each request as computed."""
+        for handle in self._batch.handles[slots].tolist():
+            self._num_computed[handle] += 1
+
+
+def columns_of(rows: Sequence[DraftRow]) -> tuple[Ints, Ints, Ints]:
+    """Return slots, numbers of computed tokens, and numbers of tokens to compute."""
+    columns = np.array([(row.slot, row.num_computed, row.num_tokens) for row in rows], np.int64).T
+    return columns[0], columns[1], columns[2]
+
+
+def room_for(batch: InputBatch, slots: Ints, places: Ints) -> npt.NDArray[np.bool_]:
+    """Return whether each request has a block for a token at its place, and may have one more token after it."""
+    has_room: npt.NDArray[np.bool_] = places < np.minimum(batch.num_blocks[slots] * batch.block_size, batch.max_model_len - 1)
+    return has_room
