@@ -129,10 +129,10 @@ def refuse_loras(request: LoadRequest, device: str) -> None:
 def refuse_drafter(request: LoadRequest, device: str) -> None:
     """Raise ModelError if the request names a draft method; `device` names a device or kind of model without support for it."""
     if request.draft_method:
-        what = (
-            "A draft model" if request.draft_method == "draft_model" else f"speculative_config.method {request.draft_method!r}"
-        )
-        raise ModelError(f"{what} is not supported for {device}; it runs beside a decoder on one worker of the cpu device.")
+        is_model = request.draft_method == "draft_model"
+        what = "A draft model" if is_model else f"speculative_config.method {request.draft_method!r}"
+        devices = "the cpu or cuda device" if is_model else "the cpu device"
+        raise ModelError(f"{what} is not supported for {device}; it runs beside a decoder on one worker of {devices}.")
 
 
 @runtime_checkable

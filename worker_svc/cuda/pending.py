@@ -74,6 +74,10 @@ class LaunchedSamples(Protocol):
     """The samples of a launched step."""
 
     @property
+    def handles(self) -> npt.NDArray[np.uint32]:
+        """The requests of the sampled rows; a request with drafts has several rows."""
+
+    @property
     def tensors(self) -> Sequence[torch.Tensor]:
         """The tensors that have to be copied to the host for `read`."""
 
@@ -90,11 +94,11 @@ class PlainSamples:
     """
 
     def __init__(self, handles: npt.NDArray[np.uint32], sampled: DeviceSampled) -> None:
-        self._handles, self._sampled, self.tensors = handles, sampled, sampled.tensors
+        self.handles, self._sampled, self.tensors = handles, sampled, sampled.tensors
 
     def read(self, arrays: list[np.ndarray]) -> tuple[npt.NDArray[np.uint32], Sampled]:
         """Return the handles and samples of all rows."""
-        return self._handles, self._sampled.read(arrays)
+        return self.handles, self._sampled.read(arrays)
 
 
 class LaunchedStep:
@@ -130,6 +134,11 @@ class LaunchedStep:
         self._samples, self._prompts, self._pooling, self._download = samples, prompts, pooling, download
         self._failures, self._log = failures, log
         self._started, self._input_seconds = started, input_seconds
+
+    @property
+    def handles(self) -> npt.NDArray[np.uint32]:
+        """The requests that sample in this step; see LaunchedSamples."""
+        return self._samples.handles
 
     def wait(self) -> ModelRunnerOutput:
         """Wait for the step and return its output."""

@@ -60,6 +60,10 @@ class CudaModelRunner:
         use_graphs: whether decode steps are recorded at warm-up and replayed.
         loras: the model's adapters; None: the model does not support adapters.
         pooling: creates the pooling part for an input batch; None: the model only generates.
+
+    Attributes:
+        batch, state: the requests, on the host and on the device.
+        sampler: chooses their tokens.
     """
 
     def __init__(
@@ -77,7 +81,7 @@ class CudaModelRunner:
             raise FailedPrecondition(
                 f"max_model_len {layout.max_model_len} exceeds the model's {config.max_position_embeddings} positions."
             )
-        self._model, self.layout, self._accelerator = model, layout, accelerator
+        self._model, self.layout, self.accelerator = model, layout, accelerator
         self._use_graphs = use_graphs and model.host_steps is None
         self._kv_cache = KvCache(
             model.kv_cache_spec,
@@ -86,32 +90,32 @@ class CudaModelRunner:
             num_host_blocks=layout.num_host_blocks,
             device=accelerator.device,
         )
-        self._batch = InputBatch(
+        self.batch = InputBatch(
             max_num_seqs=layout.max_num_seqs,
             max_model_len=layout.max_model_len,
             block_size=layout.block_size,
             num_groups=self._kv_cache.num_groups,
         )
-        self._state = DeviceState(accelerator, self._batch)
-        self._sampler = DeviceSampler(accelerator, self._state, self._batch, config.vocab_size)
+        self.state = DeviceState(accelerator, self.batch)
+        self.sampler = DeviceSampler(accelerator, self.state, self.batch, config.vocab_size)
         self._asked_prompts = AskedPrompts()
-        self._pooling: DevicePoolingRows = NoDevicePooling() if pooling is None else pooling(self._batch)
+        self._pooling: DevicePoolingRows = NoDevicePooling() if pooling is None else pooling(self.batch)
         self._loras = NoGraphLoras() if loras is None else SlotGraphLoras(loras, layout.max_num_seqs)
         self._embeds = SlotEmbeds(config.embedding_size)
-        listeners = (self._state, self._sampler, self._asked_prompts, self._pooling, self._loras, self._embeds)
+        listeners = (self.state, self.sampler, self._asked_prompts, self._pooling, self._loras, self._embeds)
         checks = (self._pooling.check, self._loras.check, self._embeds.check)
         takes_drafts = not model.kv_cache_spec.state_size
-        self._requests = RequestTable(self._batch, config.vocab_size, listeners, checks, takes_drafts=takes_drafts)
-        self._verifier = Verifier(self._batch, self._state, self._sampler)
+        self._requests = RequestTable(self.batch, config.vocab_size, listeners, checks, takes_drafts=takes_drafts)
+        self._verifier = Verifier(self.batch, self.state, self.sampler)
         self._log = LaunchLog()
-        self._passes = ForwardPasses(model, self._kv_cache, self._state, self._batch, accelerator)
+        self._passes = ForwardPasses(model, self._kv_cache, self.state, self.batch, accelerator)
         most_rows = max(layout.max_num_seqs, LEAST_ROWS)
         self._graphs = DecodeGraphs(accelerator, vocab_size=config.vocab_size, most=most_rows, kinds=self._loras.kinds)
 
     @property
     def num_requests(self) -> int:
         """The number of known requests."""
-        return len(self._batch)
+        return len(self.batch)
 
     @torch.inference_mode()
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput | LaunchedStep:
@@ -124,14 +128,14 @@ class CudaModelRunner:
         if not len(scheduled.slots):
             return ModelRunnerOutput(plan.step_id, _NONE, _NONE, failures=scheduled.failures)
         rows = self._ordered(scheduled)
-        self._state.catch_up(rows.slots)
-        has_drafts = bool(self._batch.num_drafts[rows.slots].any())
+        self.state.catch_up(rows.slots)
+        has_drafts = bool(self.batch.num_drafts[rows.slots].any())
         if has_drafts:
-            self._state.put_drafts(rows.slots)
+            self.state.put_drafts(rows.slots)
         input_seconds = time.perf_counter() - started
         logits_of, prompts, pooling = self._forward(rows)
         samples = self._verify(rows, logits_of, plan) if has_drafts else self._sample(rows, logits_of, plan)
-        download = self._accelerator.download([*samples.tensors, *prompts.tensors, *pooling.tensors])
+        download = self.accelerator.download([*samples.tensors, *prompts.tensors, *pooling.tensors])
         if isinstance(samples, VerifiedSamples):
             self._verifier.note_launched(samples, download)
         return LaunchedStep(
@@ -152,6 +156,10 @@ class CudaModelRunner:
         """Remove every request; KV blocks keep their content until they are written again."""
         self._verifier.forget()
         self._requests.forget_all()
+
+    def settle(self) -> None:
+        """Wait until the number of each request's tokens is known: the last step may have verified drafts."""
+        self._verifier.settle()
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:
         """Run dummy steps, which compiles kernels, and record the graphs."""
@@ -179,7 +187,7 @@ class CudaModelRunner:
         try:
             self._graphs.record(self._decode_logits, report)
         except torch.OutOfMemoryError as error:
-            free, total = self._accelerator.memory()
+            free, total = self.accelerator.memory()
             raise FailedPrecondition(
                 f"Graphs of up to {self._graphs.sizes[-1]} rows do not fit: {free} of the device's {total} bytes were "
                 "left; lower gpu_memory_utilization or max_num_seqs, or set enforce_eager."
@@ -187,7 +195,7 @@ class CudaModelRunner:
 
     def _ordered(self, scheduled: ScheduledRows) -> StepRows:
         """Return a step's rows in order; only requests that generate have sampling rows."""
-        rows = order_rows(self._batch, scheduled.slots, scheduled.num_computed, scheduled.num_scheduled)
+        rows = order_rows(self.batch, scheduled.slots, scheduled.num_computed, scheduled.num_scheduled)
         generating = self._pooling.generating(rows.slots[rows.sampling_rows])
         if len(generating) == len(rows.sampling_rows):
             return rows
@@ -197,17 +205,17 @@ class CudaModelRunner:
         """Launch the sampling of one token for each row whose last known token is computed, and append the tokens."""
         slots = rows.slots[rows.sampling_rows]
         last = (rows.first_token + rows.num_scheduled - 1)[rows.sampling_rows]
-        sampled = self._sampler.sample(logits_of(last), slots, plan.grammar)
-        self._state.append(slots, sampled.token_ids)
-        return PlainSamples(self._batch.handles[slots].astype(np.uint32), sampled)
+        sampled = self.sampler.sample(logits_of(last), slots, plan.grammar)
+        self.state.append(slots, sampled.token_ids)
+        return PlainSamples(self.batch.handles[slots].astype(np.uint32), sampled)
 
     def _verify(self, rows: StepRows, logits_of: LogitsOfTokens, plan: SchedulerOutput) -> VerifiedSamples:
         """Launch the sampling at the places of drafts and after the last drafts."""
-        return self._verifier.sample(places_of(rows, self._batch), logits_of, plan.grammar)
+        return self._verifier.sample(places_of(rows, self.batch), logits_of, plan.grammar)
 
     def _forward(self, rows: StepRows) -> Outputs:
         """Run the model; launch the requested log-probabilities of prompts, and the answers of pooling requests."""
-        prompts = self._asked_prompts.chunks(rows, self._batch)
+        prompts = self._asked_prompts.chunks(rows, self.batch)
         given = self._embeds.gather(rows)
         needs_hidden = bool(prompts) or given is not None or self._pooling.pools(rows.slots)
         if not needs_hidden and (recorded := self._recorded(rows)) is not None:
@@ -215,7 +223,7 @@ class CudaModelRunner:
             return Outputs(lambda tokens: self._select(logits, tokens))
         self._loras.select_tokens(rows)
         hidden = self._passes.of_rows(rows, given)
-        launched = launch_prompts(prompts, hidden, self._prompt_logits, self._accelerator)
+        launched = launch_prompts(prompts, hidden, self._prompt_logits, self.accelerator)
         pooling = self._pooling.launch(rows, hidden)
         owners = np.repeat(rows.slots, rows.num_scheduled)
 
@@ -229,7 +237,7 @@ class CudaModelRunner:
         """Return a step's rows in the form of a graph's rows; None if no graph can run the step."""
         if self._graphs.fits(rows):
             return rows
-        verifies_only = (rows.num_scheduled == 1 + self._batch.num_drafts[rows.slots]).all()
+        verifies_only = (rows.num_scheduled == 1 + self.batch.num_drafts[rows.slots]).all()
         if verifies_only and self._graphs.fits(spread_rows := spread(rows)):
             return spread_rows
         return None
@@ -246,7 +254,7 @@ class CudaModelRunner:
 
     def _select(self, values: torch.Tensor, rows: Ints) -> torch.Tensor:
         """Return the rows of `values` with these ascending indices; if all are selected, return `values` itself."""
-        return values if len(rows) == len(values) else values[self._accelerator.upload(rows)]
+        return values if len(rows) == len(values) else values[self.accelerator.upload(rows)]
 
 
 _NONE = np.empty(0, np.uint32)

@@ -109,13 +109,13 @@ class VerifiedSamples:
     """
 
     def __init__(self, places: Places, pieces: list[DeviceSampled], handles: npt.NDArray[np.uint32]) -> None:
-        self.places, self._pieces, self._handles = places, pieces, handles
+        self.places, self._pieces, self.handles = places, pieces, handles
         self.tensors = [tensor for piece in pieces for tensor in piece.tensors]
 
     def read(self, arrays: list[np.ndarray]) -> tuple[npt.NDArray[np.uint32], Sampled]:
         """Return handles and samples of the places that are kept."""
         sampled, kept = self._sampled(arrays)
-        return self._handles[kept], sampled.select(kept)
+        return self.handles[kept], sampled.select(kept)
 
     def counts(self, arrays: list[np.ndarray]) -> Ints:
         """Return the number of new tokens of each request [R]."""

@@ -22,8 +22,6 @@ from tetrad.worker_svc.checkpoint.placed import PlacedWeights
 from tetrad.worker_svc.checkpoint.pooling_use import find_use
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import (
-    KvGroup,
-    KvLayout,
     LoadedModel,
     LoadRequest,
     ModelInfo,
@@ -31,27 +29,23 @@ from tetrad.worker_svc.core.device import (
     refuse_drafter,
     refuse_loras,
 )
-from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.cuda.decoder import TRAITS, KernelDecoder
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator, CudaAccelerator
-from tetrad.worker_svc.cuda.device.offload import Offload, tensors_in, wake_weights
 from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
 from tetrad.worker_svc.cuda.experts import mix_of
 from tetrad.worker_svc.cuda.interface import DeviceModel, DeviceParameters
 from tetrad.worker_svc.cuda.linears import DeviceLinears
 from tetrad.worker_svc.cuda.loras import AdaptedLinears, DeviceLoras
-from tetrad.worker_svc.cuda.memory_profile import largest_asked, worst_case_bytes
-from tetrad.worker_svc.cuda.pooling_rows import DevicePooling, DevicePoolingRows
-from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.cuda.torch_attention import MAX_HEAD_DIM
 from tetrad.worker_svc.cuda.torch_decoder import TorchDecoder
 from tetrad.worker_svc.cuda.transformers_model import DeviceTransformersModel
+from tetrad.worker_svc.devices.cuda_drafted import CudaDraftedModel
 from tetrad.worker_svc.devices.cuda_encoder import CudaEncoder, device_encoder
+from tetrad.worker_svc.devices.cuda_model import CudaModel
 from tetrad.worker_svc.devices.decoder_pooling import decoder_pooling, pooler_config_of
 from tetrad.worker_svc.devices.encoder_model import check_options, load_encoder
 from tetrad.worker_svc.devices.foreign_model import load_foreign_module
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
-from tetrad.worker_svc.devices.poolers import Pooling
 from tetrad.worker_svc.families.check import check_config
 from tetrad.worker_svc.families.encoders import check_encoder, is_encoder
 from tetrad.worker_svc.families.foreign import foreign_model
@@ -70,74 +64,6 @@ _DEFAULT_DTYPE = "bfloat16"
 _GIB = 1 << 30
 
 log = get_logger()
-
-
-class CudaModel:
-    """A LoadedModel in device memory."""
-
-    def __init__(
-        self,
-        model: DeviceModel,
-        info: ModelInfo,
-        accelerator: Accelerator,
-        offload: WeightOffload,
-        *,
-        use_graphs: bool,
-        loras: DeviceLoras | None = None,
-        pooling: Pooling | None = None,
-    ) -> None:
-        self._model, self._accelerator, self._offload, self._pooling = model, accelerator, offload, pooling
-        # A graph computes logits, which a model that only pools does not use.
-        self._use_graphs = use_graphs and (pooling is None or pooling.facts.generates)
-        self._weights = Offload(accelerator, tensors_in((model, loras, pooling)))
-        self.info, self.loras = info, loras
-
-    @property
-    def weights_on_device_bytes(self) -> int:
-        """The bytes of device memory for weights: those that are not offloaded, and the buffers for those that are."""
-        return self.info.weights_size_bytes - self._offload.freed_bytes
-
-    def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
-        """Return the groups of the KV cache."""
-        return self._model.kv_cache_spec.kv_groups(block_size)
-
-    def make_runner(self, layout: KvLayout) -> CudaModelRunner:
-        """Allocate the KV cache and return the runner; raise FailedPrecondition if memory is too small for the cache."""
-        needed = layout.num_blocks * self._model.kv_cache_spec.block_size_bytes(layout.block_size)
-        free, total = self._accelerator.memory()
-        if needed > free:
-            raise FailedPrecondition(
-                f"The KV cache of num_blocks {layout.num_blocks} of block_size {layout.block_size} needs {needed} bytes; "
-                f"{free} of the device's {total} are free."
-            )
-        return CudaModelRunner(
-            self._model,
-            layout,
-            self._accelerator,
-            use_graphs=self._use_graphs,
-            loras=self.loras,
-            pooling=self._pooling_rows(),
-        )
-
-    def sleep(self) -> None:
-        """Move the weights to pinned host memory."""
-        self._weights.sleep()
-
-    def wake_up(self) -> None:
-        """Move the weights back to the device; raise FailedPrecondition, with the numbers, if it has too little free memory."""
-        wake_weights(self._weights, self._accelerator)
-
-    def worst_case_bytes(self, max_num_batched_tokens: int) -> int:
-        """Return the bytes that the largest step needs in addition to weights and KV cache."""
-        asked = largest_asked(self.info.pooling)
-        return worst_case_bytes(self._model, self._accelerator, max_num_batched_tokens, self.loras, self._pooling_rows(), asked)
-
-    def _pooling_rows(self) -> Callable[[InputBatch], DevicePoolingRows] | None:
-        """Return a function that creates the runner's pooling part; None if the model only generates."""
-        if self._pooling is None:
-            return None
-        pooler, facts = self._pooling.pooler, self._pooling.facts
-        return partial(DevicePooling, pooler, facts, self._model.normed, self._accelerator.upload)
 
 
 class CudaDevice:
@@ -170,9 +96,26 @@ class CudaDevice:
         free, total = self._accelerator.memory()
         log.info("device.ready", device=self.name, free_gib=round(free / _GIB, 1), total_gib=round(total / _GIB, 1))
 
-    def load_model(self, request: LoadRequest, report: Progress) -> CudaModel | CudaEncoder:
+    def load_model(self, request: LoadRequest, report: Progress) -> CudaModel | CudaEncoder | CudaDraftedModel:
         """Load the weights to the device."""
+        if request.draft_method == "draft_model":
+            return self._load_drafted(request, report)
         refuse_drafter(request, "the cuda device")
+        return self._load_alone(request, report)
+
+    def _load_drafted(self, request: LoadRequest, report: Progress) -> CudaDraftedModel:
+        """Load a model, and a smaller one beside it that proposes its tokens."""
+        assert request.draft_path is not None, "the draft model has files"
+        smaller = LoadRequest(str(request.draft_path), request.draft_path, dtype=request.dtype, runner="generate")
+        target, drafter = (
+            self._load_alone(each, report) for each in (replace(request, draft_method="", draft_path=None), smaller)
+        )
+        if not isinstance(target, CudaModel) or not isinstance(drafter, CudaModel):
+            raise ModelError("speculative_config.model: both models must be decoders that generate.")
+        log.info("model.drafts", method=request.draft_method, weights_size_bytes=drafter.info.weights_size_bytes)
+        return CudaDraftedModel(target, drafter, self._ready())
+
+    def _load_alone(self, request: LoadRequest, report: Progress) -> CudaModel | CudaEncoder:
         if request.path.is_dir():
             facts = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
             if is_encoder(facts):
@@ -267,7 +210,7 @@ class CudaDevice:
         Free are `utilization` of the device's memory, minus weights, the largest step and other processes. Raises
         FailedPrecondition, with the numbers, if nothing is free, or less than kv_cache_memory_gib.
         """
-        assert isinstance(model, CudaModel | CudaEncoder)
+        assert isinstance(model, CudaModel | CudaEncoder | CudaDraftedModel)
         accelerator = self._ready()
         step_bytes = model.worst_case_bytes(max_num_batched_tokens)
         free, total = accelerator.memory()

@@ -48,11 +48,7 @@ class DraftModel:
 
     def check_layout(self, layout: KvLayout) -> None:
         """Raise FailedPrecondition if sequences can be longer than the draft model's largest position."""
-        longest = self._model.info.max_position_embeddings
-        if layout.max_model_len > longest:
-            raise FailedPrecondition(
-                f"max_model_len {layout.max_model_len} exceeds the {longest} positions of the draft model; lower it."
-            )
+        check_positions(self._model, layout)
 
     def runner(self, runner: ModelRunner[Any], cache: KvCache) -> Runner:
         """See Drafter."""
@@ -101,6 +97,15 @@ class DraftedModel:
 
     def wake_up(self) -> None:
         """Do nothing: the weights have not moved."""
+
+
+def check_positions(drafter: LoadedModel, layout: KvLayout) -> None:
+    """Raise FailedPrecondition if sequences can be longer than a draft model's largest position."""
+    longest = drafter.info.max_position_embeddings
+    if layout.max_model_len > longest:
+        raise FailedPrecondition(
+            f"max_model_len {layout.max_model_len} exceeds the {longest} positions of the draft model; lower it."
+        )
 
 
 def check_same_vocabulary(target: LoadedModel, vocab_size: int) -> None:

@@ -12,7 +12,8 @@ from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import SchedulerOutput, finished
 from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
-from tetrad.worker_svc.devices.cuda import CudaDevice, CudaModel
+from tetrad.worker_svc.devices.cuda import CudaDevice
+from tetrad.worker_svc.devices.cuda_model import CudaModel
 
 fast_interpreter.install()
 

@@ -44,7 +44,7 @@ def test_a_family_generates_what_transformers_does(name, program, tmp_path, load
 
     outputs = driver.generate(NUM_TOKENS, chunk=30)
 
-    assert isinstance(model._model, program)
+    assert isinstance(model.decoder, program)
     for handle, prompt in enumerate(PROMPTS):
         with torch.inference_mode():
             logits = reference(torch.tensor([prompt + outputs[handle][:-1]])).logits[0, len(prompt) - 1 :]

@@ -221,7 +221,7 @@ def test_fused_modules_and_the_torch_decoder(family, modules, tmp_path, load_cud
 
     outputs = driver.generate(2)
 
-    assert isinstance(model._model, TorchDecoder) == (family != "phi3")
+    assert isinstance(model.decoder, TorchDecoder) == (family != "phi3")
     check({0: reference, 5: merged(reference, adapter)}, driver, outputs, lora_of)
 
 

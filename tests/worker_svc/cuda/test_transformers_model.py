@@ -41,7 +41,7 @@ def test_the_model_generates_what_its_code_does(name, has_kernels, tmp_path, loa
 
     outputs = generated(model)
 
-    assert model._model.has_kernel_attention == has_kernels
+    assert model.decoder.has_kernel_attention == has_kernels
     assert {handle: verified(reference, prompt, outputs[handle]) for handle, prompt in enumerate(PROMPTS)} == outputs
 
 

@@ -58,13 +58,13 @@ def plain(path, load_cuda):
 
 def layer_bytes(model) -> int:
     """The matrices of one layer, in whichever form."""
-    tensors = {each.data_ptr(): each for each in tensors_in(model._model._layers[0]) if each.dim() > 1}
+    tensors = {each.data_ptr(): each for each in tensors_in(model.decoder._layers[0]) if each.dim() > 1}
     return sum(each.nbytes for each in tensors.values())
 
 
 def device_bytes(model) -> int:
     """Memory of all tensors that layers have on the device."""
-    storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors_in(model._model._layers)}
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors_in(model.decoder._layers)}
     return sum(storage.nbytes() for storage in storages.values())
 
 

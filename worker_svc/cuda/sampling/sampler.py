@@ -110,6 +110,10 @@ class DeviceSampler:
         gathered = [tensor for group in groups for tensor in gather_group(raw, chosen[0], group)]
         return DeviceSampled(chosen[0], [chosen, *gathered], groups)
 
+    def guess(self, logits: torch.Tensor, slots: Ints, places: Ints) -> torch.Tensor:
+        """Choose tokens [R] int32 from a draft model's logits [R, V], with temperature, truncation and noise; see `sample`."""
+        return self._choose(logits, SamplingRows(self._accelerator, self._batch, slots, places))[0]
+
     def _changes(self, rows: SamplingRows, grammar: GrammarRows | None) -> list[LogitsChange]:
         """Return the changes of a step's logits, in the order of application."""
         changes = [

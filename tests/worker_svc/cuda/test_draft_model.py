@@ -1,0 +1,125 @@
+"""A draft model on the CUDA device, interpreted: proposals without a wait between steps, from right keys and values."""
+
+import pytest
+
+from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
+from tests.worker_svc.cuda.conftest import SMALL, TINY
+from tests.worker_svc.runner.test_draft_model import proposals_of
+from tetrad.services.errors import FailedPrecondition, ModelError
+from tetrad.worker_svc.core.plan import SamplingSpec
+
+SAMPLINGS = [
+    SamplingSpec(temperature=0.0),
+    SamplingSpec(seed=5),
+    SamplingSpec(seed=6, temperature=0.7, top_k=30, top_p=0.9),
+    SamplingSpec(temperature=0.0, num_logprobs=2),
+]
+
+
+def driver_of(model) -> Driver:
+    driver = Driver(model.make_runner(SMALL), SMALL)
+    for handle, sampling in enumerate(SAMPLINGS):
+        driver.add(handle, range(20 + handle, 37 + 3 * handle), sampling)
+    return driver
+
+
+@pytest.fixture(scope="module")
+def drafted(load_cuda, tiny_path):
+    """A model that drafts for itself, so that every draft is right."""
+    return load_cuda(tiny_path, draft_method="draft_model", draft_path=tiny_path)
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_cuda):
+    """The tokens of a run without drafts."""
+    return driver_of(tiny_cuda).generate(14)
+
+
+def test_the_model_itself_proposes_its_own_next_tokens(drafted, expected):
+    """Drawn ones, too: drafts have the noise of their places. A wrong draft takes the draft model's keys and values back."""
+    driver, num_right = driver_of(drafted), 0
+    proposals = proposals_of(driver.step({handle: driver.remaining(handle) for handle in driver.requests}, num_spec_tokens=3))
+
+    while any(len(each.output) < 9 for each in driver.requests.values()):
+        for handle, drafts in proposals.items():
+            begin = len(driver.requests[handle].output)
+            assert drafts == expected[handle][begin : begin + len(drafts)]
+            num_right += len(drafts)
+        drafts = {
+            handle: [*found[:1], *(1 for _ in found[1:])] for handle in driver.requests for found in [proposals.get(handle, [])]
+        }
+        proposals = proposals_of(driver.verify(drafts, num_spec_tokens=3))
+
+    assert num_right > 25
+    assert {handle: each.output for handle, each in driver.requests.items()} == {
+        handle: expected[handle][: len(driver.requests[handle].output)] for handle in expected
+    }
+
+
+def test_a_step_that_rejects_drafts_and_proposes_none_takes_the_draft_model_back(drafted, expected):
+    driver = driver_of(drafted)
+    proposals = proposals_of(driver.step({handle: driver.remaining(handle) for handle in driver.requests}, num_spec_tokens=3))
+
+    driver.verify({handle: [1 for _ in proposals.get(handle, [])] for handle in driver.requests})
+    driver.verify({handle: [] for handle in driver.requests})
+    proposals = proposals_of(driver.verify({handle: [] for handle in driver.requests}, num_spec_tokens=2))
+
+    assert len(proposals) == len(SAMPLINGS)
+    for handle, drafts in proposals.items():
+        begin = len(driver.requests[handle].output)
+        assert drafts == expected[handle][begin : begin + len(drafts)]
+
+
+def test_prompts_in_chunks_are_computed_by_both(drafted):
+    driver = driver_of(drafted)
+    first = driver.step(dict.fromkeys(driver.requests, 8), num_spec_tokens=2)
+    second = driver.step({handle: driver.remaining(handle) for handle in driver.requests}, num_spec_tokens=2)
+
+    assert first.proposals is None
+    assert {handle: len(drafts) for handle, drafts in proposals_of(second).items()} == dict.fromkeys(driver.requests, 2)
+
+
+def test_both_models_warm_up_sleep_and_wake(load_cuda, tiny_path, expected):
+    model, progress = load_cuda(tiny_path, dtype="float16", draft_method="draft_model", draft_path=tiny_path), []
+    before = driver_of(model).generate(3)
+
+    model.sleep()
+    model.wake_up()
+    model.make_runner(SMALL).warm_up(lambda *done_of_all: progress.append(done_of_all))
+
+    assert driver_of(model).generate(3) == before
+    assert progress[-1][0] == progress[-1][1] == len(progress)
+
+
+def test_a_block_and_the_weights_take_the_memory_of_both_models(drafted, tiny_cuda):
+    assert drafted.kv_groups(16)[0].block_size_bytes == 2 * tiny_cuda.kv_groups(16)[0].block_size_bytes
+    assert drafted.info.weights_size_bytes == 2 * tiny_cuda.info.weights_size_bytes
+    assert drafted.weights_on_device_bytes == 2 * tiny_cuda.weights_on_device_bytes
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"vocab_size": 300}, "same vocabulary size"),
+        ({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 16}, "windows or states"),
+    ],
+)
+def test_a_draft_model_that_does_not_fit_is_refused(changes, problem, load_cuda, tiny_path, tmp_path):
+    save_tiny(tmp_path, tiny_config("LlamaForCausalLM", **TINY) | changes)
+
+    with pytest.raises(ModelError, match=problem):
+        load_cuda(tiny_path, draft_method="draft_model", draft_path=tmp_path)
+
+
+def test_sequences_longer_than_the_draft_model_takes_are_refused(load_cuda, tiny_path, tmp_path):
+    save_tiny(tmp_path, tiny_config("LlamaForCausalLM", **TINY) | {"max_position_embeddings": 128})
+    model = load_cuda(tiny_path, draft_method="draft_model", draft_path=tmp_path)
+
+    with pytest.raises(FailedPrecondition, match="max_model_len 256 exceeds the 128 positions of the draft model"):
+        model.make_runner(SMALL)
+
+
+@pytest.mark.parametrize("method", ["eagle3", "mtp"])
+def test_draft_heads_are_refused(method, load_cuda, tiny_path):
+    with pytest.raises(ModelError, match=f"'{method}' is not supported for the cuda device; .* of the cpu device"):
+        load_cuda(tiny_path, draft_method=method, draft_path=tiny_path)

@@ -1,0 +1,96 @@
+"""CUDA model: a decoder in the memory of a GPU, as the worker uses it."""
+
+from collections.abc import Callable
+from functools import partial
+
+from tetrad.services.errors import FailedPrecondition
+from tetrad.worker_svc.core.device import KvGroup, KvLayout, ModelInfo
+from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator
+from tetrad.worker_svc.cuda.device.offload import Offload, tensors_in, wake_weights
+from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
+from tetrad.worker_svc.cuda.interface import DeviceModel
+from tetrad.worker_svc.cuda.loras import DeviceLoras
+from tetrad.worker_svc.cuda.memory_profile import largest_asked, worst_case_bytes
+from tetrad.worker_svc.cuda.pooling_rows import DevicePooling, DevicePoolingRows
+from tetrad.worker_svc.cuda.runner import CudaModelRunner
+from tetrad.worker_svc.devices.poolers import Pooling
+
+
+class CudaModel:
+    """A LoadedModel in device memory.
+
+    Attributes:
+        decoder: the model's program.
+    """
+
+    def __init__(
+        self,
+        model: DeviceModel,
+        info: ModelInfo,
+        accelerator: Accelerator,
+        offload: WeightOffload,
+        *,
+        use_graphs: bool,
+        loras: DeviceLoras | None = None,
+        pooling: Pooling | None = None,
+    ) -> None:
+        self.decoder, self._accelerator, self._offload, self._pooling = model, accelerator, offload, pooling
+        # A graph computes logits, which a model that only pools does not use.
+        self._use_graphs = use_graphs and (pooling is None or pooling.facts.generates)
+        self._weights = Offload(accelerator, tensors_in((model, loras, pooling)))
+        self.info, self.loras = info, loras
+
+    @property
+    def weights_on_device_bytes(self) -> int:
+        """The bytes of device memory for weights: those that are not offloaded, and the buffers for those that are."""
+        return self.info.weights_size_bytes - self._offload.freed_bytes
+
+    def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
+        """Return the groups of the KV cache."""
+        return self.decoder.kv_cache_spec.kv_groups(block_size)
+
+    def make_runner(self, layout: KvLayout) -> CudaModelRunner:
+        """Allocate the KV cache and return the runner; raise FailedPrecondition if memory is too small for the cache."""
+        check_room(layout, self.decoder.kv_cache_spec.block_size_bytes(layout.block_size), self._accelerator)
+        return CudaModelRunner(
+            self.decoder,
+            layout,
+            self._accelerator,
+            use_graphs=self._use_graphs,
+            loras=self.loras,
+            pooling=self._pooling_rows(),
+        )
+
+    def sleep(self) -> None:
+        """Move the weights to pinned host memory."""
+        self._weights.sleep()
+
+    def wake_up(self) -> None:
+        """Move the weights back to the device; raise FailedPrecondition, with the numbers, if it has too little free memory."""
+        wake_weights(self._weights, self._accelerator)
+
+    def worst_case_bytes(self, max_num_batched_tokens: int) -> int:
+        """Return the bytes that the largest step needs in addition to weights and KV cache."""
+        asked = largest_asked(self.info.pooling)
+        return worst_case_bytes(
+            self.decoder, self._accelerator, max_num_batched_tokens, self.loras, self._pooling_rows(), asked
+        )
+
+    def _pooling_rows(self) -> Callable[[InputBatch], DevicePoolingRows] | None:
+        """Return a function that creates the runner's pooling part; None if the model only generates."""
+        if self._pooling is None:
+            return None
+        pooler, facts = self._pooling.pooler, self._pooling.facts
+        return partial(DevicePooling, pooler, facts, self.decoder.normed, self._accelerator.upload)
+
+
+def check_room(layout: KvLayout, block_size_bytes: int, accelerator: Accelerator) -> None:
+    """Raise FailedPrecondition, with the numbers, if the device has too little free memory for a KV cache."""
+    needed = layout.num_blocks * block_size_bytes
+    free, total = accelerator.memory()
+    if needed > free:
+        raise FailedPrecondition(
+            f"The KV cache of num_blocks {layout.num_blocks} of block_size {layout.block_size} needs {needed} bytes; "
+            f"{free} of the device's {total} are free."
+        )
