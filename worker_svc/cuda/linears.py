@@ -104,7 +104,7 @@ class DeviceLinears:
 
     def lookup(self, name: str, table: torch.Tensor) -> Lookup:  # noqa: ARG002 - one signature
         """See Parameters."""
-        return lambda token_ids: table.index_select(0, token_ids)
+        return TableLookup(table)
 
     def output(self, name: str, table: torch.Tensor | None, rows: int, columns: int) -> Linear:
         """Return the product with float32 outputs with `table`, or, if it is None, with the matrix of the prefix `name`."""
@@ -126,6 +126,17 @@ class DeviceLinears:
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
         self.tensors.append(tensor)
         return tensor
+
+
+class TableLookup:
+    """A Lookup in a table [rows, columns] on the device. A sleeping model finds the table in it; see offload.tensors_in."""
+
+    def __init__(self, table: torch.Tensor) -> None:
+        self._table = table
+
+    def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Return the rows [T, columns] of ids [T]."""
+        return self._table.index_select(0, token_ids)
 
 
 class GatheredColumns:
