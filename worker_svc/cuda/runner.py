@@ -156,6 +156,8 @@ class CudaModelRunner:
         """Remove every request; KV blocks keep their content until they are written again."""
         self._verifier.forget()
         self._requests.forget_all()
+        # Steps in flight keep the old log: a failure that is read from them later may have the handle of a new request.
+        self._log = LaunchLog()
 
     def settle(self) -> None:
         """Wait until the number of each request's tokens is known: the last step may have verified drafts."""
