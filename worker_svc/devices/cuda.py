@@ -208,11 +208,18 @@ class CudaDevice:
         """Return the bytes for KV blocks: kv_cache_memory_gib if it is set, otherwise all that is free.
 
         Free are `utilization` of the device's memory, minus weights, the largest step and other processes. Raises
-        FailedPrecondition, with the numbers, if nothing is free, or less than kv_cache_memory_gib.
+        FailedPrecondition, with the numbers, if the step does not fit, if nothing is free, or less than kv_cache_memory_gib.
         """
         assert isinstance(model, CudaModel | CudaEncoder | CudaDraftedModel)
         accelerator = self._ready()
-        step_bytes = model.worst_case_bytes(max_num_batched_tokens)
+        try:
+            step_bytes = model.worst_case_bytes(max_num_batched_tokens)
+        except torch.OutOfMemoryError as error:
+            free, total = accelerator.memory()
+            raise FailedPrecondition(
+                f"The largest step (max_num_batched_tokens {max_num_batched_tokens}) does not fit the device: weights take "
+                f"{model.weights_on_device_bytes} bytes, and {free} of {total} are free; lower max_num_batched_tokens."
+            ) from error
         free, total = accelerator.memory()
         available = int(total * utilization) - (total - free) - step_bytes
         if available <= 0:

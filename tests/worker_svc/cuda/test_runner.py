@@ -229,6 +229,17 @@ def test_graphs_that_do_not_fit_are_refused_with_the_numbers(tiny_cuda, monkeypa
         runner.warm_up(lambda *_: None)
 
 
+def test_steps_of_the_warm_up_that_do_not_fit_are_refused_with_the_numbers(tiny_cuda, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError
+
+    runner = tiny_cuda.make_runner(KvLayout(8, 16, 16, 2, 4))
+    monkeypatch.setattr(tiny_cuda._model, "forward", full)
+
+    with pytest.raises(FailedPrecondition, match=r"steps of the warm-up do not fit: \d+ of .* lower gpu_memory_utilization"):
+        runner.warm_up(lambda *_: None)
+
+
 def test_a_runner_that_is_dropped_is_gone(tiny_cuda):
     """The next one needs its memory, and nothing collects cycles in a service that has started."""
     runner = tiny_cuda.make_runner(SMALL)
