@@ -30,6 +30,10 @@ class GatheredPages(TorchPagedAttention):
         """See TorchPagedAttention."""
         return super().attend(query.float(), key_value, cache, metadata, layer).to(query.dtype)
 
+    def _output_like(self, query: torch.Tensor) -> torch.Tensor:
+        # Kept between steps, it would take device memory that the memory profile counts twice, and while the model sleeps.
+        return query.new_empty(query.shape)
+
     def _write(self, key_value: torch.Tensor, cache: torch.Tensor, metadata: PagedMetadata) -> None:
         # As bytes, because few operations support every type of cache.
         pages = cache.view(torch.uint8)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.worker_svc.conftest import Driver
-from tests.worker_svc.cuda.conftest import SMALL
+from tests.worker_svc.cuda.conftest import layout_of
 from tests.worker_svc.families.tiny_models import save_family
 from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.config import WorkerSettings
@@ -30,7 +30,8 @@ def load(path: Path) -> CudaModel:
 
 
 def first_token(model) -> list[int]:
-    driver = Driver(model.make_runner(SMALL), SMALL)
+    layout = layout_of(model)
+    driver = Driver(model.make_runner(layout), layout)
     driver.add(1, [5, 6, 7])
     return driver.generate(1)[1]
 
@@ -65,6 +66,18 @@ def test_the_embedding_leaves_the_device_if_the_output_layer_has_its_own_matrix(
     model.sleep()
 
     assert [table.untyped_storage().nbytes() for table in tables] == [0]
+
+
+@pytest.mark.parametrize("family", ["llama", "llama4", "gemma3", "falcon_h1"])
+def test_a_model_holds_only_its_weights_after_a_step(family, tmp_path):
+    """What else it held would stay on the device when it sleeps."""
+    save_family(tmp_path, family)
+    model = load(tmp_path)
+    before = {tensor.untyped_storage().data_ptr() for tensor in tensors_in(model)}
+
+    first_token(model)
+
+    assert {tensor.untyped_storage().data_ptr() for tensor in tensors_in(model)} <= before
 
 
 def test_a_device_without_room_is_told_with_the_numbers(model, monkeypatch):
