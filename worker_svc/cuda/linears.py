@@ -58,8 +58,9 @@ class DeviceLinears:
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def has(self, name: str) -> bool:
-        """Return whether the model has a tensor with this full name."""
-        return self._weights.has(name)
+        """Return whether the model has a tensor with this full name, in floats or packed by AWQ or GPTQ."""
+        packed = f"{name.removesuffix('weight')}qweight"
+        return self._weights.has(name) or (name.endswith(".weight") and self._weights.has(packed))
 
     def linear(
         self,
