@@ -45,6 +45,17 @@ def test_the_model_generates_what_its_code_does(name, has_kernels, tmp_path, loa
     assert {handle: verified(reference, prompt, outputs[handle]) for handle, prompt in enumerate(PROMPTS)} == outputs
 
 
+@pytest.mark.parametrize("changes", [{"num_global_key_value_heads": 2}, {"global_head_dim": 16}])
+@torch.inference_mode()
+def test_layers_with_less_keys_and_values_than_others_take_a_part_of_their_slots(changes, tmp_path, load_cuda):
+    """The layers with windows have fewer numbers a token than those without, or more."""
+    reference = save_family(tmp_path, "gemma4", **changes)
+
+    outputs = generated(load_cuda(tmp_path))
+
+    assert {handle: verified(reference, prompt, outputs[handle]) for handle, prompt in enumerate(PROMPTS)} == outputs
+
+
 @pytest.mark.parametrize(("name", "dtype"), [("helium", "float16"), ("gemma4", "auto")])
 @torch.inference_mode()
 def test_in_half_precision_the_tokens_are_among_the_most_likely(name, dtype, tmp_path, load_cuda):
