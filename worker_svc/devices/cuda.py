@@ -198,7 +198,7 @@ class CudaDevice:
         self._refuse_offload("a model that transformers' code runs")
         if name := request.quantization:
             raise ModelError(f"Quantization {name[:80]!r} is not supported for a model that transformers' code runs.")
-        module = load_foreign_module(request, foreign, config, report, dtype)
+        module = load_foreign_module(request, foreign, config, report, dtype, accelerator.device)
         with torch.inference_mode(), _whole_model(request, accelerator, module.info.weights_size_bytes):
             model = DeviceTransformersModel(module.loaded, module.layers, dtype, self._cache_dtype(dtype), accelerator.device)
         no_offload = WeightOffload(accelerator, 0, module.info.num_layers)
