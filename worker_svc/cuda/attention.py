@@ -75,7 +75,9 @@ class PagedAttention:
         max_model_len: int,
     ) -> None:
         self._config, self._accelerator, self._max_model_len = config, accelerator, max_model_len
-        self._tile_rows = prefill_block_rows(config.head_dim, dtype, cache_dtype, accelerator.device)
+        self._group = config.num_heads // config.num_kv_heads
+        rows = prefill_block_rows(config.head_dim, dtype, cache_dtype, accelerator.device)
+        self._tile_rows = max(rows, 1 << (self._group - 1).bit_length())  # a tile has room for all heads of a query
 
     def decode_part(self, tables: torch.Tensor, num_keys: torch.Tensor) -> DecodePart:
         """Return the metadata of requests with one query each. Its shape depends only on their number, as graphs require."""
@@ -141,8 +143,7 @@ class PagedAttention:
         return (found[0] if len(found) == 1 else torch.cat(found)).flatten(1)
 
     def _prefill(self, num_queries: Ints, num_computed: Ints, tables: torch.Tensor, num_keys: torch.Tensor) -> PrefillPart:
-        group = self._config.num_heads // self._config.num_kv_heads
-        tiles = tiles_of(num_queries, group, self._tile_rows, num_computed)
+        tiles = tiles_of(num_queries, self._group, self._tile_rows, num_computed)
         first_query = np.concatenate([[0], np.cumsum(num_queries)]).astype(np.int32)
         packed = self._accelerator.upload(np.concatenate([first_query, tiles.reshape(-1)]))
         return PrefillPart(tables, packed[: len(first_query)], num_keys, packed[len(first_query) :].view(-1, 2))

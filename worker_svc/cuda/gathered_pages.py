@@ -30,12 +30,17 @@ class GatheredPages(TorchPagedAttention):
         """See TorchPagedAttention."""
         return super().attend(query.float(), key_value, cache, metadata, layer).to(query.dtype)
 
+    def _output_like(self, query: torch.Tensor) -> torch.Tensor:
+        # Kept between steps, it would take device memory that the memory profile counts twice, and while the model sleeps.
+        return query.new_empty(query.shape)
+
     def _write(self, key_value: torch.Tensor, cache: torch.Tensor, metadata: PagedMetadata) -> None:
         # As bytes, because few operations support every type of cache.
         pages = cache.view(torch.uint8)
         pages.index_fill_(0, metadata.begun_pages, 0)
         rows = key_value.to(cache.dtype).contiguous().view(torch.uint8)
-        pages.flatten(0, 1).flatten(1).index_copy_(0, metadata.slot_mapping, rows)
+        slots = pages.flatten(0, 1).flatten(1)[:, : rows.shape[1]]
+        slots.index_copy_(0, metadata.slot_mapping, rows)
 
     def _attend_decodes(
         self, query: torch.Tensor, cache: torch.Tensor, group: DecodeGroup, output: torch.Tensor, layer: TorchLayerAttention
@@ -50,5 +55,6 @@ class GatheredPages(TorchPagedAttention):
 
     def _gather(self, cache: torch.Tensor, pages: Pages, num_rows: int, heads: HeadSizes) -> tuple[torch.Tensor, torch.Tensor]:
         found = cache.view(torch.uint8).flatten(1).index_select(0, pages.ids).view(cache.dtype).float()
-        both = found.view(num_rows, -1, 2, heads.num_kv_heads, heads.head_dim)
+        slots = found.view(num_rows, -1, cache[0, 0].numel())[..., : 2 * heads.num_kv_heads * heads.head_dim]
+        both = slots.view(num_rows, slots.shape[1], 2, heads.num_kv_heads, heads.head_dim)
         return both[:, :, 0].transpose(1, 2), both[:, :, 1].transpose(1, 2)

@@ -19,6 +19,10 @@ from tetrad.worker_svc.quantization.matrix import Matrix, can_fuse, fused
 from tetrad.worker_svc.quantization.plain import PlainScheme
 from tetrad.worker_svc.quantization.schemes import open_scheme
 
+_FLOAT32 = (".router_correction", ".A_log")
+"""Ends of the names of vectors that stay float32. Differences between the corrections of a router are far smaller than their
+values; a rounded decay of a state has an effect that grows with the number of tokens."""
+
 
 class DeviceLinears:
     """Loads matrices and vectors, each once; the files may be closed afterwards. See Parameters.
@@ -28,7 +32,7 @@ class DeviceLinears:
         requested: quantization of weights that are stored in floats: int8, int4 or fp8; "": no quantization.
         weights: loads the model's tensors.
         device: the target device.
-        dtype: type of activations and of all weights that are not quantized.
+        dtype: type of activations and of all weights that are not quantized, except the vectors that stay float32.
 
     Raises:
         ModelError: the quantization is not supported, or the files lack a tensor of it.
@@ -54,8 +58,9 @@ class DeviceLinears:
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def has(self, name: str) -> bool:
-        """Return whether the model has a tensor with this full name."""
-        return self._weights.has(name)
+        """Return whether the model has a tensor with this full name, in floats or packed by AWQ or GPTQ."""
+        packed = f"{name.removesuffix('weight')}qweight"
+        return self._weights.has(name) or (name.endswith(".weight") and self._weights.has(packed))
 
     def linear(
         self,
@@ -95,7 +100,7 @@ class DeviceLinears:
 
     def vector(self, name: str, size: int) -> torch.Tensor:
         """Return a tensor [size], such as the weight of a norm, by its full name."""
-        return self._own(self._vector(name, size))
+        return self._own(self._vector(name, size, torch.float32 if name.endswith(_FLOAT32) else self._dtype))
 
     def embedding(self, name: str, rows: int, columns: int) -> torch.Tensor:
         """Return a table [rows, columns], never quantized, by its full name."""
@@ -104,7 +109,7 @@ class DeviceLinears:
 
     def lookup(self, name: str, table: torch.Tensor) -> Lookup:  # noqa: ARG002 - one signature
         """See Parameters."""
-        return lambda token_ids: table.index_select(0, token_ids)
+        return TableLookup(table)
 
     def output(self, name: str, table: torch.Tensor | None, rows: int, columns: int) -> Linear:
         """Return the product with float32 outputs with `table`, or, if it is None, with the matrix of the prefix `name`."""
@@ -118,14 +123,25 @@ class DeviceLinears:
         return linear if matrix.columns is None else GatheredColumns(linear, matrix.columns)
 
     def _bias(self, name: str, rows: int) -> torch.Tensor | None:
-        return self._vector(f"{name}.bias", rows) if self._weights.has(f"{name}.bias") else None
+        return self._vector(f"{name}.bias", rows, self._dtype) if self._weights.has(f"{name}.bias") else None
 
-    def _vector(self, name: str, size: int) -> torch.Tensor:
-        return self._weights.get_stored(name, (size,)).to(self._device, self._dtype, copy=True)
+    def _vector(self, name: str, size: int, dtype: torch.dtype) -> torch.Tensor:
+        return self._weights.get_stored(name, (size,)).to(self._device, dtype, copy=True)
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
         self.tensors.append(tensor)
         return tensor
+
+
+class TableLookup:
+    """A Lookup in a table [rows, columns] on the device. A sleeping model finds the table in it; see offload.tensors_in."""
+
+    def __init__(self, table: torch.Tensor) -> None:
+        self._table = table
+
+    def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Return the rows [T, columns] of ids [T]."""
+        return self._table.index_select(0, token_ids)
 
 
 class GatheredColumns:

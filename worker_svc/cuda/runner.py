@@ -156,6 +156,8 @@ class CudaModelRunner:
         """Remove every request; KV blocks keep their content until they are written again."""
         self._verifier.forget()
         self._requests.forget_all()
+        # Steps in flight keep the old log: a failure that is read from them later may have the handle of a new request.
+        self._log = LaunchLog()
 
     def settle(self) -> None:
         """Wait until the number of each request's tokens is known: the last step may have verified drafts."""
@@ -169,9 +171,12 @@ class CudaModelRunner:
         plans = plans if pooled else [*plans, *sampling_plans(self.layout)]
         num_plans = len(adapted) + len(plans)
         num_parts = num_plans + (self._graphs.num_graphs if self._use_graphs else 0)
-        with rehearsal or nullcontext():
-            self._run_plans(adapted, lambda done: report(done, num_parts))
-        self._run_plans(plans, lambda done: report(len(adapted) + done, num_parts))
+        try:
+            with rehearsal or nullcontext():
+                self._run_plans(adapted, lambda done: report(done, num_parts))
+            self._run_plans(plans, lambda done: report(len(adapted) + done, num_parts))
+        except torch.OutOfMemoryError as error:
+            raise self._does_not_fit("The steps of the warm-up", "max_num_seqs") from error
         if self._use_graphs:
             self._record_graphs(lambda done, _: report(num_plans + done, num_parts))
 
@@ -187,11 +192,15 @@ class CudaModelRunner:
         try:
             self._graphs.record(self._decode_logits, report)
         except torch.OutOfMemoryError as error:
-            free, total = self.accelerator.memory()
-            raise FailedPrecondition(
-                f"Graphs of up to {self._graphs.sizes[-1]} rows do not fit: {free} of the device's {total} bytes were "
-                "left; lower gpu_memory_utilization or max_num_seqs, or set enforce_eager."
-            ) from error
+            what = f"Graphs of up to {self._graphs.sizes[-1]} rows"
+            raise self._does_not_fit(what, "max_num_seqs, or set enforce_eager") from error
+
+    def _does_not_fit(self, what: str, others: str) -> FailedPrecondition:
+        """Return the error of a warm-up that ran out of memory; `others`: the options to lower beside the utilization."""
+        free, total = self.accelerator.memory()
+        return FailedPrecondition(
+            f"{what} do not fit: {free} of the device's {total} bytes were left; lower gpu_memory_utilization or {others}."
+        )
 
     def _ordered(self, scheduled: ScheduledRows) -> StepRows:
         """Return a step's rows in order; only requests that generate have sampling rows."""

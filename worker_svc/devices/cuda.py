@@ -198,7 +198,7 @@ class CudaDevice:
         self._refuse_offload("a model that transformers' code runs")
         if name := request.quantization:
             raise ModelError(f"Quantization {name[:80]!r} is not supported for a model that transformers' code runs.")
-        module = load_foreign_module(request, foreign, config, report, dtype)
+        module = load_foreign_module(request, foreign, config, report, dtype, accelerator.device)
         with torch.inference_mode(), _whole_model(request, accelerator, module.info.weights_size_bytes):
             model = DeviceTransformersModel(module.loaded, module.layers, dtype, self._cache_dtype(dtype), accelerator.device)
         no_offload = WeightOffload(accelerator, 0, module.info.num_layers)
@@ -208,11 +208,18 @@ class CudaDevice:
         """Return the bytes for KV blocks: kv_cache_memory_gib if it is set, otherwise all that is free.
 
         Free are `utilization` of the device's memory, minus weights, the largest step and other processes. Raises
-        FailedPrecondition, with the numbers, if nothing is free, or less than kv_cache_memory_gib.
+        FailedPrecondition, with the numbers, if the step does not fit, if nothing is free, or less than kv_cache_memory_gib.
         """
         assert isinstance(model, CudaModel | CudaEncoder | CudaDraftedModel)
         accelerator = self._ready()
-        step_bytes = model.worst_case_bytes(max_num_batched_tokens)
+        try:
+            step_bytes = model.worst_case_bytes(max_num_batched_tokens)
+        except torch.OutOfMemoryError as error:
+            free, total = accelerator.memory()
+            raise FailedPrecondition(
+                f"The largest step (max_num_batched_tokens {max_num_batched_tokens}) does not fit the device: weights take "
+                f"{model.weights_on_device_bytes} bytes, and {free} of {total} are free; lower max_num_batched_tokens."
+            ) from error
         free, total = accelerator.memory()
         available = int(total * utilization) - (total - free) - step_bytes
         if available <= 0:

@@ -21,6 +21,8 @@ from tetrad.worker_svc.models.transformers_backend.build import build, build_mod
 from tetrad.worker_svc.models.transformers_backend.loading import LoadedModule
 from tetrad.worker_svc.models.transformers_backend.probe import LayerCall
 
+_HOST = torch.device("cpu")
+
 log = get_logger()
 
 
@@ -44,7 +46,10 @@ def load_foreign(
 
 
 class ForeignModule(NamedTuple):
-    """A module in host memory for another device, its attention, and its facts; `pooling` is None if it only generates."""
+    """A module in host memory for another device, its attention, and its facts.
+
+    `pooling` is on that device; None if the model only generates.
+    """
 
     loaded: LoadedModule
     layers: list[LayerCall]
@@ -53,12 +58,17 @@ class ForeignModule(NamedTuple):
 
 
 def load_foreign_module(
-    request: LoadRequest, foreign: Foreign, config: Mapping[str, Any], report: Progress, dtype: torch.dtype
+    request: LoadRequest,
+    foreign: Foreign,
+    config: Mapping[str, Any],
+    report: Progress,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> ForeignModule:
-    """Return a model with weights of type `dtype`. Other arguments and errors: see `load_foreign`."""
+    """Return a model with weights of type `dtype`, for a device. Other arguments and errors: see `load_foreign`."""
     files = _Files(request, foreign, config)
     loaded, layers = build_module(foreign, request.path, files.config, files.tensors, seed=request.seed, dtype=dtype)
-    pooling = _pooling(request, config, loaded.hidden_size)
+    pooling = _pooling(request, config, loaded.hidden_size, device)
     info = _info(request, foreign, loaded, pooling, files.stored_type)
     report(info.weights_size_bytes, info.weights_size_bytes)
     return ForeignModule(loaded, layers, pooling, info)
@@ -97,13 +107,14 @@ def _info(request: LoadRequest, foreign: Foreign, loaded: LoadedModule, pooling:
     )
 
 
-def _pooling(request: LoadRequest, config: Mapping[str, Any], hidden_size: int) -> Pooling | None:
+def _pooling(request: LoadRequest, config: Mapping[str, Any], hidden_size: int, device: torch.device = _HOST) -> Pooling | None:
     use = find_use(request, config)
     if use is None:
         return None
     if use.kind != "embed":
         raise ModelError("A model that runs with transformers' code embeds and does not classify.")
-    return embedding_pooling(pooler_config_of(request, config, use), hidden_size, is_causal=True, generates=use.generates)
+    pools = pooler_config_of(request, config, use)
+    return embedding_pooling(pools, hidden_size, is_causal=True, generates=use.generates, device=device)
 
 
 def _own_config(foreign: Foreign, config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -94,7 +94,9 @@ class AllExperts:
         shares = torch.zeros(len(x), len(self._experts), dtype=weights.dtype, device=x.device).scatter_(1, chosen, weights)
         mixed = torch.zeros_like(x)
         for number, expert in self._experts.items():
-            mixed.add_(expert(x) * shares[:, number, None].to(x.dtype))
+            share = shares[:, number, None]
+            # An expert may overflow for tokens that did not choose it, and infinity times 0 is not a number.
+            mixed.add_((expert(x) * share.to(x.dtype)).masked_fill_(share == 0, 0))
         return mixed
 
 

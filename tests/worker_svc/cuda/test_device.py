@@ -128,6 +128,19 @@ def test_the_largest_step_is_run_to_see_what_it_takes(tiny_cuda, monkeypatch):
     assert swapped == [32]
 
 
+def test_a_largest_step_that_does_not_fit_is_refused_with_the_numbers(tiny_path, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError
+
+    device, model = loaded(SmallCard(free=1000, total=1_000_000), tiny_path)
+    monkeypatch.setattr(SmallCard, "peak_bytes", full)
+
+    with pytest.raises(
+        FailedPrecondition, match=r"max_num_batched_tokens 64\) does not fit .* \d+ bytes, and 1000 of 1000000 are free; lower"
+    ):
+        device.available_memory(model, utilization=0.9, max_num_batched_tokens=64)
+
+
 def test_a_cache_that_does_not_fit_is_refused_with_the_numbers(tiny_path):
     _, model = loaded(SmallCard(free=1000, total=1_000_000), tiny_path)
 

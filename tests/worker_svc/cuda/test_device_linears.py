@@ -70,6 +70,16 @@ def test_everything_is_in_the_type_of_the_activations_and_counted(open_linears):
     assert linears.weights_size_bytes == 2 * (80 * IN + 80 + IN)  # the bias is of all outputs
 
 
+@pytest.mark.parametrize("name", ["mlp.router_correction", "mixer.A_log"])
+def test_corrections_of_routers_and_decays_of_states_are_not_rounded(name, open_linears, tensors):
+    """As in vLLM. Two corrections near 40 that differ by less than 0.25 would be the same number in bfloat16."""
+    tensors[name] = torch.tensor([40.0, 40.01, 39.97])
+
+    vector = open_linears(dtype=torch.bfloat16).vector(name, 3)
+
+    assert torch.equal(vector, tensors[name])
+
+
 @pytest.mark.parametrize(("name", "rows", "said"), [("q", 47, r"\(48, 64\).*\(47, 64\)"), ("o", 48, "no tensor o.weight")])
 def test_a_matrix_that_the_files_do_not_have_is_one_line(open_linears, name, rows, said):
     with pytest.raises(ModelError, match=said):

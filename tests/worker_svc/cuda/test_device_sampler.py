@@ -9,7 +9,7 @@ from tests.worker_svc.kernels import sampling_kernels
 from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import GrammarRows, NewRequest, SamplingSpec
+from tetrad.worker_svc.core.plan import GrammarRows, NewRequest, PromptEmbeds, SamplingSpec
 from tetrad.worker_svc.cuda.device.accelerator import CudaAccelerator, HostAccelerator
 from tetrad.worker_svc.cuda.sampling.sampler import DeviceSampler
 from tetrad.worker_svc.cuda.sampling.state import DeviceState
@@ -37,9 +37,9 @@ class Pair:
         # In another order than that in which they came.
         self.slots = np.array(slots[::-1])
 
-    def add(self, handle, sampling, prompt=(1,), output=()):
-        ids = np.array([*prompt, *output], np.int64)
-        request = NewRequest(handle, str(handle), ids, len(prompt), 0, len(ids), np.zeros((1, 4), np.int64), sampling, EOS)
+    def add(self, handle, sampling, prompt=(1,), output=(), **fields):
+        ids, blocks = np.array([*prompt, *output], np.int64), np.zeros((1, 4), np.int64)
+        request = NewRequest(handle, str(handle), ids, len(prompt), 0, len(ids), blocks, sampling, EOS, **fields)
         slot = self.batch.add(request)
         assert self.host_batch.add(request) == slot
         for listener in (self.state, self.host, self.device):
@@ -251,6 +251,22 @@ def test_requests_that_come_and_go_beside_penalised_ones():
         assert_same(*pair.sample(peaked(2, V, seed=9)))
         pair.remove(step)
         pair.slots = np.array([pair.slots[0], pair.add(step + 2, penalised, [3], [4] * step)])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "positions", "output"), [([0, 0, 4], [0, 1], []), ([0, 5, 0, 5], [0, 2], [7, 0]), ([0, 0], [0, 1], [4])]
+)
+def test_positions_with_embeddings_are_not_penalised(prompt, positions, output):
+    """Their ids are placeholders, which the request has never seen; the ids beside them, and those of the output, count."""
+    penalised = SamplingSpec(temperature=0.0, repetition_penalty=1.8, frequency_penalty=0.5)
+    pair = Pair()
+    embeds = PromptEmbeds(np.array(positions), np.zeros((2, 8), np.float32))
+    pair.slots = np.array([pair.add(1, penalised, prompt, output, prompt_embeds=embeds)])
+    logits = normal(V) - 5
+    logits[[0, 4, 5, 7]] = 4, 5, 5, 3
+
+    for _ in range(4):
+        assert_same(*pair.sample(logits))
 
 
 def test_a_row_of_which_nothing_is_left_says_why():

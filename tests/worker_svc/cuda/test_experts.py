@@ -61,3 +61,14 @@ def test_experts_whose_weights_are_not_floats_compute_all_tokens():
     layer[2].down = lambda x: x @ torch.zeros(SIZE, HIDDEN)
 
     assert isinstance(mix_of(layer, NUM_EXPERTS), AllExperts)
+
+
+def test_an_expert_that_overflows_changes_only_tokens_that_chose_it():
+    """Experts compute all tokens if their weights are not floats, also tokens that they would never get."""
+    experts_of_layer = {0: lambda x: x + 1, 1: lambda x: x * torch.inf}
+    x, weights, chosen = torch.ones(2, HIDDEN), torch.ones(2, 1), torch.tensor([[0], [1]])
+
+    mixed = AllExperts(experts_of_layer)(x, weights, chosen)
+
+    assert mixed[0].tolist() == [2] * HIDDEN
+    assert mixed[1].isinf().all()

@@ -79,6 +79,19 @@ def test_layers_without_a_kernel_generate_what_transformers_does(name, changes, 
         assert outputs[handle] == logits.argmax(-1).tolist()
 
 
+def test_one_kv_head_with_more_query_heads_than_a_tile_usually_has_rows(tmp_path, load, load_cuda):
+    """As in Falcon 7B, whose 71 heads are more than the 64 rows of a tile in float32."""
+    save_family(tmp_path, "falcon 7b", hidden_size=288, num_attention_heads=72, num_hidden_layers=1)
+    drivers = [Driver(device(tmp_path).make_runner(SMALL), SMALL) for device in (load, load_cuda)]
+    for driver in drivers:
+        for handle, prompt in enumerate(PROMPTS[:2]):
+            driver.add(handle, prompt)
+
+    wanted, found = (driver.generate(NUM_TOKENS) for driver in drivers)
+
+    assert found == wanted
+
+
 def test_steps_that_the_host_prepares_are_not_recorded(tmp_path, load_cuda):
     save_family(tmp_path, "mamba2")
     model, progress = load_cuda(tmp_path), []

@@ -101,6 +101,24 @@ def test_a_quantized_checkpoint_generates_what_its_weights_do_in_floats(kind, tm
     assert quantized.info.num_parameters == plain.info.num_parameters
 
 
+@pytest.mark.parametrize("kind", ["awq", "gptq"])
+def test_an_output_layer_that_is_quantized_too_is_read(kind, tmp_path, load, load_cuda):
+    """As in checkpoints whose quantization_config says `lm_head: true`."""
+    checkpoint, add = (awq_checkpoint(32), add_awq) if kind == "awq" else (gptq_checkpoint(32, lm_head=True), add_gptq)
+    names = {f"{LAYER}.{name}": shape for name, shape in MATRICES.items()} | {"lm_head": (320, HIDDEN)}
+    for name, (rows, columns) in names.items():
+        add(checkpoint, name, rows, columns, 32)
+    floats = {name: torch.from_numpy(drawn(name).normal(size=shape)).float() for name, shape in FLOATS.items()}
+    del floats["lm_head.weight"]
+    config = CONFIG | {"quantization_config": checkpoint.quantization}
+    path = write(tmp_path / "quantized", floats | checkpoint.tensors, config)
+
+    wanted, found = (generated(device(path)) for device in (load, load_cuda))
+
+    for handle, request in wanted.requests.items():
+        assert found.requests[handle].output == request.output
+
+
 def test_a_model_in_floats_is_quantized_on_request(tiny_path, load_cuda, tiny_cuda):
     quantized = load_cuda(tiny_path, quantization="int8")
 

@@ -156,6 +156,25 @@ def test_a_request_of_which_nothing_is_left_fails_alone(tiny_cuda):
     assert driver.runner.num_requests == 1
 
 
+def test_a_failure_that_is_read_after_all_requests_were_removed_concerns_no_later_request(tiny_cuda, expected):
+    """Another engine core has begun its stream, and uses the handle for another request."""
+    driver = Driver(tiny_cuda.make_runner(SMALL), SMALL)
+    driver.add(1, PROMPTS[1])
+    grammar = GrammarRows(np.array([1]), np.zeros((1, 10), np.uint32))
+    before = driver.runner.execute(driver.plan({1: 5}, grammar=grammar))
+    driver.runner.forget_all()
+    later = Driver(driver.runner, SMALL)
+    later.add(1, PROMPTS[1])
+    first = later.runner.execute(later.plan({1: 5}))
+
+    assert [handle for handle, _ in before.wait().failures] == [1]
+    later.take(first.wait())
+    for _ in range(3):
+        later.step({1: 1})
+
+    assert later.requests[1].output == expected[1].output
+
+
 def test_a_preempted_request_goes_on_with_the_same_tokens(tiny_cuda, expected):
     driver = Driver(tiny_cuda.make_runner(SMALL), SMALL)
     driver.add(3, PROMPTS[3])
@@ -207,6 +226,17 @@ def test_graphs_that_do_not_fit_are_refused_with_the_numbers(tiny_cuda, monkeypa
     monkeypatch.setattr(DecodeGraphs, "record", full)
 
     with pytest.raises(FailedPrecondition, match=r"of up to 8 rows do not fit: \d+ of the device's \d+ bytes were left"):
+        runner.warm_up(lambda *_: None)
+
+
+def test_steps_of_the_warm_up_that_do_not_fit_are_refused_with_the_numbers(tiny_cuda, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError
+
+    runner = tiny_cuda.make_runner(KvLayout(8, 16, 16, 2, 4))
+    monkeypatch.setattr(tiny_cuda._model, "forward", full)
+
+    with pytest.raises(FailedPrecondition, match=r"steps of the warm-up do not fit: \d+ of .* lower gpu_memory_utilization"):
         runner.warm_up(lambda *_: None)
 
 

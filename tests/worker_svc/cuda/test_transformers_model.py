@@ -9,8 +9,10 @@ from tests.worker_svc.cuda.conftest import SMALL
 from tests.worker_svc.families.test_parity import verified
 from tests.worker_svc.families.tiny_models import save_family
 from tests.worker_svc.models.own_code import has_run, save_own_code
+from tests.worker_svc.pooling.checkpoints import save_modules
 from tests.worker_svc.pooling.decoders import run_in_chunks
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.model_config import read_model_config
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import LoadRequest, LoraLimits
 from tetrad.worker_svc.core.plan import SamplingSpec
@@ -18,6 +20,8 @@ from tetrad.worker_svc.core.pooling import PoolingSpec
 from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
 from tetrad.worker_svc.cuda.device.offload import tensors_in
 from tetrad.worker_svc.devices.cuda import CudaDevice
+from tetrad.worker_svc.devices.foreign_model import load_foreign_module
+from tetrad.worker_svc.families.foreign import foreign_model
 
 NUM_TOKENS = 4
 PROMPTS = [np.random.default_rng(length).integers(3, 320, length).tolist() for length in (1, 17, 40)]
@@ -42,6 +46,17 @@ def test_the_model_generates_what_its_code_does(name, has_kernels, tmp_path, loa
     outputs = generated(model)
 
     assert model.decoder.has_kernel_attention == has_kernels
+    assert {handle: verified(reference, prompt, outputs[handle]) for handle, prompt in enumerate(PROMPTS)} == outputs
+
+
+@pytest.mark.parametrize("changes", [{"num_global_key_value_heads": 2}, {"global_head_dim": 16}])
+@torch.inference_mode()
+def test_layers_with_less_keys_and_values_than_others_take_a_part_of_their_slots(changes, tmp_path, load_cuda):
+    """The layers with windows have fewer numbers a token than those without, or more."""
+    reference = save_family(tmp_path, "gemma4", **changes)
+
+    outputs = generated(load_cuda(tmp_path))
+
     assert {handle: verified(reference, prompt, outputs[handle]) for handle, prompt in enumerate(PROMPTS)} == outputs
 
 
@@ -101,6 +116,18 @@ def test_the_model_embeds(tmp_path, load, load_cuda):
     wanted, found = (run_in_chunks(model.make_runner(SMALL), PROMPTS, PoolingSpec("embed"), 30) for model in models)
 
     np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_dense_layers_of_the_pooling_are_loaded_to_the_device(tmp_path):
+    """The device of tensors without memory stands for one that is not the host."""
+    save_family(tmp_path, "helium")
+    save_modules(tmp_path, {"pooling_mode_lasttoken": True}, normalize=False, dense=(torch.nn.Linear(64, 8), "Tanh"))
+    config, request = read_model_config(tmp_path), LoadRequest("helium", tmp_path, runner="pooling")
+    foreign, device = foreign_model(config, trusts_code=False), torch.device("meta")
+
+    module = load_foreign_module(request, foreign, config, lambda *_: None, torch.float32, device)
+
+    assert [tensor.device for tensor in tensors_in(module.pooling)] == [device] * 2  # a weight and a bias
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from tetrad.worker_svc.core.plan import Ints, NewRequest
+from tetrad.worker_svc.core.plan import Ints, NewRequest, PromptEmbeds
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.sampling.interface import LogitsChange
 from tetrad.worker_svc.cuda.sampling.parameters import SamplingParameters
@@ -92,7 +92,15 @@ class DevicePenalties:
         # Queued after the steps in flight, which may still use the line for the previous request.
         self._seen[line].zero_()
         self._num_counted[line].zero_()
+        if request.prompt_embeds is not None:
+            self._count_prompt(line, request, request.prompt_embeds)
         return line, strengths
+
+    def _count_prompt(self, line: int, request: NewRequest, embeds: PromptEmbeds) -> None:
+        """Count a prompt's ids on the host; positions with embeddings have no meaningful ids."""
+        ids = np.delete(request.token_ids[: request.num_prompt_tokens], embeds.positions)
+        self._seen[line].index_fill_(0, self._accelerator.upload(np.unique(ids)), 1)
+        self._num_counted[line].fill_(request.num_prompt_tokens)
 
     def _add_lines(self) -> None:
         old = len(self._num_counted)
