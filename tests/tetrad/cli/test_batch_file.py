@@ -223,6 +223,14 @@ async def test_a_server_that_stays_away_ends_the_run_without_results(answer):
         await result_of(Server(answer), patience_s=0.0)
 
 
+async def test_the_time_of_a_request_before_its_first_refusal_is_no_absence_of_the_server():
+    server = Server(answered(503), answered())
+
+    result = await result_of(server, patience_s=0.0)
+
+    assert result["response"]["status_code"] == 200
+
+
 @pytest.mark.parametrize(
     ("answer", "code"),
     [

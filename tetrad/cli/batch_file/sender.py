@@ -110,19 +110,21 @@ class BatchSender:
     async def _send(self, client: httpx.AsyncClient, request: BatchRequest) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
         content = json.dumps(request.body).encode()
-        backoff, away_since, num_lost = Backoff(), loop.time(), 0
+        backoff, num_lost = Backoff(), 0
+        away_since: float | None = None  # the server was there while it had the request, however long that took
         while True:
             try:
                 return await self._attempt(client, request, content)
             except _LaterError as later:
-                if later.was_there:
-                    away_since = loop.time()
+                now = loop.time()
+                if later.was_there or away_since is None:
+                    away_since = now
                 num_lost += later.lost
                 if num_lost > _MAX_LOST:
                     # This request may be what crashes the server: the others must not wait for ever.
                     text = f"The connection was lost {num_lost} times ({later.reason})."
                     return error_record(request, "connection_lost", text)
-                if loop.time() - away_since > self._patience_s:
+                if now - away_since > self._patience_s:
                     text = f"The server at {self.url} has been away for {self._patience_s:g} s ({later.reason});"
                     raise Unavailable(f"{text} run the same command again to go on.") from later
                 await asyncio.sleep(later.retry_after_s)
