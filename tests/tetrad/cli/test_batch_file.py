@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,6 +72,14 @@ def test_an_id_that_is_there_twice_is_refused_with_both_lines(tmp_path):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(NotFound, match=r"none\.jsonl: No such file"):
         keys_of(tmp_path / "none.jsonl")
+
+
+def test_a_pipe_which_can_be_read_only_once_is_refused(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    with pytest.raises(InvalidRequest, match=r"pipe is not a regular file.*read twice"):
+        keys_of(pipe)
 
 
 def test_wherever_a_write_was_cut_the_file_is_whole_again(tmp_path):
