@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tetrad.cli.batch_file.lines import BadLine, BatchRequest, keys_of, read_lines
-from tetrad.cli.batch_file.results import ResultFile, error_record, response_record
+from tetrad.cli.batch_file.results import ResultFile, error_record, may_pass, response_record
 from tetrad.cli.batch_file.sender import BatchSender
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, Unauthenticated, Unavailable
 
@@ -245,7 +245,8 @@ async def test_the_time_of_a_request_before_its_first_refusal_is_no_absence_of_t
     [
         (broken(httpx.ReadTimeout), "request_timeout"),
         (broken(httpx.RemoteProtocolError), "connection_lost"),
-        (lambda: httpx.Response(502, text="<html>"), "invalid_response"),
+        (lambda: httpx.Response(200, text="<html>"), "invalid_response"),
+        (lambda: httpx.Response(413, text="<html>"), "invalid_response"),
     ],
 )
 async def test_what_fails_for_one_request_is_its_result(answer, code):
@@ -254,6 +255,15 @@ async def test_what_fails_for_one_request_is_its_result(answer, code):
     assert result["response"] is None
     assert result["error"]["code"] == code
     assert result["error"]["line"] == 1
+
+
+@pytest.mark.parametrize("status", [408, 502, 504])
+async def test_a_proxys_page_about_a_failure_that_may_pass_is_such_a_failure(status):
+    """Proxies answer these themselves, in HTML, when the server behind them does not."""
+    result = await result_of(Server(lambda: httpx.Response(status, text="<html>")))
+
+    assert may_pass(result)
+    assert str(status) in result["error"]["message"]
 
 
 async def test_no_more_requests_are_under_way_than_allowed_and_bad_lines_are_not_sent():

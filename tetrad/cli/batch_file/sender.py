@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tetrad.cli.batch_file.lines import BadLine, BatchRequest, Line
-from tetrad.cli.batch_file.results import error_record, response_record
+from tetrad.cli.batch_file.results import PASSING_STATUS, error_record, response_record
 from tetrad.cli.http_client import httpx, unreachable
 from tetrad.frontend.net.backoff import Backoff
 from tetrad.services.errors import Unauthenticated, Unavailable
@@ -171,7 +171,9 @@ def _record_of(request: BatchRequest, response: httpx.Response) -> dict[str, Any
             request_id = response.headers.get("x-request-id", "")
             return response_record(request, status_code=response.status_code, request_id=request_id, body=body)
     text = f"The server answered with status {response.status_code} and no JSON object."
-    return error_record(request, "invalid_response", text)
+    # A proxy answers in HTML when the server behind it does not answer.
+    code = "unavailable" if response.status_code in PASSING_STATUS else "invalid_response"
+    return error_record(request, code, text)
 
 
 def _retry_after_s(response: httpx.Response) -> float:
