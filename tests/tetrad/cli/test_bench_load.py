@@ -1,5 +1,6 @@
 """`tetrad bench`: its datasets, arrivals, goodput, ratios, plots and options."""
 
+import asyncio
 import json
 import math
 import xml.etree.ElementTree as ElementTree
@@ -8,7 +9,7 @@ from itertools import islice, pairwise
 import pytest
 
 from tetrad.cli.load.datasets import RandomPrompts, SharedPrefixes, read_conversations
-from tetrad.cli.load.generator import Level, Measured, Server, arrivals
+from tetrad.cli.load.generator import Level, Load, Measured, Server, arrivals, run_load
 from tetrad.cli.load.options import levels_of, parse
 from tetrad.cli.load.plot import Line, plot
 from tetrad.cli.load.report import report_of
@@ -88,6 +89,19 @@ def test_arrivals_at_a_rate_follow_a_poisson_process_of_the_seed():
 
 def test_requests_without_a_rate_arrive_at_once():
     assert list(islice(arrivals(Level(4), seed=0), 3)) == [0.0, 0.0, 0.0]
+
+
+async def test_a_request_that_is_not_answered_in_time_says_so():
+    async def never_answer(reader, writer):
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(never_answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        measured = await run_load(Load(Server(url, "m"), RandomPrompts(1, 1), Level(1), num_requests=1, timeout_s=0.05))
+        [client] = measured.clients
+
+    assert client.error == "not answered within 0.05 s"
 
 
 async def client_of(*arrived_at, num_tokens=3, error=""):
