@@ -60,6 +60,15 @@ def test_every_message_of_a_user_is_a_request_and_first_turns_come_first(tmp_pat
     assert [len(fields.get("messages", ())) for fields in fields_of(dataset, 4)] == [2, 0, 4, 2]
 
 
+def test_only_line_feeds_end_a_line(tmp_path):
+    """JSON texts may hold other characters that Python's `splitlines` takes for the end of a line."""
+    prompt = "a\u2028b\u2029c\x85d"
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(json.dumps({"prompt": prompt}, ensure_ascii=False).encode() + b"\r\n")
+
+    assert [fields["prompt"] for fields in fields_of(read_conversations(path, 1), 1)] == [prompt]
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
