@@ -113,6 +113,21 @@ async def test_a_request_that_is_not_answered_in_time_says_so():
     assert client.error == "not answered within 0.05 s"
 
 
+async def test_the_path_of_a_url_is_in_front_of_every_requests():
+    """A proxy may serve a server below a path."""
+    heads = []
+
+    async def note_head(reader, writer):
+        heads.append(await reader.readline())
+        writer.close()
+
+    async with await asyncio.start_server(note_head, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/models/a"
+        await run_load(Load(Server(url, "m"), RandomPrompts(1, 1), Level(1), num_requests=1, timeout_s=60.0))
+
+    assert heads == [b"POST /models/a/v1/completions HTTP/1.1\r\n"]
+
+
 async def client_of(*arrived_at, num_tokens=3, error=""):
     client = StreamClient(b"")
     client.arrived_at, client.num_tokens, client.error = list(arrived_at), num_tokens, error
