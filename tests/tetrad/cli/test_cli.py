@@ -1,5 +1,6 @@
 """The command line: help, errors of one line, and exit codes."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -87,6 +88,21 @@ def test_a_variable_that_no_service_knows_is_one_line(monkeypatch, variable, hin
 
 def test_an_unknown_command_is_one_line():
     assert_one_line(tetrad("sing"), "sing", "--help")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["--help"], ["status", "--help"], ["ps"]])
+def test_a_reader_that_has_closed_the_pipe_ends_a_command_quietly(arguments, unbuffered):
+    """As in `tetrad ps | true`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    with os.fdopen(writer) as out:
+        command = [sys.executable, "-m", "tetrad.cli", *arguments]
+        variables = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        result = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60, env=variables)
+
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_version():
