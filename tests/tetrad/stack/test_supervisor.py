@@ -25,6 +25,17 @@ async def test_a_child_that_dies_is_started_again(supervise):
     assert supervisor.pids()["cup"] != first
 
 
+async def test_a_signal_without_a_name_is_a_reason_too(supervise):
+    """Python names only the first and the last of the real-time signals."""
+    supervisor, states = supervise([child(SLEEP)])
+    await supervisor.wait_ready()
+
+    os.kill(supervisor.pids()["cup"], signal.SIGRTMIN + 1)
+    await states.wait_count("started", 2)
+
+    assert ("cup", "restarting", f"signal {signal.SIGRTMIN + 1}") in states.seen
+
+
 async def test_the_others_live_on_when_one_dies(supervise):
     supervisor, states = supervise([child(SLEEP, name="one"), child(SLEEP, name="other")])
     await supervisor.wait_ready()
