@@ -63,6 +63,18 @@ def test_a_log_that_cannot_be_written_costs_its_lines_alone(tmp_path):
     assert read_lines(tmp_path / "gone") == []
 
 
+def test_a_log_whose_file_was_removed_is_begun_again(tmp_path):
+    """Cleaners of /tmp remove old files."""
+    log = StackLog(tmp_path, max_bytes=100)
+    log.write("worker", "x" * 80)
+    log_path(tmp_path).unlink()
+
+    for number in range(3):
+        log.write("worker", f"line {number}, {'x' * 20}")
+
+    assert len(read_lines(tmp_path)) == 3
+
+
 def test_new_lines_are_followed_into_the_next_file_until_the_directory_is_gone(tmp_path):
     directory = tmp_path / "stack"
     directory.mkdir()
