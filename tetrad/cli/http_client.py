@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from tetrad.services.errors import InvalidRequest, NotFound, TetradError, Unavailable
 from tetrad.services.packages import require_packages
@@ -31,11 +32,10 @@ class HttpClient:
     """
 
     def __init__(self, url: str, *, api_key: str | None = None, ca_file: Path | None = None, timeout_s: float = 600.0) -> None:
-        self.url = url.rstrip("/").removesuffix("/v1")
-        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self.url = base_url(url)
         self._client = httpx.Client(
             base_url=self.url,
-            headers=headers,
+            headers=authorization(api_key),
             timeout=httpx.Timeout(timeout_s, connect=5.0),
             trust_env=False,
             verify=_trust(ca_file),
@@ -90,6 +90,29 @@ class HttpClient:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._client.close()
+
+
+def base_url(url: str) -> str:
+    """Return the URL of a server without "/v1" at its end; InvalidRequest if it is not an http or https URL."""
+    base = url.rstrip("/").removesuffix("/v1")
+    try:
+        parts = urlsplit(base)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        httpx.URL(base)
+    except (ValueError, httpx.InvalidURL):
+        is_url = False
+    if not is_url:
+        raise InvalidRequest(f"{url!r} is not the URL of a server; it has the form {DEFAULT_URL}.", field="url")
+    return base
+
+
+def authorization(api_key: str | None) -> dict[str, str]:
+    """Return the header that carries an API key; InvalidRequest if no header can."""
+    if not api_key:
+        return {}
+    if not (api_key.isascii() and api_key.isprintable()):
+        raise InvalidRequest("--api-key may have only printable ASCII characters.", field="api_key")
+    return {"authorization": f"Bearer {api_key}"}
 
 
 def unreachable(url: str, error: httpx.HTTPError) -> Unavailable:

@@ -1,11 +1,14 @@
 """HttpClient: events of a stream, and errors inside one."""
 
 import json
+import re
 import threading
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tetrad.cli.batch_file.sender import BatchSender
 from tetrad.cli.http_client import HttpClient
 from tetrad.services.errors import InvalidRequest, Unavailable
 
@@ -36,6 +39,24 @@ def client_of():
     for server in servers:
         server.shutdown()
         server.server_close()
+
+
+@pytest.mark.parametrize("client", [HttpClient, partial(BatchSender, concurrency=1, timeout_s=1.0)])
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:abc", "http://127.0.0.1:99999", "http://[::1", "127.0.0.1:8000", "http://", ""]
+)
+def test_what_is_no_url_is_named(client, url):
+    with pytest.raises(InvalidRequest, match=re.escape(repr(url))):
+        client(url)
+
+
+@pytest.mark.parametrize("client", [HttpClient, partial(BatchSender, concurrency=1, timeout_s=1.0)])
+@pytest.mark.parametrize("key", ["ключ", "key\n"])
+def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(client, key):
+    with pytest.raises(InvalidRequest, match="--api-key") as caught:
+        client("http://127.0.0.1:8000", api_key=key)
+
+    assert key not in caught.value.message
 
 
 def test_events_are_read_by_the_rules_of_their_format(client_of):

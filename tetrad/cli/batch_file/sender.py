@@ -12,7 +12,7 @@ from typing import Any
 
 from tetrad.cli.batch_file.lines import BadLine, BatchRequest, Line
 from tetrad.cli.batch_file.results import PASSING_STATUS, error_record, response_record
-from tetrad.cli.http_client import httpx, unreachable
+from tetrad.cli.http_client import authorization, base_url, httpx, unreachable
 from tetrad.frontend.net.backoff import Backoff
 from tetrad.services.errors import Unauthenticated, Unavailable
 
@@ -46,14 +46,11 @@ class BatchSender:
         patience_s: float = 60.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self.url = url.rstrip("/").removesuffix("/v1")
+        self.url = base_url(url)
         self._concurrency = concurrency
         self._timeout_s = timeout_s
         self._patience_s = patience_s
-        headers = {"content-type": "application/json"}
-        if api_key is not None:
-            headers["authorization"] = f"Bearer {api_key}"
-        self._headers = headers
+        self._headers = {"content-type": "application/json", **authorization(api_key)}
         self._transport = transport
         # Certificates are read once, because this takes longer than a request.
         self._verify = httpx.create_ssl_context(trust_env=False)
