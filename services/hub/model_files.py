@@ -110,9 +110,8 @@ def resolve_model(
         NotFound: there is no such model, or it cannot be fetched; one line with the reason and what to do.
         TetradError: the error of `check`.
     """
-    path = Path(name).expanduser()
-    if path.is_dir() or path.is_file():
-        return path.resolve()
+    if (path := existing_path(name)) is not None:
+        return path
     report = report or _log_fetch
     if name in BUILTIN_MODELS:
         return _fetch_builtin(name, BUILTIN_MODELS[name], CacheSettings().directory(), report)
@@ -121,6 +120,17 @@ def resolve_model(
     if (hub_name := parse_hub_name(name)) is not None:
         return fetch_from_hub(HubRequest(hub_name, revision, with_weights, check, refresh, access or HubAccess()), report)
     raise NotFound(f"There is no model {name!r}: no such directory or .gguf file. {_WHAT_TO_DO}", field="model")
+
+
+def existing_path(name: str) -> Path | None:
+    """Return the directory or file at a path; None: there is none. Raises NotFound if the path cannot be read."""
+    try:
+        path = Path(name).expanduser()
+        return path.resolve() if path.is_dir() or path.is_file() else None
+    except RuntimeError:  # ~name of no user
+        return None
+    except OSError as error:
+        raise NotFound(f"The path {name!r} cannot be read: {error.strerror or error}. {_WHAT_TO_DO}", field="model") from error
 
 
 def builtin_generation_config(path: Path) -> Mapping[str, float]:

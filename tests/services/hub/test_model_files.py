@@ -69,7 +69,7 @@ def test_a_gguf_file_is_itself(tmp_path):
     assert resolve_model(str(file)) == file.resolve()
 
 
-@pytest.mark.parametrize("name", ["/no/such/model", "./missing.gguf", "missing.gguf", "a/b/c", ""])
+@pytest.mark.parametrize("name", ["/no/such/model", "./missing.gguf", "missing.gguf", "a/b/c", "~nobody-here/m", "a" * 300, ""])
 def test_what_does_not_exist_is_one_line_that_names_it_and_says_what_to_do(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     if not name:
