@@ -43,7 +43,7 @@ class HttpClient:
 
     def get_json(self, path: str, *, also: int | None = None) -> Any:
         """Return a JSON document, or raise a TetradError. `also`: an error status that is accepted, too."""
-        return json.loads(self.get_text(path, also=also))
+        return self._json(path, self.get_text(path, also=also))
 
     def get_text(self, path: str, *, also: int | None = None) -> str:
         """Return a document as text, or raise a TetradError. `also`: an error status that is accepted, too."""
@@ -63,11 +63,17 @@ class HttpClient:
             raise unreachable(self.url, error) from error
         if response.is_error:
             raise _error(response.status_code, response.text)
-        return response.json()
+        return self._json(path, response.text)
 
     def model_name(self, wanted: str | None) -> str:
         """Return the model name for requests: `wanted`, or the server's first model."""
-        return wanted or str(self.get_json("/v1/models")["data"][0]["id"])
+        if wanted:
+            return wanted
+        cards = self.get_json("/v1/models")
+        try:
+            return str(cards["data"][0]["id"])
+        except (LookupError, TypeError) as error:
+            raise Unavailable(f"The server at {self.url} names no model.") from error
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the events of a streamed response as they arrive; raise a TetradError for an error event."""
@@ -78,12 +84,19 @@ class HttpClient:
                 for event in source.iter_sse():
                     if event.data == "[DONE]":
                         return
-                    document = event.json()
+                    document = self._json(path, event.data)
                     if "error" in document:
                         raise _error(_STATUS_OF_TYPE.get(document["error"].get("type"), 500), event.data)
                     yield document
         except httpx.HTTPError as error:
             raise unreachable(self.url, error) from error
+
+    def _json(self, path: str, text: str) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            text = f"The server at {self.url} answers {path} with no JSON. Is it an OpenAI-compatible server?"
+            raise Unavailable(text) from error
 
     def __enter__(self) -> Self:
         return self

@@ -15,13 +15,16 @@ from tetrad.services.errors import InvalidRequest, Unavailable
 
 @pytest.fixture
 def client_of():
-    """`client_of(*lines)` gives the client of a server that answers every POST with these lines as a stream of events."""
+    """`client_of(*lines)` gives the client of a server that answers everything with these lines as a stream of events."""
     servers = []
 
     def start(*lines: str) -> HttpClient:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
                 self.rfile.read(int(self.headers["content-length"]))
+                self.do_GET()
+
+            def do_GET(self):
                 self.send_response(200)
                 self.send_header("content-type", "text/event-stream")
                 self.end_headers()
@@ -57,6 +60,27 @@ def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(client, ke
         client("http://127.0.0.1:8000", api_key=key)
 
     assert key not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.get_json("/version"),
+        lambda client: client.model_name(None),
+        lambda client: client.post("/start_profile"),
+        lambda client: list(client.stream("/v1/completions", {})),
+    ],
+)
+def test_a_server_of_another_kind_is_one_line(client_of, call):
+    """A web server that has the port may answer every path with a page."""
+    with client_of("data: <!doctype html>", "") as client, pytest.raises(Unavailable, match=f"at {client.url} .* no JSON"):
+        call(client)
+
+
+@pytest.mark.parametrize("answer", ['{"object": "list", "data": []}', "{}", "[]"])
+def test_a_server_without_models_is_one_line(client_of, answer):
+    with client_of(answer) as client, pytest.raises(Unavailable, match=f"at {client.url} names no model"):
+        client.model_name(None)
 
 
 def test_events_are_read_by_the_rules_of_their_format(client_of):
