@@ -1,6 +1,7 @@
 """`tetrad ps` and `tetrad logs`: the log of a stack, and the choice of a server."""
 
 import io
+import shutil
 import threading
 from pathlib import Path
 
@@ -99,6 +100,23 @@ def test_new_lines_are_followed_into_the_next_file_until_the_directory_is_gone(t
 
     assert not reader.is_alive()
     assert seen_at_first.startswith("worker | line ")
+
+
+def test_a_log_that_is_removed_while_it_is_looked_at_ends_the_lines(tmp_path, monkeypatch):
+    """The server may end at any moment."""
+    directory = tmp_path / "stack"
+    directory.mkdir()
+    StackLog(directory).write("worker", "line")
+    exists = Path.exists
+
+    def exists_for_the_last_time(path):
+        found = exists(path)
+        shutil.rmtree(directory, ignore_errors=True)
+        return found
+
+    monkeypatch.setattr(Path, "exists", exists_for_the_last_time)
+
+    assert list(new_lines(log_path(directory))) == []
 
 
 def test_the_only_server_is_chosen_or_the_one_at_a_url():
