@@ -76,9 +76,13 @@ class HttpClient:
             raise Unavailable(f"The server at {self.url} names no model.") from error
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield the events of a streamed response as they arrive; raise a TetradError for an error event."""
+        """Yield the events of a streamed response as they arrive; raise a TetradError for an error event.
+
+        InvalidRequest is also raised for a body that JSON cannot hold.
+        """
+        content, headers = _encoded({**body, "stream": True}), {"content-type": "application/json"}
         try:
-            with httpx_sse.connect_sse(self._client, "POST", path, json={**body, "stream": True}) as source:
+            with httpx_sse.connect_sse(self._client, "POST", path, content=content, headers=headers) as source:
                 if source.response.is_error:
                     raise _error(source.response.status_code, source.response.read().decode(errors="replace"))
                 for event in source.iter_sse():
@@ -126,6 +130,13 @@ def authorization(api_key: str | None) -> dict[str, str]:
     if not (api_key.isascii() and api_key.isprintable()):
         raise InvalidRequest("--api-key may have only printable ASCII characters.", field="api_key")
     return {"authorization": f"Bearer {api_key}"}
+
+
+def _encoded(body: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError as error:  # NaN, or a surrogate: Python reads bytes that are not UTF-8 as such
+        raise InvalidRequest(f"The request cannot be sent as JSON in UTF-8: {error}.") from error
 
 
 def unreachable(url: str, error: httpx.HTTPError) -> Unavailable:

@@ -191,6 +191,19 @@ def test_status_of_nothing_tells_so():
     assert "not ready" in result.stderr
 
 
+@pytest.mark.parametrize("command", ["complete", "chat"])
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_text_on_stdin_that_is_not_utf_8_is_one_line(command, errors):
+    """How Python reads such bytes depends on the locale."""
+    arguments = [sys.executable, "-m", "tetrad.cli", command, "--model", "m", "--url", "http://127.0.0.1:9"]
+    variables = {**os.environ, "PYTHONIOENCODING": f"utf-8:{errors}"}
+    result = subprocess.run(arguments, input=b"caf\xe9", capture_output=True, timeout=60, env=variables)
+
+    assert result.returncode == 78
+    assert result.stderr.count(b"\n") == 1, result.stderr.decode()
+    assert b"utf-8" in result.stderr
+
+
 def test_complete_without_a_text_says_so():
     result = subprocess.run(
         [sys.executable, "-m", "tetrad.cli", "complete"], input="", capture_output=True, text=True, timeout=60

@@ -83,6 +83,13 @@ def test_a_server_without_models_is_one_line(client_of, answer):
         client.model_name(None)
 
 
+@pytest.mark.parametrize("value", [float("nan"), "\udcff"])
+def test_a_request_that_json_cannot_hold_is_refused(client_of, value):
+    """A value of /set in a chat, or bytes of an argument that are not UTF-8."""
+    with client_of() as client, pytest.raises(InvalidRequest, match="cannot be sent as JSON"):
+        list(client.stream("/v1/completions", {"value": value}))
+
+
 def test_events_are_read_by_the_rules_of_their_format(client_of):
     """Comments, events of several lines, and a field without the space that is optional."""
     client = client_of(": hello", "", 'data:{"a":', "data: 1}", "", 'data: {"a": 2}', "", "data: [DONE]", "")
