@@ -205,6 +205,13 @@ def test_options_that_exclude_each_other_are_refused(arguments, words):
         parse(arguments)
 
 
+@pytest.mark.parametrize("option", ["--json", "--html", "--trace"])
+@pytest.mark.parametrize(("file", "words"), [("none/r", "there is no directory"), ("", "is a directory")])
+def test_a_result_that_cannot_be_written_is_refused_before_the_load(tmp_path, option, file, words):
+    with pytest.raises(InvalidRequest, match=f"{option} .*{words}"):
+        parse([option, str(tmp_path / file)])
+
+
 def test_a_list_with_a_wrong_number_is_refused(capsys):
     with pytest.raises(SystemExit):
         parse(["--concurrency", "1,x"])
