@@ -266,7 +266,7 @@ class EngineArgs(OlderEngineArguments):
         shared: dict[str, Any] = {"log_level": self.log_level}
         if self.otlp_traces_endpoint is not None:
             shared["otlp_endpoint"] = self.otlp_traces_endpoint
-        worker = _build(WorkerSettings, {**shared, **self._chosen(WorkerSettings)})
+        worker = build_settings(WorkerSettings, {**shared, **self._chosen(WorkerSettings)})
         check = partial(self._check_config, worker=worker)
         access = HubAccess(self.hf_token, Path(self.download_dir).expanduser() if self.download_dir else None)
         path = resolve_model(self.model, revision=self.revision, report=report, check=check, access=access)
@@ -279,10 +279,10 @@ class EngineArgs(OlderEngineArguments):
             found = resolve_model(self.tokenizer, revision=revision, report=report, with_weights=False, access=access)
             tokenizer["tokenizer"] = str(found)
         return StackSettings(
-            tokenizer=_build(TokenizerSettings, tokenizer),
-            engine_core=_build(EngineCoreSettings, {"model": model, **shared, **self._engine_core_fields(path)}),
+            tokenizer=build_settings(TokenizerSettings, tokenizer),
+            engine_core=build_settings(EngineCoreSettings, {"model": model, **shared, **self._engine_core_fields(path)}),
             worker=worker,
-            frontend=_build(
+            frontend=build_settings(
                 FrontendSettings, {**shared, **self.frontend_fields(), **self._chosen(FrontendSettings), **frontend}
             ),
             num_tokenizers=self.tokenizer_pool_size,
@@ -370,7 +370,8 @@ def _check_sampling_defaults(values: dict[str, Any]) -> None:
         raise InvalidRequest(f"{name}: {error}", field=name) from error
 
 
-def _build(cls: type[S], values: dict[str, Any]) -> S:
+def build_settings(cls: type[S], values: dict[str, Any]) -> S:
+    """Return settings; InvalidRequest, which names the setting, if a value is wrong."""
     try:
         return cls(**values)
     except ValidationError as error:

@@ -212,6 +212,22 @@ def test_complete_without_a_text_says_so():
     assert_one_line(result, "stdin")
 
 
+def test_variables_give_the_address_of_serve(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        monkeypatch.setenv("TETRAD_FRONTEND_HOST", "localhost")
+        monkeypatch.setenv("TETRAD_FRONTEND_PORT", port)
+
+        assert_one_line(tetrad("serve"), f"Cannot listen on localhost:{port}", "--port")
+        assert_one_line(tetrad("serve", "--host", "127.0.0.1"), f"Cannot listen on 127.0.0.1:{port}")
+
+
+def test_a_variable_with_a_wrong_port_is_one_line(monkeypatch):
+    monkeypatch.setenv("TETRAD_FRONTEND_PORT", "http")
+
+    assert_one_line(tetrad("serve"), "port: ", "'http'")
+
+
 def test_a_key_file_that_does_not_exist_is_one_line_before_anything_starts():
     assert_one_line(tetrad("serve", "--api-key-file", "/no/such/keys", "--port", "0"), "/no/such/keys", "No such file")
 
