@@ -91,6 +91,8 @@ def _checked(parser: argparse.ArgumentParser, path: Path, given: Mapping[str, An
     try:
         for name, value in given.items():
             checked[name] = getattr(parser.parse_args(list(_flags(options[name], value))), name)
+    except TypeError as error:  # a date, for example, inside of an object
+        raise InvalidRequest(f"--config {path}: {name}: takes no such value: {value!r}.", field="config") from error
     except argparse.ArgumentError as error:
         raise InvalidRequest(f"--config {path}: {name}: {error.message}.", field="config") from error
     finally:
