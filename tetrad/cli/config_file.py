@@ -107,6 +107,8 @@ def _flags(action: argparse.Action, value: Any) -> Iterator[str]:
             raise argparse.ArgumentError(None, f"must be true or false, got {value!r}")
         yield flag if value else f"--no-{flag.removeprefix('--')}"
     elif isinstance(value, list):
+        if action.nargs is None and isinstance(action, argparse._StoreAction):  # noqa: SLF001 - argparse has no public name
+            raise argparse.ArgumentError(None, f"takes one value, got {value!r}")
         if action.nargs == "+":
             yield from (flag, *map(str, value))
         else:

@@ -284,6 +284,7 @@ def test_a_printed_config_is_a_config_file_with_the_same_options(tmp_path):
         ("max_num_seqs: true", "max_num_seqs: takes no such value: True"),
         ("console: 3", "console: must be true or false, got 3"),
         ("hf_overrides: {released: 2026-01-02}", "hf_overrides: takes no such value: {'released': datetime.date(2026, 1, 2)}"),
+        ("port: [8001, 8002]", "port: takes one value, got [8001, 8002]"),
         ("device: tpu", "device: invalid choice: 'tpu'"),
         ("[1]", "must hold options"),
         ("a: [", "is not YAML"),
