@@ -240,8 +240,28 @@ def _take_config_file(argv: list[str], prog: str) -> tuple[list[str], Path | Non
             continue
         if not path.is_file():
             _exit_usage(prog, f"--config: there is no file {path}")
+        if problem := _problem_of_config_file(path):
+            _exit_usage(prog, f"--config: {path} {problem}")
         return rest, path
     return argv, None
+
+
+def _problem_of_config_file(path: Path) -> str:
+    """Return why a file cannot be a configuration, without its content, which may be secret; empty if it can."""
+    import yaml  # takes 20 ms, and most processes have no file
+
+    try:
+        content = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
+    except UnicodeDecodeError as error:
+        return f"is not UTF-8 at byte {error.start}"
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        return "is not YAML" if mark is None else f"is not YAML: line {mark.line + 1}"
+    if content is None or (isinstance(content, dict) and all(isinstance(key, str) for key in content)):
+        return ""
+    return "must hold settings, one `name: value` in each line"
 
 
 def _exit_usage(prog: str, message: str) -> NoReturn:

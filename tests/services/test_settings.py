@@ -89,6 +89,36 @@ def test_an_unknown_key_of_the_file_is_refused(tmp_path, capsys):
     assert "colour" in refusal(capsys, "--config", str(file))
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"label: a\nsecret: [tea\n", "is not YAML: line 3"),
+        (b"secret: *tea\n", "is not YAML: line 1"),
+        (b"label: \x07\n", "is not YAML"),
+        (b"\xff\n", "is not UTF-8"),
+        (b"- tea\n", "must hold settings"),
+        (b"tea\n", "must hold settings"),
+        (b"1: tea\n", "must hold settings"),
+    ],
+)
+def test_a_file_of_another_form_is_one_line_without_its_content(tmp_path, capsys, content, words):
+    file = tmp_path / "cup.yaml"
+    file.write_bytes(content)
+
+    text = refusal(capsys, "--config", str(file))
+
+    assert text.startswith(f"tetrad cup: --config: {file} {words}")
+    assert text.count("\n") == 1
+    assert "tea" not in text
+
+
+def test_an_empty_file_sets_nothing(tmp_path):
+    file = tmp_path / "cup.yaml"
+    file.write_text("# nothing yet\n")
+
+    assert load("--config", str(file)) == CupSettings()
+
+
 def test_a_missing_file_is_refused(capsys):
     assert "/no/such.yaml" in refusal(capsys, "--config", "/no/such.yaml")
 

@@ -7,6 +7,7 @@ are argparse's: importing typer and rich takes 0.13 s more, and typer also needs
 
 import contextlib
 import difflib
+import os
 import runpy
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +66,15 @@ def commands() -> dict[str, tuple[str, Run]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+    except BrokenPipeError:  # the reader has closed the pipe, as in `tetrad status | head`
+        return 0
+    finally:
+        _flush_stdout()
+
+
+def _dispatch(arguments: list[str]) -> int:
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
         print(_usage())
@@ -113,9 +122,16 @@ def _run(run: Run, arguments: list[str]) -> int:
         return exit_code_of(error)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader has closed the pipe, as in `tetrad status | head`
-        sys.stderr.close()
-        return 0
+
+
+def _flush_stdout() -> None:
+    """Write what is left; discard it if the reader has closed the pipe, which Python would report as the process ends."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _service(name: str) -> Run:

@@ -14,7 +14,7 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("prompt", nargs="?", default=None, metavar="TEXT", help="The text. Not given: read from stdin.")
     add_sampling_options(parser)
     options = parser.parse_args(arguments)
-    prompt = sys.stdin.read() if options.prompt is None else options.prompt
+    prompt = _stdin() if options.prompt is None else options.prompt
     if not prompt:
         raise InvalidRequest("There is no text to continue; give it as an argument or on stdin.", field="prompt")
     with HttpClient(options.url, api_key=options.api_key, ca_file=options.ca_file) as client:
@@ -24,3 +24,10 @@ def run(arguments: list[str]) -> int:
                 print(choice["text"], end="", flush=True)
     print()
     return 0
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"The text on stdin is not {error.encoding}.", field="prompt") from error

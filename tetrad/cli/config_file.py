@@ -91,6 +91,8 @@ def _checked(parser: argparse.ArgumentParser, path: Path, given: Mapping[str, An
     try:
         for name, value in given.items():
             checked[name] = getattr(parser.parse_args(list(_flags(options[name], value))), name)
+    except TypeError as error:  # a date, for example, inside of an object
+        raise InvalidRequest(f"--config {path}: {name}: takes no such value: {value!r}.", field="config") from error
     except argparse.ArgumentError as error:
         raise InvalidRequest(f"--config {path}: {name}: {error.message}.", field="config") from error
     finally:
@@ -105,6 +107,8 @@ def _flags(action: argparse.Action, value: Any) -> Iterator[str]:
             raise argparse.ArgumentError(None, f"must be true or false, got {value!r}")
         yield flag if value else f"--no-{flag.removeprefix('--')}"
     elif isinstance(value, list):
+        if action.nargs is None and isinstance(action, argparse._StoreAction):  # noqa: SLF001 - argparse has no public name
+            raise argparse.ArgumentError(None, f"takes one value, got {value!r}")
         if action.nargs == "+":
             yield from (flag, *map(str, value))
         else:

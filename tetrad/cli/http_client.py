@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from tetrad.services.errors import InvalidRequest, NotFound, TetradError, Unavailable
 from tetrad.services.packages import require_packages
@@ -31,11 +32,10 @@ class HttpClient:
     """
 
     def __init__(self, url: str, *, api_key: str | None = None, ca_file: Path | None = None, timeout_s: float = 600.0) -> None:
-        self.url = url.rstrip("/").removesuffix("/v1")
-        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self.url = base_url(url)
         self._client = httpx.Client(
             base_url=self.url,
-            headers=headers,
+            headers=authorization(api_key),
             timeout=httpx.Timeout(timeout_s, connect=5.0),
             trust_env=False,
             verify=_trust(ca_file),
@@ -43,7 +43,7 @@ class HttpClient:
 
     def get_json(self, path: str, *, also: int | None = None) -> Any:
         """Return a JSON document, or raise a TetradError. `also`: an error status that is accepted, too."""
-        return json.loads(self.get_text(path, also=also))
+        return self._json(path, self.get_text(path, also=also))
 
     def get_text(self, path: str, *, also: int | None = None) -> str:
         """Return a document as text, or raise a TetradError. `also`: an error status that is accepted, too."""
@@ -63,33 +63,80 @@ class HttpClient:
             raise unreachable(self.url, error) from error
         if response.is_error:
             raise _error(response.status_code, response.text)
-        return response.json()
+        return self._json(path, response.text)
 
     def model_name(self, wanted: str | None) -> str:
         """Return the model name for requests: `wanted`, or the server's first model."""
-        return wanted or str(self.get_json("/v1/models")["data"][0]["id"])
+        if wanted:
+            return wanted
+        cards = self.get_json("/v1/models")
+        try:
+            return str(cards["data"][0]["id"])
+        except (LookupError, TypeError) as error:
+            raise Unavailable(f"The server at {self.url} names no model.") from error
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield the events of a streamed response as they arrive; raise a TetradError for an error event."""
+        """Yield the events of a streamed response as they arrive; raise a TetradError for an error event.
+
+        InvalidRequest is also raised for a body that JSON cannot hold.
+        """
+        content, headers = _encoded({**body, "stream": True}), {"content-type": "application/json"}
         try:
-            with httpx_sse.connect_sse(self._client, "POST", path, json={**body, "stream": True}) as source:
+            with httpx_sse.connect_sse(self._client, "POST", path, content=content, headers=headers) as source:
                 if source.response.is_error:
                     raise _error(source.response.status_code, source.response.read().decode(errors="replace"))
                 for event in source.iter_sse():
                     if event.data == "[DONE]":
                         return
-                    document = event.json()
+                    document = self._json(path, event.data)
                     if "error" in document:
                         raise _error(_STATUS_OF_TYPE.get(document["error"].get("type"), 500), event.data)
                     yield document
         except httpx.HTTPError as error:
             raise unreachable(self.url, error) from error
 
+    def _json(self, path: str, text: str) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            text = f"The server at {self.url} answers {path} with no JSON. Is it an OpenAI-compatible server?"
+            raise Unavailable(text) from error
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._client.close()
+
+
+def base_url(url: str) -> str:
+    """Return the URL of a server without "/v1" at its end; InvalidRequest if it is not an http or https URL."""
+    base = url.rstrip("/").removesuffix("/v1")
+    try:
+        parts = urlsplit(base)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        httpx.URL(base)
+    except (ValueError, httpx.InvalidURL):
+        is_url = False
+    if not is_url:
+        raise InvalidRequest(f"{url!r} is not the URL of a server; it has the form {DEFAULT_URL}.", field="url")
+    return base
+
+
+def authorization(api_key: str | None) -> dict[str, str]:
+    """Return the header that carries an API key; InvalidRequest if no header can."""
+    if not api_key:
+        return {}
+    if not (api_key.isascii() and api_key.isprintable()):
+        raise InvalidRequest("--api-key may have only printable ASCII characters.", field="api_key")
+    return {"authorization": f"Bearer {api_key}"}
+
+
+def _encoded(body: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError as error:  # NaN, or a surrogate: Python reads bytes that are not UTF-8 as such
+        raise InvalidRequest(f"The request cannot be sent as JSON in UTF-8: {error}.") from error
 
 
 def unreachable(url: str, error: httpx.HTTPError) -> Unavailable:

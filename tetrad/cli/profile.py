@@ -1,5 +1,6 @@
 """`tetrad profile`: profiles the services of a running server for some seconds, and copies one of the traces."""
 
+import math
 import shutil
 import time
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 from tetrad.cli.http_client import HttpClient
 from tetrad.cli.options import new_parser
 from tetrad.cli.sampling_options import add_server_address
-from tetrad.services.errors import NotFound
+from tetrad.services.errors import InvalidRequest, NotFound
 
 _SERVICES = ("frontend", "engine-core", "worker")
 
@@ -23,23 +24,30 @@ def run(arguments: list[str]) -> int:
     text = "Copy the service's trace to this file; the server must run on this machine. Unset: print the paths of all traces."
     parser.add_argument("-o", "--output", type=Path, default=None, metavar="PATH", help=text)
     options = parser.parse_args(arguments)
+    if not 0 <= options.seconds < math.inf:
+        raise InvalidRequest(f"--seconds must be at least 0 and finite, got {options.seconds:g}.", field="seconds")
     with HttpClient(options.url, api_key=options.api_key, ca_file=options.ca_file) as client:
         client.post("/start_profile")
         try:
             time.sleep(options.seconds)
         finally:
             paths = [Path(path) for path in client.post("/stop_profile")["paths"]]
-    if options.output is None:
-        print("\n".join(map(str, paths)))
-    else:
-        _copy(next(path for path in paths if f"-{options.service}-" in path.name), options.output)
-        print(f"Wrote {options.output}; open it at https://ui.perfetto.dev. All traces of this profile:")
+    try:
+        if options.output is not None:
+            _copy(options.service, paths, options.output)
+            print(f"Wrote {options.output}; open it at https://ui.perfetto.dev. All traces of this profile:")
+    finally:
         print("\n".join(map(str, paths)))
     return 0
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy(service: str, paths: list[Path], target: Path) -> None:
+    source = next((path for path in paths if f"-{service}-" in path.name), None)
+    if source is None:
+        raise NotFound(f"This profile has no trace of a {service}.")
     try:
         shutil.copyfile(source, target)
     except FileNotFoundError as error:
         raise NotFound(f"{error.filename} is not on this machine, or its directory is not there.") from error
+    except OSError as error:
+        raise InvalidRequest(f"{target} cannot be written: {error.strerror or error}.", field="output") from error

@@ -10,7 +10,7 @@ from tetrad.cli.config_file import add_config_options, config_text, parse_with_c
 from tetrad.cli.options import add_engine_options, engine_args, new_parser
 from tetrad.cli.own_server import unless_failed
 from tetrad.cli.serve_signals import ServeSignals
-from tetrad.cli.server_options import add_server_options, server_fields
+from tetrad.cli.server_options import add_server_options, address_of, server_fields
 from tetrad.cli.service_manager import ServiceManager
 from tetrad.cli.startup import StartProgress, compile_kernels, free_port, starting_line, too_slow
 from tetrad.frontend.access.guard import Guard
@@ -26,9 +26,6 @@ def run(arguments: list[str]) -> int:
     """Serve until the command is stopped; return 0 after an orderly end."""
     text = "Serve a model with an OpenAI-compatible API. All services run on this machine and stop with this command."
     parser = new_parser("serve", text, usage="[OPTIONS] [MODEL]")
-    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="Address of the HTTP server.")
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="Port of the HTTP server. 0: any free port.")
-    parser.add_argument("--grpc-port", type=int, metavar="N", help="Port of the public gRPC API. Unset: no gRPC API.")
     text = "Number of frontends, which share the ports, the limits and the store of responses."
     parser.add_argument("--api-server-count", type=int, default=1, metavar="N", help=text)
     text = "Maximum time to start all services, in seconds."
@@ -38,6 +35,7 @@ def run(arguments: list[str]) -> int:
     add_server_options(parser)
     add_engine_options(parser)
     options = parse_with_config(parser, arguments)
+    options.host, options.port = address_of(options)
     if options.print_config:
         print(config_text(parser, options), end="")
         return 0
@@ -46,7 +44,7 @@ def run(arguments: list[str]) -> int:
     configure_command_logging(args.log_level, also_stdout=True)
     port = free_port(options.host, options.port)
     progress = StartProgress()
-    fields = {"host": options.host, "port": port, "grpc_port": options.grpc_port, **server_fields(options)}
+    fields = {**server_fields(options), "port": port}
     further = also_settings(options.also or (), args, report=progress.say)
     settings = args.stack_settings(report=progress.say, **fields)
     settings = replace(settings, api_server_count=options.api_server_count, further=further)

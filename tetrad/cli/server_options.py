@@ -9,9 +9,12 @@ import typing
 from typing import Any
 
 from tetrad.frontend.config import FrontendSettings
+from tetrad.library.engine_args import build_settings
 from tetrad.services.settings import split_names
 
+_ADDRESS = ("host", "port", "grpc_port")
 _FIELDS = (
+    *_ADDRESS,
     "api_key",
     "api_key_file",
     "operator_api_key",
@@ -62,6 +65,13 @@ def server_fields(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name in _FIELDS if (value := getattr(options, name)) is not None}
 
 
+def address_of(options: argparse.Namespace) -> tuple[str, int]:
+    """Return host and port of the HTTP server: each is that of its flag, else of its variable, else the default."""
+    given = server_fields(options)
+    address = build_settings(FrontendSettings, {name: given[name] for name in _ADDRESS if name in given})
+    return address.host, address.port
+
+
 def _kind(name: str, annotation: Any) -> dict[str, Any]:
     kinds = typing.get_args(annotation) or (annotation,)
     if name == "lora_modules":
@@ -74,7 +84,11 @@ def _kind(name: str, annotation: Any) -> dict[str, Any]:
         return {"action": argparse.BooleanOptionalAction}
     if int in kinds:
         return {"type": int, "metavar": "N"}
-    return {"type": float, "metavar": "X"} if float in kinds else {"metavar": "URL" if name.endswith("_url") else "PATH"}
+    return {"type": float, "metavar": "X"} if float in kinds else {"metavar": _metavar(name)}
+
+
+def _metavar(name: str) -> str:
+    return "ADDRESS" if name == "host" else "URL" if name.endswith("_url") else "PATH"
 
 
 class _Names(argparse.Action):

@@ -26,7 +26,7 @@ from tetrad.services.hub.download import HubAccess, Report
 from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
 from tetrad.services.models.model_directory import read_model_json
 from tetrad.services.packages import require_packages
-from tetrad.services.settings import ServiceSettings, Settings, first_problem
+from tetrad.services.settings import ServiceSettings, Settings, first_problem, replaced
 from tetrad.stack.stack_settings import StackSettings
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
@@ -263,10 +263,10 @@ class EngineArgs(OlderEngineArguments):
         """
         # Checked before a model is downloaded. The simulated device needs none of the worker's packages.
         require_packages("A model", ["tokenizer", "engine-core", *(["worker"] if self.device != "sim" else [])])
-        shared: dict[str, Any] = {"log_level": self.log_level}
+        shared: dict[str, Any] = {}
         if self.otlp_traces_endpoint is not None:
             shared["otlp_endpoint"] = self.otlp_traces_endpoint
-        worker = _build(WorkerSettings, {**shared, **self._chosen(WorkerSettings)})
+        worker = self._service(WorkerSettings, {**shared, **self._chosen(WorkerSettings)})
         check = partial(self._check_config, worker=worker)
         access = HubAccess(self.hf_token, Path(self.download_dir).expanduser() if self.download_dir else None)
         path = resolve_model(self.model, revision=self.revision, report=report, check=check, access=access)
@@ -279,10 +279,10 @@ class EngineArgs(OlderEngineArguments):
             found = resolve_model(self.tokenizer, revision=revision, report=report, with_weights=False, access=access)
             tokenizer["tokenizer"] = str(found)
         return StackSettings(
-            tokenizer=_build(TokenizerSettings, tokenizer),
-            engine_core=_build(EngineCoreSettings, {"model": model, **shared, **self._engine_core_fields(path)}),
+            tokenizer=self._service(TokenizerSettings, tokenizer),
+            engine_core=self._service(EngineCoreSettings, {"model": model, **shared, **self._engine_core_fields(path)}),
             worker=worker,
-            frontend=_build(
+            frontend=self._service(
                 FrontendSettings, {**shared, **self.frontend_fields(), **self._chosen(FrontendSettings), **frontend}
             ),
             num_tokenizers=self.tokenizer_pool_size,
@@ -290,6 +290,13 @@ class EngineArgs(OlderEngineArguments):
             tensor_parallel_size=self.tensor_parallel_size,
             pipeline_parallel_size=self.pipeline_parallel_size,
         )
+
+    def _service(self, cls: type[S], values: dict[str, Any]) -> S:
+        """Return the settings of one service. A variable of the service has precedence over the default log level only."""
+        if self.log_level != _DEFAULTS["log_level"]:
+            values = {**values, "log_level": self.log_level}
+        settings = build_settings(cls, values)
+        return settings if "log_level" in settings.model_fields_set else replaced(settings, log_level=self.log_level)
 
     def frontend_fields(self) -> dict[str, Any]:
         """Return the frontend settings that depend on several arguments."""
@@ -370,7 +377,8 @@ def _check_sampling_defaults(values: dict[str, Any]) -> None:
         raise InvalidRequest(f"{name}: {error}", field=name) from error
 
 
-def _build(cls: type[S], values: dict[str, Any]) -> S:
+def build_settings(cls: type[S], values: dict[str, Any]) -> S:
+    """Return settings; InvalidRequest, which names the setting, if a value is wrong."""
     try:
         return cls(**values)
     except ValidationError as error:

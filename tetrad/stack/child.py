@@ -104,26 +104,32 @@ class SupervisedChild:
         loop, delay_s, attempts = asyncio.get_running_loop(), self._policy.first_delay_s, 0
         while True:
             started_at, attempts = loop.time(), attempts + 1
-            code = await self._run_once()
+            code: int | None = None
+            try:
+                code = await self._run_once()
+                end = _describe_exit(code)
+            except OSError as error:  # the system has no memory or no process id for it, perhaps only now
+                end = error.strerror or str(error)
             if self.stopping:
                 return
             if self._is_asked_to_restart:
                 self._is_asked_to_restart, delay_s = False, self._policy.first_delay_s
                 self._on_state(self.name, "restarting", "as asked")
                 continue
-            self._check_worth_another_start(code, attempts)
+            self._check_worth_another_start(code, end, attempts)
             if loop.time() - started_at >= self._policy.forget_after_s:
                 delay_s = self._policy.first_delay_s
-            self._on_state(self.name, "restarting", _describe_exit(code))
+            self._on_state(self.name, "restarting", end)
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, self._policy.max_delay_s)
 
-    def _check_worth_another_start(self, code: int, attempts: int) -> None:
-        last_words = self._output.last_words
+    def _check_worth_another_start(self, code: int | None, end: str, attempts: int) -> None:
+        """Raise a TetradError if not. `code`: the exit code, None if there was no process; `end`: how the attempt ended."""
+        last_words = "" if code is None else self._output.last_words
         if code == EXIT_PERMANENT:
             raise FailedPrecondition(last_words or f"{self.name} refused to start", reason="START_REFUSED")
         if not self._was_ready and attempts >= self._policy.max_start_attempts:
-            why = last_words or f"the last time with {_describe_exit(code)}"
+            why = last_words or f"the last time with {end}"
             raise Unavailable(f"{self.name} did not start, {attempts} times: {why}", reason="START_FAILED")
 
     async def restart(self, timeout_s: float) -> None:
@@ -261,4 +267,9 @@ async def _exit_code(process: Process, watching: asyncio.Task[None]) -> int:
 
 
 def _describe_exit(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:  # most real-time signals have no name
+        return f"signal {-code}"

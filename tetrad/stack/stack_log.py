@@ -38,7 +38,8 @@ class StackLog:
         text = f"{service}{_SEPARATOR}{line}\n".encode(errors="backslashreplace")
         with contextlib.suppress(OSError):
             if self._size_bytes + len(text) > self._max_bytes:
-                self._path.replace(self._path.with_name(_OLDER))
+                with contextlib.suppress(FileNotFoundError):  # a cleaner of /tmp has removed it
+                    self._path.replace(self._path.with_name(_OLDER))
                 self._size_bytes = 0
             with self._path.open("ab") as file:
                 file.write(text)

@@ -6,12 +6,13 @@ removed and created again.
 
 import contextlib
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from tetrad.frontend.config import FrontendSettings
 
 _FILE = "url"
 _ANY_ADDRESS = ("0.0.0.0", "::", "")
+_USUAL_PORTS = {"http": 80, "https": 443}
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -42,4 +43,12 @@ def is_same_server(url: str, other: str) -> bool:
         return False
     one, two = urlsplit(url), urlsplit(other)
     hosts = {one.hostname, two.hostname}
-    return one.port == two.port and (len(hosts) == 1 or hosts <= set(_LOOPBACK))
+    return _port_of(one) == _port_of(two) and (len(hosts) == 1 or hosts <= set(_LOOPBACK))
+
+
+def _port_of(url: SplitResult) -> int | None:
+    """Return the port of a URL; None if it names an impossible one."""
+    try:
+        return url.port or _USUAL_PORTS.get(url.scheme)
+    except ValueError:
+        return None

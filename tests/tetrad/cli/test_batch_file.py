@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import httpx
 import pytest
 
 from tetrad.cli.batch_file.lines import BadLine, BatchRequest, keys_of, read_lines
-from tetrad.cli.batch_file.results import ResultFile, error_record, response_record
+from tetrad.cli.batch_file.results import ResultFile, error_record, may_pass, response_record
 from tetrad.cli.batch_file.sender import BatchSender
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, Unauthenticated, Unavailable
 
@@ -71,6 +72,14 @@ def test_an_id_that_is_there_twice_is_refused_with_both_lines(tmp_path):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(NotFound, match=r"none\.jsonl: No such file"):
         keys_of(tmp_path / "none.jsonl")
+
+
+def test_a_pipe_which_can_be_read_only_once_is_refused(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    with pytest.raises(InvalidRequest, match=r"pipe is not a regular file.*read twice"):
+        keys_of(pipe)
 
 
 def test_wherever_a_write_was_cut_the_file_is_whole_again(tmp_path):
@@ -223,12 +232,21 @@ async def test_a_server_that_stays_away_ends_the_run_without_results(answer):
         await result_of(Server(answer), patience_s=0.0)
 
 
+async def test_the_time_of_a_request_before_its_first_refusal_is_no_absence_of_the_server():
+    server = Server(answered(503), answered())
+
+    result = await result_of(server, patience_s=0.0)
+
+    assert result["response"]["status_code"] == 200
+
+
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
         (broken(httpx.ReadTimeout), "request_timeout"),
         (broken(httpx.RemoteProtocolError), "connection_lost"),
-        (lambda: httpx.Response(502, text="<html>"), "invalid_response"),
+        (lambda: httpx.Response(200, text="<html>"), "invalid_response"),
+        (lambda: httpx.Response(413, text="<html>"), "invalid_response"),
     ],
 )
 async def test_what_fails_for_one_request_is_its_result(answer, code):
@@ -237,6 +255,15 @@ async def test_what_fails_for_one_request_is_its_result(answer, code):
     assert result["response"] is None
     assert result["error"]["code"] == code
     assert result["error"]["line"] == 1
+
+
+@pytest.mark.parametrize("status", [408, 502, 504])
+async def test_a_proxys_page_about_a_failure_that_may_pass_is_such_a_failure(status):
+    """Proxies answer these themselves, in HTML, when the server behind them does not."""
+    result = await result_of(Server(lambda: httpx.Response(status, text="<html>")))
+
+    assert may_pass(result)
+    assert str(status) in result["error"]["message"]
 
 
 async def test_no_more_requests_are_under_way_than_allowed_and_bad_lines_are_not_sent():

@@ -1,5 +1,6 @@
 """`tetrad bench`: its datasets, arrivals, goodput, ratios, plots and options."""
 
+import asyncio
 import json
 import math
 import xml.etree.ElementTree as ElementTree
@@ -8,7 +9,7 @@ from itertools import islice, pairwise
 import pytest
 
 from tetrad.cli.load.datasets import RandomPrompts, SharedPrefixes, read_conversations
-from tetrad.cli.load.generator import Level, Measured, Server, arrivals
+from tetrad.cli.load.generator import Level, Load, Measured, Server, arrivals, run_load
 from tetrad.cli.load.options import levels_of, parse
 from tetrad.cli.load.plot import Line, plot
 from tetrad.cli.load.report import report_of
@@ -59,6 +60,15 @@ def test_every_message_of_a_user_is_a_request_and_first_turns_come_first(tmp_pat
     assert [len(fields.get("messages", ())) for fields in fields_of(dataset, 4)] == [2, 0, 4, 2]
 
 
+def test_only_line_feeds_end_a_line(tmp_path):
+    """JSON texts may hold other characters that Python's `splitlines` takes for the end of a line."""
+    prompt = "a\u2028b\u2029c\x85d"
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(json.dumps({"prompt": prompt}, ensure_ascii=False).encode() + b"\r\n")
+
+    assert [fields["prompt"] for fields in fields_of(read_conversations(path, 1), 1)] == [prompt]
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -88,6 +98,34 @@ def test_arrivals_at_a_rate_follow_a_poisson_process_of_the_seed():
 
 def test_requests_without_a_rate_arrive_at_once():
     assert list(islice(arrivals(Level(4), seed=0), 3)) == [0.0, 0.0, 0.0]
+
+
+async def test_a_request_that_is_not_answered_in_time_says_so():
+    async def never_answer(reader, writer):
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(never_answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        measured = await run_load(Load(Server(url, "m"), RandomPrompts(1, 1), Level(1), num_requests=1, timeout_s=0.05))
+        [client] = measured.clients
+
+    assert client.error == "not answered within 0.05 s"
+
+
+async def test_the_path_of_a_url_is_in_front_of_every_requests():
+    """A proxy may serve a server below a path."""
+    heads = []
+
+    async def note_head(reader, writer):
+        heads.append(await reader.readline())
+        writer.close()
+
+    async with await asyncio.start_server(note_head, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/models/a"
+        await run_load(Load(Server(url, "m"), RandomPrompts(1, 1), Level(1), num_requests=1, timeout_s=60.0))
+
+    assert heads == [b"POST /models/a/v1/completions HTTP/1.1\r\n"]
 
 
 async def client_of(*arrived_at, num_tokens=3, error=""):
@@ -165,6 +203,13 @@ def test_each_rate_is_measured_with_each_concurrency():
 def test_options_that_exclude_each_other_are_refused(arguments, words):
     with pytest.raises(InvalidRequest, match=words):
         parse(arguments)
+
+
+@pytest.mark.parametrize("option", ["--json", "--html", "--trace"])
+@pytest.mark.parametrize(("file", "words"), [("none/r", "there is no directory"), ("", "is a directory")])
+def test_a_result_that_cannot_be_written_is_refused_before_the_load(tmp_path, option, file, words):
+    with pytest.raises(InvalidRequest, match=f"{option} .*{words}"):
+        parse([option, str(tmp_path / file)])
 
 
 def test_a_list_with_a_wrong_number_is_refused(capsys):

@@ -1,5 +1,6 @@
 """The command line: help, errors of one line, and exit codes."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -89,6 +90,21 @@ def test_an_unknown_command_is_one_line():
     assert_one_line(tetrad("sing"), "sing", "--help")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["--help"], ["status", "--help"], ["ps"]])
+def test_a_reader_that_has_closed_the_pipe_ends_a_command_quietly(arguments, unbuffered):
+    """As in `tetrad ps | true`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    with os.fdopen(writer) as out:
+        command = [sys.executable, "-m", "tetrad.cli", *arguments]
+        variables = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        result = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60, env=variables)
+
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_version():
     assert tetrad("--version").stdout.startswith("tetrad ")
 
@@ -175,12 +191,41 @@ def test_status_of_nothing_tells_so():
     assert "not ready" in result.stderr
 
 
+@pytest.mark.parametrize("command", ["complete", "chat"])
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_text_on_stdin_that_is_not_utf_8_is_one_line(command, errors):
+    """How Python reads such bytes depends on the locale."""
+    arguments = [sys.executable, "-m", "tetrad.cli", command, "--model", "m", "--url", "http://127.0.0.1:9"]
+    variables = {**os.environ, "PYTHONIOENCODING": f"utf-8:{errors}"}
+    result = subprocess.run(arguments, input=b"caf\xe9", capture_output=True, timeout=60, env=variables)
+
+    assert result.returncode == 78
+    assert result.stderr.count(b"\n") == 1, result.stderr.decode()
+    assert b"utf-8" in result.stderr
+
+
 def test_complete_without_a_text_says_so():
     result = subprocess.run(
         [sys.executable, "-m", "tetrad.cli", "complete"], input="", capture_output=True, text=True, timeout=60
     )
 
     assert_one_line(result, "stdin")
+
+
+def test_variables_give_the_address_of_serve(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        monkeypatch.setenv("TETRAD_FRONTEND_HOST", "localhost")
+        monkeypatch.setenv("TETRAD_FRONTEND_PORT", port)
+
+        assert_one_line(tetrad("serve"), f"Cannot listen on localhost:{port}", "--port")
+        assert_one_line(tetrad("serve", "--host", "127.0.0.1"), f"Cannot listen on 127.0.0.1:{port}")
+
+
+def test_a_variable_with_a_wrong_port_is_one_line(monkeypatch):
+    monkeypatch.setenv("TETRAD_FRONTEND_PORT", "http")
+
+    assert_one_line(tetrad("serve"), "port: ", "'http'")
 
 
 def test_a_key_file_that_does_not_exist_is_one_line_before_anything_starts():
@@ -238,6 +283,8 @@ def test_a_printed_config_is_a_config_file_with_the_same_options(tmp_path):
         ("max_num_seqs: many", "max_num_seqs: invalid int value: 'many'"),
         ("max_num_seqs: true", "max_num_seqs: takes no such value: True"),
         ("console: 3", "console: must be true or false, got 3"),
+        ("hf_overrides: {released: 2026-01-02}", "hf_overrides: takes no such value: {'released': datetime.date(2026, 1, 2)}"),
+        ("port: [8001, 8002]", "port: takes one value, got [8001, 8002]"),
         ("device: tpu", "device: invalid choice: 'tpu'"),
         ("[1]", "must hold options"),
         ("a: [", "is not YAML"),

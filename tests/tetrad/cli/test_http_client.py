@@ -1,24 +1,30 @@
 """HttpClient: events of a stream, and errors inside one."""
 
 import json
+import re
 import threading
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tetrad.cli.batch_file.sender import BatchSender
 from tetrad.cli.http_client import HttpClient
 from tetrad.services.errors import InvalidRequest, Unavailable
 
 
 @pytest.fixture
 def client_of():
-    """`client_of(*lines)` gives the client of a server that answers every POST with these lines as a stream of events."""
+    """`client_of(*lines)` gives the client of a server that answers everything with these lines as a stream of events."""
     servers = []
 
     def start(*lines: str) -> HttpClient:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
                 self.rfile.read(int(self.headers["content-length"]))
+                self.do_GET()
+
+            def do_GET(self):
                 self.send_response(200)
                 self.send_header("content-type", "text/event-stream")
                 self.end_headers()
@@ -36,6 +42,52 @@ def client_of():
     for server in servers:
         server.shutdown()
         server.server_close()
+
+
+@pytest.mark.parametrize("client", [HttpClient, partial(BatchSender, concurrency=1, timeout_s=1.0)])
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:abc", "http://127.0.0.1:99999", "http://[::1", "127.0.0.1:8000", "http://", ""]
+)
+def test_what_is_no_url_is_named(client, url):
+    with pytest.raises(InvalidRequest, match=re.escape(repr(url))):
+        client(url)
+
+
+@pytest.mark.parametrize("client", [HttpClient, partial(BatchSender, concurrency=1, timeout_s=1.0)])
+@pytest.mark.parametrize("key", ["ключ", "key\n"])
+def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(client, key):
+    with pytest.raises(InvalidRequest, match="--api-key") as caught:
+        client("http://127.0.0.1:8000", api_key=key)
+
+    assert key not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.get_json("/version"),
+        lambda client: client.model_name(None),
+        lambda client: client.post("/start_profile"),
+        lambda client: list(client.stream("/v1/completions", {})),
+    ],
+)
+def test_a_server_of_another_kind_is_one_line(client_of, call):
+    """A web server that has the port may answer every path with a page."""
+    with client_of("data: <!doctype html>", "") as client, pytest.raises(Unavailable, match=f"at {client.url} .* no JSON"):
+        call(client)
+
+
+@pytest.mark.parametrize("answer", ['{"object": "list", "data": []}', "{}", "[]"])
+def test_a_server_without_models_is_one_line(client_of, answer):
+    with client_of(answer) as client, pytest.raises(Unavailable, match=f"at {client.url} names no model"):
+        client.model_name(None)
+
+
+@pytest.mark.parametrize("value", [float("nan"), "\udcff"])
+def test_a_request_that_json_cannot_hold_is_refused(client_of, value):
+    """A value of /set in a chat, or bytes of an argument that are not UTF-8."""
+    with client_of() as client, pytest.raises(InvalidRequest, match="cannot be sent as JSON"):
+        list(client.stream("/v1/completions", {"value": value}))
 
 
 def test_events_are_read_by_the_rules_of_their_format(client_of):

@@ -133,6 +133,15 @@ def test_show_of_a_gguf_file_needs_no_hub(tetrad, smollm2):
     assert "longest context  8192" in text
 
 
+@pytest.mark.parametrize("name", ["~nobody-here/m", "a" * 300])
+def test_show_of_a_path_that_cannot_be_is_one_line(tetrad, name):
+    code, _, errors = tetrad("show", name)
+
+    assert code == 78
+    assert name in errors
+    assert errors.count("\n") == 1
+
+
 def test_show_of_a_gguf_file_that_is_not_downloaded_is_one_line(hub, tetrad):
     hub.repositories["someone/gguf"] = {"a-Q8_0.gguf": b"GGUF"}
 

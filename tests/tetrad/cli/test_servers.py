@@ -1,6 +1,7 @@
 """`tetrad ps` and `tetrad logs`: the log of a stack, and the choice of a server."""
 
 import io
+import shutil
 import threading
 from pathlib import Path
 
@@ -63,6 +64,18 @@ def test_a_log_that_cannot_be_written_costs_its_lines_alone(tmp_path):
     assert read_lines(tmp_path / "gone") == []
 
 
+def test_a_log_whose_file_was_removed_is_begun_again(tmp_path):
+    """Cleaners of /tmp remove old files."""
+    log = StackLog(tmp_path, max_bytes=100)
+    log.write("worker", "x" * 80)
+    log_path(tmp_path).unlink()
+
+    for number in range(3):
+        log.write("worker", f"line {number}, {'x' * 20}")
+
+    assert len(read_lines(tmp_path)) == 3
+
+
 def test_new_lines_are_followed_into_the_next_file_until_the_directory_is_gone(tmp_path):
     directory = tmp_path / "stack"
     directory.mkdir()
@@ -87,6 +100,23 @@ def test_new_lines_are_followed_into_the_next_file_until_the_directory_is_gone(t
 
     assert not reader.is_alive()
     assert seen_at_first.startswith("worker | line ")
+
+
+def test_a_log_that_is_removed_while_it_is_looked_at_ends_the_lines(tmp_path, monkeypatch):
+    """The server may end at any moment."""
+    directory = tmp_path / "stack"
+    directory.mkdir()
+    StackLog(directory).write("worker", "line")
+    exists = Path.exists
+
+    def exists_for_the_last_time(path):
+        found = exists(path)
+        shutil.rmtree(directory, ignore_errors=True)
+        return found
+
+    monkeypatch.setattr(Path, "exists", exists_for_the_last_time)
+
+    assert list(new_lines(log_path(directory))) == []
 
 
 def test_the_only_server_is_chosen_or_the_one_at_a_url():

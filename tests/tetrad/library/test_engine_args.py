@@ -55,6 +55,16 @@ def test_arguments_reach_their_services(model):
     assert {settings.tokenizer.model, engine_core.model} == {model}
 
 
+def test_the_log_level_of_a_service_is_its_variables_unless_it_is_given(model, monkeypatch):
+    monkeypatch.setenv("TETRAD_WORKER_LOG_LEVEL", "debug")
+
+    left = EngineArgs(model=model, device="sim").stack_settings()
+    given = EngineArgs(model=model, device="sim", log_level="error").stack_settings()
+
+    assert [each.log_level for each in (left.worker, left.frontend)] == ["debug", "warning"]
+    assert [each.log_level for each in (given.worker, given.frontend)] == ["error", "error"]
+
+
 def test_what_is_not_given_is_left_to_the_services_environment(model, monkeypatch):
     monkeypatch.setenv("TETRAD_ENGINE_CORE_MAX_NUM_SEQS", "11")
 

@@ -42,8 +42,16 @@ def test_a_directory_that_is_gone_fails_nobody(tmp_path):
         ("http://[::1]:8123", True),
         ("http://127.0.0.1:8124", False),
         ("http://example.test:8123", False),
+        ("http://127.0.0.1:abc", False),
         ("", False),
     ],
 )
 def test_a_server_is_known_by_its_port_on_this_machine(other, same):
     assert is_same_server("http://127.0.0.1:8123", other) is same
+
+
+@pytest.mark.parametrize(
+    ("url", "other"), [("http://127.0.0.1:80", "http://localhost"), ("https://127.0.0.1:443", "https://127.0.0.1/")]
+)
+def test_the_usual_port_of_a_scheme_may_be_left_out(url, other):
+    assert is_same_server(url, other)

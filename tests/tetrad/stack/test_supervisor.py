@@ -1,6 +1,7 @@
 """The supervisor over real child processes: dead ones are restarted, a permanent failure ends all, readiness is reported."""
 
 import asyncio
+import errno
 import os
 import signal
 
@@ -10,7 +11,7 @@ import pytest
 from tests.tetrad.stack.children import SERVE, SLEEP, child
 from tetrad.readiness import HealthTarget
 from tetrad.services.errors import FailedPrecondition, Unavailable
-from tetrad.stack.child import RestartPolicy
+from tetrad.stack.child import Child, RestartPolicy
 
 
 async def test_a_child_that_dies_is_started_again(supervise):
@@ -25,6 +26,17 @@ async def test_a_child_that_dies_is_started_again(supervise):
     assert supervisor.pids()["cup"] != first
 
 
+async def test_a_signal_without_a_name_is_a_reason_too(supervise):
+    """Python names only the first and the last of the real-time signals."""
+    supervisor, states = supervise([child(SLEEP)])
+    await supervisor.wait_ready()
+
+    os.kill(supervisor.pids()["cup"], signal.SIGRTMIN + 1)
+    await states.wait_count("started", 2)
+
+    assert ("cup", "restarting", f"signal {signal.SIGRTMIN + 1}") in states.seen
+
+
 async def test_the_others_live_on_when_one_dies(supervise):
     supervisor, states = supervise([child(SLEEP, name="one"), child(SLEEP, name="other")])
     await supervisor.wait_ready()
@@ -34,6 +46,36 @@ async def test_the_others_live_on_when_one_dies(supervise):
     await states.wait_count("started", 3)
 
     assert supervisor.pids()["other"] == other
+
+
+async def test_a_child_that_the_system_cannot_start_now_is_started_later(supervise, monkeypatch):
+    """Without memory or process ids the system makes no process for a while."""
+    create, is_full = asyncio.create_subprocess_exec, False
+
+    async def create_if_possible(*arguments, **options):
+        nonlocal is_full
+        if is_full:
+            is_full = False
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return await create(*arguments, **options)
+
+    monkeypatch.setattr("tetrad.stack.child.asyncio.create_subprocess_exec", create_if_possible)
+    supervisor, states = supervise([child(SLEEP)])
+    await supervisor.wait_ready()
+
+    is_full = True
+    os.kill(supervisor.pids()["cup"], signal.SIGKILL)
+    await states.wait_count("started", 2)
+
+    assert ("cup", "restarting", "Resource temporarily unavailable") in states.seen
+
+
+async def test_a_program_that_cannot_be_started_is_given_up(supervise):
+    supervisor, states = supervise([Child("cup", ["/no/such/program"], {})])
+
+    with pytest.raises(Unavailable, match=r"cup did not start, 3 times: the last time with No such file"):
+        await asyncio.wait_for(supervisor.wait_ready(), 20)
+    assert states.count("restarting") == 2
 
 
 async def test_restarts_back_off_up_to_the_longest_delay(supervise, monkeypatch):

@@ -87,9 +87,13 @@ def keys_of(path: Path) -> dict[Key, int]:
     """Return the key of every line and the line's number, in the order of the file.
 
     Raises:
-        InvalidRequest: two lines have the same custom_id, so that their results could not be distinguished.
+        InvalidRequest: two lines have the same custom_id, so that their results could not be distinguished; or the file is not
+            a regular one, so that it cannot be read again.
         NotFound: the file does not exist.
     """
+    if path.exists() and not path.is_file():
+        text = f"{path} is not a regular file; a batch is read twice, so write it to a file."
+        raise InvalidRequest(text, field="input_file")
     numbers: dict[Key, int] = {}
     for line in read_lines(path):
         first = numbers.setdefault(line.key, line.number)

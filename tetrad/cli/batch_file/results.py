@@ -19,8 +19,9 @@ from tetrad.cli.batch_file.lines import BadLine, BatchRequest, Key, Line
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, Unavailable
 
 _ID_PREFIX = "batch_req_"
-_PASSING_STATUS = (408, 429, 502, 503, 504)
-_PASSING_CODES = ("connection_lost", "request_timeout")
+PASSING_STATUS = (408, 429, 502, 503, 504)
+"""Statuses of temporary failures."""
+_PASSING_CODES = ("connection_lost", "request_timeout", "unavailable")
 # The start of every line, which identifies an incomplete line.
 _BEGIN = f'{{"id": "{_ID_PREFIX}'.encode()
 
@@ -49,7 +50,7 @@ def may_pass(record: dict[str, Any]) -> bool:
     response = record["response"]
     if response is None:
         return record["error"]["code"] in _PASSING_CODES
-    return response["status_code"] in _PASSING_STATUS
+    return response["status_code"] in PASSING_STATUS
 
 
 class ResultFile:

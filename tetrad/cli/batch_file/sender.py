@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tetrad.cli.batch_file.lines import BadLine, BatchRequest, Line
-from tetrad.cli.batch_file.results import error_record, response_record
-from tetrad.cli.http_client import httpx, unreachable
+from tetrad.cli.batch_file.results import PASSING_STATUS, error_record, response_record
+from tetrad.cli.http_client import authorization, base_url, httpx, unreachable
 from tetrad.frontend.net.backoff import Backoff
 from tetrad.services.errors import Unauthenticated, Unavailable
 
@@ -46,14 +46,11 @@ class BatchSender:
         patience_s: float = 60.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self.url = url.rstrip("/").removesuffix("/v1")
+        self.url = base_url(url)
         self._concurrency = concurrency
         self._timeout_s = timeout_s
         self._patience_s = patience_s
-        headers = {"content-type": "application/json"}
-        if api_key is not None:
-            headers["authorization"] = f"Bearer {api_key}"
-        self._headers = headers
+        self._headers = {"content-type": "application/json", **authorization(api_key)}
         self._transport = transport
         # Certificates are read once, because this takes longer than a request.
         self._verify = httpx.create_ssl_context(trust_env=False)
@@ -110,19 +107,21 @@ class BatchSender:
     async def _send(self, client: httpx.AsyncClient, request: BatchRequest) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
         content = json.dumps(request.body).encode()
-        backoff, away_since, num_lost = Backoff(), loop.time(), 0
+        backoff, num_lost = Backoff(), 0
+        away_since: float | None = None  # the server was there while it had the request, however long that took
         while True:
             try:
                 return await self._attempt(client, request, content)
             except _LaterError as later:
-                if later.was_there:
-                    away_since = loop.time()
+                now = loop.time()
+                if later.was_there or away_since is None:
+                    away_since = now
                 num_lost += later.lost
                 if num_lost > _MAX_LOST:
                     # This request may be what crashes the server: the others must not wait for ever.
                     text = f"The connection was lost {num_lost} times ({later.reason})."
                     return error_record(request, "connection_lost", text)
-                if loop.time() - away_since > self._patience_s:
+                if now - away_since > self._patience_s:
                     text = f"The server at {self.url} has been away for {self._patience_s:g} s ({later.reason});"
                     raise Unavailable(f"{text} run the same command again to go on.") from later
                 await asyncio.sleep(later.retry_after_s)
@@ -169,7 +168,9 @@ def _record_of(request: BatchRequest, response: httpx.Response) -> dict[str, Any
             request_id = response.headers.get("x-request-id", "")
             return response_record(request, status_code=response.status_code, request_id=request_id, body=body)
     text = f"The server answered with status {response.status_code} and no JSON object."
-    return error_record(request, "invalid_response", text)
+    # A proxy answers in HTML when the server behind it does not answer.
+    code = "unavailable" if response.status_code in PASSING_STATUS else "invalid_response"
+    return error_record(request, code, text)
 
 
 def _retry_after_s(response: httpx.Response) -> float:

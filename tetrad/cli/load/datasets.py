@@ -95,7 +95,7 @@ def read_conversations(path: Path, output_len: int, *, ignore_eos: bool = False)
         InvalidRequest: the file cannot be read, or a line has another form; the error names the line.
     """
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"--dataset-path {path} cannot be read: {error}.", field="dataset_path") from error
     conversations = [_turns(line, f"{path}, line {place}") for place, line in enumerate(lines, 1) if line.strip()]

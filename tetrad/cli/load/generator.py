@@ -151,10 +151,11 @@ async def _send(load: Load, request: bytes) -> StreamClient:
 
 def _requests(load: Load) -> Iterator[bytes]:
     """Yield the encoded HTTP requests."""
-    server = load.server
+    server, address = load.server, urlsplit(load.server.url)
     key = f"Authorization: Bearer {server.api_key}\r\n" if server.api_key else ""
     common = {"model": server.model, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
     for prompt in load.dataset.prompts(load.num_requests, load.seed):
         body = json.dumps(common | prompt.fields)
-        head = f"POST {prompt.path} HTTP/1.1\r\nHost: {urlsplit(server.url).netloc}\r\n{key}Content-Type: application/json\r\n"
+        path = f"{address.path}{prompt.path}"
+        head = f"POST {path} HTTP/1.1\r\nHost: {address.netloc}\r\n{key}Content-Type: application/json\r\n"
         yield f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()

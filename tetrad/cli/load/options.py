@@ -31,6 +31,9 @@ _POSITIVE = (
     "tpot_ms",
 )
 
+_FILES = ("json", "html", "trace")
+"""Options that name files of results."""
+
 
 def make_parser() -> CommandLineParser:
     """Return the command's parser."""
@@ -60,12 +63,24 @@ def parse(arguments: list[str]) -> argparse.Namespace:
             raise InvalidRequest("--trace needs a server of its own; leave --url and --against out.", field="trace")
         if len(levels_of(options)) > 1 or (options.rounds or 1) > 1:
             raise InvalidRequest("--trace takes one level and one round.", field="trace")
+    for name in _FILES:
+        _check_file(name, getattr(options, name))
     if (options.dataset_path is not None) != (options.dataset_name == "custom"):
         raise InvalidRequest("--dataset-name custom and --dataset-path need each other.", field="dataset_path")
     if options.ignore_eos and options.dataset_name != "custom":
         text = "--ignore-eos needs --dataset-name custom; other outputs have their whole length anyway."
         raise InvalidRequest(text, field="ignore_eos")
     return options
+
+
+def _check_file(name: str, path: Path | None) -> None:
+    """Raise InvalidRequest if results cannot be written there: they would be lost after the load."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise InvalidRequest(f"--{name} {path} is a directory; give a file.", field=name)
+    if not path.parent.is_dir():
+        raise InvalidRequest(f"--{name} {path} cannot be written: there is no directory {path.parent}.", field=name)
 
 
 def plan_of(options: argparse.Namespace) -> Plan:

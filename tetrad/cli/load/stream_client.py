@@ -66,13 +66,17 @@ class StreamClient(asyncio.Protocol):
         self.ended_at = time.monotonic()
         self.num_tokens = self._counted(_COMPLETION_TOKENS)
         self.num_prompt_tokens = self._counted(_PROMPT_TOKENS)
-        if self._status != b"200":
-            status = f"HTTP status {self._status.decode()}" if self._status else f"no answer ({exc or 'closed'})"
-            self.error = f"{status}: {self._reason()}"
-        elif _DONE not in self._tail or b'data: {"error"' in self._tail:
-            self.error = f"the stream was cut off: {self._reason()}"
+        self.error = self.error or self._problem(exc)  # who ended the request at its time limit has said so
         if not self.done.done():
             self.done.set_result(None)
+
+    def _problem(self, exc: Exception | None) -> str:
+        if self._status != b"200":
+            status = f"HTTP status {self._status.decode()}" if self._status else f"no answer ({exc or 'closed'})"
+            return f"{status}: {self._reason()}"
+        if _DONE not in self._tail or b'data: {"error"' in self._tail:
+            return f"the stream was cut off: {self._reason()}"
+        return ""
 
     def _counted(self, what: re.Pattern[bytes]) -> int:
         counted = what.findall(self._tail)

@@ -1,18 +1,16 @@
 """Named model: describes a model by its name; downloads at most config.json."""
 
-from pathlib import Path
-
 from tetrad.cli.models.description import ModelDescription, describe_files
 from tetrad.services.errors import ModelError
 from tetrad.services.hub.cache import find_cached
 from tetrad.services.hub.download import look_up
-from tetrad.services.hub.model_files import BUILTIN_MODELS, resolve_model
+from tetrad.services.hub.model_files import BUILTIN_MODELS, existing_path, resolve_model
 from tetrad.services.hub.name import HubName, parse_hub_name
 
 
 def describe_model(name: str, revision: str | None) -> tuple[ModelDescription, str]:
     """Return the description of a model and the path of its files; an empty path: they are not downloaded."""
-    hub_name = None if Path(name).expanduser().exists() or name in BUILTIN_MODELS else parse_hub_name(name)
+    hub_name = None if existing_path(name) is not None or name in BUILTIN_MODELS else parse_hub_name(name)
     if hub_name is None:
         path = resolve_model(name)
         return describe_files(path), str(path)

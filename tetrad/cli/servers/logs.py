@@ -1,6 +1,5 @@
 """`tetrad logs`: shows the last log lines of a running server's services, and follows new ones."""
 
-import contextlib
 import os
 import sys
 import time
@@ -64,11 +63,11 @@ def renderer(stream: TextIO) -> Callable[[str], str]:
 
 def new_lines(path: Path) -> Iterator[str]:
     """Yield the lines that are written from now on, until the server's directory is removed."""
-    with contextlib.ExitStack() as opened:
-        file = opened.enter_context(path.open(errors="replace")) if path.exists() else None
-        if file is not None:
-            file.seek(0, os.SEEK_END)
-        rest = ""
+    file = _opened(path)
+    if file is not None:
+        file.seek(0, os.SEEK_END)
+    rest = ""
+    try:
         while True:
             while file is not None and (text := file.readline()):
                 rest += text
@@ -77,10 +76,31 @@ def new_lines(path: Path) -> Iterator[str]:
                     rest = ""
             if not path.parent.exists():
                 return
-            if path.exists() and (file is None or path.stat().st_ino != os.fstat(file.fileno()).st_ino):
-                file = opened.enter_context(path.open(errors="replace"))
+            if (file is None or not _is_at(path, file)) and (newest := _opened(path)) is not None:
+                if file is not None:
+                    file.close()
+                file = newest
             else:
                 time.sleep(_LOOK_EVERY_S)
+    finally:
+        if file is not None:
+            file.close()
+
+
+def _opened(path: Path) -> TextIO | None:
+    """Return an open file; None if there is none at the moment."""
+    try:
+        return path.open(errors="replace")
+    except FileNotFoundError:
+        return None
+
+
+def _is_at(path: Path, file: TextIO) -> bool:
+    """Return whether an open file is the one at a path."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def _is_wanted(line: str, service: str | None) -> bool:

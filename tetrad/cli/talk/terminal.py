@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tetrad.services.errors import InvalidRequest
+
 _QUOTES = '"""'
 _MAX_LINES = 1000
 
@@ -62,4 +64,7 @@ class Terminal:
             print(f"\x1b[2m{text}\x1b[0m")
 
     def _read(self, prompt: str) -> str:
-        return input(prompt if self.is_interactive else "")
+        try:
+            return input(prompt if self.is_interactive else "")
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(f"The message is not {error.encoding}.") from error

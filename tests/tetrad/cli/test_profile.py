@@ -1,0 +1,58 @@
+"""`tetrad profile` without a server of Tetrad: invalid options, and a trace that cannot be copied."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tetrad.cli.profile import run
+from tetrad.services.errors import InvalidRequest, TetradError
+
+
+@pytest.fixture
+def url(tmp_path):
+    """The URL of a server that has written the trace of one worker."""
+    trace = tmp_path / "tetrad-worker-0.json"
+    trace.write_text("{}")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"paths": [str(trace)]}).encode())
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf"])
+def test_a_length_that_no_recording_can_have_is_refused_before_it_starts(seconds):
+    with pytest.raises(InvalidRequest, match=f"--seconds must be .* got {seconds}"):
+        run(["--url", "http://127.0.0.1:9", "--seconds", seconds])
+
+
+def test_the_trace_of_a_service_is_copied(url, tmp_path):
+    assert run(["--url", url, "--seconds", "0", "-o", str(tmp_path / "copy.json")]) == 0
+
+    assert (tmp_path / "copy.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("-o", "{here}"), "Is a directory"),
+        (("-o", "{here}/none/copy.json"), "its directory is not there"),
+        (("-o", "{here}/copy.json", "--service", "frontend"), "no trace of a frontend"),
+    ],
+)
+def test_a_trace_that_cannot_be_copied_is_one_line_with_the_paths(url, tmp_path, arguments, words, capsys):
+    with pytest.raises(TetradError, match=words):
+        run(["--url", url, "--seconds", "0", *(each.format(here=tmp_path) for each in arguments)])
+
+    assert "tetrad-worker-0.json" in capsys.readouterr().out
