@@ -1,12 +1,14 @@
 """Engine cores that leave, return, are lost together or during tokenization: each request continues where it can."""
 
 import asyncio
+import math
 from types import SimpleNamespace
 
 import pytest
 
 from tests.frontend.fakes import TEXT, FakeEngine
 from tetrad.frontend.llm.limits import Limits
+from tetrad.frontend.request.deadlines import deadline_after
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.services.errors import InvalidRequest, Unavailable
 from tetrad.v1 import engine_core_pb2
@@ -262,6 +264,16 @@ async def test_many_long_requests_travel_in_messages_of_bounded_size(connect, en
 
     assert len(engine.requests) == 8
     assert max(engine.add_sizes) < 1 << 20, "what every engine core reads, unless one request alone is larger"
+
+
+@pytest.mark.parametrize("timeout_s", [4e11, math.inf])
+async def test_a_time_limit_that_no_message_can_carry_keeps_no_request_from_its_engine(llm, engine, timeout_s):
+    """gRPC clients may send limits of thousands of years."""
+    with deadline_after(timeout_s):
+        first = start(llm, "first")
+    second = start(llm, "second")
+
+    assert await asyncio.wait_for(asyncio.gather(first, second), 10) == [LONG[:60]] * 2
 
 
 async def test_a_request_id_that_no_message_can_carry_is_refused_and_leaves_nothing(llm):
