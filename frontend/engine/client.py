@@ -228,6 +228,10 @@ class EngineClient:
             inbox = EngineInbox(session)
             while (received := await inbox.take()) is not None:
                 await self._take(received)
+        except TetradError:
+            if writer is not None and writer.done() and not writer.cancelled():
+                writer.result()  # raise the unexpected exception that ended the session, if there is one
+            raise
         finally:
             session.cancel()
             if inbox is not None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.frontend.fakes import TEXT, FakeEngine
+from tetrad.frontend.engine.client_adds import AddMessage
 from tetrad.frontend.llm.limits import Limits
 from tetrad.frontend.request.deadlines import deadline_after
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
@@ -264,6 +265,20 @@ async def test_many_long_requests_travel_in_messages_of_bounded_size(connect, en
 
     assert len(engine.requests) == 8
     assert max(engine.add_sizes) < 1 << 20, "what every engine core reads, unless one request alone is larger"
+
+
+async def test_a_message_that_cannot_be_made_ends_its_session_but_no_request(llm, engine, monkeypatch):
+    encode, failures = AddMessage.encode, [ValueError("a bug")]
+
+    async def fail_once(message):
+        if failures:
+            raise failures.pop()
+        return await encode(message)
+
+    monkeypatch.setattr(AddMessage, "encode", fail_once)
+
+    assert await asyncio.wait_for(start(llm), 10) == LONG[:60]
+    assert llm.backends.engines.engines[0].num_sessions == 2
 
 
 @pytest.mark.parametrize("timeout_s", [4e11, math.inf])
