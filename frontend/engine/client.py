@@ -165,16 +165,20 @@ class EngineClient:
         """
         if self.given_up:
             raise self._unavailable()
-        self.load.note_sent()
+        self.load.note_sent(active.sequence.request_id)
         self._requests.add(active)
 
     def release(self) -> list[ActiveSequence]:
         """Remove and return the requests of this lost engine core that another one may run."""
-        return self._requests.release()
+        released = self._requests.release()
+        for each in released:
+            self.load.note_ended(each.sequence.request_id)
+        return released
 
     def forget(self, request_id: str) -> None:
         """Remove a finished sequence."""
         self._requests.forget(request_id)
+        self.load.note_ended(request_id)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Send aborts of sequences to the engine core; the caller then calls `forget`. Unknown ids are ignored."""
@@ -282,6 +286,7 @@ class EngineClient:
             self._set_problem(problem)
             if not is_pinned(found) and self.observer is not None and self.observer.place_elsewhere(self, [found]):
                 self._requests.hand_over(rejection.request_id)
+                self.load.note_ended(rejection.request_id)
                 return
         if problem != DRAINING:
             self._requests.forget(rejection.request_id)

@@ -168,6 +168,43 @@ async def test_a_refused_request_that_is_aborted_is_not_failed_later(connect, en
     assert not llm.backends.engines.engines[0]._requests._refused._timers
 
 
+@pytest.mark.parametrize("reason", ["INVALID", "DRAINING"])
+async def test_what_an_engine_refuses_is_no_load_of_it(pair, engine, second, reason):
+    """Else other engine cores would get all requests until they have as many."""
+    engine.reject = draining if reason == "DRAINING" else lambda _: InvalidRequest("no")
+    tasks = [start(pair, f"r{i}") for i in range(6)]
+
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert engine.requests
+    assert [each.load.num_requests(0) for each in pair.backends.engines.engines] == [0, 0]
+
+
+async def test_what_is_aborted_before_its_first_step_is_no_load(llm, engine):
+    engine.pause()
+    task = start(llm)
+    await engine.until(lambda: engine.running)
+
+    await llm.abort("r")
+    await task
+
+    assert llm.backends.engines.engines[0].load.num_requests(0) == 0
+
+
+async def test_what_moved_from_a_lost_engine_is_no_load_when_it_returns(pair, engine, second):
+    await asyncio.gather(engine.kill(), second.kill())
+    await until_connected(pair, 0)
+    tasks = [start(pair, f"r{i}") for i in range(4)]
+    await until(lambda: all(each.num_unfinished for each in pair.backends.engines.engines))
+    await second.start()
+    await asyncio.gather(*tasks)
+
+    await engine.start()
+    await until_connected(pair, 2)
+
+    assert pair.backends.engines.engines[0].load.num_requests(0) == 0
+
+
 async def test_what_is_finished_is_not_resumed(llm, engine):
     await start(llm, "done")
     engine.pause()
