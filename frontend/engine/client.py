@@ -170,10 +170,11 @@ class EngineClient:
 
     def release(self) -> list[ActiveSequence]:
         """Remove and return the requests of this lost engine core that another one may run."""
-        released = self._requests.release()
-        for each in released:
-            self.load.note_ended(each.sequence.request_id)
-        return released
+        return self._without_load(self._requests.release())
+
+    def release_refused(self) -> list[ActiveSequence]:
+        """Remove and return the requests that this draining engine core refused and another one may run."""
+        return self._without_load(self._requests.release_refused())
 
     def forget(self, request_id: str) -> None:
         """Remove a finished sequence."""
@@ -273,6 +274,11 @@ class EngineClient:
             self._broke_contract = False
             self._backoff.reset()
             self._cancel_expiry()
+
+    def _without_load(self, released: list[ActiveSequence]) -> list[ActiveSequence]:
+        for each in released:
+            self.load.note_ended(each.sequence.request_id)
+        return released
 
     def _take_rejection(self, rejection: Rejection) -> None:
         found = self._requests.find(rejection.request_id)

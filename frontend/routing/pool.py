@@ -256,11 +256,15 @@ class EnginePool:
         self._relieve()
 
     def _relieve(self) -> None:
-        """Move the requests of engine cores that have been lost for too long to healthy ones, if there are any."""
-        if any(member.is_well for member in self._members):
-            for engine in self._overdue:
+        """Move requests to healthy engine cores, if there are any.
+
+        They are the requests of engine cores that have been lost for too long, and those that draining ones have refused.
+        """
+        for engine in self.engines:
+            if any(member.is_well and member.engine is not engine for member in self._members):
                 # It stays overdue until it returns: after a loss of all engine cores, new requests may wait for it.
-                self.place_elsewhere(engine, engine.release())
+                released = engine.release() if engine in self._overdue else engine.release_refused()
+                self.place_elsewhere(engine, released)
 
 
 def _keep(tasks: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:

@@ -155,6 +155,25 @@ async def test_what_a_draining_engine_runs_is_not_failed_with_what_it_refuses(co
     assert llm.num_unfinished_requests == llm.admission.num_requests == 0
 
 
+async def test_what_a_draining_engine_refused_goes_to_another_as_soon_as_that_is_well(pair, engine, second):
+    """The draining one may run its last requests for longer than the others wait."""
+    await second.tell("ENGINE_NOTICE_KIND_WORKER_LOST")
+    await until_connected(pair, 1)
+    engine.reject = draining
+    pinned = start(pair, "pinned", rank=0)
+    task = start(pair)
+    await until(lambda: len(pair.backends.engines.engines[0]._requests._refused._timers) == 2)
+
+    await second.tell("ENGINE_NOTICE_KIND_RECOVERED")
+
+    assert await asyncio.wait_for(task, 2) == LONG[:60]
+    assert not pinned.done()
+    assert [request.external_req_id for request in second.requests] == ["r"]
+    assert not second.requests[0].resumed, "no engine had accepted it"
+    await pair.abort("pinned")
+    await pinned
+
+
 async def test_a_refused_request_that_is_aborted_is_not_failed_later(connect, engine):
     llm = await connect(recovery_timeout_s=0.2)
     engine.reject = draining
