@@ -355,7 +355,10 @@ class EngineClient:
             self._expiry = None
 
     def _expire(self) -> None:
-        """Fail all waiting requests that no other engine core can take; new ones are refused until an engine core answers."""
+        """Fail all waiting requests that no other engine core can take; new ones are refused until an engine core answers.
+
+        If one is connected, which broke the contract before, requests that arrived since then have not waited for it.
+        """
         self._cancel_expiry()
         if not self.connected and self.observer is not None:
             self.observer.on_given_up(self)

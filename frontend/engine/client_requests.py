@@ -42,6 +42,7 @@ class EngineRequests:
         self._isolation = CrashIsolation()
         self._is_connected = False
         self._has_broken = False
+        self._resumed_ids: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._unfinished)
@@ -62,6 +63,7 @@ class EngineRequests:
         self._refused.clear()
         may_go = self._isolation.begin(each.sequence for each in self._unfinished.values())
         num_resumed = self.outgoing.begin_session(self._unfinished[each.request_id] for each in may_go)
+        self._resumed_ids = set(self._unfinished)
         self._is_connected = True
         return num_resumed
 
@@ -130,8 +132,9 @@ class EngineRequests:
         return self._hand_over_all(self._unfinished[request_id] for request_id in self._refused)
 
     def fail_all(self, error: TetradError) -> None:
-        """Fail every request."""
-        for each in list(self._unfinished.values()):
+        """Fail every request; in a session, only the requests that it began with."""
+        failing = self._unfinished.keys() & self._resumed_ids if self._is_connected else self._unfinished
+        for each in [self._unfinished[request_id] for request_id in failing]:
             # The abort is for an engine core that still runs: it must not compute a failed request.
             self._fail(each.sequence, error)
             self.abort(each.sequence.request_id)

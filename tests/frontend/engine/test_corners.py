@@ -291,6 +291,22 @@ async def test_one_piece_of_nonsense_is_forgiven_with_the_first_good_step(connec
     assert await task == LONG[:60]
 
 
+async def test_nonsense_that_came_before_a_request_does_not_fail_it(connect, engine):
+    """Without requests, the engine core has had nothing to answer since."""
+    llm = await connect(recovery_timeout_s=0.3)
+    client = llm.backends.engines.engines[0]
+    await engine.say(engine_core_pb2.SessionResponse())
+    await until(lambda: client.connected and client.num_sessions == 2)
+    engine.pause()
+    task = start(llm)
+    await engine.until(lambda: engine.running)
+
+    await until(lambda: client._expiry is None)
+
+    await engine.allow(None)
+    assert await task == LONG[:60]
+
+
 async def test_what_fails_because_an_engine_talks_nonsense_is_aborted_there(connect, engine):
     """Its answers are of no use, but it computes them."""
     llm = await connect(recovery_timeout_s=0.3)
