@@ -65,6 +65,7 @@ class EnginePool:
         self._closing: set[asyncio.Task[None]] = set()
         self.num_losses = 0
         self._last_max_model_len = 0
+        self._last_info: EngineInfo | None = None
         for endpoint in discovery.endpoints:
             self._add(endpoint)
 
@@ -75,8 +76,11 @@ class EnginePool:
 
     @property
     def info(self) -> EngineInfo:
-        """The latest facts of the first engine core that has answered; Unavailable before any answer."""
-        info = next((engine.info for engine in self.engines if engine.info is not None), None)
+        """The latest facts of the first engine core that has answered; without any, those of the last one that has left.
+
+        Unavailable before any answer.
+        """
+        info = next((engine.info for engine in self.engines if engine.info is not None), self._last_info)
         if info is None:
             raise Unavailable("No engine has answered yet.")
         return info
@@ -175,6 +179,7 @@ class EnginePool:
                 self.place_elsewhere(engine, engine.release())
             if not engine.num_unfinished:
                 self._last_max_model_len = self.max_model_len
+                self._last_info = engine.info or self._last_info
                 self._members.remove(member)
                 if timer := self._timers.pop(engine, None):
                     timer.cancel()
