@@ -249,6 +249,7 @@ class Engine:
         log.info("session.opened", client_id=client_id)
         session = self.sessions.open(client_id)
         self.sleeper.notify(session)
+        self._recovery.notify(session)
         self._stall_watch.notify(session)
         self.observers.notify()
         return session
