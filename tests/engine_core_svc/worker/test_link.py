@@ -2,11 +2,14 @@
 
 import grpc
 import pytest
+from grpc_status import rpc_status
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.core.adapter import Adapter, LoraRef
 from tetrad.engine_core_svc.worker.link import WorkerLink
-from tetrad.services.errors import Unavailable
-from tetrad.v1 import worker_pb2
+from tetrad.services.errors import FailedPrecondition, Unavailable
+from tetrad.services.rpc.status import to_status
+from tetrad.v1 import worker_pb2, worker_pb2_grpc
 
 GARBAGE = b"\xff\xff\xff"
 
@@ -48,6 +51,28 @@ async def test_a_worker_that_answers_bytes_which_are_no_message_is_none_and_ends
 
     with pytest.raises(Unavailable, match="bytes that cannot be read"):
         await link.bring_up()
+
+    await link.close()
+    await server.stop(None)
+
+
+class Replaced(worker_pb2_grpc.WorkerLifecycleServiceServicer):
+    """A worker without a model, which has just taken the place of another one."""
+
+    async def LoadLora(self, request, context):
+        error = FailedPrecondition("No model is loaded; call LoadModel first.", reason="NOT_READY")
+        await context.abort_with_status(rpc_status.to_status(to_status(error)))
+
+
+async def test_a_worker_that_was_replaced_is_unavailable_for_loads_of_adapters(socket_directory):
+    server = grpc.aio.server()
+    worker_pb2_grpc.add_WorkerLifecycleServiceServicer_to_server(Replaced(), server)
+    server.add_insecure_port(f"unix:{socket_directory}/worker")
+    await server.start()
+    link = WorkerLink(EngineCoreSettings(worker_target=f"unix:{socket_directory}/worker"), epoch=1)
+
+    with pytest.raises(Unavailable, match="was replaced"):
+        await link.load_lora(Adapter(LoraRef("a", 1, "/a"), key=1))
 
     await link.close()
     await server.stop(None)
