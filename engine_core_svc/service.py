@@ -97,9 +97,10 @@ async def _serve(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        # First the sessions: an engine that is closed would fail their requests, which frontends can resume elsewhere.
+        await ports.stop()
         if engine is not None:
             await engine.close()
-        await ports.stop()
         await workers.close()
         await asyncio.to_thread(tracer.close)
 
