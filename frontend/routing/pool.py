@@ -161,7 +161,7 @@ class EnginePool:
             log.error("engine.unusable", target=engine.target, reason=str(error))
             if not self._first_ready.done():
                 self._first_ready.set_exception(error)
-            else:
+            elif engine in self.engines:  # else it was removed meanwhile, and its connections are closed
                 self._timers[engine] = asyncio.get_running_loop().call_later(_UNUSABLE_S, self._start_again, engine)
             return
         if not self._first_ready.done():
