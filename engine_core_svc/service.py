@@ -3,7 +3,7 @@
 import asyncio
 import time
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from tetrad.engine_core_svc.api.admin import EngineCoreAdminServicer
 from tetrad.engine_core_svc.api.ports import Ports
@@ -78,18 +78,18 @@ async def _serve(
     await ports.start()
     workers = WorkerLink(settings, time.time_ns(), carrier)
     stopping = asyncio.create_task(shutdown.wait())
-    tasks: list[asyncio.Task[None]] = []
+    starting = asyncio.create_task(start_engine(settings, workers, metrics, RequestSpans(tracer), carrier, drafts))
+    tasks: list[asyncio.Task[Any]] = [starting]
     engine: Engine | None = None
     try:
-        starting = start_engine(settings, workers, metrics, RequestSpans(tracer), carrier, drafts)
-        engine = await _first_of(stopping, asyncio.create_task(starting))
+        engine = await _first_of(stopping, starting)
         if engine is None:
             return
         info = encode_info(settings, workers.epoch, *workers.require_up())
         servicer.attach(engine, info)
         admin.attach(engine, info)
         running = asyncio.create_task(engine.run())
-        tasks = [running, asyncio.create_task(engine.condition.follow(ports.set_ready))]
+        tasks += [running, asyncio.create_task(engine.condition.follow(ports.set_ready))]
         await _first_of(stopping, running)
         await ports.drain(partial(_drain, engine, running))
     finally:
@@ -97,9 +97,10 @@ async def _serve(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        # First the sessions: an engine that is closed would fail their requests, which frontends can resume elsewhere.
+        await ports.stop()
         if engine is not None:
             await engine.close()
-        await ports.stop()
         await workers.close()
         await asyncio.to_thread(tracer.close)
 

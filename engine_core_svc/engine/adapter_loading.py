@@ -12,10 +12,21 @@ from tetrad.engine_core_svc.core.adapter import Adapter, LoraRef
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.scheduler.adapters import Adapters
 from tetrad.engine_core_svc.worker.group import WorkerGroup
-from tetrad.services.errors import AlreadyExists, FailedPrecondition, InternalError, NotFound, TetradError, Unsupported
+from tetrad.services.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InternalError,
+    NotFound,
+    TetradError,
+    Unavailable,
+    Unsupported,
+)
 from tetrad.services.log import get_logger
 
 log = get_logger()
+
+_MOST_RETRIES, _RETRY_S = 20, 1.0
+"""Retries of a load, and seconds between them: together longer than it takes to notice that a worker is lost."""
 
 
 class LoraOrders(Protocol):
@@ -178,7 +189,7 @@ class AdapterLoading:
         try:
             if self._evictions:
                 await asyncio.wait(set(self._evictions))
-            digest = await self._workers.load_lora(adapter)
+            digest = await self._load_patiently(adapter)
         except TetradError as error:
             log.warning("lora.failed", name=name, path=path, error=error.message)
             self._end_load(adapter, _named(error, adapter))
@@ -198,6 +209,19 @@ class AdapterLoading:
         self._adapters.refill()
         self._end_callers(adapter, None)
         self._on_change()
+
+    async def _load_patiently(self, adapter: Adapter) -> bytes:
+        """Load an adapter, and repeat it while the worker is unreachable; return the hash of its files.
+
+        In general the worker is lost then: `forget_worker` cancels this task, and the next worker loads the adapter.
+        """
+        for _ in range(_MOST_RETRIES):
+            try:
+                return await self._workers.load_lora(adapter)
+            except Unavailable as error:
+                log.info("lora.unavailable", name=adapter.ref.name, error=error.message)
+            await asyncio.sleep(_RETRY_S)
+        return await self._workers.load_lora(adapter)
 
     def _end_load(self, adapter: Adapter, error: TetradError) -> None:
         self._loads.pop(adapter.key, None)

@@ -25,13 +25,11 @@ class Condition:
         self.problem = ""
         self._on_change = on_change
         self._changed = asyncio.Event()
-        self._is_bad = asyncio.Event()
 
     def set_problem(self, problem: str) -> None:
         """Record the reason why requests make no progress."""
         log.warning("engine.stuck", problem=problem)
         self.problem = problem
-        self._is_bad.set()
         self._tell()
 
     def set_good(self) -> None:
@@ -39,12 +37,7 @@ class Condition:
         if self.problem:
             log.info("engine.recovered", problem=self.problem)
         self.problem = ""
-        self._is_bad.clear()
         self._tell()
-
-    async def wait_bad(self) -> None:
-        """Wait until there is a problem."""
-        await self._is_bad.wait()
 
     async def follow(self, publish: Callable[[bool], Awaitable[None]]) -> None:
         """Call `publish(is_good)` now and whenever the condition may have changed, until cancelled."""

@@ -7,7 +7,7 @@ next one (recovery.py). An unexpected exception ends `run`, and with it the proc
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 
 from tetrad.engine_core_svc.core.plan import (
     FINISH_REASONS,
@@ -122,8 +122,6 @@ class Engine:
                 on_change=self._wake,
                 watch=self._guard.watch,
             )
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._metrics = metrics
         self._schedule = metrics.timed(metrics.schedule_seconds, self._plan)
         self._update = metrics.timed(metrics.update_seconds, self._apply)
@@ -252,6 +250,7 @@ class Engine:
         log.info("session.opened", client_id=client_id)
         session = self.sessions.open(client_id)
         self.sleeper.notify(session)
+        self._recovery.notify(session)
         self._stall_watch.notify(session)
         self.observers.notify()
         return session
@@ -278,7 +277,6 @@ class Engine:
         self.scheduler.add_request(request)
         if submission.constraint is not None:
             self._preparations.start(request, submission.constraint)
-        self._idle.clear()
         self._wake()
 
     def _grammar_ready(self, request: Request, state: GrammarState) -> None:
@@ -318,13 +316,22 @@ class Engine:
         """
         self._draining = True
         self.sessions.broadcast(Notice("DRAINING", "The engine core is draining; no new requests are taken."))
+        changed = self.observers.observe()
         try:
-            if not self.orders.is_frozen:
-                await _first_of(self._idle.wait(), self.condition.wait_bad())
+            while self._can_finish:
+                changed.clear()
+                await changed.wait()
         finally:
+            self.observers.unobserve(changed)
             log.info("engine.drained", handed_back=len(self.scheduler.requests))
             for session in self.sessions:
                 session.outbox.close()
+
+    @property
+    def _can_finish(self) -> bool:
+        """Whether any unfinished request may end: the engine makes progress, and no operator holds all that are left."""
+        is_held = self.orders.is_frozen or (self.orders.is_paused and not self.scheduler.running)
+        return self.scheduler.has_requests and not is_held and not self.condition.problem
 
     async def close(self) -> None:
         """Stop everything that runs beside the step loop."""
@@ -373,8 +380,6 @@ class Engine:
                 output_tokens=request.num_output_tokens,
                 preemptions=request.num_preemptions,
             )
-        if not self.scheduler.has_requests:
-            self._idle.set()
 
     def _report_idle(self) -> None:
         """Send statistics after the last abort: no step carries them, and gauges would keep their old values."""
@@ -409,13 +414,3 @@ class Engine:
             "The worker died three times while this request ran, the last time with nothing else to run. Do not send it again."
         )
         self._fail([request.key for request in requests], error)
-
-
-async def _first_of(*waits: Awaitable[object]) -> None:
-    """Wait until one of the awaitables is done; cancel the others."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()

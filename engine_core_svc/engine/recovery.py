@@ -13,7 +13,7 @@ from tetrad.engine_core_svc.engine.condition import Condition
 from tetrad.engine_core_svc.engine.crash_isolation import CrashIsolation
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 from tetrad.engine_core_svc.sessions.outbox import Notice
-from tetrad.engine_core_svc.sessions.sessions import Sessions
+from tetrad.engine_core_svc.sessions.sessions import Session, Sessions
 from tetrad.engine_core_svc.worker.group import Loss, PlanStream, WorkerGroup
 from tetrad.services.errors import TetradError, Unavailable
 from tetrad.services.log import get_logger
@@ -51,6 +51,12 @@ class Recovery:
         self._lost_instance = ""
         self._expiry: RunningTimer | None = None
         self._is_overdue = False
+        self._notice: Notice | None = None
+
+    def notify(self, session: Session) -> None:
+        """Send the notice of the loss to a session that opens while there is no worker."""
+        if self._notice is not None:
+            session.outbox.put(self._notice)
 
     def lose(self, loss: Loss, instance_id: str) -> None:
         """Requeue the running requests: the worker is lost."""
@@ -58,7 +64,8 @@ class Recovery:
         log.error(
             "worker.lost", error=text, reason=loss.error.reason, is_crash=loss.is_crash, running=len(self._scheduler.running)
         )
-        self._sessions.broadcast(Notice("WORKER_LOST", f"The worker was lost ({text}); requests go on when it is back."))
+        self._notice = Notice("WORKER_LOST", f"The worker was lost ({text}); requests go on when it is back.")
+        self._sessions.broadcast(self._notice)
         self._loss, self._lost_instance = loss, instance_id
         self._suspects.note_loss()
         self._scheduler.forget_worker()
@@ -85,7 +92,7 @@ class Recovery:
         self.close()
         self._is_overdue = False
         self._condition.set_good()
-        loss, self._loss = self._loss, None
+        loss, self._loss, self._notice = self._loss, None, None
         if loss is None:
             return []
         is_same = bool(instance_id) and instance_id == self._lost_instance

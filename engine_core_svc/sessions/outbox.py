@@ -11,7 +11,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from tetrad.engine_core_svc.core.plan import EngineCoreOutput, Logprobs
+from tetrad.engine_core_svc.core.plan import EngineCoreOutput, FinishReason, Logprobs
 from tetrad.engine_core_svc.scheduler.stats import SchedulerStats
 from tetrad.services.errors import TetradError
 from tetrad.services.message_size import BATCH_BYTES
@@ -138,6 +138,15 @@ def _num_answers(message: Message) -> int:
 
 
 def _fit_together(first: StepOutputs, second: StepOutputs) -> bool:
+    # A frontend takes the last token of a stopped request for a stop token, which has no text. A constraint stops a request
+    # after its last token, in an output without tokens: joined with earlier tokens, it would take the text of the last one.
+    stopped = {
+        output.request.key
+        for output in second.outputs
+        if output.finish_reason is FinishReason.STOP and not output.new_token_ids
+    }
+    if stopped and any(output.request.key in stopped for output in first.outputs):
+        return False
     return first.num_bytes + second.num_bytes <= BATCH_BYTES
 
 

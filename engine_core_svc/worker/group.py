@@ -171,7 +171,10 @@ class WorkerGroup(Protocol):
         """
 
     async def load_lora(self, adapter: Adapter) -> bytes:
-        """Let every rank load an adapter, beside its steps; return the hash of its files. Raises the first error of a rank."""
+        """Let every rank load an adapter, beside its steps; return the hash of its files.
+
+        Raises the first error of a rank; Unavailable if the group is lost or was replaced.
+        """
 
     async def unload_lora(self, adapter: Adapter) -> None:
         """Let every rank forget an adapter, after the plans that were sent before."""

@@ -154,7 +154,10 @@ class WorkerLink:
     async def load_lora(self, adapter: Adapter) -> bytes:
         """Let every rank load an adapter; return the hash of its files."""
         request = worker_pb2.WorkerLifecycleServiceLoadLoraRequest(lora=encode_adapter(adapter))
-        return bytes((await self._call_all("LoadLora", request))[0].digest)
+        try:
+            return bytes((await self._call_all("LoadLora", request))[0].digest)
+        except FailedPrecondition as error:
+            raise unavailable_if_replaced(error) from error
 
     async def unload_lora(self, adapter: Adapter) -> None:
         """Let every rank forget an adapter."""

@@ -165,16 +165,21 @@ class EngineClient:
         """
         if self.given_up:
             raise self._unavailable()
-        self.load.note_sent()
+        self.load.note_sent(active.sequence.request_id)
         self._requests.add(active)
 
     def release(self) -> list[ActiveSequence]:
         """Remove and return the requests of this lost engine core that another one may run."""
-        return self._requests.release()
+        return self._without_load(self._requests.release())
+
+    def release_refused(self) -> list[ActiveSequence]:
+        """Remove and return the requests that this draining engine core refused and another one may run."""
+        return self._without_load(self._requests.release_refused())
 
     def forget(self, request_id: str) -> None:
         """Remove a finished sequence."""
         self._requests.forget(request_id)
+        self.load.note_ended(request_id)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Send aborts of sequences to the engine core; the caller then calls `forget`. Unknown ids are ignored."""
@@ -228,6 +233,10 @@ class EngineClient:
             inbox = EngineInbox(session)
             while (received := await inbox.take()) is not None:
                 await self._take(received)
+        except TetradError:
+            if writer is not None and writer.done() and not writer.cancelled():
+                writer.result()  # raise the unexpected exception that ended the session, if there is one
+            raise
         finally:
             session.cancel()
             if inbox is not None:
@@ -266,6 +275,11 @@ class EngineClient:
             self._backoff.reset()
             self._cancel_expiry()
 
+    def _without_load(self, released: list[ActiveSequence]) -> list[ActiveSequence]:
+        for each in released:
+            self.load.note_ended(each.sequence.request_id)
+        return released
+
     def _take_rejection(self, rejection: Rejection) -> None:
         found = self._requests.find(rejection.request_id)
         if found is None:
@@ -278,6 +292,7 @@ class EngineClient:
             self._set_problem(problem)
             if not is_pinned(found) and self.observer is not None and self.observer.place_elsewhere(self, [found]):
                 self._requests.hand_over(rejection.request_id)
+                self.load.note_ended(rejection.request_id)
                 return
         if problem != DRAINING:
             self._requests.forget(rejection.request_id)
@@ -340,7 +355,10 @@ class EngineClient:
             self._expiry = None
 
     def _expire(self) -> None:
-        """Fail all waiting requests that no other engine core can take; new ones are refused until an engine core answers."""
+        """Fail all waiting requests that no other engine core can take; new ones are refused until an engine core answers.
+
+        If one is connected, which broke the contract before, requests that arrived since then have not waited for it.
+        """
         self._cancel_expiry()
         if not self.connected and self.observer is not None:
             self.observer.on_given_up(self)

@@ -60,7 +60,10 @@ class EngineOutgoing:
         return len(self._adds)
 
     async def write(self, session: EngineSession) -> None:
-        """Write queued adds and aborts to a session whenever there are any, until the session breaks."""
+        """Write queued adds and aborts to a session whenever there are any, until the session breaks.
+
+        An unexpected exception ends the session and is raised.
+        """
         try:
             while True:
                 await self._is_due.wait()
@@ -78,6 +81,10 @@ class EngineOutgoing:
             # After this call the reader ends, too, when it has applied its current step.
             log.debug("engine.write_failed", reason=str(error))
             session.cancel()
+        except Exception:
+            # Without its writer, the session would stay open and keep all later requests.
+            session.cancel()
+            raise
 
     async def _write_adds(self, session: EngineSession, adds: Iterable[ActiveSequence]) -> None:
         most_bytes, fitting = session.max_message_bytes, []

@@ -4,7 +4,7 @@ Owned by the engine client, which reports opened and broken sessions. Tracks whi
 suspect runs alone, and which a draining engine core refused; knows no streams and no text. One event loop.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tetrad.frontend.engine.client_outgoing import EngineOutgoing
 from tetrad.frontend.engine.client_sequence import ActiveSequence
@@ -42,6 +42,7 @@ class EngineRequests:
         self._isolation = CrashIsolation()
         self._is_connected = False
         self._has_broken = False
+        self._resumed_ids: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._unfinished)
@@ -62,6 +63,7 @@ class EngineRequests:
         self._refused.clear()
         may_go = self._isolation.begin(each.sequence for each in self._unfinished.values())
         num_resumed = self.outgoing.begin_session(self._unfinished[each.request_id] for each in may_go)
+        self._resumed_ids = set(self._unfinished)
         self._is_connected = True
         return num_resumed
 
@@ -109,7 +111,10 @@ class EngineRequests:
             self.outgoing.abort(request_id)
 
     def refuse(self, request_id: str) -> None:
-        """Keep a request that the draining engine core refused for its successor. Its running requests are not affected."""
+        """Keep a request that the draining engine core refused, for its successor or for another engine core.
+
+        Its running requests are not affected.
+        """
         self._refused.add(request_id)
 
     def release(self) -> list[ActiveSequence]:
@@ -120,14 +125,16 @@ class EngineRequests:
         if self._has_broken:
             self._has_broken = False
             self._judge()
-        released = [each for each in self._unfinished.values() if not is_pinned(each)]
-        for each in released:
-            self.hand_over(each.sequence.request_id)
-        return released
+        return self._hand_over_all(self._unfinished.values())
+
+    def release_refused(self) -> list[ActiveSequence]:
+        """Remove and return the requests that the draining engine core refused and that are not pinned to it."""
+        return self._hand_over_all(self._unfinished[request_id] for request_id in self._refused)
 
     def fail_all(self, error: TetradError) -> None:
-        """Fail every request."""
-        for each in list(self._unfinished.values()):
+        """Fail every request; in a session, only the requests that it began with."""
+        failing = self._unfinished.keys() & self._resumed_ids if self._is_connected else self._unfinished
+        for each in [self._unfinished[request_id] for request_id in failing]:
             # The abort is for an engine core that still runs: it must not compute a failed request.
             self._fail(each.sequence, error)
             self.abort(each.sequence.request_id)
@@ -137,6 +144,13 @@ class EngineRequests:
         """Send the requests that waited for a suspect, if it has been cleared or has ended."""
         if self._is_connected and (may_go := self._isolation.advance()):
             self.outgoing.add(self._unfinished[each.request_id] for each in may_go)
+
+    def _hand_over_all(self, requests: Iterable[ActiveSequence]) -> list[ActiveSequence]:
+        """Remove and return those of these requests that another engine core may run."""
+        found = [each for each in requests if not is_pinned(each)]
+        for each in found:
+            self.hand_over(each.sequence.request_id)
+        return found
 
     def _judge(self) -> None:
         """Count the crash of an engine core for all requests sent to it; fail the request that causes crashes, if known."""

@@ -21,8 +21,13 @@ class CrashIsolation:
         self._held: dict[str, Sequence] = {}
 
     def note_loss(self, sequences: Iterable[Sequence]) -> list[Sequence]:
-        """Count the loss of each sequence with a crashed engine core; return the sequences that the caller must fail."""
+        """Count the loss of each sequence with a crashed engine core; return the sequences that the caller must fail.
+
+        Sequences that waited for a suspect were not sent to that engine core, only to one before it.
+        """
         for sequence in sequences:
+            if sequence.request_id in self._held:
+                continue
             num_tokens = len(sequence.output_token_ids)
             came_on = num_tokens > sequence.num_tokens_at_loss
             sequence.num_engine_losses = 1 if came_on else sequence.num_engine_losses + 1

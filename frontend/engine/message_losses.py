@@ -38,12 +38,11 @@ class MessageLosses:
         """Record a message before it is written."""
         if message.num_bytes > BATCH_BYTES:
             requests = tuple((each, _num_tokens(each.sequence)) for each in message.requests)
-            self._sent.append(_Sent(time.monotonic(), message.num_bytes, requests))
+            self._sent = [*self._in_doubt(), _Sent(time.monotonic(), message.num_bytes, requests)]
 
     def note_loss(self, *, by_transport: bool) -> None:
         """Record the loss of the session; `by_transport`: with the error that a refused message causes."""
-        since = time.monotonic() - _IN_DOUBT_S
-        in_doubt = [sent for sent in self._sent if by_transport and sent.at >= since and _is_in_doubt(sent)]
+        in_doubt = self._in_doubt() if by_transport else []
         largest = max(in_doubt, key=lambda sent: sent.num_bytes, default=None)
         self._suspects = [] if largest is None else [each for each, _ in largest.requests]
         self._sent.clear()
@@ -62,8 +61,15 @@ class MessageLosses:
         return [each for each in suspects if self._num_losses[each.sequence.request_id] >= LOSSES_TO_FAIL]
 
     def forget(self, request_id: str) -> None:
-        """Remove a request that has ended."""
+        """Remove a request that has ended or moved to another engine core."""
         self._num_losses.pop(request_id, None)
+        self._suspects = [each for each in self._suspects if each.sequence.request_id != request_id]
+        self._sent = self._in_doubt()
+
+    def _in_doubt(self) -> list[_Sent]:
+        """Return the messages that the engine core may have refused; the others are not kept, for they hold prompts."""
+        since = time.monotonic() - _IN_DOUBT_S
+        return [sent for sent in self._sent if sent.at >= since and _is_in_doubt(sent)]
 
 
 def _num_tokens(sequence: Sequence) -> int:

@@ -3,7 +3,7 @@
 One object per engine client, cleared with each session. Knows ids only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from tetrad.services.timers.running_time import RunningTimer
@@ -21,6 +21,10 @@ class RefusedRequests:
         self._patience_s = patience_s
         self._expire = expire
         self._timers: dict[str, RunningTimer] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the ids."""
+        return iter(self._timers)
 
     def add(self, request_id: str) -> None:
         """Add a refused request and start its timer."""

@@ -31,6 +31,8 @@ _FINISH: dict[types_pb2.FinishReason, FinishReasonName] = {
 FINISH_REASON_TO_WIRE = {name: number for number, name in _FINISH.items()}
 
 _MAX_I32 = 2**31 - 1
+_MAX_TIMEOUT_NANOS = 2**63 - 1
+"""About 292 years; a gRPC client may send a limit of 11,000 years, which fits no field of 64 bits."""
 
 
 def encode_request(sequence: Sequence, prepared: PreparedRequest) -> engine_core_pb2.EngineCoreRequest:
@@ -94,7 +96,8 @@ def set_embeds(request: engine_core_pb2.EngineCoreRequest, embeds: PromptEmbeds)
 def set_time_left(request: engine_core_pb2.EngineCoreRequest, sequence: Sequence) -> None:
     """Write the remaining time into a request just before it is sent."""
     if sequence.deadline is not None:
-        request.timeout_nanos = int(sequence.deadline.remaining_s * 1e9)
+        remaining_nanos = sequence.deadline.remaining_s * 1e9
+        request.timeout_nanos = int(remaining_nanos) if remaining_nanos < _MAX_TIMEOUT_NANOS else _MAX_TIMEOUT_NANOS
 
 
 def encode_sampling(sequence: Sequence, prepared: PreparedRequest) -> types_pb2.SamplingParams:

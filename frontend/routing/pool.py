@@ -65,6 +65,7 @@ class EnginePool:
         self._closing: set[asyncio.Task[None]] = set()
         self.num_losses = 0
         self._last_max_model_len = 0
+        self._last_info: EngineInfo | None = None
         for endpoint in discovery.endpoints:
             self._add(endpoint)
 
@@ -75,8 +76,11 @@ class EnginePool:
 
     @property
     def info(self) -> EngineInfo:
-        """The latest facts of the first engine core that has answered; Unavailable before any answer."""
-        info = next((engine.info for engine in self.engines if engine.info is not None), None)
+        """The latest facts of the first engine core that has answered; without any, those of the last one that has left.
+
+        Unavailable before any answer.
+        """
+        info = next((engine.info for engine in self.engines if engine.info is not None), self._last_info)
         if info is None:
             raise Unavailable("No engine has answered yet.")
         return info
@@ -157,7 +161,7 @@ class EnginePool:
             log.error("engine.unusable", target=engine.target, reason=str(error))
             if not self._first_ready.done():
                 self._first_ready.set_exception(error)
-            else:
+            elif engine in self.engines:  # else it was removed meanwhile, and its connections are closed
                 self._timers[engine] = asyncio.get_running_loop().call_later(_UNUSABLE_S, self._start_again, engine)
             return
         if not self._first_ready.done():
@@ -175,6 +179,7 @@ class EnginePool:
                 self.place_elsewhere(engine, engine.release())
             if not engine.num_unfinished:
                 self._last_max_model_len = self.max_model_len
+                self._last_info = engine.info or self._last_info
                 self._members.remove(member)
                 if timer := self._timers.pop(engine, None):
                     timer.cancel()
@@ -256,11 +261,15 @@ class EnginePool:
         self._relieve()
 
     def _relieve(self) -> None:
-        """Move the requests of engine cores that have been lost for too long to healthy ones, if there are any."""
-        if any(member.is_well for member in self._members):
-            for engine in self._overdue:
+        """Move requests to healthy engine cores, if there are any.
+
+        They are the requests of engine cores that have been lost for too long, and those that draining ones have refused.
+        """
+        for engine in self.engines:
+            if any(member.is_well and member.engine is not engine for member in self._members):
                 # It stays overdue until it returns: after a loss of all engine cores, new requests may wait for it.
-                self.place_elsewhere(engine, engine.release())
+                released = engine.release() if engine in self._overdue else engine.release_refused()
+                self.place_elsewhere(engine, released)
 
 
 def _keep(tasks: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:

@@ -387,6 +387,18 @@ async def test_draining_finishes_what_runs_and_refuses_what_comes(stack):
     assert len(client.tokens[1]) == 20
 
 
+async def test_an_engine_core_that_ends_while_it_starts_does_not_go_on(directory):
+    async with Stack(directory) as stack:
+        stack.worker.refuses = True
+        while not stack.worker.num_loads:  # noqa: ASYNC110 - the fake tells nobody
+            await asyncio.sleep(0.01)
+
+        stack.shutdown.set()
+        await asyncio.wait_for(stack.serving, WAIT_S)
+
+        assert not [task for task in asyncio.all_tasks() if task.get_coro().__name__ == "start_engine"]
+
+
 async def test_a_context_that_the_pool_cannot_hold_ends_the_start_naming_the_numbers(directory):
     async with Stack(directory, num_gpu_blocks_override=4, block_size=16) as stack:
         with pytest.raises(

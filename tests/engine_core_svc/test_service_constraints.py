@@ -1,10 +1,14 @@
 """Structured outputs as clients of the engine core see them: real gRPC on both sides."""
 
+import asyncio
 import re
+from contextlib import suppress
 
+import grpc
 import pytest
 
-from tests.engine_core_svc.service_fakes import VOCAB_SIZE
+from tests.engine_core_svc.service_fakes import VOCAB_SIZE, WAIT_S
+from tetrad.engine_core_svc.engine.engine import Engine
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.services.rpc.columns import pack_u32
 from tetrad.v1 import (
@@ -28,6 +32,27 @@ async def test_constrained_and_plain_requests_run_together(full_stack, vocabular
     assert all(re.fullmatch(b"[a-z]{3}-[0-9]{3}", vocabulary.tokens.decode_bytes(client.tokens[h])) for h in range(3))
     assert all(client.finished[handle].finish_reason == types_pb2.FINISH_REASON_STOP for handle in range(3))
     assert full_stack.tokenizer.num_fetches == 1
+
+
+async def test_a_request_that_meets_a_failed_engine_core_at_its_end_is_left_to_the_next_one(full_stack, monkeypatch):
+    """The engine core compiles no grammar any more; the end of the session tells the frontend to go elsewhere."""
+    client, close = await full_stack.client(), Engine.close
+
+    async def close_and_get_a_request(engine):
+        await close(engine)
+        client.add(2, [10], sampling_params=constrained(regex="[a-z]{3}"))
+        with suppress(AssertionError, grpc.RpcError):
+            while not client.rejected:
+                await client.read()
+
+    monkeypatch.setattr(Engine, "close", close_and_get_a_request)
+    monkeypatch.setattr("tetrad.engine_core_svc.scheduler.purposes.check_stop", lambda request: 1 / 0)
+    client.add(1, [10])
+
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(asyncio.shield(full_stack.serving), WAIT_S)
+
+    assert client.rejected == {}
 
 
 async def test_workers_get_masks_and_not_constraints(full_stack):

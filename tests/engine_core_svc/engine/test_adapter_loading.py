@@ -6,9 +6,10 @@ import pytest
 
 from tests.engine_core_svc.scheduler.fake_lora_engine import PARKED, FakeLoraEngine, ref
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
+from tetrad.engine_core_svc.engine import adapter_loading
 from tetrad.engine_core_svc.engine.adapter_loading import AdapterLoading
 from tetrad.engine_core_svc.engine.guard import Guard
-from tetrad.services.errors import ModelError, NotFound, Overloaded, TetradError
+from tetrad.services.errors import ModelError, NotFound, Overloaded, TetradError, Unavailable
 
 
 class FailingWorkers:
@@ -16,12 +17,13 @@ class FailingWorkers:
 
     def __init__(self, num_failures):
         self.num_failures, self.loads, self.unloads = num_failures, [], []
+        self.error = ModelError("no such matrix")
 
     async def load_lora(self, adapter):
         self.loads.append(adapter.ref.name)
         await asyncio.sleep(0)
         if len(self.loads) <= self.num_failures:
-            raise ModelError("no such matrix")
+            raise self.error
         return b"digest"
 
     async def unload_lora(self, adapter):
@@ -106,6 +108,36 @@ async def test_a_failed_load_that_several_requests_waited_for_is_not_repeated():
     assert [request for request, _ in house.failed] == requests
     assert house.workers.loads == ["a1"]
     assert house.loading.list_loras() == []
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_a_load_that_a_lost_connection_ends_fails_no_request(monkeypatch, is_lost):
+    """The end of the call may be noticed before the end of the stream of plans, which tells that the worker is lost."""
+    monkeypatch.setattr(adapter_loading, "_RETRY_S", 1000.0 if is_lost else 0.0)
+    house = House(num_failures=1)
+    house.workers.error = Unavailable("connection reset")
+    request = house.engine.request(1)
+    await house.settle()
+
+    if is_lost:
+        house.lose_worker()
+        house.loading.worker_ready()
+    await house.settle()
+
+    assert (house.engine.released, house.failed) == ([request], [])
+    assert house.workers.loads == ["a1", "a1"]
+
+
+async def test_a_worker_that_never_answers_a_load_fails_its_requests(monkeypatch):
+    monkeypatch.setattr(adapter_loading, "_RETRY_S", 0.0)
+    house = House(num_failures=1000)
+    house.workers.error = Unavailable("connection refused")
+    request = house.engine.request(1)
+    async with asyncio.timeout(10):
+        while not house.failed:  # noqa: ASYNC110 - the fake tells nobody
+            await asyncio.sleep(0)
+
+    assert house.failed == [(request, "Adapter 'a1' at /a1 cannot be loaded: connection refused")]
 
 
 async def test_an_adapter_that_is_removed_while_it_is_loaded_is_unloaded():

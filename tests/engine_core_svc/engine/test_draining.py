@@ -38,15 +38,35 @@ async def test_what_does_not_finish_within_the_grace_is_handed_back_in_good_orde
         assert client.finished == {}
 
 
-async def test_draining_while_paused_hands_everything_back_at_once(directory):
+@pytest.mark.parametrize("mode", [pb.PAUSE_MODE_KEEP, pb.PAUSE_MODE_WAIT])
+async def test_draining_while_paused_hands_everything_back_at_once(directory, mode):
     async with Stack(directory, drain_timeout_s=60.0) as stack:
         client = await stack.client()
-        await stack.admin.Pause(pb.PauseRequest(mode=pb.PAUSE_MODE_KEEP))
+        await stack.admin.Pause(pb.PauseRequest(mode=mode))
         client.add(1, [1], max_tokens=20)
+        await stack.until_load(lambda load: load.stats.num_waiting_reqs == 1)
 
         stack.shutdown.set()
         await asyncio.wait_for(stack.serving, 5)
 
+        assert await client.until_end() is grpc.StatusCode.OK
+
+
+async def test_a_pause_during_draining_hands_everything_back_at_once(directory):
+    async with Stack(directory, drain_timeout_s=60.0) as stack:
+        client = await stack.client()
+        stack.worker.go.clear()
+        client.add(1, [1], max_tokens=20)
+        await stack.until_load(lambda load: load.stats.num_running_reqs == 1)
+        stack.shutdown.set()
+        while "DRAINING" not in client.notices:
+            await client.read()
+
+        await stack.admin.Pause(pb.PauseRequest(mode=pb.PAUSE_MODE_KEEP))
+        stack.worker.go.set()
+        await asyncio.wait_for(stack.serving, 5)
+
+        assert 1 not in client.finished
         assert await client.until_end() is grpc.StatusCode.OK
 
 

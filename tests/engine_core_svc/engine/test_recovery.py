@@ -75,6 +75,18 @@ async def test_a_loss_is_told_to_everybody_and_what_ran_is_requeued(engine):
     assert await engine.notices() == [Notice("WORKER_LOST", text)]
 
 
+async def test_a_session_that_opens_without_a_worker_is_told(engine):
+    """Its frontend would choose this engine core although others have workers."""
+    engine.recovery.lose(Loss(LOST, is_crash=None), "w1")
+
+    engine.session = engine.sessions.open("late")
+    engine.recovery.notify(engine.session)
+    engine.recovery.regain("w2")
+    engine.recovery.notify(engine.session)
+
+    assert [notice.kind for notice in await engine.notices()] == ["WORKER_LOST", "RECOVERED"]
+
+
 @pytest.mark.parametrize(
     ("is_crash", "lost", "found", "crashed"),
     [

@@ -38,6 +38,17 @@ async def test_steps_beyond_the_capacity_are_merged_request_by_request():
     ]
 
 
+async def test_a_stop_without_a_token_is_not_merged_with_earlier_tokens():
+    """As at the end of a constraint: the last token has text, unlike a stop token."""
+    outbox, request = Outbox(capacity=1), a_request(1)
+    outbox.put(StepOutputs(0, [EngineCoreOutput(request, [10])]))
+    outbox.put(StepOutputs(0, [EngineCoreOutput(request, [], FinishReason.STOP)]))
+
+    outputs = [output for _ in range(len(outbox)) for output in (await outbox.get()).outputs]
+
+    assert [(output.new_token_ids, output.finish_reason) for output in outputs] == [([10], None), ([], FinishReason.STOP)]
+
+
 async def test_a_notice_is_never_merged_away():
     outbox = Outbox(capacity=1)
     for message in (StepOutputs(0), Notice("DRAINING", ""), StepOutputs(1)):

@@ -55,6 +55,21 @@ async def test_an_engine_without_a_worker_says_so_and_why(stack):
     assert client.tokens[1] == expected(1, 20)
 
 
+async def test_a_session_that_is_opened_without_a_worker_is_told(stack):
+    client, watch = await stack.client(), await readiness(stack)
+    stack.worker.refuses = True
+    stack.worker.cut.set()
+    client.add(1, [1], max_tokens=20)
+    await until_status(watch, health_pb2.HealthCheckResponse.NOT_SERVING)
+
+    late = await stack.client()
+    await late.read()
+    stack.worker.refuses = False
+    await late.read()
+
+    assert late.notices == ["WORKER_LOST", "RECOVERED"]
+
+
 async def test_load_says_how_the_worker_is(stack):
     client, watch = await stack.client(), await readiness(stack)
     await until_status(watch, health_pb2.HealthCheckResponse.SERVING)

@@ -2,13 +2,16 @@
 
 import grpc
 import pytest
+from grpc_status import rpc_status
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.core.adapter import Adapter, LoraRef
 from tetrad.engine_core_svc.worker.link import WorkerLink
 from tetrad.engine_core_svc.worker.rank_link import RankLink
-from tetrad.services.errors import Unavailable
+from tetrad.services.errors import FailedPrecondition, Unavailable
 from tetrad.services.rpc.carrier import GrpcCarrier
-from tetrad.v1 import worker_pb2
+from tetrad.services.rpc.status import to_status
+from tetrad.v1 import worker_pb2, worker_pb2_grpc
 
 GARBAGE = b"\xff\xff\xff"
 
@@ -66,4 +69,26 @@ async def test_an_order_with_an_answer_that_is_no_message_ends_with_an_error(soc
         await rank.call("CollectiveRpc", worker_pb2.WorkerLifecycleServiceCollectiveRpcRequest())
 
     await rank.close()
+    await server.stop(None)
+
+
+class Replaced(worker_pb2_grpc.WorkerLifecycleServiceServicer):
+    """A worker without a model, which has just taken the place of another one."""
+
+    async def LoadLora(self, request, context):
+        error = FailedPrecondition("No model is loaded; call LoadModel first.", reason="NOT_READY")
+        await context.abort_with_status(rpc_status.to_status(to_status(error)))
+
+
+async def test_a_worker_that_was_replaced_is_unavailable_for_loads_of_adapters(socket_directory):
+    server = grpc.aio.server()
+    worker_pb2_grpc.add_WorkerLifecycleServiceServicer_to_server(Replaced(), server)
+    server.add_insecure_port(f"unix:{socket_directory}/worker")
+    await server.start()
+    link = WorkerLink(EngineCoreSettings(worker_target=f"unix:{socket_directory}/worker"), epoch=1)
+
+    with pytest.raises(Unavailable, match="was replaced"):
+        await link.load_lora(Adapter(LoraRef("a", 1, "/a"), key=1))
+
+    await link.close()
     await server.stop(None)

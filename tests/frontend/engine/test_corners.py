@@ -1,12 +1,15 @@
 """Engine cores that leave, return, are lost together or during tokenization: each request continues where it can."""
 
 import asyncio
+import math
 from types import SimpleNamespace
 
 import pytest
 
 from tests.frontend.fakes import TEXT, FakeEngine
+from tetrad.frontend.engine.client_adds import AddMessage
 from tetrad.frontend.llm.limits import Limits
+from tetrad.frontend.request.deadlines import deadline_after
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.services.errors import InvalidRequest, Unavailable
 from tetrad.v1 import engine_core_pb2
@@ -152,6 +155,25 @@ async def test_what_a_draining_engine_runs_is_not_failed_with_what_it_refuses(co
     assert llm.num_unfinished_requests == llm.admission.num_requests == 0
 
 
+async def test_what_a_draining_engine_refused_goes_to_another_as_soon_as_that_is_well(pair, engine, second):
+    """The draining one may run its last requests for longer than the others wait."""
+    await second.tell("ENGINE_NOTICE_KIND_WORKER_LOST")
+    await until_connected(pair, 1)
+    engine.reject = draining
+    pinned = start(pair, "pinned", rank=0)
+    task = start(pair)
+    await until(lambda: len(pair.backends.engines.engines[0]._requests._refused._timers) == 2)
+
+    await second.tell("ENGINE_NOTICE_KIND_RECOVERED")
+
+    assert await asyncio.wait_for(task, 2) == LONG[:60]
+    assert not pinned.done()
+    assert [request.external_req_id for request in second.requests] == ["r"]
+    assert not second.requests[0].resumed, "no engine had accepted it"
+    await pair.abort("pinned")
+    await pinned
+
+
 async def test_a_refused_request_that_is_aborted_is_not_failed_later(connect, engine):
     llm = await connect(recovery_timeout_s=0.2)
     engine.reject = draining
@@ -163,6 +185,43 @@ async def test_a_refused_request_that_is_aborted_is_not_failed_later(connect, en
 
     assert await task == ""
     assert not llm.backends.engines.engines[0]._requests._refused._timers
+
+
+@pytest.mark.parametrize("reason", ["INVALID", "DRAINING"])
+async def test_what_an_engine_refuses_is_no_load_of_it(pair, engine, second, reason):
+    """Else other engine cores would get all requests until they have as many."""
+    engine.reject = draining if reason == "DRAINING" else lambda _: InvalidRequest("no")
+    tasks = [start(pair, f"r{i}") for i in range(6)]
+
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert engine.requests
+    assert [each.load.num_requests(0) for each in pair.backends.engines.engines] == [0, 0]
+
+
+async def test_what_is_aborted_before_its_first_step_is_no_load(llm, engine):
+    engine.pause()
+    task = start(llm)
+    await engine.until(lambda: engine.running)
+
+    await llm.abort("r")
+    await task
+
+    assert llm.backends.engines.engines[0].load.num_requests(0) == 0
+
+
+async def test_what_moved_from_a_lost_engine_is_no_load_when_it_returns(pair, engine, second):
+    await asyncio.gather(engine.kill(), second.kill())
+    await until_connected(pair, 0)
+    tasks = [start(pair, f"r{i}") for i in range(4)]
+    await until(lambda: all(each.num_unfinished for each in pair.backends.engines.engines))
+    await second.start()
+    await asyncio.gather(*tasks)
+
+    await engine.start()
+    await until_connected(pair, 2)
+
+    assert pair.backends.engines.engines[0].load.num_requests(0) == 0
 
 
 async def test_what_is_finished_is_not_resumed(llm, engine):
@@ -232,6 +291,22 @@ async def test_one_piece_of_nonsense_is_forgiven_with_the_first_good_step(connec
     assert await task == LONG[:60]
 
 
+async def test_nonsense_that_came_before_a_request_does_not_fail_it(connect, engine):
+    """Without requests, the engine core has had nothing to answer since."""
+    llm = await connect(recovery_timeout_s=0.3)
+    client = llm.backends.engines.engines[0]
+    await engine.say(engine_core_pb2.SessionResponse())
+    await until(lambda: client.connected and client.num_sessions == 2)
+    engine.pause()
+    task = start(llm)
+    await engine.until(lambda: engine.running)
+
+    await until(lambda: client._expiry is None)
+
+    await engine.allow(None)
+    assert await task == LONG[:60]
+
+
 async def test_what_fails_because_an_engine_talks_nonsense_is_aborted_there(connect, engine):
     """Its answers are of no use, but it computes them."""
     llm = await connect(recovery_timeout_s=0.3)
@@ -262,6 +337,30 @@ async def test_many_long_requests_travel_in_messages_of_bounded_size(connect, en
 
     assert len(engine.requests) == 8
     assert max(engine.add_sizes) < 1 << 20, "what every engine core reads, unless one request alone is larger"
+
+
+async def test_a_message_that_cannot_be_made_ends_its_session_but_no_request(llm, engine, monkeypatch):
+    encode, failures = AddMessage.encode, [ValueError("a bug")]
+
+    async def fail_once(message):
+        if failures:
+            raise failures.pop()
+        return await encode(message)
+
+    monkeypatch.setattr(AddMessage, "encode", fail_once)
+
+    assert await asyncio.wait_for(start(llm), 10) == LONG[:60]
+    assert llm.backends.engines.engines[0].num_sessions == 2
+
+
+@pytest.mark.parametrize("timeout_s", [4e11, math.inf])
+async def test_a_time_limit_that_no_message_can_carry_keeps_no_request_from_its_engine(llm, engine, timeout_s):
+    """gRPC clients may send limits of thousands of years."""
+    with deadline_after(timeout_s):
+        first = start(llm, "first")
+    second = start(llm, "second")
+
+    assert await asyncio.wait_for(asyncio.gather(first, second), 10) == [LONG[:60]] * 2
 
 
 async def test_a_request_id_that_no_message_can_carry_is_refused_and_leaves_nothing(llm):

@@ -64,3 +64,30 @@ def test_a_message_of_long_ago_is_not_blamed(monkeypatch):
     monkeypatch.setattr(engine_message_losses, "_IN_DOUBT_S", -1.0)
 
     assert [lose(losses, large) for _ in range(3)] == [[]] * 3
+
+
+def test_messages_that_are_not_in_doubt_are_not_kept(monkeypatch):
+    """They hold prompts of megabytes, and a session may last for months."""
+    losses, read, old = MessageLosses(), message(), message(salt=1)
+    losses.note_sent(read)
+    read.requests[0].sequence.finished = True
+    losses.forget(read.requests[0].sequence.request_id)
+    num_kept_of_read = len(losses._sent)
+    losses.note_sent(old)
+    monkeypatch.setattr(engine_message_losses, "_IN_DOUBT_S", -1.0)
+
+    losses.note_sent(message(salt=2))
+
+    assert num_kept_of_read == 0
+    assert len(losses._sent) == 1
+
+
+def test_a_suspect_that_has_ended_leaves_nothing():
+    losses, large = MessageLosses(), message()
+    losses.note_sent(large)
+    losses.note_loss(by_transport=True)
+
+    losses.forget(large.requests[0].sequence.request_id)
+    losses.begin(is_another_engine=False)
+
+    assert not losses._num_losses

@@ -7,6 +7,7 @@ import pytest
 
 from tests.frontend.fakes import FakeEngine
 from tetrad.frontend.llm.pooling_window import PoolingWindow
+from tetrad.frontend.net.discovery import Endpoint
 from tetrad.frontend.request.pooling import EMBED, PooledTensor, PoolingParams
 from tetrad.frontend.request.steps import OddOutput, RichUpdate, Step
 from tetrad.services.errors import InternalError, InvalidRequest, Overloaded
@@ -111,6 +112,20 @@ async def test_a_failed_request_sends_none_of_its_waiting_inputs(connect, engine
         await failing
 
     assert all(llm.backends.requests.find(handle) is None for handle in range(10))
+
+
+async def test_an_answer_outlives_its_engine_core(connect, engine):
+    """As in a rolling upgrade: discovery finds only the next engine core, which has not answered yet."""
+    llm = await connect()
+    job = await llm.add_pooling_request("r", ["hello"], [EMBEDDING])
+    async with asyncio.timeout(10):
+        while not job.state.finished:  # noqa: ASYNC110 - the state tells only the caller that waits for it
+            await asyncio.sleep(0.005)
+
+    llm.backends.engines._take_round([Endpoint(0, "unix:/nowhere")])
+
+    assert llm.backends.engines.engines[0].info is None
+    assert len(await job.answers()) == 1
 
 
 @pytest.mark.parametrize(

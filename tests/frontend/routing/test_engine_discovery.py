@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from tests.frontend.fakes import TEXT, FakeEngine, FakeTokenizer
+from tetrad.frontend.engine.client import EngineClient
 from tetrad.frontend.engine.client_sequence import active_sequences
 from tetrad.frontend.llm import intake
 from tetrad.frontend.request.sampling_params import SamplingParams
@@ -147,6 +148,29 @@ async def test_an_engine_of_another_contract_is_tried_again(llm, pair, start_fak
     third.refusal = None
 
     await until(lambda: num_connected(llm) == 3)
+
+
+async def test_an_engine_that_vanishes_when_it_is_found_unusable_is_not_tried_again(llm, pair, start_fake, names, monkeypatch):
+    """Its connection is closed: each attempt would fail at once, for ever."""
+    pool, wait_ready, reported = llm.backends.engines, EngineClient.wait_ready, asyncio.Event()
+
+    async def vanish_before_the_report(engine):
+        try:
+            return await wait_ready(engine)
+        except FailedPrecondition:
+            names.addresses["engines.test"].remove(third.address)
+            await until(lambda: num_known(llm) == 2)
+            reported.set()
+            raise
+
+    monkeypatch.setattr(EngineClient, "wait_ready", vanish_before_the_report)
+    third = await start_fake(FakeEngine, 2)
+    third.refusal = FailedPrecondition("unknown schema revision 99")
+    names.addresses["engines.test"] = [each.address for each in (*pair, third)]
+    await asyncio.wait_for(reported.wait(), TIMEOUT_S)
+    await until(lambda: not pool._starting)
+
+    assert not pool._timers
 
 
 async def test_an_engine_that_is_lost_and_vanished_is_let_go_and_others_go_on_at_once(llm, pair, names):
