@@ -184,6 +184,37 @@ async def test_grpc_needs_the_same_keys(serve_frontend):
     assert responses
 
 
+async def test_methods_that_a_caller_without_a_key_makes_up_are_no_labels_of_metrics(serve_frontend):
+    """Else anyone could fill the memory with series."""
+    async with (
+        serve_frontend(listen="127.0.0.1:0", api_key=("one",)) as frontend,
+        open_channel(frontend.grpc_address) as channel,
+    ):
+        codes = []
+        for method in ("/made.Up/Method", "/made.up", "/tetrad.v1.InferenceService/MadeUp"):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await channel.unary_unary(method)(b"")
+            codes.append(refused.value.code())
+        metrics = (await frontend.http.get("/metrics")).text.lower()
+
+    assert codes == [grpc.StatusCode.UNIMPLEMENTED] * 3
+    assert "made" not in metrics
+
+
+async def test_refused_grpc_calls_are_counted_with_the_kind_of_their_method(serve_frontend):
+    async with (
+        serve_frontend(listen="127.0.0.1:0", api_key=("one",)) as frontend,
+        open_channel(frontend.grpc_address) as channel,
+    ):
+        with pytest.raises(grpc.aio.AioRpcError):
+            [_ async for _ in inference_pb2_grpc.InferenceServiceStub(channel).Generate(inference_pb2.GenerateRequest())]
+        metrics = (await frontend.http.get("/metrics")).text
+
+    lines = [line for line in metrics.splitlines() if 'grpc_method="Generate"' in line]
+    assert lines
+    assert all('grpc_type="server_stream"' in line for line in lines)
+
+
 async def test_operators_of_an_open_local_server_need_no_key_but_web_pages_may_not(serve_frontend):
     async with serve_frontend() as frontend:
         plain = await frontend.http.post("/resume")
