@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import anthropic
 import grpc
@@ -120,6 +121,27 @@ def test_a_file_that_cannot_be_read_is_said_once_however_many_ask(tmp_path):
 
     assert accepted == [True, False, False, True, False, True, False]
     assert [line["event"] for line in logs] == ["api_keys.file_not_read"] * 2 + ["api_keys.read_again"]
+
+
+def test_a_file_that_could_not_be_read_is_read_as_soon_as_it_can_be(tmp_path, monkeypatch):
+    """A change of its owner or mode changes neither its size nor the time of its last change."""
+    file = tmp_path / "keys"
+    file.write_text("only\n")
+    keys = ApiKeys((), file)
+
+    with capture_logs() as logs:
+        file.write_text("another\n")
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_text", _denied)
+            accepted = [keys.accepts("only"), keys.accepts("another")]
+        accepted += [keys.accepts("only"), keys.accepts("another")]
+
+    assert accepted == [True, False, False, True]
+    assert [line["event"] for line in logs] == ["api_keys.file_not_read", "api_keys.read_again"]
+
+
+def _denied(*_):
+    raise PermissionError(13, "Permission denied")
 
 
 @pytest.mark.parametrize("presented", ["", "key ", "KEY", "key\0", "kéy", "\u212aey", "k", "keykey", "\udcff"])
