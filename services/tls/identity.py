@@ -88,6 +88,8 @@ class Identity:
                 self._seen = ()
                 return
         except (OSError, ssl.SSLError) as error:
+            if not isinstance(error, ssl.SSLError):  # try again: a change of a file's owner or mode does not change its stamp
+                self._seen = ()
             self._refuse(_reason(error))
         else:
             self._material = material

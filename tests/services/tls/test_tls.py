@@ -297,6 +297,28 @@ def test_broken_new_files_leave_the_old_identity_and_are_said_once(tmp_path, aut
     assert "not a key" not in str(logs)
 
 
+def test_files_that_could_not_be_read_are_read_as_soon_as_they_can_be(tmp_path, authority, monkeypatch):
+    """A change of a key's owner or mode changes neither its size nor the time of its last change."""
+    certificate = authority.certificate("one").copy_to(tmp_path)
+    identity = Identity(files(certificate))
+    before = identity.current()
+
+    with capture_logs() as logs:
+        authority.certificate("two").copy_to(tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_bytes", _denied)
+            during = [identity.current(), identity.current()]
+        after = identity.current()
+
+    assert during == [before, before]
+    assert after.revision == before.revision + 1
+    assert [line["event"] for line in logs] == ["tls.files_not_taken", "tls.files_read_again"]
+
+
+def _denied(*_):
+    raise PermissionError(13, "Permission denied")
+
+
 async def test_a_unix_socket_is_plain_and_for_this_user_alone(authority, make_socket, connect, serve_tls):
     address = make_socket("private")
     await serve_tls(authority.certificate("server"), listen=address)
