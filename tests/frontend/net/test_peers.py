@@ -179,6 +179,15 @@ def test_merged_pages_have_each_family_once_and_a_label_for_each_frontend():
     ]
 
 
+@pytest.mark.parametrize("separator", ["\r", "\x85", "\u2028"])
+def test_a_name_with_a_separator_of_lines_stays_in_its_line(separator):
+    """Prometheus ends a line at a line feed alone, and labels carry names of adapters and models."""
+    name = f"an{separator}adapter"
+    page = f'# HELP a Text.\n# TYPE a gauge\na{{adapter="{name}"}} 2.0\n'
+
+    assert merged({0: page.encode()}).decode() == page.replace("{", '{frontend="0",')
+
+
 def test_readers_of_a_merged_page_add_counters_and_take_engine_loads_once():
     page = (
         b"# HELP tetrad:a_total A.\n# TYPE tetrad:a_total counter\n"
