@@ -104,6 +104,8 @@ class RequestTraces:
                 traced.phase = _Phase("worker.decode", now_ns, now_ns)
 
     def _on_pause(self) -> None:
+        if self._plans:  # a step runs, and takes long
+            return
         self._stop_timer()  # the next step starts the timer again
         for traced in self._traced.values():
             if traced.phase is not None and traced.phase.name == "worker.decode":

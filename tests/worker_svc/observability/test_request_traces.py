@@ -33,9 +33,17 @@ async def traces(receiver):
     tracer.close()
 
 
+def plan(*, new=(), removed=()) -> SchedulerOutput:
+    return SchedulerOutput(1, new, CachedRequests(NONE, NONE, NONE, NONE, NONE), removed_handles=removed)
+
+
 def run(traces, *, new=(), removed=(), sampled=(), failures=()) -> None:
     """Note one step, from its plan to its result."""
-    traces.note_plan(SchedulerOutput(1, new, CachedRequests(NONE, NONE, NONE, NONE, NONE), removed_handles=removed))
+    traces.note_plan(plan(new=new, removed=removed))
+    note_result(traces, sampled=sampled, failures=failures)
+
+
+def note_result(traces, *, sampled=(), failures=()) -> None:
     handles = np.array(sampled, np.uint32)
     traces.note_result(ModelRunnerOutput(1, handles, handles, failures=failures, compute_seconds=0.001))
 
@@ -58,6 +66,19 @@ async def test_a_request_that_pauses_has_a_span_for_each_time_that_it_runs(trace
     run(traces, removed=[7])
 
     assert len(receiver.wait(TRACE, has("worker.prefill", *2 * ["worker.decode"]))) == 3
+
+
+async def test_a_step_that_takes_longer_than_a_pause_is_none(traces, receiver):
+    """A large model on a CPU: one span for a phase, none for a token."""
+    run(traces, new=[REQUEST], sampled=[7])
+    for _ in range(2):
+        traces.note_plan(plan())
+        await asyncio.sleep(0.05)
+        note_result(traces, sampled=[7])
+    run(traces, removed=[7])
+
+    [_, decode] = receiver.wait(TRACE, has("worker.prefill", "worker.decode"))
+    assert decode.attributes["tetrad.tokens"] == 2
 
 
 async def test_what_is_left_ends_with_the_stream(traces, receiver):
