@@ -1,6 +1,7 @@
 """Keys, operators, CORS and the limits of a request's head: access over HTTP and gRPC."""
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from structlog.testing import capture_logs
 from tetrad.frontend.access.api_keys import ApiKeys
 from tetrad.frontend.access.guard import Guard
 from tetrad.frontend.config import FrontendSettings
-from tetrad.services.errors import InvalidRequest, NotFound
+from tetrad.services.errors import InvalidRequest, NotFound, PermissionDenied
 from tetrad.services.rpc.channel import open_channel
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
 
@@ -267,6 +268,18 @@ async def test_who_may_chat_may_not_operate(serve_frontend, settings, key, statu
         for path in ("/pause", "/resume", "/sleep", "/wake_up", "/reset_prefix_cache", "/start_profile", "/stop_profile"):
             response = await frontend.http.post(path, headers=bearer(key) if key else {})
             assert response.status_code == status, response.text
+
+
+@pytest.mark.parametrize(
+    ("listen", "is_open"),
+    [("", True), ("127.0.0.1:50050", True), ("[::1]:50050", True), ("unix:/tmp/g", True), ("0.0.0.0:50050", False)],
+)
+def test_a_server_whose_grpc_port_others_can_reach_has_no_open_operator_endpoints(listen, is_open):
+    """Gateways' PauseGeneration and SubscribeKvEvents are on that port."""
+    guard = Guard(FrontendSettings(listen=listen))
+
+    with contextlib.nullcontext() if is_open else pytest.raises(PermissionDenied):
+        guard.check_operator((), origin=None)
 
 
 async def test_an_operator_key_opens_everything(serve_frontend):
