@@ -395,4 +395,5 @@ class FrontendSettings(ServiceSettings):
         """The address that the public gRPC API listens on; None: the API is off."""
         if self.listen:
             return self.listen
-        return None if self.grpc_port is None else f"{self.host}:{self.grpc_port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host or "0.0.0.0"
+        return None if self.grpc_port is None else f"{host}:{self.grpc_port}"

@@ -35,6 +35,14 @@ def test_public_grpc_is_off_unless_asked_for():
     assert FrontendSettings().grpc_address is None
 
 
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("0.0.0.0", "0.0.0.0:5"), ("", "0.0.0.0:5"), ("::", "[::]:5"), ("::1", "[::1]:5"), ("a.b", "a.b:5")],
+)
+def test_public_grpc_is_on_the_host_of_http(host, address):
+    assert FrontendSettings(host=host, grpc_port=5).grpc_address == address
+
+
 @pytest.mark.parametrize("field", ["tool_call_parser", "reasoning_parser"])
 def test_unknown_parsers_are_refused(field):
     with pytest.raises(ValidationError, match="There is no parser 'x'"):

@@ -75,6 +75,20 @@ def test_a_service_s_metrics_are_on_the_endpoint_while_it_serves():
     assert "tetrad:of_a_service" not in after
 
 
+def test_the_endpoint_may_be_at_an_address_of_ipv6():
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+        port = probe.getsockname()[1]
+
+    serve_metrics("::1", port)
+
+    with urllib.request.urlopen(f"http://[::1]:{port}/metrics", timeout=5) as answer:
+        assert b"process_resident_memory_bytes" in answer.read()
+
+
 def test_rendered_metrics_have_the_process_s_behind_the_service_s():
     registry = CollectorRegistry()
     PromGauge("tetrad:of_a_service", "X.", registry=registry).set(5)
