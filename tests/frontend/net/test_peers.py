@@ -200,6 +200,15 @@ def test_readers_of_a_merged_page_add_counters_and_take_engine_loads_once():
     assert found == {"a": 9.0, "num_requests_running": 4.0}
 
 
+def test_a_share_of_several_models_is_that_of_the_fullest():
+    page = "# HELP tetrad:kv_cache_usage_perc S.\n# TYPE tetrad:kv_cache_usage_perc gauge\n" + "".join(
+        f'tetrad:kv_cache_usage_perc{{model_name="{name}"}} {share}\n' for name, share in (("a", 0.75), ("b", 0.5))
+    )
+
+    assert read_metrics(page) == {"kv_cache_usage_perc": 0.75}
+    assert read_metrics(merged({0: page.encode(), 1: page.encode()}).decode()) == {"kv_cache_usage_perc": 0.75}
+
+
 async def test_a_frontend_that_does_not_read_is_not_waited_for(sockets, monkeypatch):
     """As a suspended one: from Python 3.12 on, closing a server waits for its connections."""
     monkeypatch.setattr(peers_module, "_TIMEOUT_S", 0.05)
