@@ -1,5 +1,6 @@
 """Settings of the frontend: flags, TETRAD_FRONTEND_* and YAML. Operators choose them; facts about models are not settings."""
 
+import re
 from pathlib import Path
 from typing import Literal, Self
 
@@ -339,6 +340,13 @@ class FrontendSettings(ServiceSettings):
         if self.ssl_ca_certs is not None and self.public_tls is None:
             raise ValueError("ssl-ca-certs needs ssl-certfile: a server that verifies clients must have a certificate")
         return self
+
+    @field_validator("metrics_prefix")
+    @classmethod
+    def _check_metrics_prefix(cls, value: str) -> str:
+        if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_:]*", value):
+            raise ValueError(f"must be letters, digits and underscores, and no digit first, got {value[:80]!r}")
+        return value
 
     @field_validator("traces_url")
     @classmethod

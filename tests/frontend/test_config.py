@@ -59,3 +59,10 @@ def test_unknown_parsers_are_refused(field):
 def test_a_link_to_traces_that_cannot_be_shown_is_refused(fields, problem):
     with pytest.raises(ValidationError, match=re.escape(problem)):
         FrontendSettings(**fields)
+
+
+@pytest.mark.parametrize("prefix", ["", "my-model", "1st", "a b", "modèle"])
+def test_a_prefix_that_no_metric_may_have_is_refused(prefix):
+    """Prometheus' library would export other names than the setting says."""
+    with pytest.raises(ValidationError, match="letters, digits and underscores"):
+        FrontendSettings(metrics_prefix=prefix)
