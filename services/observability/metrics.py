@@ -7,6 +7,7 @@ its own registry, so that several services can run in one process.
 import contextlib
 import platform
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
@@ -162,6 +163,12 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, host: str, port: int) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - the library's signature
+        """Log what a connection failed with, as one line; a client that has left is no failure."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | TimeoutError):
+            log.error("metrics.scrape_failed", exc_info=error)
 
 
 def serve_metrics(host: str, port: int | None) -> None:
