@@ -79,6 +79,15 @@ async def test_http_requests_are_counted_by_route_and_status_and_not_by_what_cli
     }
 
 
+def test_the_tokens_of_a_step_have_vllms_buckets():
+    """Its dashboards and recording rules name them."""
+    metrics = FrontendMetrics(model_name="m")
+    samples = [sample for family in metrics.registry.collect() for sample in family.samples]
+
+    limits = [each.labels["le"] for each in samples if each.name == "tetrad:iteration_tokens_total_bucket"]
+    assert [float(limit) for limit in limits[:-1]] == [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]
+
+
 def test_inputs_that_a_failed_request_did_not_send_are_errors_and_no_aborts():
     """A pooling request sends its inputs as fast as they are answered."""
     metrics = FrontendMetrics(model_name="m")
