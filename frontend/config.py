@@ -1,5 +1,6 @@
 """Settings of the frontend: flags, TETRAD_FRONTEND_* and YAML. Operators choose them; facts about models are not settings."""
 
+import re
 from pathlib import Path
 from typing import Literal, Self
 
@@ -340,6 +341,13 @@ class FrontendSettings(ServiceSettings):
             raise ValueError("ssl-ca-certs needs ssl-certfile: a server that verifies clients must have a certificate")
         return self
 
+    @field_validator("metrics_prefix")
+    @classmethod
+    def _check_metrics_prefix(cls, value: str) -> str:
+        if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_:]*", value):
+            raise ValueError(f"must be letters, digits and underscores, and no digit first, got {value[:80]!r}")
+        return value
+
     @field_validator("traces_url")
     @classmethod
     def _check_traces_url(cls, value: str) -> str:
@@ -395,4 +403,5 @@ class FrontendSettings(ServiceSettings):
         """The address that the public gRPC API listens on; None: the API is off."""
         if self.listen:
             return self.listen
-        return None if self.grpc_port is None else f"{self.host}:{self.grpc_port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host or "0.0.0.0"
+        return None if self.grpc_port is None else f"{host}:{self.grpc_port}"

@@ -10,6 +10,7 @@ import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -131,9 +132,24 @@ _PREFIXES = {
 }
 
 
+class _PublicTlsSettings(TlsSettings):
+    """The settings of a service's certificates, and those of a frontend's public ports."""
+
+    ssl_certfile: Path | None = None
+    ssl_keyfile: Path | None = None
+
+
 def own_identity(service: str) -> TlsFiles | None:
-    """Return the TLS files of a service from this environment's variables, which health checks in its container share."""
-    return TlsSettings(_env_prefix=_PREFIXES.get(service, "TETRAD_")).tls
+    """Return the TLS files of a service from this environment's variables, which health checks in its container share.
+
+    A certificate that a frontend presents to the public alone is trusted itself: its authority need not be known here.
+    """
+    settings = _PublicTlsSettings(_env_prefix=_PREFIXES.get(service, "TETRAD_"))
+    if settings.ssl_certfile is None:
+        return settings.tls
+    if settings.tls_cert_file is None:
+        return TlsFiles(settings.ssl_certfile, settings.ssl_keyfile, settings.ssl_certfile)
+    return TlsFiles(settings.tls_cert_file, settings.tls_key_file, settings.ssl_certfile)
 
 
 def _main(address: str, service: str) -> int:

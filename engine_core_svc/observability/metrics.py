@@ -13,7 +13,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from tetrad.engine_core_svc.core.plan import FINISH_REASONS, SchedulerOutput
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
-from tetrad.engine_core_svc.scheduler.stats import take_stats
 from tetrad.engine_core_svc.sessions.sessions import Sessions
 from tetrad.services.observability.histogram import Histogram
 from tetrad.services.observability.metrics import REQUESTS_OF_A_STEP, SECONDS_OF_A_STEP, TOKENS
@@ -123,45 +122,47 @@ class Watched(Protocol):
 
 
 class _Pulled:
-    """Reads an engine's state at a scrape, on another thread: values may come from different steps."""
+    """Reads an engine's state at a scrape, on another thread: values may come from different steps.
+
+    It reads numbers and lengths only, since the engine may change a collection while it is iterated over.
+    """
 
     def __init__(self, engine: Watched) -> None:
         self._engine = engine
 
     def collect(self) -> Iterator[Metric]:
         scheduler, sessions = self._engine.scheduler, self._engine.sessions
-        stats, pool = take_stats(scheduler), scheduler.kv_cache.pool
-        yield _gauge("requests_running", "Requests in the running batch.", stats.num_running_reqs)
+        states, pool, cached = scheduler.states, scheduler.kv_cache.pool, scheduler.kv_cache.stats
+        yield _gauge("requests_running", "Requests in the running batch.", len(scheduler.running))
         waiting = GaugeMetricFamily(
             "tetrad:engine_requests_waiting", "Waiting requests, by the reason for the wait.", labels=["reason"]
         )
-        states = scheduler.states
-        waiting.add_metric(["capacity"], stats.num_waiting_reqs - states.num_preparing)
+        waiting.add_metric(["capacity"], states.num_waiting - states.num_preparing)
         waiting.add_metric(["grammar"], states.num_waiting_for_grammars)
         waiting.add_metric(["adapter"], states.num_preparing - states.num_waiting_for_grammars)
         yield waiting
-        yield _gauge("tokens_waiting", "Tokens of waiting requests.", scheduler.states.num_waiting_tokens)
+        yield _gauge("tokens_waiting", "Tokens of waiting requests.", states.num_waiting_tokens)
         yield _gauge("sessions", "Frontends with an open session.", len(sessions))
-        yield _gauge("kv_usage", "Share of KV blocks in use, 0 to 1.", stats.kv_cache_usage)
+        yield _gauge("kv_usage", "Share of KV blocks in use, 0 to 1.", pool.usage)
         yield _gauge("kv_blocks", "KV blocks that requests can use: all but the null block.", pool.num_blocks - 1)
         yield _counter("kv_blocks_cached", "KV blocks added to the prefix cache.", pool.num_cached)
         yield _counter("kv_blocks_evicted", "KV blocks evicted from the prefix cache.", pool.num_evicted)
         num_passed = scheduler.kv_cache.coordinator.num_passed
         yield _counter("kv_blocks_passed", "KV blocks freed because a sliding window had passed them.", num_passed)
-        yield _counter("prefix_cache_queries", "Tokens looked up in the prefix cache.", stats.prefix_cache_queries)
-        yield _counter("prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_cache_hits)
+        yield _counter("prefix_cache_queries", "Tokens looked up in the prefix cache.", cached.queries)
+        yield _counter("prefix_cache_hits", "Tokens found in the prefix cache.", cached.hits)
         yield _counter(
             "prefix_cache_host_hits",
             "Tokens of prefix cache hits found in the second tier.",
-            scheduler.kv_cache.stats.host_hits,
+            cached.host_hits,
         )
         tier = scheduler.kv_cache.connector.stats()
         yield _gauge("host_blocks", "KV blocks in host memory, the second tier (swap_space).", tier.num_blocks)
         yield _gauge("host_usage", "Share of host blocks in use, 0 to 1.", tier.num_used / (tier.num_blocks or 1))
         yield _counter("blocks_swapped_out", "KV blocks copied to the second tier.", tier.num_saved)
         yield _counter("blocks_swapped_in", "KV blocks copied from the second tier to the device.", tier.num_loaded)
-        yield _counter("preemptions", "Requests preempted.", stats.num_preemptions)
-        yield _counter("steps", "Steps planned.", stats.step_counter)
+        yield _counter("preemptions", "Requests preempted.", states.num_preemptions)
+        yield _counter("steps", "Steps planned.", scheduler.step_counter)
         level = self._engine.sleeper.level if self._engine.sleeper.is_asleep else 0
         sleep = GaugeMetricFamily("tetrad:engine_sleep_state", "1 for how the engine sleeps.", labels=["sleep_state"])
         for number, name in enumerate(_SLEEP_STATES):

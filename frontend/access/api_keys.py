@@ -71,16 +71,19 @@ class ApiKeys:
         version = None
         try:
             version = _version_of(self._file)
-            if version in (self._version, self._said_not_read):
+            if version == self._version:
                 return
-            self._from_file = self._digests(_lines(self._file), str(self._file))
+            # If it cannot be read, the next request tries again: a change of its owner or mode does not change its version.
+            lines = _lines(self._file)
+            self._version = version
+            self._from_file = self._digests(lines, str(self._file))
         except (OSError, UnicodeDecodeError, InvalidRequest) as error:
             # Logged once, not for each request: a client with many requests must not fill the log.
             if self._said_not_read != version:
                 self._said_not_read = version
                 log.error("api_keys.file_not_read", file=str(self._file), reason=type(error).__name__)
             return
-        self._version, self._said_not_read = version, ()
+        self._said_not_read = ()
         log.info("api_keys.read_again", file=str(self._file), num_keys=len(self._from_file))
 
     def _digests(self, keys: Iterable[str], source: str) -> list[bytes]:

@@ -4,13 +4,13 @@ Health and reflection need no key: probes have none, and the contract is public.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import grpc
 
 from tetrad.frontend.access.guard import Guard, bearer_key
 from tetrad.services.errors import Unauthenticated
-from tetrad.services.rpc.handlers import Continuation
+from tetrad.services.rpc.handlers import Continuation, shape_of
 
 _OPEN_SERVICES = ("/grpc.health.v1.", "/grpc.reflection.")
 
@@ -28,13 +28,14 @@ class RequireApiKey(grpc.aio.ServerInterceptor):  # type: ignore[misc] # grpc sh
     async def intercept_service(
         self, continuation: Continuation, details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler | None:
-        """Return the handler of the call, or a handler that refuses it."""
-        if not details.method.startswith(_OPEN_SERVICES):
+        """Return the handler of the call, or a handler that refuses it; None: there is no such method, for any caller."""
+        handler = await continuation(details)
+        if handler is not None and not details.method.startswith(_OPEN_SERVICES):
             try:
                 self._guard.check_user(presented_keys(details.invocation_metadata))
             except Unauthenticated as error:
-                return _refusal(error)
-        return await continuation(details)
+                return _refusal(error, handler)
+        return handler
 
 
 def presented_keys(metadata: Iterable[tuple[str, str]] | None) -> Iterator[str]:
@@ -46,9 +47,10 @@ def presented_keys(metadata: Iterable[tuple[str, str]] | None) -> Iterator[str]:
             yield value
 
 
-def _refusal(error: Unauthenticated) -> grpc.RpcMethodHandler:
-    async def refuse(_: bytes, __: grpc.aio.ServicerContext) -> NoReturn:
+def _refusal(error: Unauthenticated, handler: grpc.RpcMethodHandler) -> grpc.RpcMethodHandler:
+    """Return a handler of the same shape, for the metrics' labels; it does not parse the request."""
+
+    async def refuse(_: Any, __: grpc.aio.ServicerContext) -> NoReturn:
         raise error
 
-    # An error has the same form for unary and streaming calls.
-    return grpc.unary_unary_rpc_method_handler(refuse)
+    return getattr(grpc, f"{shape_of(handler)}_rpc_method_handler")(refuse)

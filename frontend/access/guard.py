@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from tetrad.frontend.access.api_keys import ApiKeys
 from tetrad.frontend.config import FrontendSettings
 from tetrad.services.errors import PermissionDenied, Unauthenticated
-from tetrad.services.rpc.listening import is_loopback
+from tetrad.services.rpc.listening import is_local, is_loopback
 
 _NO_KEY = (
     "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
@@ -35,7 +35,8 @@ class Guard:
         self._operators = ApiKeys(settings.operator_api_key, setting="--operator-api-key")
         self._operator_endpoints = settings.operator_endpoints
         self._origins = frozenset(settings.allowed_origins)
-        self._only_this_machine = is_loopback(settings.host)
+        grpc_address = settings.grpc_address  # gateways' calls for operators are on this port
+        self._only_this_machine = is_loopback(settings.host) and (grpc_address is None or is_local(grpc_address))
 
     @property
     def knows_users(self) -> bool:

@@ -19,7 +19,7 @@ def merged(pages: Mapping[int, bytes]) -> bytes:
     samples: dict[str, list[str]] = {}
     for number, page in sorted(pages.items()):
         family, is_new = "", False
-        for line in page.decode().splitlines():
+        for line in page.decode().split("\n")[:-1]:  # not splitlines: a label may contain other separators
             if line.startswith(_HELP):
                 family = line[len(_HELP) :].partition(" ")[0]
                 is_new = family not in heads

@@ -143,8 +143,9 @@ class FrontendMetrics:
     def observe_finished(self, request: RequestState, error: TetradError | None, *, idle: bool) -> None:
         """Record the end of a request; `idle`: the frontend has no other unfinished request."""
         times = request.metrics
+        unsent = "abort" if error is None else "error"
         for sequence in request.sequences:
-            self._success.labels(self.model_name, sequence.finish_reason or "abort").inc()
+            self._success.labels(self.model_name, sequence.finish_reason or unsent).inc()
         lora = request.lora_request
         self._lora_requests.labels(self.model_name, self._adapter_label("" if lora is None else lora.lora_name)).inc()
         if error is not None:

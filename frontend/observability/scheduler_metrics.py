@@ -1,7 +1,8 @@
 """Scheduler metrics: exports sums over the schedulers of all engine cores, with the names of vLLM's dashboards.
 
 A step stores its engine core's numbers at almost no cost; a scrape computes the sums. A restarted engine core counts from zero;
-the sums here continue. Each engine core exports more metrics on its own port.
+the sums here continue. An engine core that discovery loses and finds again has another number, but the same epoch: its counts
+continue. Each engine core exports more metrics on its own port.
 """
 
 import time
@@ -38,7 +39,9 @@ class SchedulerMetrics:
     def __init__(self, prefix: str, model_name: str) -> None:
         self._prefix, self._model_name = prefix, model_name
         self._latest: dict[int, SchedulerFacts] = {}
-        self._before = dict.fromkeys(_COUNTED, 0)  # sums of removed and restarted engine cores
+        self._epochs: dict[int, int] = {}  # number -> epoch of the engine core's latest process
+        self._removed: dict[int, SchedulerFacts] = {}  # epoch -> last facts of a removed engine core
+        self._before = dict.fromkeys(_COUNTED, 0)  # sums of processes that have ended, as far as is known
         self._by_place_before: tuple[int, ...] = ()
         self._engines: Mapping[int, EngineInfo] = {}
         self._known: frozenset[int] = frozenset()
@@ -60,13 +63,32 @@ class SchedulerMetrics:
             known: the engine cores that are connected or may return; all others are removed, and their counts are kept.
         """
         self._engines, self._known = connected, frozenset(known)
-        for number in self._latest.keys() - self._known:
-            self._keep_counts(self._latest.pop(number))
+        for number in (self._latest.keys() | self._epochs.keys()) - self._known:
+            self._remove(number)
+        for number, info in connected.items():
+            if self._epochs.get(number) != info.epoch:
+                self._begin(number, info.epoch)
         for number, facts in self._latest.items():
             if number not in connected:
-                facts.num_running = facts.num_waiting = 0
-                facts.kv_cache_usage = 0.0
-                facts.running_loras = facts.waiting_loras = ()
+                _clear(facts)
+
+    def _remove(self, number: int) -> None:
+        facts, epoch = self._latest.pop(number, None), self._epochs.pop(number, None)
+        if facts is None:
+            return
+        if epoch is None:
+            self._keep_counts(facts)
+        else:
+            _clear(facts)
+            self._removed[epoch] = facts
+
+    def _begin(self, number: int, epoch: int) -> None:
+        """Note the first session with a process, or the first one since discovery has found it again."""
+        if number in self._epochs and (facts := self._latest.pop(number, None)) is not None:
+            self._keep_counts(facts)
+        self._epochs[number] = epoch
+        if (facts := self._removed.pop(epoch, None)) is not None:
+            self._latest[number] = facts
 
     def _keep_counts(self, facts: SchedulerFacts) -> None:
         for name in _COUNTED:
@@ -81,7 +103,7 @@ class SchedulerMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the sums over all engine cores; for KV usage the maximum."""
-        latest = list(self._latest.values())
+        latest = [*self._latest.values(), *self._removed.values()]
         yield self._gauge("num_requests_running", "Requests in the running batch.", sum(each.num_running for each in latest))
         yield self._gauge("num_requests_waiting", "Requests waiting to be scheduled.", sum(each.num_waiting for each in latest))
         usage = max((each.kv_cache_usage for each in latest), default=0.0)
@@ -127,6 +149,13 @@ class SchedulerMetrics:
             values = (number, info.block_size, info.num_gpu_blocks, info.kv_cache_dtype or info.dtype)
             family.add_metric([self._model_name, *map(str, values)], 1)
         return family
+
+
+def _clear(facts: SchedulerFacts) -> None:
+    """Set everything but counters to zero: the engine core is not connected."""
+    facts.num_running = facts.num_waiting = 0
+    facts.kv_cache_usage = 0.0
+    facts.running_loras = facts.waiting_loras = ()
 
 
 def _named(groups: Iterable[tuple[str, ...]]) -> str:

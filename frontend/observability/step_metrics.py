@@ -13,6 +13,7 @@ from tetrad.services.observability.metrics import TOKENS
 
 # vLLM's bucket limits, and smaller ones for faster devices.
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
+_TOKENS_OF_A_STEP = (1, *(2**exponent for exponent in range(3, 15)))
 
 
 class StepTally:
@@ -52,7 +53,9 @@ class StepMetrics:
         self._prompt_tokens = series.counter("prompt_tokens", "Prompt tokens of requests that got their first token.")
         self._prompt_tokens_cached = series.counter("prompt_tokens_cached", "Prompt tokens found in the prefix cache.")
         self._generation_tokens = series.counter("generation_tokens", "Tokens generated.")
-        self._iteration_tokens = series.histogram("iteration_tokens_total", "Prompt and generated tokens of a step.", TOKENS)
+        self._iteration_tokens = series.histogram(
+            "iteration_tokens_total", "Prompt and generated tokens of a step.", _TOKENS_OF_A_STEP
+        )
         self._itl = series.histogram("inter_token_latency_seconds", "From one token of a sequence to the next.", PER_TOKEN)
         self._ttft = series.histogram("time_to_first_token_seconds", "Arrival to first token.", _TTFT)
         self._intake = series.histogram(

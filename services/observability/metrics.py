@@ -6,6 +6,8 @@ its own registry, so that several services can run in one process.
 
 import contextlib
 import platform
+import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
@@ -155,6 +157,20 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing about scrapes."""
 
 
+class _Server(ThreadingHTTPServer):
+    """Serves the metrics at an address of IPv4 or IPv6."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - the library's signature
+        """Log what a connection failed with, as one line; a client that has left is no failure."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | TimeoutError):
+            log.error("metrics.scrape_failed", exc_info=error)
+
+
 def serve_metrics(host: str, port: int | None) -> None:
     """Serve /metrics on `host`:`port` from a thread that sleeps between scrapes; None: do nothing.
 
@@ -163,7 +179,7 @@ def serve_metrics(host: str, port: int | None) -> None:
     if port is None:
         return
     try:
-        server = ThreadingHTTPServer((host, port), _Handler)
+        server = _Server(host, port)
     except OSError as error:
         log.error("metrics.not_served", host=host, port=port, error=str(error))
         return

@@ -56,10 +56,15 @@ def warn_if_open(address: str, *, callers_are_known: bool, is_encrypted: bool) -
         callers_are_known: whether callers need certificates or keys.
         is_encrypted: whether the port uses TLS.
     """
-    if address.startswith(_UNIX) or is_loopback(address.rpartition(":")[0]) or (callers_are_known and is_encrypted):
+    if is_local(address) or (callers_are_known and is_encrypted):
         return
     missing = [text for text, there in (("no keys or certificates", callers_are_known), ("no TLS", is_encrypted)) if not there]
     log.warning("server.open_to_the_network", address=address, why=" and ".join(missing), more="docs/security.md")
+
+
+def is_local(address: str) -> bool:
+    """Return whether an address, host:port or unix:/path, can be reached from this machine only."""
+    return address.startswith(_UNIX) or is_loopback(address.rpartition(":")[0])
 
 
 def is_loopback(host: str) -> bool:

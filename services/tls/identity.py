@@ -9,6 +9,7 @@ import ssl
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -88,6 +89,8 @@ class Identity:
                 self._seen = ()
                 return
         except (OSError, ssl.SSLError) as error:
+            if not isinstance(error, ssl.SSLError):  # try again: a change of a file's owner or mode does not change its stamp
+                self._seen = ()
             self._refuse(_reason(error))
         else:
             self._material = material
@@ -105,12 +108,9 @@ class Identity:
     def server_context(self) -> ssl.SSLContext:
         """Return a context for HTTPS, TLS 1.2 and up, that uses the present identity at every handshake."""
 
-        def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-            connection.context = self.current().context
-
         self.current()  # so that its expiry is known before the first handshake
-        entry = _server_context(self._files)
-        entry.sni_callback = choose
+        entry = _CurrentContext(ssl.PROTOCOL_TLS_SERVER)
+        entry.identity = self
         return entry
 
     def server_credentials(self) -> grpc.ServerCredentials:
@@ -142,6 +142,19 @@ class Identity:
 
     def _names(self) -> str:
         return ", ".join(str(path) for path in self._paths)
+
+
+class _CurrentContext(ssl.SSLContext):
+    """A context whose connections each have the context of the present identity.
+
+    One context that changed its certificates would keep its sessions: callers of a removed authority could resume theirs.
+    """
+
+    identity: Identity
+
+    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        """Return a new connection."""
+        return self.identity.current().context.wrap_bio(*args, **kwargs)
 
 
 def channel_credentials(material: Material) -> grpc.ChannelCredentials:

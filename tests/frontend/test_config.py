@@ -35,6 +35,14 @@ def test_public_grpc_is_off_unless_asked_for():
     assert FrontendSettings().grpc_address is None
 
 
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("0.0.0.0", "0.0.0.0:5"), ("", "0.0.0.0:5"), ("::", "[::]:5"), ("::1", "[::1]:5"), ("a.b", "a.b:5")],
+)
+def test_public_grpc_is_on_the_host_of_http(host, address):
+    assert FrontendSettings(host=host, grpc_port=5).grpc_address == address
+
+
 @pytest.mark.parametrize("field", ["tool_call_parser", "reasoning_parser"])
 def test_unknown_parsers_are_refused(field):
     with pytest.raises(ValidationError, match="There is no parser 'x'"):
@@ -51,3 +59,10 @@ def test_unknown_parsers_are_refused(field):
 def test_a_link_to_traces_that_cannot_be_shown_is_refused(fields, problem):
     with pytest.raises(ValidationError, match=re.escape(problem)):
         FrontendSettings(**fields)
+
+
+@pytest.mark.parametrize("prefix", ["", "my-model", "1st", "a b", "modèle"])
+def test_a_prefix_that_no_metric_may_have_is_refused(prefix):
+    """Prometheus' library would export other names than the setting says."""
+    with pytest.raises(ValidationError, match="letters, digits and underscores"):
+        FrontendSettings(metrics_prefix=prefix)

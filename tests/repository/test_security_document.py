@@ -8,7 +8,8 @@ import pytest
 from tests.documents import Page
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.structured_output.compiled import MAX_LANGUAGE_CHARS
-from tetrad.frontend.api.http.middleware.access import OPEN_PATHS
+from tetrad.frontend.api.http.middleware.access import CONSOLE_FILES, DOCUMENTATION_FILES, OPEN_PATHS, require_operator
+from tetrad.frontend.api.http.operations import loading, loras, operator
 from tetrad.frontend.config import FrontendSettings
 from tetrad.services.settings import ServiceSettings
 from tetrad.services.tls.identity import Identity, TlsFiles
@@ -59,8 +60,18 @@ def test_a_port_is_the_setting_s_default(port, setting, owner):
 def test_the_tables_were_found():
     assert len(LIMITS) > 20
     assert len(PORTS) == 4
-    assert all(f"`{path}`" in PAGE.text for path in OPEN_PATHS)
+    assert all(f"`{path}`" in PAGE.text for path in (*OPEN_PATHS, CONSOLE_FILES, DOCUMENTATION_FILES))
     assert f"{MAX_LANGUAGE_CHARS} characters" in PAGE.text
+
+
+@pytest.mark.parametrize("page", [PAGE, Page.of("docs/requests.md")], ids=["security", "requests"])
+def test_every_endpoint_for_operators_is_named(page):
+    routes = [route for module in (operator, loras, loading) for route in module.router.routes]
+    paths = {route.path for route in routes if any(each.dependency is require_operator for each in route.dependencies)}
+    section = page.section("Keys" if page is PAGE else "Keys and operators").text
+
+    assert len(paths) > 8
+    assert {path for path in paths if f"`{path}`" not in section} == set()
 
 
 def test_the_recipe_makes_a_certificate_that_its_authority_signed(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents import Page
+from tetrad.services.process import EXIT_PERMANENT
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "deploy/systemd/tetrad.service"
@@ -49,6 +50,11 @@ def test_the_service_has_few_rights(unit):
     done = analyze("security", "--offline=true", f"--threshold={MAX_EXPOSURE * 10:.0f}", str(unit))
 
     assert done.returncode == 0, done.stdout
+
+
+def test_a_server_that_cannot_start_is_not_started_again():
+    """A wrong option (2), and a model or file that is not there (78)."""
+    assert value("RestartPreventExitStatus").split() == ["2", str(EXIT_PERMANENT)]
 
 
 def test_the_page_installs_the_program_the_unit_and_the_options_where_the_unit_has_them():

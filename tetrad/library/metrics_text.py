@@ -2,9 +2,11 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
+_SHARE = "_perc"
+
 
 def read_metrics(text: str) -> dict[str, float]:
-    """Return counters and gauges by their names, without prefix and `_total`, summed over their labels.
+    """Return counters and gauges by their names, without prefix and `_total`, summed over their labels; of shares the largest.
 
     If several frontends share a port, each reports the load of all engine cores: the largest value of a gauge is returned.
     """
@@ -16,7 +18,9 @@ def read_metrics(text: str) -> dict[str, float]:
         for sample in family.samples:
             if not sample.name.endswith("_created"):
                 frontend = sample.labels.get("frontend", "") if family.type == "gauge" else ""
-                of_frontends[frontend] = of_frontends.get(frontend, 0.0) + sample.value
+                before = of_frontends.get(frontend, 0.0)
+                is_share = family.name.endswith(_SHARE)
+                of_frontends[frontend] = max(before, sample.value) if is_share else before + sample.value
         name = family.name.rpartition(":")[2]
         values[name] = values.get(name, 0.0) + max(of_frontends.values(), default=0.0)
     return values

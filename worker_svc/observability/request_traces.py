@@ -6,8 +6,7 @@ for each time that it runs. The start of a step is computed from the measured du
 """
 
 import time
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
 from dataclasses import dataclass
 
 from tetrad.services.log import get_logger
@@ -73,7 +72,7 @@ class RequestTraces:
             log.info("request.failed", **context.log_fields(request_id), reason=error.reason)
             self._end(handle, error.reason)
         if self._traced:
-            self._note_tokens(result.handles.tolist(), now_ns, result.compute_seconds)
+            self._note_step(plan, result, now_ns)
 
     def close(self) -> None:
         """End the spans of all remaining requests at the end of the stream."""
@@ -87,23 +86,32 @@ class RequestTraces:
         if self._tracer.is_on and new.context.traceparent:
             self._traced[new.handle] = _Traced(new, _Phase("worker.prefill", began_ns, began_ns))
 
-    def _note_tokens(self, handles: Iterable[int], now_ns: int, compute_s: float) -> None:
-        """Record the requests that got a token in the step that ended now."""
+    def _note_step(self, plan: SchedulerOutput, result: ModelRunnerOutput, now_ns: int) -> None:
+        """Record the requests that ran in the step that ended now."""
         self._timer = self._timer or IdleTimer(self._pause_s, self._on_pause)
         self._timer.note()
-        for handle in handles:
+        num_tokens = Counter(result.handles.tolist())
+        for handle in (*(new.handle for new in plan.new_requests), *plan.cached.handles.tolist()):
             traced = self._traced.get(handle)
             if traced is None:
                 continue
             if traced.phase is None:  # the request continues after a pause
-                traced.phase = _Phase("worker.decode", now_ns - int(compute_s * 1e9), now_ns)
+                traced.phase = _Phase("worker.decode", now_ns - int(result.compute_seconds * 1e9), now_ns)
             phase = traced.phase
-            phase.ended_ns, phase.num_tokens, phase.compute_s = now_ns, phase.num_tokens + 1, phase.compute_s + compute_s
-            if phase.name == "worker.prefill":
+            phase.ended_ns, phase.compute_s = now_ns, phase.compute_s + result.compute_seconds
+            phase.num_tokens += num_tokens[handle]
+            if phase.name == "worker.prefill" and num_tokens[handle]:
                 self._record(traced, phase)
                 traced.phase = _Phase("worker.decode", now_ns, now_ns)
+        for pooled in result.pooled:
+            traced = self._traced.get(pooled.handle)
+            if traced is not None and traced.phase is not None:
+                self._record(traced, traced.phase)
+                traced.phase = None
 
     def _on_pause(self) -> None:
+        if self._plans:  # a step runs, and takes long
+            return
         self._stop_timer()  # the next step starts the timer again
         for traced in self._traced.values():
             if traced.phase is not None and traced.phase.name == "worker.decode":

@@ -1,10 +1,15 @@
-"""Metrics of an engine core's steps: steps lost with a worker do not count."""
+"""Metrics of an engine core's steps, where steps lost with a worker do not count, and of its state at a scrape."""
+
+from types import SimpleNamespace
 
 import pytest
 
 from tetrad.engine_core_svc.core.plan import SchedulerOutput
 from tetrad.engine_core_svc.observability import metrics as module
 from tetrad.engine_core_svc.observability.metrics import EngineMetrics
+from tetrad.engine_core_svc.scheduler.adapters import AdapterLimits, Adapters
+from tetrad.engine_core_svc.scheduler.parked_requests import ORDERS_OF_ARRIVAL
+from tetrad.engine_core_svc.sessions.sessions import Sessions
 
 
 @pytest.fixture
@@ -63,3 +68,25 @@ def test_a_timed_call_is_observed_and_returns_what_it_would(clock):
     assert metrics.timed(metrics.schedule_seconds, lambda plan: plan + 1)(2) == 3
 
     assert value(metrics, "schedule_seconds_count") == 1
+
+
+def test_a_scrape_iterates_over_nothing_that_the_engine_may_change_meanwhile(make_bench):
+    """It runs on another thread."""
+
+    class Changing(dict):
+        def values(self):
+            raise RuntimeError("dictionary changed size during iteration")
+
+    adapters = Adapters(AdapterLimits(1, 1), ORDERS_OF_ARRIVAL["fcfs"])
+    adapters.registry.versions = Changing()
+    bench, metrics = make_bench(adapters=adapters), EngineMetrics()
+    bench.add(5, max_tokens=3)
+    bench.step()
+    metrics.watch(
+        SimpleNamespace(scheduler=bench.scheduler, sessions=Sessions(), sleeper=SimpleNamespace(is_asleep=False, level=0))
+    )
+
+    assert value(metrics, "requests_running") == 1
+    assert value(metrics, "requests_waiting", reason="capacity") == 0
+    assert value(metrics, "steps_total") == 1
+    assert value(metrics, "kv_usage") > 0

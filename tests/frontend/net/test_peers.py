@@ -179,6 +179,15 @@ def test_merged_pages_have_each_family_once_and_a_label_for_each_frontend():
     ]
 
 
+@pytest.mark.parametrize("separator", ["\r", "\x85", "\u2028"])
+def test_a_name_with_a_separator_of_lines_stays_in_its_line(separator):
+    """Prometheus ends a line at a line feed alone, and labels carry names of adapters and models."""
+    name = f"an{separator}adapter"
+    page = f'# HELP a Text.\n# TYPE a gauge\na{{adapter="{name}"}} 2.0\n'
+
+    assert merged({0: page.encode()}).decode() == page.replace("{", '{frontend="0",')
+
+
 def test_readers_of_a_merged_page_add_counters_and_take_engine_loads_once():
     page = (
         b"# HELP tetrad:a_total A.\n# TYPE tetrad:a_total counter\n"
@@ -189,6 +198,15 @@ def test_readers_of_a_merged_page_add_counters_and_take_engine_loads_once():
     found = read_metrics(merged({0: page % (5, 3), 1: page % (2, 4)}).decode())
 
     assert found == {"a": 9.0, "num_requests_running": 4.0}
+
+
+def test_a_share_of_several_models_is_that_of_the_fullest():
+    page = "# HELP tetrad:kv_cache_usage_perc S.\n# TYPE tetrad:kv_cache_usage_perc gauge\n" + "".join(
+        f'tetrad:kv_cache_usage_perc{{model_name="{name}"}} {share}\n' for name, share in (("a", 0.75), ("b", 0.5))
+    )
+
+    assert read_metrics(page) == {"kv_cache_usage_perc": 0.75}
+    assert read_metrics(merged({0: page.encode(), 1: page.encode()}).decode()) == {"kv_cache_usage_perc": 0.75}
 
 
 async def test_a_frontend_that_does_not_read_is_not_waited_for(sockets, monkeypatch):

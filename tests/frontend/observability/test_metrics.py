@@ -1,10 +1,14 @@
 """Metrics of a frontend: tokens and the times between them, requests by route, and refusals by reason."""
 
+from types import SimpleNamespace
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tetrad.frontend.observability.metrics import FrontendMetrics
+from tetrad.frontend.request.request_state import RequestState
 from tetrad.frontend.request.sampling_params import SamplingParams
-from tetrad.services.errors import TetradError
+from tetrad.services.errors import InternalError, TetradError
 
 
 @pytest.fixture
@@ -73,3 +77,26 @@ async def test_http_requests_are_counted_by_route_and_status_and_not_by_what_cli
         ("other", "GET", "404"),
         ("other", "other", "404"),
     }
+
+
+def test_the_tokens_of_a_step_have_vllms_buckets():
+    """Its dashboards and recording rules name them."""
+    metrics = FrontendMetrics(model_name="m")
+    samples = [sample for family in metrics.registry.collect() for sample in family.samples]
+
+    limits = [each.labels["le"] for each in samples if each.name == "tetrad:iteration_tokens_total_bucket"]
+    assert [float(limit) for limit in limits[:-1]] == [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]
+
+
+def test_inputs_that_a_failed_request_did_not_send_are_errors_and_no_aborts():
+    """A pooling request sends its inputs as fast as they are answered."""
+    metrics = FrontendMetrics(model_name="m")
+    request = RequestState("r", None, [1], SamplingParams(), arrival_time=1.0)
+    for reason in ("stop", "error", None):
+        request.sequences.append(SimpleNamespace(finish_reason=reason, output_token_ids=[]))
+
+    metrics.observe_finished(request, InternalError("no"), idle=False)
+
+    reasons = {reason: value(SimpleNamespace(metrics=metrics), "request_success_total", finished_reason=reason)
+               for reason in ("stop", "error", "abort")}  # fmt: skip
+    assert reasons == {"stop": 1, "error": 2, "abort": 0}

@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import socket
+import struct
+import threading
 import urllib.request
 
 import grpc
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client import Gauge as PromGauge
+from structlog.testing import capture_logs
 
 from tetrad.services.errors import NotFound, TetradError
 from tetrad.services.observability.histogram import Histogram
@@ -73,6 +76,62 @@ def test_a_service_s_metrics_are_on_the_endpoint_while_it_serves():
     assert "tetrad:of_a_service 5.0" in during
     assert "process_resident_memory_bytes" in during
     assert "tetrad:of_a_service" not in after
+
+
+def test_the_endpoint_may_be_at_an_address_of_ipv6():
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+        port = probe.getsockname()[1]
+
+    serve_metrics("::1", port)
+
+    with urllib.request.urlopen(f"http://[::1]:{port}/metrics", timeout=5) as answer:
+        assert b"process_resident_memory_bytes" in answer.read()
+
+
+class Broken:
+    """A collector that fails once it is asked."""
+
+    def describe(self):
+        return ()
+
+    def collect(self):
+        raise RuntimeError("dictionary changed size during iteration")
+
+
+def test_a_scrape_that_fails_is_one_line_of_the_log(capfd):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    serve_metrics("127.0.0.1", port)
+    registry = CollectorRegistry()
+    registry.register(Broken())
+
+    with capture_logs() as logs, shown(registry), pytest.raises(OSError, match="closed connection"):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
+
+    assert [line["event"] for line in logs] == ["metrics.scrape_failed"]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_client_that_resets_its_connection_is_no_failure(capfd):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    serve_metrics("127.0.0.1", port)
+
+    with capture_logs() as logs:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).close()  # taken after the one before
+        for thread in [each for each in threading.enumerate() if "process_request_thread" in each.name]:
+            thread.join()
+
+    assert logs == []
+    assert capfd.readouterr().err == ""
 
 
 def test_rendered_metrics_have_the_process_s_behind_the_service_s():

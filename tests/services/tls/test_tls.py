@@ -1,6 +1,7 @@
 """TLS: callers without a certificate of a trusted authority are refused, and certificates change while calls run."""
 
 import asyncio
+import contextlib
 import ssl
 import stat
 from pathlib import Path
@@ -295,6 +296,59 @@ def test_broken_new_files_leave_the_old_identity_and_are_said_once(tmp_path, aut
     assert after.revision == before.revision + 1
     assert [line["event"] for line in logs] == ["tls.files_not_taken", "tls.files_read_again"]
     assert "not a key" not in str(logs)
+
+
+def test_files_that_could_not_be_read_are_read_as_soon_as_they_can_be(tmp_path, authority, monkeypatch):
+    """A change of a key's owner or mode changes neither its size nor the time of its last change."""
+    certificate = authority.certificate("one").copy_to(tmp_path)
+    identity = Identity(files(certificate))
+    before = identity.current()
+
+    with capture_logs() as logs:
+        authority.certificate("two").copy_to(tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_bytes", _denied)
+            during = [identity.current(), identity.current()]
+        after = identity.current()
+
+    assert during == [before, before]
+    assert after.revision == before.revision + 1
+    assert [line["event"] for line in logs] == ["tls.files_not_taken", "tls.files_read_again"]
+
+
+def _denied(*_):
+    raise PermissionError(13, "Permission denied")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_caller_of_a_removed_authority_cannot_resume_its_session(tmp_path, authority, other_authority, version):
+    """A resumed session asks for no certificate."""
+    one, caller = authority.certificate("one"), authority.certificate("caller")
+    trusted = tmp_path / "trusted.crt"
+    trusted.write_bytes(authority.cert.read_bytes())
+    server = Identity(TlsFiles(one.cert, one.key, trusted)).server_context()
+    client = ssl.create_default_context(cafile=authority.cert)
+    client.minimum_version = client.maximum_version = version
+    client.load_cert_chain(caller.cert, caller.key)
+
+    session = shake_hands(server, client)
+    trusted.write_bytes(other_authority.cert.read_bytes() + b"\n")
+
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(server, client, session)
+
+
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, session: ssl.SSLSession | None = None) -> ssl.SSLSession | None:
+    """Connect two ends in memory, and return the client's session."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    there = server.wrap_bio(to_server, to_client, server_side=True)
+    here = client.wrap_bio(to_client, to_server, server_hostname="localhost", session=session)
+    for step in (here.do_handshake, there.do_handshake) * 3:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            step()
+    there.write(b"hello")
+    assert here.read() == b"hello"  # the server may send tickets before
+    return here.session
 
 
 async def test_a_unix_socket_is_plain_and_for_this_user_alone(authority, make_socket, connect, serve_tls):

@@ -1,6 +1,7 @@
 """A worker's spans and logs of requests that are preempted, aborted, paused or lost."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,12 +12,13 @@ from tetrad.services.errors import InvalidRequest
 from tetrad.services.observability.tracer import open_tracer
 from tetrad.services.observability.tracing import NoTracer
 from tetrad.services.request_context import RequestContext
-from tetrad.worker_svc.core.plan import CachedRequests, ModelRunnerOutput, NewRequest, SamplingSpec, SchedulerOutput
+from tetrad.worker_svc.core.plan import CachedRequests, ModelRunnerOutput, NewRequest, Pooled, SamplingSpec, SchedulerOutput
 from tetrad.worker_svc.observability.request_traces import RequestTraces
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CONTEXT = RequestContext("r-1", f"00-{TRACE}-00f067aa0ba902b7-01")
 NONE = np.zeros(0, np.int64)
+COMPUTE_S = 0.125
 REQUEST = NewRequest(7, "cmpl-r-1", np.array([1, 2]), 2, 0, 2, np.array([[1]]), SamplingSpec(), context=CONTEXT)
 
 
@@ -33,11 +35,22 @@ async def traces(receiver):
     tracer.close()
 
 
-def run(traces, *, new=(), removed=(), sampled=(), failures=()) -> None:
-    """Note one step, from its plan to its result."""
-    traces.note_plan(SchedulerOutput(1, new, CachedRequests(NONE, NONE, NONE, NONE, NONE), removed_handles=removed))
+def plan(*, new=(), cached=(), removed=()) -> SchedulerOutput:
+    return SchedulerOutput(1, new, CachedRequests(np.array(cached), NONE, NONE, NONE, NONE), removed_handles=removed)
+
+
+def run(traces, *, new=(), cached=None, removed=(), **result) -> None:
+    """Note one step, from its plan to its result; `cached`: those that run on, by default all that got a token."""
+    known = {each.handle for each in new}
+    running = [handle for handle in result.get("sampled", ()) if handle not in known] if cached is None else cached
+    traces.note_plan(plan(new=new, cached=running, removed=removed))
+    note_result(traces, **result)
+
+
+def note_result(traces, *, sampled=(), pooled=(), failures=()) -> None:
     handles = np.array(sampled, np.uint32)
-    traces.note_result(ModelRunnerOutput(1, handles, handles, failures=failures, compute_seconds=0.001))
+    answers = [Pooled(handle, np.zeros(1, np.float32)) for handle in pooled]
+    traces.note_result(ModelRunnerOutput(1, handles, handles, pooled=answers, failures=failures, compute_seconds=COMPUTE_S))
 
 
 async def test_a_request_that_is_preempted_has_its_phases_twice(traces, receiver):
@@ -58,6 +71,54 @@ async def test_a_request_that_pauses_has_a_span_for_each_time_that_it_runs(trace
     run(traces, removed=[7])
 
     assert len(receiver.wait(TRACE, has("worker.prefill", *2 * ["worker.decode"]))) == 3
+
+
+async def test_a_step_that_takes_longer_than_a_pause_is_none(traces, receiver):
+    """A large model on a CPU: one span for a phase, none for a token."""
+    run(traces, new=[REQUEST], sampled=[7])
+    for _ in range(2):
+        traces.note_plan(plan(cached=[7]))
+        await asyncio.sleep(0.05)
+        note_result(traces, sampled=[7])
+    run(traces, removed=[7])
+
+    [_, decode] = receiver.wait(TRACE, has("worker.prefill", "worker.decode"))
+    assert decode.attributes["tetrad.tokens"] == 2
+
+
+async def test_a_prompt_that_takes_several_steps_has_the_time_of_all(traces, receiver):
+    run(traces, new=[REQUEST])
+    run(traces, cached=[7])
+    run(traces, sampled=[7])
+
+    prefill, *_ = await asyncio.to_thread(receiver.wait, TRACE, has("worker.prefill"))
+    assert prefill.attributes["tetrad.compute_seconds"] == 3 * COMPUTE_S
+
+
+async def test_several_tokens_of_one_step_take_its_time_once(traces, receiver):
+    run(traces, new=[REQUEST], sampled=[7])
+    run(traces, cached=[7], sampled=[7, 7, 7])
+    run(traces, removed=[7])
+
+    [_, decode] = receiver.wait(TRACE, has("worker.prefill", "worker.decode"))
+    assert (decode.attributes["tetrad.tokens"], decode.attributes["tetrad.compute_seconds"]) == (3, COMPUTE_S)
+
+
+async def test_a_prompt_that_is_pooled_or_aborted_lasts_as_long_as_it_ran(traces, receiver):
+    pooled, aborted = REQUEST, replace(REQUEST, handle=8)
+    run(traces, new=[pooled, aborted])
+    run(traces, cached=[7, 8], pooled=[7])
+    run(traces, removed=[8])
+
+    for span in receiver.wait(TRACE, has("worker.prefill", "worker.prefill")):
+        assert span.attributes["tetrad.compute_seconds"] == 2 * COMPUTE_S
+        assert span.duration >= COMPUTE_S
+
+
+async def test_a_pooled_prompt_is_sent_without_a_further_step(traces, receiver):
+    run(traces, new=[REQUEST], pooled=[7])
+
+    assert await asyncio.to_thread(receiver.wait, TRACE, has("worker.prefill"))
 
 
 async def test_what_is_left_ends_with_the_stream(traces, receiver):

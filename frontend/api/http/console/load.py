@@ -1,6 +1,7 @@
 """Load: computes the values of the console's charts from this frontend's metrics and its engine cores.
 
-Counters are sent unchanged: the page computes rates, so the server keeps no state between two snapshots.
+Counters are sent unchanged: the page computes rates, so the server keeps no state between two snapshots. Counters of KV caches
+are part of each engine core in the topology: a sum of them would fall with each engine core that does not answer.
 """
 
 import math
@@ -19,13 +20,6 @@ _COUNTERS = {
     "draft_tokens": "spec_decode_num_draft_tokens_total",
     "accepted_tokens": "spec_decode_num_accepted_tokens_total",
 }
-_CACHE_COUNTERS = {
-    "blocks_cached": "num_blocks_cached",
-    "blocks_evicted": "num_blocks_evicted",
-    "blocks_swapped_out": "num_blocks_swapped_out",
-    "blocks_swapped_in": "num_blocks_swapped_in",
-}
-"""Counters summed over all engine cores: name -> field of KvCacheFacts."""
 _HISTOGRAMS = {"first_token_s": "time_to_first_token_seconds", "per_token_s": "inter_token_latency_seconds"}
 
 
@@ -57,5 +51,4 @@ def load_of(registry: CollectorRegistry, prefix: str, engines: list[EngineLoad |
         load["running"] = sum(engine.scheduler.num_running for engine in known)
         load["waiting"] = sum(engine.scheduler.num_waiting for engine in known)
         load["kv_cache_usage"] = max(engine.scheduler.kv_cache_usage for engine in known)
-    caches = [engine.kv_cache for engine in known if engine.kv_cache is not None]
-    return load | {name: sum(getattr(cache, field) for cache in caches) for name, field in _CACHE_COUNTERS.items()}
+    return load

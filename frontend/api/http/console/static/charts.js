@@ -61,7 +61,7 @@ export const LOAD = [
   FOUND,
   {
     title: "Speculation",
-    shownOnce: "draft_tokens",
+    isShown: (history) => history.latest?.draft_tokens > 0,
     format: percent,
     least: 0.1,
     most: 1,
@@ -78,18 +78,18 @@ export const CACHE = [
     format: rate,
     least: 1,
     lines: [
-      { name: "cached", points: (history) => history.rate("blocks_cached", OVER_S) },
-      { name: "evicted", points: (history) => history.rate("blocks_evicted", OVER_S) },
+      { name: "cached", points: (history) => history.rateOfCaches("num_blocks_cached", OVER_S) },
+      { name: "evicted", points: (history) => history.rateOfCaches("num_blocks_evicted", OVER_S) },
     ],
   },
   {
     title: "Host tier, blocks per second",
-    shownOnce: "blocks_swapped_out",
+    isShown: (history) => history.anyCache("num_blocks_swapped_out"),
     format: rate,
     least: 1,
     lines: [
-      { name: "copied out", points: (history) => history.rate("blocks_swapped_out", OVER_S) },
-      { name: "copied back", points: (history) => history.rate("blocks_swapped_in", OVER_S) },
+      { name: "copied out", points: (history) => history.rateOfCaches("num_blocks_swapped_out", OVER_S) },
+      { name: "copied back", points: (history) => history.rateOfCaches("num_blocks_swapped_in", OVER_S) },
     ],
   },
 ];
@@ -102,10 +102,10 @@ export class Charts {
   }
 
   update(history) {
-    this.specs.forEach(({ shownOnce }, place) => {
+    this.specs.forEach(({ isShown = () => true }, place) => {
       const chart = this.charts[place];
       // Most servers never draft, and have no second tier.
-      chart.element.hidden = shownOnce !== undefined && !history.latest?.[shownOnce];
+      chart.element.hidden = !isShown(history);
       chart.update(history);
     });
   }

@@ -10,8 +10,10 @@ export class History {
     this.snapshots = [];
   }
 
-  add(time, load) {
-    this.snapshots.push({ time, load });
+  /** engines: as the topology has them; their caches are told apart by the start of their processes. */
+  add(time, load, engines = []) {
+    const caches = Object.fromEntries(engines.filter((each) => each.kv_cache).map((each) => [each.up_since, each.kv_cache]));
+    this.snapshots.push({ time, load, caches });
     const first = this.snapshots.findIndex((each) => each.time >= time - MOST_S - 1);
     this.snapshots.splice(0, first);
   }
@@ -36,9 +38,23 @@ export class History {
     return this.points((now) => now.load[name], 0);
   }
 
-  /** Growth of a counter in a second, over the last `overS` seconds. */
+  /** Growth of a counter in a second, over the last `overS` seconds; null where it fell. */
   rate(name, overS) {
-    return this.points((now, then) => grown(now.load[name], then.load[name]) / (now.time - then.time), overS);
+    return this.points((now, then) => ratio(grown(now.load[name], then.load[name]), now.time - then.time), overS);
+  }
+
+  /** Growth of a counter of all caches in a second: of those that were known at both ends of the last `overS` seconds. */
+  rateOfCaches(name, overS) {
+    return this.points((now, then) => {
+      const common = Object.keys(now.caches).filter((id) => id in then.caches);
+      const growth = common.reduce((sum, id) => sum + now.caches[id][name] - then.caches[id][name], 0);
+      return growth / (now.time - then.time);
+    }, overS);
+  }
+
+  /** Whether a counter of a cache is above zero. */
+  anyCache(name) {
+    return Object.values(this.snapshots.at(-1)?.caches ?? {}).some((cache) => cache[name] > 0);
   }
 
   /** Mean of the durations that ended in the last `overS` seconds; null where none did. */
@@ -75,9 +91,9 @@ export class History {
   }
 }
 
-// A counter that fell belongs to a process that was started anew.
-const grown = (now, then) => (now >= then ? now - then : now);
-const ratio = (sum, number) => (number > 0 ? sum / number : null);
+// Counters are sums over models: one that fell has lost a part, or is that of a process that was started anew.
+const grown = (now, then) => (now >= then ? now - then : null);
+const ratio = (sum, number) => (sum !== null && number > 0 ? sum / number : null);
 
 /** Interpolate within a bucket, as Prometheus does; what is above the last limit counts as that limit. */
 function quantileOf([, nowCount, now], [, thenCount, then], share) {
@@ -86,7 +102,7 @@ function quantileOf([, nowCount, now], [, thenCount, then], share) {
   let low = 0;
   let below = 0;
   for (const [place, [limit, count]] of now.entries()) {
-    const upTo = grown(count, then[place]?.[1] ?? 0);
+    const upTo = count - (then[place]?.[1] ?? 0);
     if (upTo >= wanted) return low + ((limit - low) * (wanted - below)) / (upTo - below);
     [low, below] = [limit, upTo];
   }

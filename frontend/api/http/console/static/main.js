@@ -30,7 +30,7 @@ function onSnapshot(snapshot, isFirst) {
   setText(byId("model"), snapshot.model);
   byId("traces").hidden = !snapshot.traces_url;
   if (snapshot.traces_url) byId("traces").href = snapshot.traces_url;
-  history.add(snapshot.time, snapshot.load);
+  history.add(snapshot.time, snapshot.load, snapshot.topology.engines);
   topology.update(snapshot.topology, snapshot.time);
   for (const each of charts) each.update(history);
   cache.update(snapshot.topology.engines);

@@ -1,7 +1,9 @@
 """Keys, operators, CORS and the limits of a request's head: access over HTTP and gRPC."""
 
 import asyncio
+import contextlib
 import json
+from pathlib import Path
 
 import anthropic
 import grpc
@@ -12,7 +14,7 @@ from structlog.testing import capture_logs
 from tetrad.frontend.access.api_keys import ApiKeys
 from tetrad.frontend.access.guard import Guard
 from tetrad.frontend.config import FrontendSettings
-from tetrad.services.errors import InvalidRequest, NotFound
+from tetrad.services.errors import InvalidRequest, NotFound, PermissionDenied
 from tetrad.services.rpc.channel import open_channel
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
 
@@ -122,6 +124,27 @@ def test_a_file_that_cannot_be_read_is_said_once_however_many_ask(tmp_path):
     assert [line["event"] for line in logs] == ["api_keys.file_not_read"] * 2 + ["api_keys.read_again"]
 
 
+def test_a_file_that_could_not_be_read_is_read_as_soon_as_it_can_be(tmp_path, monkeypatch):
+    """A change of its owner or mode changes neither its size nor the time of its last change."""
+    file = tmp_path / "keys"
+    file.write_text("only\n")
+    keys = ApiKeys((), file)
+
+    with capture_logs() as logs:
+        file.write_text("another\n")
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_text", _denied)
+            accepted = [keys.accepts("only"), keys.accepts("another")]
+        accepted += [keys.accepts("only"), keys.accepts("another")]
+
+    assert accepted == [True, False, False, True]
+    assert [line["event"] for line in logs] == ["api_keys.file_not_read", "api_keys.read_again"]
+
+
+def _denied(*_):
+    raise PermissionError(13, "Permission denied")
+
+
 @pytest.mark.parametrize("presented", ["", "key ", "KEY", "key\0", "kéy", "\u212aey", "k", "keykey", "\udcff"])
 def test_nothing_like_a_key_is_one(presented):
     assert not ApiKeys(["key"]).accepts(presented)
@@ -184,6 +207,39 @@ async def test_grpc_needs_the_same_keys(serve_frontend):
     assert responses
 
 
+async def test_methods_that_a_caller_without_a_key_makes_up_are_no_labels_of_metrics(serve_frontend):
+    """Else anyone could fill the memory with series."""
+    async with (
+        serve_frontend(listen="127.0.0.1:0", api_key=("one",)) as frontend,
+        open_channel(frontend.grpc_address) as channel,
+    ):
+        codes = []
+        for method in ("/made.Up/Method", "/made.up", "/tetrad.v1.InferenceService/MadeUp"):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await channel.unary_unary(method)(b"")
+            codes.append(refused.value.code())
+        metrics = (await frontend.http.get("/metrics")).text.lower()
+
+    assert codes == [grpc.StatusCode.UNIMPLEMENTED] * 3
+    assert "made.up" not in metrics
+    assert "madeup" not in metrics
+
+
+async def test_refused_grpc_calls_are_counted_with_the_kind_of_their_method(serve_frontend):
+    async with (
+        serve_frontend(listen="127.0.0.1:0", api_key=("one",)) as frontend,
+        open_channel(frontend.grpc_address) as channel,
+    ):
+        with pytest.raises(grpc.aio.AioRpcError):
+            [_ async for _ in inference_pb2_grpc.InferenceServiceStub(channel).Generate(inference_pb2.GenerateRequest())]
+        metrics = (await frontend.http.get("/metrics")).text
+
+    of_method = 'grpc_method="Generate",grpc_service="tetrad.v1.InferenceService"'
+    lines = [line for line in metrics.splitlines() if of_method in line]
+    assert lines
+    assert all('grpc_type="server_stream"' in line for line in lines)
+
+
 async def test_operators_of_an_open_local_server_need_no_key_but_web_pages_may_not(serve_frontend):
     async with serve_frontend() as frontend:
         plain = await frontend.http.post("/resume")
@@ -214,6 +270,18 @@ async def test_who_may_chat_may_not_operate(serve_frontend, settings, key, statu
         for path in ("/pause", "/resume", "/sleep", "/wake_up", "/reset_prefix_cache", "/start_profile", "/stop_profile"):
             response = await frontend.http.post(path, headers=bearer(key) if key else {})
             assert response.status_code == status, response.text
+
+
+@pytest.mark.parametrize(
+    ("listen", "is_open"),
+    [("", True), ("127.0.0.1:50050", True), ("[::1]:50050", True), ("unix:/tmp/g", True), ("0.0.0.0:50050", False)],
+)
+def test_a_server_whose_grpc_port_others_can_reach_has_no_open_operator_endpoints(listen, is_open):
+    """Gateways' PauseGeneration and SubscribeKvEvents are on that port."""
+    guard = Guard(FrontendSettings(listen=listen))
+
+    with contextlib.nullcontext() if is_open else pytest.raises(PermissionDenied):
+        guard.check_operator((), origin=None)
 
 
 async def test_an_operator_key_opens_everything(serve_frontend):
