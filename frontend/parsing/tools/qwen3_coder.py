@@ -20,7 +20,8 @@ _PARAMETER = "<parameter="
 _PARAMETER_END = "</parameter>"
 # The model sometimes omits the outer tag.
 _MARKERS = Markers(_OPEN, _FUNCTION)
-_VALUE_END = Markers(_PARAMETER_END)
+# The model sometimes omits the end of a value, too: the following tags, on lines of their own, then end it.
+_VALUE_ENDS = Markers(_PARAMETER_END, f"\n{_PARAMETER}", f"\n{_FUNCTION_END}\n{_CLOSE}")
 _NAME = re.compile(r"[^<>\n]+")
 
 
@@ -89,7 +90,7 @@ def _read_arguments(source: TextSource, writer: PieceWriter, parameters: dict[st
             writer.content(text)
             break
         value = arguments.begin_value(name)
-        if not (yield from _VALUE_END.pass_text(source, value.add)):
+        if not (yield from _VALUE_ENDS.pass_text(source, value.add)):
             value.cut()
             return
         value.end()
