@@ -47,6 +47,11 @@ HERMES = {
         "",
         [("f", "{'a': True,}")],
     ),
+    "line breaks in a string": (
+        '<tool_call>{"name": "f", "arguments": {\n"text": "a\n\tb\\n"}}</tool_call>',
+        "",
+        [("f", '{\n"text": "a\\n\\tb\\n"}')],
+    ),
     "no end mark": (f"<tool_call>{F}", "", [COUNT]),
     "no end mark, text": (f"<tool_call>{F}\nand", "\nand", [COUNT]),
     "a bracket too few": ('<tool_call>{"name": "f", "arguments": {"count": 1}</tool_call> x', " x", [COUNT]),
