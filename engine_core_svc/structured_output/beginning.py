@@ -42,6 +42,13 @@ class Beginning:
         """The id that continues the opening; None unless UNDECIDED."""
         return self._opening[self._num_opened] if self.phase is Phase.UNDECIDED else None
 
+    @property
+    def last_end_id(self) -> int | None:
+        """The last id of the end, if all ids before it have just been sampled; None otherwise, or if the end has one id."""
+        before = self._end[:-1]
+        is_last = self.phase is Phase.WAITING and before and tuple(self._recent[-len(before) :]) == before
+        return self._end[-1] if is_last else None
+
     def take(self, token_id: int) -> None:
         """Advance by a sampled token."""
         if self.phase is Phase.WAITING:
@@ -58,3 +65,4 @@ class Beginning:
         self._num_opened += 1
         if self._num_opened == len(self._opening):
             self.phase = Phase.WAITING
+            self._recent = list(self._opening[-len(self._end) :])  # the end may begin with the opening

@@ -45,6 +45,8 @@ class GrammarState:
         self._num_tokens = 0
         self._eos = vocabulary.ids_mask(vocabulary.eos_token_ids)
         self._before_start = vocabulary.all_but(vocabulary.eos_token_ids) if constraint.start_after else None
+        # Text never begins with a special token, so an end that begins with one has no other continuation.
+        self._completes_end = constraint.start_after[:1] in {(token_id,) for token_id in vocabulary.special_tokens.values()}
         self._excluded = self._eos if constraint.ignore_eos else None
         self._ends = vocabulary.ids_mask((*vocabulary.eos_token_ids, *constraint.stop_token_ids)) if self._min_tokens else None
         self._allowed = vocabulary.ids_mask(constraint.allowed_token_ids) if constraint.allowed_token_ids else None
@@ -118,7 +120,8 @@ class GrammarState:
             self._fail()
             return
         if self._beginning.phase is Phase.WAITING and self._before_start is not None:
-            mask = self._before_start
+            last_id = self._beginning.last_end_id if self._completes_end else None
+            mask = self._before_start if last_id is None else self.vocabulary.ids_mask([last_id])
         opening_id = self._beginning.next_opening_id
         if opening_id is not None:
             opening = self.vocabulary.ids_mask([opening_id])

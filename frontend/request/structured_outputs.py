@@ -28,7 +28,8 @@ class StructuredOutputsParams:
         disable_additional_properties: treat objects of a schema as closed.
         whitespace_pattern: regular expression for white space between JSON tokens.
         start_after_token_ids: the constraint holds only after these consecutive ids in the output (for example the end of the
-            reasoning); before them everything but EOS is allowed.
+            reasoning); before them everything but EOS is allowed. If they begin with a special token, only the last of them is
+            allowed after the others.
         opening_token_ids: the ids that open the part that `start_after_token_ids` closes; an output that does not begin with
             these ids is constrained from its first token. None: the part is open from the start.
 

@@ -86,6 +86,15 @@ class ToolFormat(Protocol):
     def recognises(self, chat_template: str) -> bool:
         """Return whether a model with this template calls tools in this format."""
 
+    @staticmethod
+    def new_call_id(name: str, place: int) -> str:
+        """Return an id for a call that has none, in a form that the model's template accepts: clients send it back.
+
+        Args:
+            name: name of the function.
+            place: index of the call among all calls of the conversation.
+        """
+
     def parser(self, tools: Sequence[Tool]) -> Parser:
         """Return a parser of one output. Calls of functions that are not in `tools` are parsed as well."""
 

@@ -1,8 +1,9 @@
-"""JSON scanner: finds the end of a JSON value and passes its text on unchanged.
+"""JSON scanner: finds the end of a JSON value and passes its text on.
 
 It checks strings and brackets only: a model's `True` or trailing comma is passed on, because the client has already received
-the earlier pieces. A value ends early at an unmatched closing bracket, and at `<` outside of strings: JSON does not have it,
-and every end marker and special token starts with it.
+the earlier pieces. Line breaks and other control characters in strings, which JSON does not allow, are passed on as escapes. A
+value ends early at an unmatched closing bracket, and at `<` outside of strings: JSON does not have it, and every end marker and
+special token starts with it.
 """
 
 import json
@@ -16,6 +17,7 @@ Sink = Callable[[str], object]
 _SPACE = re.compile(r"[ \t\r\n]+")
 _PLAIN = re.compile(r'[^{}\[\]"<]+')
 _PLAIN_IN_STRING = re.compile(r'[^"\\]+')
+_CONTROL = re.compile(r"[\x00-\x1f]")
 _SCALAR = re.compile(r'[^ \t\r\n{}\[\]",:<;]+')
 _CLOSERS = {"{": "}", "[": "]"}
 
@@ -84,7 +86,7 @@ def _pass_nested(source: TextSource, sink: Sink) -> Waiting[bool]:
 def _pass_string(source: TextSource, sink: Sink) -> Waiting[bool]:
     sink(source.take(1))
     while (yield from source.more()):
-        sink(source.take_run(_PLAIN_IN_STRING))
+        sink(_CONTROL.sub(_escape, source.take_run(_PLAIN_IN_STRING)))
         char = source.here
         if char:
             sink(source.take(1))
@@ -94,6 +96,10 @@ def _pass_string(source: TextSource, sink: Sink) -> Waiting[bool]:
             yield from source.more()
             sink(source.take(1))
     return False
+
+
+def _escape(control: re.Match[str]) -> str:
+    return json.dumps(control[0])[1:-1]
 
 
 def _pass_scalar(source: TextSource, sink: Sink) -> Waiting[bool]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tetrad.frontend.parsing.elements.call_ids import OpenAICallIds
 from tetrad.frontend.parsing.elements.interface import Parser, Tool
 from tetrad.frontend.parsing.elements.json_scanner import skip_space
 from tetrad.frontend.parsing.elements.script_parser import ScriptParser
@@ -21,7 +22,7 @@ _MARKS = SectionMarks(
 )
 
 
-class DeepSeekV31Format:
+class DeepSeekV31Format(OpenAICallIds):
     """A ToolFormat (interface.py)."""
 
     name = "deepseek_v31"

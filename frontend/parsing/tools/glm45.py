@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from tetrad.frontend.parsing.elements.call_ids import OpenAICallIds
 from tetrad.frontend.parsing.elements.interface import Parser, Tool
 from tetrad.frontend.parsing.elements.json_scanner import skip_space
 from tetrad.frontend.parsing.elements.markers import Markers, skip_closing
@@ -24,7 +25,7 @@ _FUNCTION_NAME = re.compile(r"[\w.\-]+")
 _KEY_NAME = re.compile(r"[^<\n]+")
 
 
-class Glm45Format:
+class Glm45Format(OpenAICallIds):
     """A ToolFormat (interface.py)."""
 
     name = "glm45"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tetrad.frontend.parsing.elements.call_ids import OpenAICallIds
 from tetrad.frontend.parsing.elements.interface import Parser, Tool
 from tetrad.frontend.parsing.elements.marked_calls import marked_calls
 from tetrad.frontend.parsing.elements.script_parser import ScriptParser
@@ -13,7 +14,7 @@ _PLAIN_OPEN = "<tool_call>"
 _PLAIN_CLOSE = "</tool_call>"
 
 
-class GraniteFormat:
+class GraniteFormat(OpenAICallIds):
     """A ToolFormat (interface.py)."""
 
     name = "granite"

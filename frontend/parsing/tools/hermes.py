@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tetrad.frontend.parsing.elements.call_ids import OpenAICallIds
 from tetrad.frontend.parsing.elements.interface import Parser, Tool
 from tetrad.frontend.parsing.elements.marked_calls import marked_calls
 from tetrad.frontend.parsing.elements.script_parser import ScriptParser
@@ -12,7 +13,7 @@ _OPEN = "<tool_call>"
 _CLOSE = "</tool_call>"
 
 
-class HermesFormat:
+class HermesFormat(OpenAICallIds):
     """A ToolFormat (interface.py)."""
 
     name = "hermes"

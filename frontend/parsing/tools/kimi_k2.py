@@ -29,6 +29,11 @@ class KimiK2Format:
         """Return whether the template writes calls or declares tools in this format."""
         return _MARKS.begin in chat_template or "<|im_system|>tool_declare" in chat_template
 
+    @staticmethod
+    def new_call_id(name: str, place: int) -> str:
+        """Return an id in the model's form: its template writes the id, and not the name, of a call."""
+        return f"functions.{name}:{place}"
+
     def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - any function name is accepted
         """Return a parser of one output."""
         return ScriptParser(sectioned_calls(_MARKS, _read_head))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tetrad.frontend.parsing.elements.call_ids import OpenAICallIds
 from tetrad.frontend.parsing.elements.interface import Parser, Tool
 from tetrad.frontend.parsing.elements.json_calls import read_call
 from tetrad.frontend.parsing.elements.json_scanner import skip_space
@@ -24,7 +25,7 @@ _STRICT_BEGINNINGS = {
 }
 
 
-class Llama3JsonFormat:
+class Llama3JsonFormat(OpenAICallIds):
     """A ToolFormat (interface.py)."""
 
     name = "llama3_json"

@@ -34,9 +34,14 @@ class MistralFormat:
         """Return whether the template marks calls in this way."""
         return _CALLS in chat_template
 
+    @staticmethod
+    def new_call_id(name: str, place: int) -> str:  # noqa: ARG004 - of the interface
+        """Return an id in the form that Mistral's templates require: nine letters or digits."""
+        return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(9))
+
     def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - any function name is accepted
         """Return a parser of one output."""
-        return ScriptParser(_read, new_call_id=_new_call_id)
+        return ScriptParser(_read)
 
     def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any]:
         """Return the structural tag that constrains strict calls, in both forms, to their schemas."""
@@ -70,8 +75,3 @@ def _read_named(source: TextSource, writer: PieceWriter) -> Waiting[None]:
         yield from pass_value(source, writer.arguments)
     else:
         writer.content(text)
-
-
-def _new_call_id() -> str:
-    """Return an id in the form that Mistral's templates require: nine letters or digits."""
-    return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(9))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tetrad.frontend.parsing.elements.call_ids import OpenAICallIds
 from tetrad.frontend.parsing.elements.call_list import read_call_list
 from tetrad.frontend.parsing.elements.interface import Parser, Tool
 from tetrad.frontend.parsing.elements.json_scanner import skip_space
@@ -13,7 +14,7 @@ from tetrad.frontend.parsing.elements.script_parser import ScriptParser
 from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 
 
-class PythonicFormat:
+class PythonicFormat(OpenAICallIds):
     """A ToolFormat (interface.py).
 
     Attributes:

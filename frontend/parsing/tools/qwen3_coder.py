@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from tetrad.frontend.parsing.elements.call_ids import OpenAICallIds
 from tetrad.frontend.parsing.elements.interface import Parser, Tool
 from tetrad.frontend.parsing.elements.json_scanner import pass_value, skip_space
 from tetrad.frontend.parsing.elements.markers import Markers, skip_closing
@@ -20,11 +21,12 @@ _PARAMETER = "<parameter="
 _PARAMETER_END = "</parameter>"
 # The model sometimes omits the outer tag.
 _MARKERS = Markers(_OPEN, _FUNCTION)
-_VALUE_END = Markers(_PARAMETER_END)
+# The model sometimes omits the end of a value, too: the following tags, on lines of their own, then end it.
+_VALUE_ENDS = Markers(_PARAMETER_END, f"\n{_PARAMETER}", f"\n{_FUNCTION_END}\n{_CLOSE}")
 _NAME = re.compile(r"[^<>\n]+")
 
 
-class Qwen3CoderFormat:
+class Qwen3CoderFormat(OpenAICallIds):
     """A ToolFormat (interface.py)."""
 
     name = "qwen3_coder"
@@ -89,7 +91,7 @@ def _read_arguments(source: TextSource, writer: PieceWriter, parameters: dict[st
             writer.content(text)
             break
         value = arguments.begin_value(name)
-        if not (yield from _VALUE_END.pass_text(source, value.add)):
+        if not (yield from _VALUE_ENDS.pass_text(source, value.add)):
             value.cut()
             return
         value.end()

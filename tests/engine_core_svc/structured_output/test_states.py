@@ -156,6 +156,21 @@ def test_the_sequence_is_found_where_it_overlaps_itself(thinker):
     assert len(thinker.allowed) < 10
 
 
+def test_an_end_that_begins_with_a_special_token_is_completed(open_writer, vocabulary):
+    """A model may write more between its ids, as in `<|channel|>final <|constrain|>json<|message|>`."""
+    special = vocabulary.special_tokens["<|call|>"]
+    writer = open_writer("choice", '["yes"]', start_after=(special, 40, 50))
+
+    writer.write(special, 41, special)
+    assert len(writer.allowed) > 100
+    writer.write(40)
+
+    assert writer.allowed == [50]
+    writer.write(50)
+    writer.write_text("yes")
+    assert writer.state.is_complete
+
+
 def test_min_tokens_count_from_the_beginning_of_the_output(open_writer):
     writer = open_writer("regex", "a+", start_after=(40,), min_tokens=3)
 
@@ -176,6 +191,15 @@ def free_thinker(open_writer):
 
 def test_the_first_token_belongs_to_the_language_or_opens_the_stretch(free_thinker):
     assert set(free_thinker.allowed) == {*ids_of(free_thinker, "y"), *ids_of(free_thinker, "n"), 40}
+
+
+def test_the_opening_may_be_the_beginning_of_the_end(open_writer):
+    """As in `<|channel|>final<|message|>`, which begins an answer without reasoning: `<|channel|>` opens both."""
+    writer = open_writer("choice", '["yes"]', opening=(40,), start_after=(40, 41, 42))
+
+    writer.write(40, 41, 42)
+
+    assert writer.allowed == ids_of(writer, "y")
 
 
 def test_without_the_opening_the_constraint_holds_from_the_first_token(free_thinker):

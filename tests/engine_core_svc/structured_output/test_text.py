@@ -69,7 +69,10 @@ def test_choices_that_are_all_empty_are_refused(open_writer):
     [
         'start: "a" ("b" | /[0-9]/)+ end\nend: "!"',
         'start: "a" X+ "!"\nX: /b|[0-9]/',
+        '?start: "a" ("b" | /[0-9]/)+ "!"',
+        "start[max_tokens=9]: /a[b0-9]+!/",
         'root ::= "a" ("b" | [0-9])+ the-end\nthe-end ::= "!"',
+        'root ::= start middle+ "!"  # see below\nstart ::= "a"\nmiddle ::= "b"  # or\n  # a digit\n  | [0-9]',
     ],
 )
 def test_grammars_may_be_lark_or_ebnf(open_writer, grammar):
@@ -78,6 +81,8 @@ def test_grammars_may_be_lark_or_ebnf(open_writer, grammar):
 
 def test_ebnf_escapes_mean_characters(open_writer):
     assert allows(open_writer("grammar", r'root ::= "\u00e9" [\u4e00-\u9fff]'), "é中", "éa") == [True, False]
+    assert allows(open_writer("grammar", r'root ::= "\u0022\[" [^\u0000-\u001F]'), '"[ ', '"[\n') == [True, False]
+    assert allows(open_writer("grammar", r'root ::= "\\u0041" [a\-z]'), "\\u0041-", "A-", "\\u0041b") == [True, False, False]
 
 
 def test_grammars_recurse(open_writer):

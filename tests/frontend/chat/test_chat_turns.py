@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.frontend.chat.asking import HERMES, NAMED, TOOLS, added_up, ask, stream
+from tests.frontend.chat.asking import HERMES, MESSAGES, NAMED, TOOLS, added_up, ask, stream
 from tests.frontend.fakes import EOS
 from tests.frontend.turns import writes
 
@@ -52,6 +52,16 @@ CASES = {
     ),
     "harmony": ("gpt_oss", "openai", {}, HARMONY + "final<|message|>yes", "hm", "yes", []),
     "harmony call": ("gpt_oss", "openai", {"tools": TOOLS}, HARMONY_CALL, "hm", None, [("add", {"a": 1})]),
+    "harmony call unasked for": ("gpt_oss", "openai", {}, HARMONY_CALL, "hm", '{"a": 1}', []),
+    "harmony call not wanted": (
+        "gpt_oss",
+        "openai",
+        {"tools": TOOLS, "tool_choice": "none"},
+        HARMONY_CALL + "<|start|>assistant<|channel|>final<|message|>yes",
+        "hm",
+        '{"a": 1}\nyes',
+        [],
+    ),
     "required": (
         "none",
         "hermes",
@@ -146,7 +156,8 @@ async def test_streams_add_up_to_the_whole_answer(serve_frontend, engine, case):
         found = message.get("tool_calls", [])
         assert [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in found] == calls
         assert all(call["type"] == "function" and call["id"] for call in found)
-        assert choice["finish_reason"] == ("tool_calls" if calls else "stop")
+        is_named = isinstance(fields.get("tool_choice"), dict)
+        assert choice["finish_reason"] == ("tool_calls" if calls and not is_named else "stop")
 
         for tokens_per_step in (1, 2, 5, 16, 1000):
             engine.tokens_per_step = tokens_per_step
@@ -176,6 +187,35 @@ async def test_reasoning_tokens_are_counted(serve_frontend, engine, tokens_per_s
 
             assert last["usage"] == whole["usage"]
             assert whole["usage"]["completion_tokens_details"] == {"reasoning_tokens": num_reasoning}
+
+
+@pytest.mark.parametrize(
+    ("choice", "text"),
+    [("auto", '[TOOL_CALLS]add[ARGS]{"a": 1}'), ("required", '[{"name": "add", "parameters": {"a": 1}}]'), (NAMED, '{"a": 1}')],
+    ids=["auto", "required", "named"],
+)
+async def test_calls_have_ids_that_the_models_template_accepts(serve_frontend, engine, choice, text):
+    """Mistral's templates refuse ids that are not nine letters or digits, and the client sends the id back."""
+    async with serve_frontend(tool_call_parser="mistral") as frontend:
+        writes(engine, text)
+
+        whole = await ask(frontend, tools=TOOLS, tool_choice=choice, max_tokens=100)
+
+    [call] = whole["choices"][0]["message"]["tool_calls"]
+    assert len(call["id"]) == 9 and call["id"].isalnum()
+
+
+async def test_forced_calls_of_kimi_are_numbered_through_the_conversation(serve_frontend, engine):
+    """Its template writes the id of a call in the place of the name, as `functions.NAME:NUMBER`."""
+    calls = [{"id": "functions.sub:0", "type": "function", "function": {"name": "sub", "arguments": "{}"}}]
+    messages = [*MESSAGES, {"role": "assistant", "tool_calls": calls}, *MESSAGES]
+    async with serve_frontend(tool_call_parser="kimi_k2") as frontend:
+        writes(engine, '[{"name": "add", "parameters": {"a": 1}}, {"name": "sub", "parameters": {"a": 2}}]')
+
+        whole = await ask(frontend, messages=messages, tools=TOOLS, tool_choice="required", max_tokens=200)
+
+    found = whole["choices"][0]["message"]["tool_calls"]
+    assert [call["id"] for call in found] == ["functions.add:1", "functions.sub:2"]
 
 
 async def test_every_choice_has_a_turn_of_its_own(serve_frontend, engine):

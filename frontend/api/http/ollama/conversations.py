@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tetrad.frontend.api.http.ollama.bodies import ChatRequest, GenerateRequest, MessageBody
-from tetrad.frontend.chat.conversation import Conversation
+from tetrad.frontend.chat.conversation import Conversation, thinking_kwargs
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.parsing.elements.interface import Tool
 from tetrad.services.errors import InvalidRequest
@@ -38,7 +38,8 @@ def _messages(bodies: Sequence[MessageBody]) -> Iterator[dict[str, Any]]:
         if body.tool_calls:
             message["tool_calls"] = []
             for call in body.tool_calls:
-                call_id = call.id or f"call_{num_calls}"
+                # Mistral's templates accept nine letters or digits only. The same id in every turn keeps the prefix cached.
+                call_id = call.id or f"call{num_calls:05}"
                 num_calls += 1
                 waiting.append({"id": call_id, "name": call.function.name})
                 function = {"name": call.function.name, "arguments": call.function.arguments}
@@ -66,5 +67,4 @@ def _template_kwargs(llm: AsyncLLM, think: bool | str | None) -> dict[str, Any] 
         return None
     if think and llm.chat_formats.reasoning is None:
         raise InvalidRequest("think is not supported: this model does not mark its reasoning.", field="think")
-    kwargs: dict[str, Any] = {"enable_thinking": bool(think), "thinking": bool(think)}
-    return kwargs | ({"reasoning_effort": think} if isinstance(think, str) else {})
+    return thinking_kwargs(None, enabled=bool(think)) | ({"reasoning_effort": think} if isinstance(think, str) else {})

@@ -73,6 +73,17 @@ class Blocks:
         self._open: Block | None = None
         self._held: tuple[BlockKind, str] = ("text", "")
 
+    @property
+    def ends_in_incomplete_call(self) -> bool:
+        """Whether the last block is a call whose arguments are not a JSON object."""
+        if not self.blocks or self.blocks[-1].kind != "call":
+            return False
+        try:
+            _OBJECT.validate_json(self.blocks[-1].text)
+        except ValidationError:
+            return True
+        return False
+
     def feed(self, pieces: Iterable[Piece]) -> list[Step]:
         """Return the steps of further pieces."""
         steps: list[Step] = []

@@ -55,6 +55,11 @@ QWEN3 = {
         "",
         [("f", '{"text": "</function></tool_call><tool_call>"}')],
     ),
+    "no end tags of values": (
+        "<tool_call>\n<function=f>\n<parameter=count>\n5\n<parameter=text>\na < b\n</function>\n</tool_call>\nc",
+        "\nc",
+        [("f", '{"count": 5, "text": "a < b"}')],
+    ),
     "text instead of a parameter": ("<function=f>what?</function>", "what?</function>", [("f", "{}")]),
     "no name": ("<function=></function>", "<function=></function>", []),
     "JSON in the outer tag": ("<tool_call>{}</tool_call>", "<tool_call>{}</tool_call>", []),
