@@ -6,7 +6,7 @@ import pytest
 
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import SMALL, TINY
-from tests.worker_svc.runner.test_draft_model import proposals_of
+from tests.worker_svc.runner.proposals import check_proposals, proposals_of
 from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.worker_svc.core.plan import SamplingSpec
 
@@ -39,23 +39,7 @@ def expected(tiny_cuda):
 
 def test_the_model_itself_proposes_its_own_next_tokens(drafted, expected):
     """Drawn ones, too: drafts have the noise of their places. A wrong draft takes the draft model's keys and values back."""
-    driver, num_right = driver_of(drafted), 0
-    proposals = proposals_of(driver.step({handle: driver.remaining(handle) for handle in driver.requests}, num_spec_tokens=3))
-
-    while any(len(each.output) < 6 for each in driver.requests.values()):
-        for handle, drafts in proposals.items():
-            begin = len(driver.requests[handle].output)
-            assert drafts == expected[handle][begin : begin + len(drafts)]
-            num_right += len(drafts)
-        drafts = {
-            handle: [*found[:1], *(1 for _ in found[1:])] for handle in driver.requests for found in [proposals.get(handle, [])]
-        }
-        proposals = proposals_of(driver.verify(drafts, num_spec_tokens=3))
-
-    assert num_right > 12
-    assert {handle: each.output for handle, each in driver.requests.items()} == {
-        handle: expected[handle][: len(driver.requests[handle].output)] for handle in expected
-    }
+    assert check_proposals(driver_of(drafted), expected, num_tokens=6, num_drafts=3) > 12
 
 
 def test_a_step_that_rejects_drafts_and_proposes_none_takes_the_draft_model_back(drafted, expected):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.e2e.tiny_model import save_tiny_model
+from tests.worker_svc.runner.proposals import check_proposals, proposals_of
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, ModelError, Unsupported
 from tetrad.v1 import worker_pb2
 from tetrad.worker_svc.api.lifecycle import _draft_method
@@ -39,15 +40,6 @@ def load(cpu, target):
     return load
 
 
-def proposals_of(result):
-    """Return handle -> drafts."""
-    found, begin = {}, 0
-    for handle, count in zip(result.proposals.handles.tolist(), result.proposals.num_tokens.tolist(), strict=True):
-        found[handle] = result.proposals.token_ids[begin : begin + count].tolist()
-        begin += count
-    return found
-
-
 @pytest.fixture
 def driver(load, target, make_driver):
     """Drives a model that drafts for itself, so that every draft is right; all requests have computed their prompts."""
@@ -63,24 +55,8 @@ def test_the_model_itself_proposes_its_own_next_tokens(driver, make_driver, load
     for handle, sampling in enumerate(SAMPLINGS):
         plain.add(handle, range(20 + handle, 36 + 3 * handle), sampling)
     expected = plain.generate(36)
-    proposals = proposals_of(driver.step({handle: driver.remaining(handle) for handle in driver.requests}, num_spec_tokens=4))
 
-    num_right = 0
-    while any(len(each.output) < 24 for each in driver.requests.values()):
-        for handle, drafts in proposals.items():
-            begin = len(driver.requests[handle].output)
-            assert drafts == expected[handle][begin : begin + len(drafts)]
-            num_right += len(drafts)
-        # Every other draft is changed, so that the draft model's keys and values behind it are dropped.
-        drafts = {
-            handle: [*found[:1], *(1 for _ in found[1:])] for handle in driver.requests for found in [proposals.get(handle, [])]
-        }
-        proposals = proposals_of(driver.verify(drafts, num_spec_tokens=4))
-
-    assert num_right > 60
-    assert {handle: each.output for handle, each in driver.requests.items()} == {
-        handle: expected[handle][: len(driver.requests[handle].output)] for handle in expected
-    }
+    assert check_proposals(driver, expected, num_tokens=24, num_drafts=4) > 60
 
 
 def test_steps_without_proposals_are_caught_up_with(driver):
