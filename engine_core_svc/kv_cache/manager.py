@@ -25,7 +25,7 @@ from tetrad.engine_core_svc.kv_cache.unitary_coordinator import UnitaryCoordinat
 
 @dataclass(slots=True)
 class PrefixCacheStats:
-    """Numbers of tokens since start: looked up, found, and found at a connector; counted once per admission."""
+    """Numbers of tokens since start: looked up, found, and found at a connector; of a request's first admission, as in vLLM."""
 
     queries: int = 0
     hits: int = 0
@@ -115,9 +115,10 @@ class KVCacheManager:
         request.num_computed_tokens = prefix.num_tokens
         request.num_cached_blocks = prefix.num_tokens // self.block_size
         self._pending_writes.note_found(request.key, prefix.keys)
-        if self._enable_caching:
+        if self._enable_caching and not request.skip_reading_prefix_cache and not request.num_preemptions:
             self.stats.queries += request.num_tokens
             self.stats.hits += request.num_computed_tokens
+            self.stats.host_hits += max((table.count(None) for table in prefix.tables), default=0) * self.block_size
         return self.extend(request, num_new_tokens) is not None
 
     def begin_load(self, request: Request, prefix: Prefix, num_reserved: int) -> BlockLoad | None:
@@ -224,7 +225,6 @@ class KVCacheManager:
         self.connector.load(keys, new_blocks)
         for block, key in zip(new_blocks, keys, strict=True):
             self.pool.cache(block, key)
-        self.stats.host_hits += max((table.count(None) for table in prefix.tables), default=0) * self.block_size
         new = iter(new_blocks)
         return [[next(new) if block is None else block for block in table] for table in prefix.tables]
 

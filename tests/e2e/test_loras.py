@@ -111,7 +111,7 @@ async def test_mixed_batch_equals_merged_checkpoints(case, num_blocks):
         stats = (await llm.engine_admin.loads_known())[0].scheduler
     assert again == outputs
     assert (stats.num_preemptions > 0) == (num_blocks < 100)
-    assert stats.prefix_cache_hits > 0
+    assert stats.prefix_cache_hits > 0 or num_blocks < 100  # few blocks keep no prompt until it comes again
     for prompt, number, output in zip(prompts, numbers, outputs, strict=True):
         check_greedy(references[number], prompt, output)
 

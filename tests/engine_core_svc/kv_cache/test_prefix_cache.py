@@ -122,7 +122,20 @@ def test_reset_refuses_while_blocks_are_in_use_unless_it_may_preempt(make_bench)
     assert bench.step() == {request.key: 49}
 
 
-def test_statistics_count_each_admission_once(make_bench):
+def test_statistics_count_no_lookup_after_a_preemption_and_none_that_was_not_made(make_bench):
+    """As in vLLM: else requests that lose their blocks, or their worker, change the share of prompts that were found."""
+    bench = make_bench()
+    bench.add(COMMON, max_tokens=3)
+    bench.add([*range(500, 548)], max_tokens=3, skip_reading_prefix_cache=True)
+    bench.step()
+    bench.scheduler.states.preempt_all()
+    bench.run()
+
+    stats = bench.scheduler.kv_cache.stats
+    assert (stats.queries, stats.hits) == (48, 0)
+
+
+def test_statistics_count_each_request_once(make_bench):
     bench = make_bench()
     bench.add(COMMON, max_tokens=3)
     bench.run()
