@@ -10,7 +10,9 @@ from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, PromptLogprob
 from tetrad.frontend.parsing.elements.pieces import AssistantTurn, Content, Piece, Reasoning, ToolCallArguments, ToolCallStart
 
 _FUNCTION: Literal["function"] = "function"
-_FINISH_REASON = "stop, length, tool_calls, repetition or abort; null while it goes on."
+_FINISH_REASON = (
+    "stop (also for a call that tool_choice names), length, tool_calls, repetition or abort; null while it goes on."
+)
 _STOP_REASON = "The stop string or token id that ended it; at the end of text there is none."
 
 

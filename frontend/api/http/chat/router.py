@@ -32,7 +32,7 @@ from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs
 from tetrad.frontend.api.http.schemas.objects import ChatLogprobs, UsageCount, event
 from tetrad.frontend.api.http.sse.rendering import json_event, json_response, rendered, rendered_prompt_logprobs
 from tetrad.frontend.api.http.sse.streams import stream_response, until_disconnected
-from tetrad.frontend.chat.conversation import Conversation
+from tetrad.frontend.chat.conversation import Conversation, NamedTool
 from tetrad.frontend.chat.turn_stream import TurnPart, TurnStream, TurnUpdate
 from tetrad.frontend.chat.turns import start_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
@@ -169,7 +169,7 @@ class ChatAnswer:
         pieces = self._wanted(part.pieces)
         if not (pieces or part.finish_reason or with_ids or new.logprobs):
             return []
-        choice = ChunkChoice(new.index, delta_of(pieces), self._logprobs(new), part.finish_reason)
+        choice = ChunkChoice(new.index, delta_of(pieces), self._logprobs(new), self._finish_reason(part))
         if new.stop_reason is not None:
             choice.stop_reason = new.stop_reason
         if with_ids:
@@ -180,10 +180,15 @@ class ChatAnswer:
         turn, output = AssistantTurn(), part.output
         turn.add(self._wanted(part.pieces))
         message = message_of(turn, _ROLE, echoed=self._echoed)
-        choice = ChatChoice(output.index, message, self._logprobs(output), part.finish_reason, output.stop_reason)
+        choice = ChatChoice(output.index, message, self._logprobs(output), self._finish_reason(part), output.stop_reason)
         if self._body.return_token_ids:
             choice.token_ids = output.token_ids
         return choice
+
+    def _finish_reason(self, part: TurnPart) -> str | None:
+        """Return the finish reason in OpenAI's form: the call of a function that the request names ends with `stop`."""
+        is_named = isinstance(self._conversation.tool_choice, NamedTool)
+        return "stop" if is_named and part.finish_reason == "tool_calls" else part.finish_reason
 
     def _wanted(self, pieces: list[Piece]) -> list[Piece]:
         if self._body.include_reasoning:
