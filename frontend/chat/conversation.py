@@ -1,6 +1,6 @@
 """Conversation: the messages that the assistant continues, in one form for all APIs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,6 +21,13 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool
 def forces_calls(choice: ToolChoice) -> bool:
     """Return whether a turn consists of calls only, so that a requested format of its text has no effect."""
     return choice == "required" or isinstance(choice, NamedTool)
+
+
+def thinking_kwargs(given: Mapping[str, Any] | None, *, enabled: bool) -> dict[str, Any]:
+    """Return template variables that switch the thinking of hybrid models; none if the client has given one of them."""
+    # Templates of hybrid models have either of these two names for it.
+    names = ("enable_thinking", "thinking")
+    return {} if any(name in (given or {}) for name in names) else dict.fromkeys(names, enabled)
 
 
 @dataclass(frozen=True)

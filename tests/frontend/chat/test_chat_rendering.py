@@ -12,15 +12,25 @@ async def test_reasoning_effort_reaches_the_template(http, tokenizer):
     body = {"messages": MESSAGES, "max_tokens": 1, "reasoning_effort": "low", "chat_template_kwargs": {"mood": "glad"}}
     assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
 
-    assert json.loads(tokenizer.rendered[-1].chat_template_kwargs_json) == {"mood": "glad", "reasoning_effort": "low"}
+    kwargs = json.loads(tokenizer.rendered[-1].chat_template_kwargs_json)
+    assert (kwargs["mood"], kwargs["reasoning_effort"]) == ("glad", "low")
 
 
-async def test_no_reasoning_effort_switches_thinking_off(http, tokenizer):
-    body = {"messages": MESSAGES, "max_tokens": 1, "reasoning_effort": "none"}
+@pytest.mark.parametrize(("effort", "thinks"), [("none", False), ("low", True)])
+async def test_reasoning_effort_switches_thinking(http, tokenizer, effort, thinks):
+    body = {"messages": MESSAGES, "max_tokens": 1, "reasoning_effort": effort}
     assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
 
     kwargs = json.loads(tokenizer.rendered[-1].chat_template_kwargs_json)
-    assert (kwargs["enable_thinking"], kwargs["thinking"]) == (False, False)
+    assert (kwargs["enable_thinking"], kwargs["thinking"]) == (thinks, thinks)
+
+
+async def test_thinking_that_the_client_has_switched_stays_so(http, tokenizer):
+    body = {"messages": MESSAGES, "max_tokens": 1, "reasoning_effort": "low", "chat_template_kwargs": {"thinking": False}}
+    assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
+
+    kwargs = json.loads(tokenizer.rendered[-1].chat_template_kwargs_json)
+    assert kwargs == {"reasoning_effort": "low", "thinking": False}
 
 
 async def test_tools_reach_the_template_unless_there_is_no_choice(http, tokenizer):

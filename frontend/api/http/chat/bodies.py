@@ -131,7 +131,7 @@ class ChatCompletionRequest(SamplingBody):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
         None,
         description="How much to think, for chat templates that read `reasoning_effort`. none also switches the thinking of"
-        " hybrid models off (`enable_thinking` and `thinking` are false in the template).",
+        " hybrid models off, other values switch it on (`enable_thinking` and `thinking` in the template).",
     )
     include_reasoning: Flag = Field(True, description="Return the reasoning of models that mark it.")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from tetrad.frontend.api.http.chat.bodies import AllowedToolsChoice, ChatCompletionRequest, NamedToolChoice, ToolBody
 from tetrad.frontend.api.http.schemas.sampling import sampling_params_of
-from tetrad.frontend.chat.conversation import Conversation, NamedTool, ToolChoice, forces_calls
+from tetrad.frontend.chat.conversation import Conversation, NamedTool, ToolChoice, forces_calls, thinking_kwargs
 from tetrad.frontend.parsing.elements.interface import Tool
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.services.errors import InvalidRequest
@@ -82,11 +82,8 @@ def _only(tools: Sequence[Tool], names: Sequence[str]) -> list[Tool]:
 
 
 def _template_kwargs(body: ChatCompletionRequest) -> dict[str, Any] | None:
-    kwargs = dict(body.chat_template_kwargs or {})
-    if body.reasoning_effort is not None:
-        kwargs.setdefault("reasoning_effort", body.reasoning_effort)
-    if body.reasoning_effort == "none":
-        # Templates of hybrid models have either of these two names for it.
-        kwargs.setdefault("enable_thinking", False)
-        kwargs.setdefault("thinking", False)
-    return kwargs or None
+    if body.reasoning_effort is None:
+        return body.chat_template_kwargs
+    kwargs: dict[str, Any] = {"reasoning_effort": body.reasoning_effort}
+    kwargs |= thinking_kwargs(body.chat_template_kwargs, enabled=body.reasoning_effort != "none")
+    return kwargs | (body.chat_template_kwargs or {})

@@ -16,7 +16,7 @@ from tetrad.frontend.api.http.messages.bodies import (
     ToolBody,
     ToolChoiceBody,
 )
-from tetrad.frontend.chat.conversation import Conversation, NamedTool, ToolChoice
+from tetrad.frontend.chat.conversation import Conversation, NamedTool, ToolChoice, thinking_kwargs
 from tetrad.frontend.parsing.elements.interface import Tool
 from tetrad.services.errors import InvalidRequest
 
@@ -127,7 +127,7 @@ def _is_continued(last: MessageBody) -> bool:
 def _template_kwargs(body: ConversationBody) -> dict[str, Any]:
     kwargs: dict[str, Any] = {}
     if body.thinking is not None and body.thinking.type != "adaptive":
-        kwargs["enable_thinking"] = body.thinking.type == "enabled"
+        kwargs |= thinking_kwargs(body.chat_template_kwargs, enabled=body.thinking.type == "enabled")
     if body.output_config is not None and body.output_config.effort is not None:
         kwargs["reasoning_effort"] = body.output_config.effort
     return kwargs | (body.chat_template_kwargs or {})

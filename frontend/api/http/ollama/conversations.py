@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tetrad.frontend.api.http.ollama.bodies import ChatRequest, GenerateRequest, MessageBody
-from tetrad.frontend.chat.conversation import Conversation
+from tetrad.frontend.chat.conversation import Conversation, thinking_kwargs
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.parsing.elements.interface import Tool
 from tetrad.services.errors import InvalidRequest
@@ -66,5 +66,4 @@ def _template_kwargs(llm: AsyncLLM, think: bool | str | None) -> dict[str, Any] 
         return None
     if think and llm.chat_formats.reasoning is None:
         raise InvalidRequest("think is not supported: this model does not mark its reasoning.", field="think")
-    kwargs: dict[str, Any] = {"enable_thinking": bool(think), "thinking": bool(think)}
-    return kwargs | ({"reasoning_effort": think} if isinstance(think, str) else {})
+    return thinking_kwargs(None, enabled=bool(think)) | ({"reasoning_effort": think} if isinstance(think, str) else {})

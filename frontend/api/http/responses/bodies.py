@@ -121,7 +121,8 @@ class ReasoningConfig(Body):
     """Settings of the model's reasoning."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
-        None, description="How hard, for templates that know efforts. none: not at all, where the template lets one choose."
+        None,
+        description="How hard, for templates that know efforts. none switches it off where the template can, others on.",
     )
     summary: Literal["auto", "concise", "detailed"] | None = Field(
         None, description="Accepted; reasoning is not summarized but sent as it is."

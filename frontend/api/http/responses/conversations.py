@@ -6,7 +6,7 @@ from typing import Any
 from tetrad.frontend.api.http.responses.bodies import InputBody, InputItem
 from tetrad.frontend.api.http.responses.items import Messages, is_continued
 from tetrad.frontend.api.http.responses.tools import chosen_tools
-from tetrad.frontend.chat.conversation import Conversation, forces_calls
+from tetrad.frontend.chat.conversation import Conversation, forces_calls, thinking_kwargs
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 
 
@@ -51,7 +51,7 @@ def json_format(body: InputBody) -> StructuredOutputsParams | None:
 
 def _template_kwargs(body: InputBody) -> dict[str, Any]:
     effort = None if body.reasoning is None else body.reasoning.effort
-    kwargs: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
-    if effort == "none":
-        kwargs["enable_thinking"] = False
+    kwargs: dict[str, Any] = {}
+    if effort is not None:
+        kwargs = {"reasoning_effort": effort} | thinking_kwargs(body.chat_template_kwargs, enabled=effort != "none")
     return kwargs | (body.chat_template_kwargs or {})

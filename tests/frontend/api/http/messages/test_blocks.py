@@ -127,8 +127,8 @@ def test_tools_and_their_choice(choice, expected, parallel):
     ("fields", "kwargs"),
     [
         ({}, None),
-        ({"thinking": {"type": "enabled", "budget_tokens": 100}}, {"enable_thinking": True}),
-        ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}),
+        ({"thinking": {"type": "enabled", "budget_tokens": 100}}, {"enable_thinking": True, "thinking": True}),
+        ({"thinking": {"type": "disabled"}}, {"enable_thinking": False, "thinking": False}),
         ({"thinking": {"type": "adaptive"}}, None),
         ({"output_config": {"effort": "low"}}, {"reasoning_effort": "low"}),
         ({"thinking": {"type": "disabled"}, "chat_template_kwargs": {"enable_thinking": True}}, {"enable_thinking": True}),

@@ -160,8 +160,8 @@ def test_a_tool_keeps_its_schema():
     [
         (None, None),
         ({"summary": "auto"}, None),
-        ({"effort": "low"}, {"reasoning_effort": "low"}),
-        ({"effort": "none"}, {"reasoning_effort": "none", "enable_thinking": False}),
+        ({"effort": "low"}, {"reasoning_effort": "low", "enable_thinking": True, "thinking": True}),
+        ({"effort": "none"}, {"reasoning_effort": "none", "enable_thinking": False, "thinking": False}),
     ],
 )
 def test_the_effort_reaches_the_template(reasoning_config, kwargs):
