@@ -22,6 +22,11 @@ from tetrad.services.errors import InvalidRequest
 
 Message = dict[str, Any]
 
+_BILLING = "x-anthropic-billing-header"
+"""The start of a block that Claude Code sends before its system prompt. It differs between requests and is not for models;
+in the prompt, it would prevent all hits in the prefix cache.
+"""
+
 
 def conversation_of(body: ConversationBody) -> Conversation:
     """Return the conversation of a body; InvalidRequest names the invalid block."""
@@ -45,19 +50,22 @@ def conversation_of(body: ConversationBody) -> Conversation:
     )
 
 
-def _system(blocks: Sequence[ContentBlock]) -> list[Message]:
-    texts = [_text(f"system.{place}", block) for place, block in enumerate(blocks)]
-    return [{"role": "system", "content": "\n".join(texts)}] if texts else []
+def _system(blocks: Sequence[ContentBlock], path: str = "system") -> list[Message]:
+    texts = [_text(f"{path}.{place}", block) for place, block in enumerate(blocks)]
+    kept = [text for text in texts if not text.startswith(_BILLING)]
+    return [{"role": "system", "content": "\n".join(kept)}] if kept else []
 
 
 def _messages(path: str, turn: MessageBody, calls: dict[str, str]) -> list[Message]:
     if turn.role == "assistant":
         return [_assistant(path, turn.content, calls)]
+    if turn.role == "system":
+        return _system(turn.content, f"{path}.content")
     results: list[Message] = []
     texts: list[str] = []
     for place, block in enumerate(turn.content):
         where = f"{path}.content.{place}"
-        if block.type == "tool_result" and turn.role == "user":
+        if block.type == "tool_result":
             results.append(_tool_result(where, block, calls))
         else:
             texts.append(_text(where, block))

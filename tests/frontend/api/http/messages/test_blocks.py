@@ -96,6 +96,15 @@ def test_the_system_prompt_comes_first(system):
     assert conversation(user(text("hi")), system=system).messages[0] == {"role": "system", "content": "be\nbrief"}
 
 
+@pytest.mark.parametrize("system", [[text("be")], []])
+def test_a_header_that_differs_between_requests_is_no_part_of_the_prompt(system):
+    header = text("x-anthropic-billing-header: cc_version=2.1; cch=5f3a1;")
+
+    found = conversation({"role": "system", "content": [header]}, user(text("hi")), system=[header, *system])
+
+    assert found.messages == conversation(user(text("hi")), system=system or None).messages
+
+
 @pytest.mark.parametrize(
     ("last", "continued"), [(assistant(text("The answer is (")), True), (assistant(CALL), False), (user(text("hi")), False)]
 )
