@@ -118,8 +118,8 @@ class SamplingParams(ForeignSamplingParams):
         bad_words: texts that are never generated.
         truncate_prompt_tokens: keep this many tokens at the end of the prompt; -1: as many as fit besides max_tokens.
         skip_reading_prefix_cache: compute the whole prompt; None: only if prompt_logprobs are requested.
-        thinking_token_budget: maximum number of reasoning tokens; after these the reasoning is ended. Only for models
-            with a reasoning parser.
+        thinking_token_budget: maximum number of reasoning tokens; after these the reasoning is ended. -1 or None: no limit.
+            Only for models with a reasoning parser.
         repetition_detection: ends outputs that repeat themselves.
         extra_args: refused unless empty: there are no custom logits processors and no connectors.
         guided_decoding: older name of `structured_outputs`.
@@ -285,9 +285,10 @@ class SamplingParams(ForeignSamplingParams):
         budget = self.thinking_token_budget
         if budget is not None:
             check_integer("thinking_token_budget", budget)
-            if budget < 0:
-                raise wrong("thinking_token_budget", f"thinking_token_budget must be non-negative, got {budget}.")
-            self.thinking_token_budget = min(budget, _MAX_COUNT)  # has no effect at this size, and fits the message
+            if budget < -1:
+                raise wrong("thinking_token_budget", f"thinking_token_budget must be non-negative or -1, got {budget}.")
+            # At the maximum it has no effect, and fits the message.
+            self.thinking_token_budget = None if budget == -1 else min(budget, _MAX_COUNT)
         for name, kind in (
             ("structured_outputs", StructuredOutputsParams),
             ("repetition_detection", RepetitionDetection),

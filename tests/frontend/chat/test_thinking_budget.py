@@ -122,3 +122,7 @@ async def test_what_is_written_behind_the_budget_is_the_answer(serve_frontend, e
 
 def test_budgets_fit_the_wire():
     assert SamplingParams(thinking_token_budget=2**40).thinking_token_budget == 2**31 - 1
+
+
+def test_a_budget_of_minus_one_is_none():
+    assert SamplingParams(thinking_token_budget=-1).thinking_token_budget is None

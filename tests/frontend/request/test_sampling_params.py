@@ -176,7 +176,7 @@ TABLE = {
     "thinking_token_budget": (
         None,
         [(0, 0)],
-        [(-1, "thinking_token_budget must be non-negative, got -1.")],
+        [(-2, "thinking_token_budget must be non-negative or -1, got -2.")],
     ),
     "repetition_detection": (
         None,

@@ -99,7 +99,7 @@ class SamplingBody(SamplingFields):
         None, description="End outputs that repeat themselves, with finish_reason repetition."
     )
     thinking_token_budget: Integer | None = Field(
-        None, description="Maximum number of reasoning tokens, for models that have a reasoning parser."
+        None, description="Maximum number of reasoning tokens, for models that have a reasoning parser; -1: no limit."
     )
     stream_interval: Integer | None = Field(
         None, description="With stream: new tokens that a further event waits for; the first and the last wait for nothing."
