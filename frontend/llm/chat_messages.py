@@ -20,7 +20,7 @@ def plain_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         messages: {"role", "content", ...}; content is a string, a list of parts, or None.
 
     Raises:
-        InvalidRequest: an unknown role, parts that are not text, or tool calls with missing or malformed fields.
+        InvalidRequest: an unknown role, parts that are not text, or tool calls with missing fields or fields of other types.
     """
     if not messages:
         raise InvalidRequest("messages cannot be empty", field=_FIELD)
@@ -119,26 +119,35 @@ def _check_calls(where: str, message: dict[str, Any]) -> None:
     calls = message.get("tool_calls", [])
     if not isinstance(calls, list):
         raise InvalidRequest(f"{where}.tool_calls must be a list.", field=f"{where}.tool_calls")
-    for place, call in enumerate(calls):
-        _check_call(f"{where}.tool_calls[{place}]", call)
-    if not calls:
+    if calls:
+        message["tool_calls"] = [_call(f"{where}.tool_calls[{place}]", call) for place, call in enumerate(calls)]
+    else:
         message.pop("tool_calls", None)
 
 
-def _check_call(where: str, call: object) -> None:
+def _call(where: str, call: object) -> dict[str, Any]:
+    """Return a call whose arguments are an object or its JSON text.
+
+    A model may write other text, or its output may be cut off. Clients send such a call back with every later turn, so it must
+    not end the conversation: it is shown to the model without arguments.
+    """
     function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+    if not isinstance(call, dict) or not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise InvalidRequest(f"{where} must be {{id, type, function: {{name, arguments}}}}.", field=where)
     arguments = function.get("arguments", "{}")
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError) as error:
-            text = f"{where}.function.arguments is not valid JSON: {error}."
-            raise InvalidRequest(text, field=f"{where}.function.arguments") from None
-    if not isinstance(arguments, dict):
-        text = f"{where}.function.arguments must be a JSON object, got {type(arguments).__name__}."
+    if not isinstance(arguments, str | dict):
+        text = f"{where}.function.arguments must be a JSON object or its text, got {type(arguments).__name__}."
         raise InvalidRequest(text, field=f"{where}.function.arguments")
+    if isinstance(arguments, dict) or not arguments or _is_object(arguments):
+        return call
+    return {**call, "function": {**function, "arguments": "{}"}}
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _check_text(where: str, message: dict[str, Any]) -> None:

@@ -278,10 +278,6 @@ REFUSED = {
     "documents": ({"documents_json": '{"a": 1}'}, {"documents": {"a": 1}}),
     "template variables": ({"chat_template_kwargs_json": "[]"}, {"chat_template_kwargs": []}),
     "effort": ({"reasoning_effort": "huge"}, {"reasoning_effort": "huge"}),
-    "arguments": (
-        {"messages": [USER, pb.ChatMessage(role="assistant", tool_calls=[pb.ToolCall(name="f", arguments_json="{")])]},
-        {"messages": [HTTP_USER, ASSISTANT | {"tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
-    ),
     "call without a name": (
         {"messages": [USER, pb.ChatMessage(role="assistant", tool_calls=[pb.ToolCall(id="1")])]},
         {"messages": [HTTP_USER, ASSISTANT | {"tool_calls": [{"id": "1", "function": {}}]}]},
