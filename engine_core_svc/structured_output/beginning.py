@@ -65,3 +65,4 @@ class Beginning:
         self._num_opened += 1
         if self._num_opened == len(self._opening):
             self.phase = Phase.WAITING
+            self._recent = list(self._opening[-len(self._end) :])  # the end may begin with the opening

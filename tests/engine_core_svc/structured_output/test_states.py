@@ -193,6 +193,15 @@ def test_the_first_token_belongs_to_the_language_or_opens_the_stretch(free_think
     assert set(free_thinker.allowed) == {*ids_of(free_thinker, "y"), *ids_of(free_thinker, "n"), 40}
 
 
+def test_the_opening_may_be_the_beginning_of_the_end(open_writer):
+    """As in `<|channel|>final<|message|>`, which begins an answer without reasoning: `<|channel|>` opens both."""
+    writer = open_writer("choice", '["yes"]', opening=(40,), start_after=(40, 41, 42))
+
+    writer.write(40, 41, 42)
+
+    assert writer.allowed == ids_of(writer, "y")
+
+
 def test_without_the_opening_the_constraint_holds_from_the_first_token(free_thinker):
     free_thinker.write_text("y")
     assert free_thinker.allowed == ids_of(free_thinker, "e")
