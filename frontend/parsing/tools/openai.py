@@ -6,6 +6,7 @@ recipient is content. The reasoning parser reads the analysis channel; without s
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from tetrad.frontend.parsing.elements.interface import Parser, Tool
@@ -38,9 +39,9 @@ class OpenAIFormat:
         """Return whether the template writes messages in this format."""
         return _CHANNEL in chat_template and _MESSAGE in chat_template
 
-    def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - any function name is accepted
-        """Return a parser of one output."""
-        return ScriptParser(_read)
+    def parser(self, tools: Sequence[Tool]) -> Parser:
+        """Return a parser of one output. Without tools there are no calls: messages to recipients are content."""
+        return ScriptParser(partial(_read, reads_calls=bool(tools)))
 
     def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any] | None:  # noqa: ARG002 - no call can be constrained
         """Return None: a structural tag allows no special tokens besides its own, and answers need others."""
@@ -48,10 +49,16 @@ class OpenAIFormat:
 
 
 class _Messages:
-    """Writes the messages' texts as content, each on a new line."""
+    """Writes the messages' texts as content, each on a new line.
 
-    def __init__(self, writer: PieceWriter) -> None:
+    Args:
+        writer: receives the content.
+        reads_calls: whether messages to recipients are calls.
+    """
+
+    def __init__(self, writer: PieceWriter, *, reads_calls: bool) -> None:
         self._writer = writer
+        self.reads_calls = reads_calls
         self._separator = ""
         self._is_first = True
 
@@ -69,8 +76,8 @@ class _Messages:
         self._is_first = True
 
 
-def _read(source: TextSource, writer: PieceWriter) -> Waiting[None]:
-    messages = _Messages(writer)
+def _read(source: TextSource, writer: PieceWriter, *, reads_calls: bool) -> Waiting[None]:
+    messages = _Messages(writer, reads_calls=reads_calls)
     source.record()
     yield from skip_space(source)
     if (yield from source.starts_with("to=")):  # the prompt has opened the header
@@ -94,7 +101,7 @@ def _read_message(source: TextSource, writer: PieceWriter, messages: _Messages) 
         # A header that the end of the output cuts off is dropped. Text that only resembles a header is content.
         is_cut = "<|" in header and not (yield from source.more())
         messages.add("" if is_cut else header)
-    elif recipient is None:
+    elif recipient is None or not messages.reads_calls:
         messages.begin()
     else:
         messages.interrupt()

@@ -52,6 +52,16 @@ CASES = {
     ),
     "harmony": ("gpt_oss", "openai", {}, HARMONY + "final<|message|>yes", "hm", "yes", []),
     "harmony call": ("gpt_oss", "openai", {"tools": TOOLS}, HARMONY_CALL, "hm", None, [("add", {"a": 1})]),
+    "harmony call unasked for": ("gpt_oss", "openai", {}, HARMONY_CALL, "hm", '{"a": 1}', []),
+    "harmony call not wanted": (
+        "gpt_oss",
+        "openai",
+        {"tools": TOOLS, "tool_choice": "none"},
+        HARMONY_CALL + "<|start|>assistant<|channel|>final<|message|>yes",
+        "hm",
+        '{"a": 1}\nyes',
+        [],
+    ),
     "required": (
         "none",
         "hermes",

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tetrad.frontend.parsing.elements.interface import Tool
 from tetrad.frontend.parsing.elements.pieces import AssistantTurn
 from tetrad.frontend.parsing.forced import NamedParser, RequiredParser
 from tetrad.frontend.parsing.reasoning.gpt_oss import GPT_OSS
@@ -38,7 +39,7 @@ REQUIRED = {
 
 
 def turn_of(forced, chunks, prompt=PROMPT):
-    answer = WrappedAnswer(forced, lambda: OpenAIFormat().parser(()), behind=GPT_OSS.preamble.end)
+    answer = WrappedAnswer(forced, lambda: OpenAIFormat().parser([Tool("f")]), behind=GPT_OSS.preamble.end)
     parser, turn = TurnParser(GPT_OSS.parser(prompt, calls_end_it=False), None, forced=answer), AssistantTurn()
     for chunk in chunks:
         turn.add(parser.feed(chunk))
