@@ -11,6 +11,7 @@ from tetrad.frontend.chat.constraint import forced_parser
 from tetrad.frontend.chat.conversation import Conversation
 from tetrad.frontend.chat.reasoning_tokens import ReasoningTokens
 from tetrad.frontend.llm.output_stream import Outputs
+from tetrad.frontend.parsing.elements.interface import new_call_id
 from tetrad.frontend.parsing.elements.pieces import Piece
 from tetrad.frontend.parsing.formats import ChatFormats
 from tetrad.frontend.parsing.turn import TurnParser
@@ -127,4 +128,5 @@ def _parser(formats: ChatFormats, conversation: Conversation, prompt: str, *, co
         forced = WrappedAnswer(forced, functools.partial(formats.tools.parser, conversation.tools), behind=before)
     elif formats.tools is not None and (formats.tools.wraps_content or (conversation.tools and forced is None)):
         tools = formats.tools.parser(conversation.tools)
-    return TurnParser(reasoning, tools, forced=forced, parallel=conversation.parallel_tool_calls)
+    new_id = new_call_id if formats.tools is None else formats.tools.new_call_id
+    return TurnParser(reasoning, tools, forced=forced, parallel=conversation.parallel_tool_calls, new_id=new_id)

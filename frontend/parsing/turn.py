@@ -3,10 +3,9 @@
 It is a chain of parsers; each reads the content that the previous one returns.
 """
 
-import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from tetrad.frontend.parsing.elements.interface import Parser
+from tetrad.frontend.parsing.elements.interface import Parser, new_call_id
 from tetrad.frontend.parsing.elements.pieces import Content, Piece, Reasoning, ToolCallArguments, ToolCallStart
 
 
@@ -18,13 +17,21 @@ class TurnParser:
         tools: parser of the tool calls; None: all other text is content.
         forced: parser of the remaining content if the output must consist of calls only; None: it is content.
         parallel: whether more than one tool call is returned.
+        new_id: returns the ids of calls that have none.
     """
 
     def __init__(
-        self, reasoning: Parser | None, tools: Parser | None, *, forced: Parser | None = None, parallel: bool = True
+        self,
+        reasoning: Parser | None,
+        tools: Parser | None,
+        *,
+        forced: Parser | None = None,
+        parallel: bool = True,
+        new_id: Callable[[], str] = new_call_id,
     ) -> None:
         self._stages: Sequence[Parser] = [stage for stage in (reasoning, tools, forced) if stage is not None]
         self._parallel = parallel
+        self._new_id = new_id
         self.num_tool_calls = 0
 
     def feed(self, text: str) -> list[Piece]:
@@ -55,7 +62,7 @@ class TurnParser:
         if isinstance(piece, ToolCallArguments):
             return piece if piece.text else None
         self.num_tool_calls += 1
-        return ToolCallStart(piece.index, piece.name, piece.id or f"call_{uuid.uuid4().hex[:24]}")
+        return ToolCallStart(piece.index, piece.name, piece.id or self._new_id())
 
 
 def _passed(stage: Parser, pieces: Iterable[Piece]) -> list[Piece]:

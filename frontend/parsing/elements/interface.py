@@ -4,7 +4,8 @@ A format is chosen once per model, by name or by its chat template; it keeps no 
 character to its last, in chunks of any size.
 """
 
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -75,6 +76,11 @@ class ReasoningFormat(Protocol):
         """
 
 
+def new_call_id() -> str:
+    """Return the id of a call in OpenAI's form, which most templates accept."""
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
 class ToolFormat(Protocol):
     """The syntax of a model's tool calls. Its parsers return Content, ToolCallStart and ToolCallArguments."""
 
@@ -82,6 +88,8 @@ class ToolFormat(Protocol):
     keeps_special_tokens: bool
     # Whether outputs need this parser even if the request has no tools, because plain answers are wrapped, too.
     wraps_content: bool
+    # Returns the id of a call that has none. The client sends it back, so the model's template must accept its form.
+    new_call_id: Callable[[], str]
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether a model with this template calls tools in this format."""

@@ -3,20 +3,13 @@
 White space without text before, between or after calls is layout, not content.
 """
 
-from collections.abc import Callable
-
 from tetrad.frontend.parsing.elements.pieces import Content, Piece, ToolCallArguments, ToolCallStart
 
 
 class PieceWriter:
-    """Collects pieces until they are taken.
+    """Collects pieces until they are taken."""
 
-    Args:
-        new_call_id: returns the id of a call that has none; an empty id is replaced later (see TurnParser).
-    """
-
-    def __init__(self, new_call_id: Callable[[], str] = str) -> None:
-        self._new_call_id = new_call_id
+    def __init__(self) -> None:
         self._pieces: list[Piece] = []
         self._texts: list[str] = []
         self._is_content = True
@@ -41,7 +34,7 @@ class PieceWriter:
         self._space.clear()
         self._in_text = False
         self._close_piece()
-        self._pieces.append(ToolCallStart(self._num_calls, name, call_id or self._new_call_id()))
+        self._pieces.append(ToolCallStart(self._num_calls, name, call_id))
         self._num_calls += 1
 
     def arguments(self, text: str) -> None:

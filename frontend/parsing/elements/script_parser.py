@@ -66,8 +66,7 @@ class ScriptParser(WrittenScript[PieceWriter]):
 
     Args:
         script: reads the output.
-        new_call_id: returns the ids of calls, if a model's template needs a certain form.
     """
 
-    def __init__(self, script: Script, *, new_call_id: Callable[[], str] = str) -> None:
-        super().__init__(script, PieceWriter(new_call_id))
+    def __init__(self, script: Script) -> None:
+        super().__init__(script, PieceWriter())

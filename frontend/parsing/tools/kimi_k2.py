@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.parsing.elements.interface import Parser, Tool
+from tetrad.frontend.parsing.elements.interface import Parser, Tool, new_call_id
 from tetrad.frontend.parsing.elements.json_scanner import skip_space
 from tetrad.frontend.parsing.elements.script_parser import ScriptParser
 from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
@@ -24,6 +24,7 @@ class KimiK2Format:
     name = "kimi_k2"
     keeps_special_tokens = True
     wraps_content = False
+    new_call_id = staticmethod(new_call_id)
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether the template writes calls or declares tools in this format."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.parsing.elements.interface import Parser, Tool
+from tetrad.frontend.parsing.elements.interface import Parser, Tool, new_call_id
 from tetrad.frontend.parsing.elements.json_calls import read_call
 from tetrad.frontend.parsing.elements.json_scanner import skip_space
 from tetrad.frontend.parsing.elements.markers import Markers, skip_separator
@@ -30,6 +30,7 @@ class Llama3JsonFormat:
     name = "llama3_json"
     keeps_special_tokens = True
     wraps_content = False
+    new_call_id = staticmethod(new_call_id)
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether the template requests such calls."""

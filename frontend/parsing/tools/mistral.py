@@ -23,12 +23,18 @@ _NAME = re.compile(r"[\w.\-]+")
 _ALPHANUMERIC = string.ascii_letters + string.digits
 
 
+def _new_call_id() -> str:
+    """Return an id in the form that Mistral's templates require: nine letters or digits."""
+    return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(9))
+
+
 class MistralFormat:
     """A ToolFormat (interface.py)."""
 
     name = "mistral"
     keeps_special_tokens = True
     wraps_content = False
+    new_call_id = staticmethod(_new_call_id)
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether the template marks calls in this way."""
@@ -36,7 +42,7 @@ class MistralFormat:
 
     def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - any function name is accepted
         """Return a parser of one output."""
-        return ScriptParser(_read, new_call_id=_new_call_id)
+        return ScriptParser(_read)
 
     def structural_tag(self, tools: Sequence[Tool]) -> dict[str, Any]:
         """Return the structural tag that constrains strict calls, in both forms, to their schemas."""
@@ -70,8 +76,3 @@ def _read_named(source: TextSource, writer: PieceWriter) -> Waiting[None]:
         yield from pass_value(source, writer.arguments)
     else:
         writer.content(text)
-
-
-def _new_call_id() -> str:
-    """Return an id in the form that Mistral's templates require: nine letters or digits."""
-    return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(9))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from tetrad.frontend.parsing.elements.interface import Parser, Tool
+from tetrad.frontend.parsing.elements.interface import Parser, Tool, new_call_id
 from tetrad.frontend.parsing.elements.json_scanner import pass_value, skip_space
 from tetrad.frontend.parsing.elements.markers import Markers
 from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
@@ -34,6 +34,7 @@ class OpenAIFormat:
     name = "openai"
     keeps_special_tokens = True
     wraps_content = True
+    new_call_id = staticmethod(new_call_id)
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether the template writes messages in this format."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tetrad.frontend.parsing.elements.call_list import read_call_list
-from tetrad.frontend.parsing.elements.interface import Parser, Tool
+from tetrad.frontend.parsing.elements.interface import Parser, Tool, new_call_id
 from tetrad.frontend.parsing.elements.json_scanner import skip_space
 from tetrad.frontend.parsing.elements.markers import Markers, skip_closing
 from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
@@ -25,6 +25,7 @@ class PythonicFormat:
     name = "pythonic"
     keeps_special_tokens = True
     wraps_content = False
+    new_call_id = staticmethod(new_call_id)
     telltale = "[func_name1(params_name1="
     opening = "<|python_start|>"
     closing = "<|python_end|>"

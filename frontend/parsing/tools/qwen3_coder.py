@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.parsing.elements.interface import Parser, Tool
+from tetrad.frontend.parsing.elements.interface import Parser, Tool, new_call_id
 from tetrad.frontend.parsing.elements.json_scanner import pass_value, skip_space
 from tetrad.frontend.parsing.elements.markers import Markers, skip_closing
 from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
@@ -31,6 +31,7 @@ class Qwen3CoderFormat:
     name = "qwen3_coder"
     keeps_special_tokens = True
     wraps_content = False
+    new_call_id = staticmethod(new_call_id)
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether the template writes calls in this format."""

@@ -189,6 +189,22 @@ async def test_reasoning_tokens_are_counted(serve_frontend, engine, tokens_per_s
             assert whole["usage"]["completion_tokens_details"] == {"reasoning_tokens": num_reasoning}
 
 
+@pytest.mark.parametrize(
+    ("choice", "text"),
+    [("auto", '[TOOL_CALLS]add[ARGS]{"a": 1}'), ("required", '[{"name": "add", "parameters": {"a": 1}}]'), (NAMED, '{"a": 1}')],
+    ids=["auto", "required", "named"],
+)
+async def test_calls_have_ids_that_the_models_template_accepts(serve_frontend, engine, choice, text):
+    """Mistral's templates refuse ids that are not nine letters or digits, and the client sends the id back."""
+    async with serve_frontend(tool_call_parser="mistral") as frontend:
+        writes(engine, text)
+
+        whole = await ask(frontend, tools=TOOLS, tool_choice=choice, max_tokens=100)
+
+    [call] = whole["choices"][0]["message"]["tool_calls"]
+    assert len(call["id"]) == 9 and call["id"].isalnum()
+
+
 async def test_every_choice_has_a_turn_of_its_own(serve_frontend, engine):
     async with serve_frontend(reasoning_parser="qwen3", tool_call_parser="hermes") as frontend:
         writes(engine, "<think>a</think>" + HERMES)

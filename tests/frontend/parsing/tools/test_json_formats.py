@@ -193,9 +193,7 @@ def test_an_answer_in_json_streams_as_soon_as_it_cannot_be_a_call():
     assert parser.feed('{"answer"')[0].text == '{"answer"'
 
 
-def test_mistral_calls_have_ids_of_nine_characters_or_their_own():
+def test_mistral_calls_have_ids_of_their_own_if_the_model_writes_them():
     turn = read(parser_of("mistral"), ["[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]f[CALL_ID]abcDEF123[ARGS]{}"])
 
-    first, second = (call.id for call in turn.tool_calls)
-    assert len(first) == 9 and first.isalnum()
-    assert second == "abcDEF123"
+    assert [call.id for call in turn.tool_calls] == ["", "abcDEF123"]
