@@ -23,6 +23,11 @@ def forces_calls(choice: ToolChoice) -> bool:
     return choice == "required" or isinstance(choice, NamedTool)
 
 
+def num_calls(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Return the number of calls in messages."""
+    return sum(len(calls) for message in messages if isinstance(calls := message.get("tool_calls"), list))
+
+
 def thinking_kwargs(given: Mapping[str, Any] | None, *, enabled: bool) -> dict[str, Any]:
     """Return template variables that switch the thinking of hybrid models; none if the client has given one of them."""
     # Templates of hybrid models have either of these two names for it.

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from tetrad.frontend.chat.constraint import forced_parser
-from tetrad.frontend.chat.conversation import Conversation
+from tetrad.frontend.chat.conversation import Conversation, num_calls
 from tetrad.frontend.chat.reasoning_tokens import ReasoningTokens
 from tetrad.frontend.llm.output_stream import Outputs
-from tetrad.frontend.parsing.elements.interface import new_call_id
+from tetrad.frontend.parsing.elements.call_ids import OpenAICallIds
 from tetrad.frontend.parsing.elements.pieces import Piece
 from tetrad.frontend.parsing.formats import ChatFormats
 from tetrad.frontend.parsing.turn import TurnParser
@@ -128,5 +128,12 @@ def _parser(formats: ChatFormats, conversation: Conversation, prompt: str, *, co
         forced = WrappedAnswer(forced, functools.partial(formats.tools.parser, conversation.tools), behind=before)
     elif formats.tools is not None and (formats.tools.wraps_content or (conversation.tools and forced is None)):
         tools = formats.tools.parser(conversation.tools)
-    new_id = new_call_id if formats.tools is None else formats.tools.new_call_id
-    return TurnParser(reasoning, tools, forced=forced, parallel=conversation.parallel_tool_calls, new_id=new_id)
+    new_id = OpenAICallIds.new_call_id if formats.tools is None else formats.tools.new_call_id
+    num_earlier = num_calls(conversation.messages)
+    return TurnParser(
+        reasoning,
+        tools,
+        forced=forced,
+        parallel=conversation.parallel_tool_calls,
+        new_id=lambda name, index: new_id(name, num_earlier + index),
+    )

@@ -5,7 +5,8 @@ It is a chain of parsers; each reads the content that the previous one returns.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from tetrad.frontend.parsing.elements.interface import Parser, new_call_id
+from tetrad.frontend.parsing.elements.call_ids import OpenAICallIds
+from tetrad.frontend.parsing.elements.interface import Parser
 from tetrad.frontend.parsing.elements.pieces import Content, Piece, Reasoning, ToolCallArguments, ToolCallStart
 
 
@@ -17,7 +18,7 @@ class TurnParser:
         tools: parser of the tool calls; None: all other text is content.
         forced: parser of the remaining content if the output must consist of calls only; None: it is content.
         parallel: whether more than one tool call is returned.
-        new_id: returns the ids of calls that have none.
+        new_id: returns the id of a call that has none, from its name and its index in the turn.
     """
 
     def __init__(
@@ -27,7 +28,7 @@ class TurnParser:
         *,
         forced: Parser | None = None,
         parallel: bool = True,
-        new_id: Callable[[], str] = new_call_id,
+        new_id: Callable[[str, int], str] = OpenAICallIds.new_call_id,
     ) -> None:
         self._stages: Sequence[Parser] = [stage for stage in (reasoning, tools, forced) if stage is not None]
         self._parallel = parallel
@@ -62,7 +63,7 @@ class TurnParser:
         if isinstance(piece, ToolCallArguments):
             return piece if piece.text else None
         self.num_tool_calls += 1
-        return ToolCallStart(piece.index, piece.name, piece.id or self._new_id())
+        return ToolCallStart(piece.index, piece.name, piece.id or self._new_id(piece.name, piece.index))
 
 
 def _passed(stage: Parser, pieces: Iterable[Piece]) -> list[Piece]:

@@ -4,8 +4,7 @@ A format is chosen once per model, by name or by its chat template; it keeps no 
 character to its last, in chunks of any size.
 """
 
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -76,11 +75,6 @@ class ReasoningFormat(Protocol):
         """
 
 
-def new_call_id() -> str:
-    """Return the id of a call in OpenAI's form, which most templates accept."""
-    return f"call_{uuid.uuid4().hex[:24]}"
-
-
 class ToolFormat(Protocol):
     """The syntax of a model's tool calls. Its parsers return Content, ToolCallStart and ToolCallArguments."""
 
@@ -88,11 +82,18 @@ class ToolFormat(Protocol):
     keeps_special_tokens: bool
     # Whether outputs need this parser even if the request has no tools, because plain answers are wrapped, too.
     wraps_content: bool
-    # Returns the id of a call that has none. The client sends it back, so the model's template must accept its form.
-    new_call_id: Callable[[], str]
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether a model with this template calls tools in this format."""
+
+    @staticmethod
+    def new_call_id(name: str, place: int) -> str:
+        """Return an id for a call that has none, in a form that the model's template accepts: clients send it back.
+
+        Args:
+            name: name of the function.
+            place: index of the call among all calls of the conversation.
+        """
 
     def parser(self, tools: Sequence[Tool]) -> Parser:
         """Return a parser of one output. Calls of functions that are not in `tools` are parsed as well."""

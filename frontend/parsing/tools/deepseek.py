@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.parsing.elements.interface import Parser, Tool, new_call_id
+from tetrad.frontend.parsing.elements.call_ids import OpenAICallIds
+from tetrad.frontend.parsing.elements.interface import Parser, Tool
 from tetrad.frontend.parsing.elements.json_scanner import skip_space
 from tetrad.frontend.parsing.elements.script_parser import ScriptParser
 from tetrad.frontend.parsing.elements.strict_calls import strict_call
@@ -21,13 +22,12 @@ _MARKS = SectionMarks(
 )
 
 
-class DeepSeekV31Format:
+class DeepSeekV31Format(OpenAICallIds):
     """A ToolFormat (interface.py)."""
 
     name = "deepseek_v31"
     keeps_special_tokens = True
     wraps_content = False
-    new_call_id = staticmethod(new_call_id)
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether the template writes calls in this format."""

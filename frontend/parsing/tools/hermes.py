@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.parsing.elements.interface import Parser, Tool, new_call_id
+from tetrad.frontend.parsing.elements.call_ids import OpenAICallIds
+from tetrad.frontend.parsing.elements.interface import Parser, Tool
 from tetrad.frontend.parsing.elements.marked_calls import marked_calls
 from tetrad.frontend.parsing.elements.script_parser import ScriptParser
 from tetrad.frontend.parsing.elements.strict_calls import strict_call
@@ -12,13 +13,12 @@ _OPEN = "<tool_call>"
 _CLOSE = "</tool_call>"
 
 
-class HermesFormat:
+class HermesFormat(OpenAICallIds):
     """A ToolFormat (interface.py)."""
 
     name = "hermes"
     keeps_special_tokens = True  # the marks of Hermes 3 are special tokens
     wraps_content = False
-    new_call_id = staticmethod(new_call_id)
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether the template has the mark; formats with the same mark but other contents are tested before."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.parsing.elements.interface import Parser, Tool, new_call_id
+from tetrad.frontend.parsing.elements.interface import Parser, Tool
 from tetrad.frontend.parsing.elements.json_scanner import skip_space
 from tetrad.frontend.parsing.elements.script_parser import ScriptParser
 from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
@@ -24,11 +24,15 @@ class KimiK2Format:
     name = "kimi_k2"
     keeps_special_tokens = True
     wraps_content = False
-    new_call_id = staticmethod(new_call_id)
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether the template writes calls or declares tools in this format."""
         return _MARKS.begin in chat_template or "<|im_system|>tool_declare" in chat_template
+
+    @staticmethod
+    def new_call_id(name: str, place: int) -> str:
+        """Return an id in the model's form: its template writes the id, and not the name, of a call."""
+        return f"functions.{name}:{place}"
 
     def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - any function name is accepted
         """Return a parser of one output."""

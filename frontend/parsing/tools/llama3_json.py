@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.parsing.elements.interface import Parser, Tool, new_call_id
+from tetrad.frontend.parsing.elements.call_ids import OpenAICallIds
+from tetrad.frontend.parsing.elements.interface import Parser, Tool
 from tetrad.frontend.parsing.elements.json_calls import read_call
 from tetrad.frontend.parsing.elements.json_scanner import skip_space
 from tetrad.frontend.parsing.elements.markers import Markers, skip_separator
@@ -24,13 +25,12 @@ _STRICT_BEGINNINGS = {
 }
 
 
-class Llama3JsonFormat:
+class Llama3JsonFormat(OpenAICallIds):
     """A ToolFormat (interface.py)."""
 
     name = "llama3_json"
     keeps_special_tokens = True
     wraps_content = False
-    new_call_id = staticmethod(new_call_id)
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether the template requests such calls."""

@@ -23,22 +23,21 @@ _NAME = re.compile(r"[\w.\-]+")
 _ALPHANUMERIC = string.ascii_letters + string.digits
 
 
-def _new_call_id() -> str:
-    """Return an id in the form that Mistral's templates require: nine letters or digits."""
-    return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(9))
-
-
 class MistralFormat:
     """A ToolFormat (interface.py)."""
 
     name = "mistral"
     keeps_special_tokens = True
     wraps_content = False
-    new_call_id = staticmethod(_new_call_id)
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether the template marks calls in this way."""
         return _CALLS in chat_template
+
+    @staticmethod
+    def new_call_id(name: str, place: int) -> str:  # noqa: ARG004 - of the interface
+        """Return an id in the form that Mistral's templates require: nine letters or digits."""
+        return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(9))
 
     def parser(self, tools: Sequence[Tool]) -> Parser:  # noqa: ARG002 - any function name is accepted
         """Return a parser of one output."""

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from tetrad.frontend.parsing.elements.interface import Parser, Tool, new_call_id
+from tetrad.frontend.parsing.elements.call_ids import OpenAICallIds
+from tetrad.frontend.parsing.elements.interface import Parser, Tool
 from tetrad.frontend.parsing.elements.json_scanner import pass_value, skip_space
 from tetrad.frontend.parsing.elements.markers import Markers
 from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
@@ -28,13 +29,12 @@ _WORDS = re.compile(r"[\w .:=/\-]+")
 _HEADER_MARKS = (_START, _CHANNEL, _CONSTRAIN)
 
 
-class OpenAIFormat:
+class OpenAIFormat(OpenAICallIds):
     """A ToolFormat (interface.py)."""
 
     name = "openai"
     keeps_special_tokens = True
     wraps_content = True
-    new_call_id = staticmethod(new_call_id)
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether the template writes messages in this format."""

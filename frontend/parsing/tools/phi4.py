@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.parsing.elements.interface import Parser, Tool, new_call_id
+from tetrad.frontend.parsing.elements.call_ids import OpenAICallIds
+from tetrad.frontend.parsing.elements.interface import Parser, Tool
 from tetrad.frontend.parsing.elements.marked_calls import marked_calls
 from tetrad.frontend.parsing.elements.script_parser import ScriptParser
 from tetrad.frontend.parsing.elements.strict_calls import strict_call, strict_calls
@@ -13,13 +14,12 @@ _CLOSE = "<|/tool_call|>"
 _WORD = "functools["
 
 
-class Phi4Format:
+class Phi4Format(OpenAICallIds):
     """A ToolFormat (interface.py)."""
 
     name = "phi4_mini_json"
     keeps_special_tokens = True
     wraps_content = False
-    new_call_id = staticmethod(new_call_id)
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether the template lists tools in Phi-4-mini's form."""

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tetrad.frontend.parsing.elements.call_ids import OpenAICallIds
 from tetrad.frontend.parsing.elements.call_list import read_call_list
-from tetrad.frontend.parsing.elements.interface import Parser, Tool, new_call_id
+from tetrad.frontend.parsing.elements.interface import Parser, Tool
 from tetrad.frontend.parsing.elements.json_scanner import skip_space
 from tetrad.frontend.parsing.elements.markers import Markers, skip_closing
 from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
@@ -13,7 +14,7 @@ from tetrad.frontend.parsing.elements.script_parser import ScriptParser
 from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 
 
-class PythonicFormat:
+class PythonicFormat(OpenAICallIds):
     """A ToolFormat (interface.py).
 
     Attributes:
@@ -25,7 +26,6 @@ class PythonicFormat:
     name = "pythonic"
     keeps_special_tokens = True
     wraps_content = False
-    new_call_id = staticmethod(new_call_id)
     telltale = "[func_name1(params_name1="
     opening = "<|python_start|>"
     closing = "<|python_end|>"

@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tetrad.frontend.parsing.elements.interface import Parser, Tool, new_call_id
+from tetrad.frontend.parsing.elements.call_ids import OpenAICallIds
+from tetrad.frontend.parsing.elements.interface import Parser, Tool
 from tetrad.frontend.parsing.elements.json_scanner import pass_value, skip_space
 from tetrad.frontend.parsing.elements.markers import Markers, skip_closing
 from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
@@ -25,13 +26,12 @@ _VALUE_ENDS = Markers(_PARAMETER_END, f"\n{_PARAMETER}", f"\n{_FUNCTION_END}\n{_
 _NAME = re.compile(r"[^<>\n]+")
 
 
-class Qwen3CoderFormat:
+class Qwen3CoderFormat(OpenAICallIds):
     """A ToolFormat (interface.py)."""
 
     name = "qwen3_coder"
     keeps_special_tokens = True
     wraps_content = False
-    new_call_id = staticmethod(new_call_id)
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether the template writes calls in this format."""

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.frontend.chat.asking import HERMES, NAMED, TOOLS, added_up, ask, stream
+from tests.frontend.chat.asking import HERMES, MESSAGES, NAMED, TOOLS, added_up, ask, stream
 from tests.frontend.fakes import EOS
 from tests.frontend.turns import writes
 
@@ -203,6 +203,19 @@ async def test_calls_have_ids_that_the_models_template_accepts(serve_frontend, e
 
     [call] = whole["choices"][0]["message"]["tool_calls"]
     assert len(call["id"]) == 9 and call["id"].isalnum()
+
+
+async def test_forced_calls_of_kimi_are_numbered_through_the_conversation(serve_frontend, engine):
+    """Its template writes the id of a call in the place of the name, as `functions.NAME:NUMBER`."""
+    calls = [{"id": "functions.sub:0", "type": "function", "function": {"name": "sub", "arguments": "{}"}}]
+    messages = [*MESSAGES, {"role": "assistant", "tool_calls": calls}, *MESSAGES]
+    async with serve_frontend(tool_call_parser="kimi_k2") as frontend:
+        writes(engine, '[{"name": "add", "parameters": {"a": 1}}, {"name": "sub", "parameters": {"a": 2}}]')
+
+        whole = await ask(frontend, messages=messages, tools=TOOLS, tool_choice="required", max_tokens=200)
+
+    found = whole["choices"][0]["message"]["tool_calls"]
+    assert [call["id"] for call in found] == ["functions.add:1", "functions.sub:2"]
 
 
 async def test_every_choice_has_a_turn_of_its_own(serve_frontend, engine):
