@@ -38,7 +38,8 @@ def _messages(bodies: Sequence[MessageBody]) -> Iterator[dict[str, Any]]:
         if body.tool_calls:
             message["tool_calls"] = []
             for call in body.tool_calls:
-                call_id = call.id or f"call_{num_calls}"
+                # Mistral's templates accept nine letters or digits only. The same id in every turn keeps the prefix cached.
+                call_id = call.id or f"call{num_calls:05}"
                 num_calls += 1
                 waiting.append({"id": call_id, "name": call.function.name})
                 function = {"name": call.function.name, "arguments": call.function.arguments}
