@@ -97,10 +97,18 @@ class ValueWriter:
 def value_json(text: str, kinds: frozenset[str]) -> str:
     """Return the JSON of a value: of one of `kinds` if its text has this form, else a string."""
     bare = text.strip()
-    for candidate in (bare, _WORDS.get(bare.lower()), literal_json(bare)):
+    for candidate in (bare, _WORDS.get(bare.lower()), _without_line_breaks(bare), literal_json(bare)):
         if candidate is not None and _kind(candidate) in kinds - {"string"}:
             return candidate
     return json_text(text)
+
+
+def _without_line_breaks(text: str) -> str | None:
+    """Return JSON with escapes in place of line breaks in its strings, which models write there; None for other text."""
+    try:
+        return json_text(json.loads(text, strict=False, parse_constant=_refuse))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _kind(text: str) -> str | None:

@@ -34,6 +34,11 @@ QWEN3 = {
         "",
         [("f", '{"items": ["a", "b"], "options": {"a": {}}}')],
     ),
+    "JSON with line breaks in its strings": (
+        xml(("options", '{"a": "b\nc",\n "d": 1}')),
+        "",
+        [("f", '{"options": {"a": "b\\nc", "d": 1}}')],
+    ),
     "Python": (xml(("options", "{'a': None, 'b': (1,)}")), "", [("f", '{"options": {"a": null, "b": [1]}}')]),
     "null where it may be": (xml(("maybe", "None"), ("text", "null")), "", [("f", '{"maybe": null, "text": "null"}')]),
     "one of several kinds": (xml(("either", "5"), ("maybe", "5")), "", [("f", '{"either": 5, "maybe": 5}')]),
