@@ -101,30 +101,29 @@ class CudaDevice:
         if request.draft_method == "draft_model":
             return self._load_drafted(request, report)
         refuse_drafter(request, "the cuda device")
-        return self._load_alone(request, report)
+        return self._load_alone(request, report, self._offload_bytes)
 
     def _load_drafted(self, request: LoadRequest, report: Progress) -> CudaDraftedModel:
         """Load a model, and a smaller one beside it that proposes its tokens."""
         assert request.draft_path is not None, "the draft model has files"
         smaller = LoadRequest(str(request.draft_path), request.draft_path, dtype=request.dtype, runner="generate")
-        target, drafter = (
-            self._load_alone(each, report) for each in (replace(request, draft_method="", draft_path=None), smaller)
-        )
+        target = self._load_alone(replace(request, draft_method="", draft_path=None), report, self._offload_bytes)
+        drafter = self._load_alone(smaller, report, 0)  # it runs for each draft, and cpu_offload_gb is the target's
         if not isinstance(target, CudaModel) or not isinstance(drafter, CudaModel):
             raise ModelError("speculative_config.model: both models must be decoders that generate.")
         log.info("model.drafts", method=request.draft_method, weights_size_bytes=drafter.info.weights_size_bytes)
         return CudaDraftedModel(target, drafter, self._ready())
 
-    def _load_alone(self, request: LoadRequest, report: Progress) -> CudaModel | CudaEncoder:
+    def _load_alone(self, request: LoadRequest, report: Progress, offload_bytes: int) -> CudaModel | CudaEncoder:
         if request.path.is_dir():
             facts = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
             if is_encoder(facts):
-                return self._load_encoder(request, facts, report)
+                return self._load_encoder(request, facts, report, offload_bytes)
             if find_family(architecture_of(facts)) is None:
-                return self._load_foreign(request, facts, report)
-        return self._load_decoder(request, report)
+                return self._load_foreign(request, facts, report, offload_bytes)
+        return self._load_decoder(request, report, offload_bytes)
 
-    def _load_decoder(self, request: LoadRequest, report: Progress) -> CudaModel | CudaEncoder:
+    def _load_decoder(self, request: LoadRequest, report: Progress, offload_bytes: int) -> CudaModel | CudaEncoder:
         accelerator, dtype = self._ready(), _dtype(request)
         source = open_weights(request, accelerator.device)
         overridden = apply_overrides(source.config, request.hf_overrides_json)
@@ -134,8 +133,8 @@ class CudaDevice:
         use = find_use(request, overridden)
         if not is_causal:
             refuse_loras(request, "bidirectional decoders")
-            self._refuse_offload("a bidirectional decoder")
-        offload = WeightOffload(accelerator, self._offload_bytes, config.num_layers)
+            _refuse_offload("a bidirectional decoder", offload_bytes)
+        offload = WeightOffload(accelerator, offload_bytes, config.num_layers)
         with torch.inference_mode(), _whole_model(request, accelerator, source.total_bytes):
             if use is not None:
                 if not use.generates:
@@ -178,11 +177,13 @@ class CudaDevice:
             log.info("weights.offloaded", freed_gib=round(offload.freed_bytes / _GIB, 2))
         return CudaModel(model, info, accelerator, offload, use_graphs=self._use_graphs, loras=loras, pooling=pooling)
 
-    def _load_encoder(self, request: LoadRequest, config: Mapping[str, Any], report: Progress) -> CudaEncoder:
+    def _load_encoder(
+        self, request: LoadRequest, config: Mapping[str, Any], report: Progress, offload_bytes: int
+    ) -> CudaEncoder:
         accelerator, dtype = self._ready(), _dtype(request)
         check_encoder(config, self.name)
         check_options(request)
-        self._refuse_offload("an encoder")
+        _refuse_offload("an encoder", offload_bytes)
         source = open_source(request.path)
         weights, build = WeightLoader(source, report), device_encoder(accelerator)
         with torch.inference_mode(), _whole_model(request, accelerator, source.total_bytes):
@@ -191,11 +192,11 @@ class CudaDevice:
             )
         return CudaEncoder(*parts, accelerator)
 
-    def _load_foreign(self, request: LoadRequest, config: Mapping[str, Any], report: Progress) -> CudaModel:
+    def _load_foreign(self, request: LoadRequest, config: Mapping[str, Any], report: Progress, offload_bytes: int) -> CudaModel:
         """Load a model of no described family, with transformers' code."""
         accelerator, dtype = self._ready(), _dtype(request)
         foreign = foreign_model(config, trusts_code=self._trusts_code)
-        self._refuse_offload("a model that transformers' code runs")
+        _refuse_offload("a model that transformers' code runs", offload_bytes)
         if name := request.quantization:
             raise ModelError(f"Quantization {name[:80]!r} is not supported for a model that transformers' code runs.")
         module = load_foreign_module(request, foreign, config, report, dtype, accelerator.device)
@@ -245,13 +246,9 @@ class CudaDevice:
         beyond = ", ".join([*sorted(traits_of(config) - TRAITS), *large_heads])
         if not beyond:
             return KernelDecoder(config, linears, self._cache_dtype(dtype), offload)
-        self._refuse_offload(f"a model with {beyond}")
+        _refuse_offload(f"a model with {beyond}", offload.size_bytes)
         log.info("model.runs_on_torch", architecture=config.architecture, reason=f"A model with {beyond}")
         return TorchDecoder(config, linears, self._cache_dtype(dtype), self._ready().device)
-
-    def _refuse_offload(self, model: str) -> None:
-        if self._offload_bytes:
-            raise ModelError(f"cpu_offload_gb is not supported for {model}; it takes 0.")
 
     def _cache_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Return the type of keys and values for activations of type `dtype`."""
@@ -276,6 +273,11 @@ def _whole_model(request: LoadRequest, accelerator: Accelerator, total_bytes: in
             f"{request.model} does not fit the device: its files have {total_bytes} bytes, the device has {total}, "
             f"of which {free} were free when memory ran out."
         ) from error
+
+
+def _refuse_offload(model: str, size_bytes: int) -> None:
+    if size_bytes:
+        raise ModelError(f"cpu_offload_gb is not supported for {model}; it takes 0.")
 
 
 def _loras_of(request: LoadRequest, config: ModelConfig, accelerator: Accelerator, dtype: torch.dtype) -> DeviceLoras | None:

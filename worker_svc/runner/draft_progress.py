@@ -88,7 +88,9 @@ class DraftProgress:
             count = min(end, num_slots, num_computed + left) - num_computed
             self._num_computed[handle] = num_computed + max(count, 0)
             if count > 0:
-                rows.append(DraftRow(handle, slot, num_computed, count, handle in handles and num_computed + count == end))
+                # A request of max_model_len tokens has sampled its last one, so there is no place for a draft.
+                is_ready = handle in handles and num_computed + count == end <= self._batch.max_model_len
+                rows.append(DraftRow(handle, slot, num_computed, count, is_ready))
                 left -= count
         return rows
 

@@ -198,5 +198,5 @@ def test_heads_that_no_kernel_has_run_through_torch(tmp_path, load, load_cuda):
     for driver in (wanted, found):
         driver.add(0, range(3, 22))
 
-    assert isinstance(models[1]._model, TorchDecoder)
+    assert isinstance(models[1].decoder, TorchDecoder)
     assert found.generate(3) == wanted.generate(3)

@@ -65,6 +65,18 @@ def test_prompts_in_chunks_are_computed_by_both(drafted):
     assert {handle: len(drafts) for handle, drafts in proposals_of(second).items()} == dict.fromkeys(driver.requests, 2)
 
 
+def test_a_request_of_the_largest_length_gets_no_drafts(drafted, expected):
+    """Its last token takes the last place of its slot; a draft after it would change the tokens of another request."""
+    layout = replace(SMALL, max_model_len=20, max_num_seqs=2)
+    driver = Driver(drafted.make_runner(layout), layout)
+    driver.add(0, range(20))
+    driver.add(1, range(20, 37))
+
+    result = driver.step({0: 20, 1: 17}, num_spec_tokens=3)
+
+    assert proposals_of(result) == {1: expected[0][1:3]}
+
+
 def test_both_models_warm_up_sleep_and_wake(load_cuda, tiny_path):
     options = {"dtype": "float16", "enforce_eager": True, "draft_method": "draft_model", "draft_path": tiny_path}
     model, progress, proposals = load_cuda(tiny_path, **options), [], []

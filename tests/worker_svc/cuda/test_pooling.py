@@ -111,7 +111,7 @@ def test_decoders_classify_as_on_the_cpu_device(save, spec, tmp_path, load, load
 
     wanted, found = (run_in_chunks(model.make_runner(SMALL), prompts, spec, 3, num_groups) for model in models)
 
-    assert isinstance(models[1]._model, TorchDecoder) == (save is save_classifier)
+    assert isinstance(models[1].decoder, TorchDecoder) == (save is save_classifier)
     assert_equal(found, wanted)
 
 

@@ -234,7 +234,7 @@ def test_steps_of_the_warm_up_that_do_not_fit_are_refused_with_the_numbers(tiny_
         raise torch.OutOfMemoryError
 
     runner = tiny_cuda.make_runner(KvLayout(8, 16, 16, 2, 4))
-    monkeypatch.setattr(tiny_cuda._model, "forward", full)
+    monkeypatch.setattr(tiny_cuda.decoder, "forward", full)
 
     with pytest.raises(FailedPrecondition, match=r"steps of the warm-up do not fit: \d+ of .* lower gpu_memory_utilization"):
         runner.warm_up(lambda *_: None)

@@ -129,6 +129,16 @@ def test_the_device_has_what_was_asked_for_as_far_as_layers_go(num_asked, num_fr
     assert freed == pytest.approx(num_freed * size, abs=NUM_LAYERS * 4 * 256)
 
 
+def test_a_draft_model_stays_on_the_device(path, plain, load_cuda):
+    """The host has what was asked for once, not for each of both models."""
+    size = layer_bytes(plain)
+
+    model = load_cuda(path, cpu_offload_gb=3 * size / GIB, draft_method="draft_model", draft_path=path)
+
+    freed = 2 * plain.weights_on_device_bytes - model.weights_on_device_bytes
+    assert freed == pytest.approx(3 * size, abs=NUM_LAYERS * 4 * 256)
+
+
 def taken(num_layers: int, size_bytes: int, accelerator: HostAccelerator | None = None) -> WeightOffload:
     """Layers of 1,024 bytes."""
     offload = WeightOffload(accelerator or HostAccelerator(), size_bytes, num_layers)

@@ -31,6 +31,9 @@ _ALIGNMENT = 256
 class WeightOffload:
     """The offloaded layers of one model, evenly spread; their number follows from the bytes to free.
 
+    Attributes:
+        size_bytes: the argument.
+
     Args:
         accelerator: the device that runs the layers.
         size_bytes: bytes to free on the device, minus the buffers; 0: no layer is offloaded. Too large a number offloads all.
@@ -38,7 +41,7 @@ class WeightOffload:
     """
 
     def __init__(self, accelerator: Accelerator, size_bytes: int, num_layers: int) -> None:
-        self._accelerator, self._size_bytes, self._num_layers = accelerator, size_bytes, num_layers
+        self._accelerator, self.size_bytes, self._num_layers = accelerator, size_bytes, num_layers
         self._num_read = self._num_wanted = 0
         self._buffers: list[torch.Tensor] = []
         self._copies: list[HostCopy] = []
@@ -62,7 +65,7 @@ class WeightOffload:
         """
         index = self._num_read
         self._num_read += 1
-        if not self._size_bytes:
+        if not self.size_bytes:
             return
         storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors if each.dim() > 1}
         places, layer_bytes = _places(storages)
@@ -92,14 +95,14 @@ class WeightOffload:
 
     def _plan(self, layer_bytes: int) -> None:
         """Choose the offloaded layers and allocate the buffers."""
-        wanted = _NUM_BUFFERS + -(-self._size_bytes // layer_bytes)
+        wanted = _NUM_BUFFERS + -(-self.size_bytes // layer_bytes)
         if self._num_layers <= _NUM_BUFFERS:
             wanted = 0  # the buffers would hold all layers permanently
         self._num_wanted = min(wanted, self._num_layers)
         needed, available = self._num_wanted * layer_bytes, available_memory_bytes()
         if needed > available:
             raise ModelError(
-                f"cpu_offload_gb {self._size_bytes / (1 << 30):g} needs {needed} bytes of host memory "
+                f"cpu_offload_gb {self.size_bytes / (1 << 30):g} needs {needed} bytes of host memory "
                 f"for {self._num_wanted} of {self._num_layers} layers; {available} are available."
             )
         size = layer_bytes if self._num_wanted else 0
