@@ -10,6 +10,7 @@ from typing import Protocol
 
 from tetrad.engine_core_svc.core.adapter import Adapter, LoraRef
 from tetrad.engine_core_svc.core.request import Request
+from tetrad.engine_core_svc.engine.guard import Guard
 from tetrad.engine_core_svc.scheduler.adapters import Adapters
 from tetrad.engine_core_svc.worker.group import WorkerGroup
 from tetrad.services.errors import (
@@ -91,6 +92,7 @@ class AdapterLoading:
         workers: the workers that load the adapters.
         fail: ends requests with an error.
         on_change: called when waiting requests may continue.
+        guard: reports bugs in the tasks.
     """
 
     def __init__(
@@ -100,9 +102,11 @@ class AdapterLoading:
         *,
         fail: Callable[[Iterable[Request], TetradError], None],
         on_change: Callable[[], None],
+        guard: Guard,
     ) -> None:
         self._adapters, self._registry, self._workers = adapters, adapters.registry, workers
         self._fail, self._on_change = fail, on_change
+        self._note_done = guard.wrap(_raise_error)
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._evictions: set[asyncio.Task[None]] = set()
         self._callers: dict[int, list[asyncio.Future[None]]] = {}
@@ -179,7 +183,8 @@ class AdapterLoading:
     # --- tasks ------------------------------------------------------------------------------------------------------
 
     def _start(self, adapter: Adapter) -> None:
-        self._loads[adapter.key] = asyncio.create_task(self._run(adapter), name="lora.load")
+        task = self._loads[adapter.key] = asyncio.create_task(self._run(adapter), name="lora.load")
+        task.add_done_callback(self._note_done)
 
     async def _run(self, adapter: Adapter) -> None:
         name, path = adapter.ref.name, adapter.ref.path
@@ -243,6 +248,7 @@ class AdapterLoading:
         task = asyncio.create_task(self._unload(adapter), name="lora.unload")
         self._evictions.add(task)
         task.add_done_callback(self._evictions.discard)
+        task.add_done_callback(self._note_done)
 
     async def _unload(self, adapter: Adapter) -> None:
         try:
@@ -257,3 +263,9 @@ def _named(error: TetradError, adapter: Adapter) -> TetradError:
         f"Adapter {adapter.ref.name!r} at {adapter.ref.path} cannot be loaded: {error.message}",
         reason="LORA_NOT_USABLE",
     )
+
+
+def _raise_error(task: asyncio.Task[None]) -> None:
+    """Raise the exception of a task, which handles all errors but bugs."""
+    if not task.cancelled():
+        task.result()

@@ -120,6 +120,7 @@ class Engine:
                 workers,
                 fail=lambda requests, error: self._fail([request.key for request in requests], error),
                 on_change=self._wake,
+                guard=self._guard,
             )
         self._metrics = metrics
         self._schedule = metrics.timed(metrics.schedule_seconds, self._plan)

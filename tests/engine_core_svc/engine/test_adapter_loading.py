@@ -8,6 +8,7 @@ from tests.engine_core_svc.scheduler.fake_lora_engine import PARKED, FakeLoraEng
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.engine import adapter_loading
 from tetrad.engine_core_svc.engine.adapter_loading import AdapterLoading
+from tetrad.engine_core_svc.engine.guard import Guard
 from tetrad.services.errors import ModelError, NotFound, Overloaded, TetradError, Unavailable
 
 
@@ -35,7 +36,10 @@ class House:
     def __init__(self, num_failures, max_cpu_loras=2):
         self.engine = FakeLoraEngine(is_up=False, max_cpu_loras=max_cpu_loras)
         self.workers, self.failed = FailingWorkers(num_failures), []
-        self.loading = AdapterLoading(self.engine.adapters, self.workers, fail=self._fail, on_change=lambda: None)
+        self.guard = Guard(lambda: None)
+        self.loading = AdapterLoading(
+            self.engine.adapters, self.workers, fail=self._fail, on_change=lambda: None, guard=self.guard
+        )
         self.loading.worker_ready()
 
     def _fail(self, requests, error):
