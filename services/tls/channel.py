@@ -212,11 +212,11 @@ class _WaitingCall:
     def __init__(self, call: Any, connection: _Connection) -> None:
         self._call = call
         self._connection = connection
-        self._given_up = False
+        self._given_up = asyncio.Event()
 
     def give_up(self) -> None:
         """End the call with UNAVAILABLE."""
-        self._given_up = True
+        self._given_up.set()
         self._call.cancel()
 
     async def read(self) -> Any:
@@ -228,17 +228,34 @@ class _WaitingCall:
         await self._ask(self._call.write, request)
 
     async def _ask(self, operation: Callable[..., Any], *args: Any) -> Any:
+        if self not in self._connection.waiting and not self._given_up.is_set():
+            return await operation(*args)
         try:
-            result = await operation(*args)
+            result = await self._unless_given_up(operation, *args)
         except asyncio.CancelledError:
             self._raise_if_given_up()
             raise
         self._connection.waiting.discard(self)  # the server has accepted it: it ends normally
         return result
 
+    async def _unless_given_up(self, operation: Callable[..., Any], *args: Any) -> Any:
+        """Return the result of an operation; CancelledError as soon as the call was given up.
+
+        gRPC's write to a call that waits for its server does not return when the call is cancelled.
+        """
+        working = asyncio.ensure_future(operation(*args))
+        ending = asyncio.ensure_future(self._given_up.wait())
+        try:
+            await asyncio.wait({working, ending}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ending.cancel()
+            if not working.done():
+                working.cancel()
+        return await working
+
     def _raise_if_given_up(self) -> None:
         task = asyncio.current_task()
-        if self._given_up and (task is None or not task.cancelling()):
+        if self._given_up.is_set() and (task is None or not task.cancelling()):
             raise grpc.aio.AioRpcError(
                 grpc.StatusCode.UNAVAILABLE,
                 grpc.aio.Metadata(),

@@ -6,7 +6,9 @@ import grpc
 import pytest
 
 from tests.engine_core_svc.service_fakes import WAIT_S, Stack
+from tetrad.engine_core_svc.scheduler.adapters import Adapters
 from tetrad.v1 import engine_core_pb2 as pb
+from tetrad.v1 import types_pb2
 
 
 async def test_draining_without_a_worker_hands_everything_back_at_once(directory):
@@ -88,3 +90,15 @@ async def test_a_bug_in_a_timer_does_too(stack, monkeypatch):
 
     with pytest.raises(ZeroDivisionError):
         await asyncio.wait_for(asyncio.shield(stack.serving), WAIT_S)
+
+
+async def test_a_bug_after_the_load_of_an_adapter_does_too(directory, monkeypatch):
+    """Else the requests of all adapters could wait for ever."""
+    monkeypatch.setattr(Adapters, "failed", lambda adapters, adapter: 1 / 0)
+    async with Stack(directory, enable_lora=True) as stack:
+        client = await stack.client()
+
+        client.add(1, [1], lora_request=types_pb2.LoraRequest(name="a", id=1, path="/a"))  # the fake cannot load it
+
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(asyncio.shield(stack.serving), WAIT_S)

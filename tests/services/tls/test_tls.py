@@ -246,11 +246,12 @@ async def test_a_caller_that_waits_with_an_expired_certificate_is_let_in_with_it
     waiting = asyncio.create_task(call(channel, wait_for_ready=True))
     stream = channel.stream_stream(f"/{NAME}/Stream")(wait_for_ready=True)
     reading = asyncio.create_task(stream.read())
+    writing = asyncio.create_task(channel.stream_stream(f"/{NAME}/Stream")(wait_for_ready=True).write(b"x"))
     await until(lambda: problem_of(channel))
 
     authority.certificate("client").copy_to(tmp_path)
 
-    for task in (waiting, reading):
+    for task in (waiting, reading, writing):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await asyncio.wait_for(task, TIMEOUT_S)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
