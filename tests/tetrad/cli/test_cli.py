@@ -184,6 +184,13 @@ def test_without_a_server_a_client_says_how_to_start_one(command):
     assert_one_line(tetrad(*command, "--url", "http://127.0.0.1:9"), "http://127.0.0.1:9", "tetrad serve")
 
 
+@pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf"])
+def test_a_watch_needs_a_time_between_updates(interval):
+    arguments = ("status", "--watch", "--interval-s", interval, "--url", "http://127.0.0.1:9")
+
+    assert_one_line(tetrad(*arguments), "--interval-s must be more than 0 and finite", interval)
+
+
 def test_status_of_nothing_tells_so():
     result = tetrad("status", "--url", "http://127.0.0.1:9")
 
