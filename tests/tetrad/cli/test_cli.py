@@ -248,6 +248,15 @@ def test_server_options_take_lists_in_every_form_and_leave_out_what_is_not_given
     assert server_fields(options) == {"api_key": ("a", "b", "c"), "allowed_origins": ("http://x",), "max_n": 3}
 
 
+@pytest.mark.parametrize("text", ["[secret", '["secret"'])
+def test_a_list_that_is_not_json_is_one_line_without_its_content(text):
+    result = tetrad("serve", "--api-key", text, "--port", "0")
+
+    assert_one_line(result, "--api-key", "not a JSON list")
+    assert result.returncode == 2
+    assert "secret" not in result.stderr
+
+
 def config(tmp_path, text: str):
     path = tmp_path / "config.yaml"
     path.write_text(text)
