@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -103,6 +104,16 @@ def test_a_reader_that_has_closed_the_pipe_ends_a_command_quietly(arguments, unb
         result = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60, env=variables)
 
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_an_output_that_cannot_be_written_is_one_line():
+    with Path("/dev/full").open("w") as out:
+        command = [sys.executable, "-m", "tetrad.cli", "--version"]
+        variables = {**os.environ, "PYTHONUNBUFFERED": ""}
+        result = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60, env=variables)
+
+    assert_one_line(result, "the output cannot be written: No space left on device")
+    assert result.returncode == 1
 
 
 def test_version():
