@@ -125,13 +125,19 @@ def _run(run: Run, arguments: list[str]) -> int:
 
 
 def _flush_stdout() -> None:
-    """Write what is left; discard it if the reader has closed the pipe, which Python would report as the process ends."""
+    """Write what is left, and discard what cannot be written: Python would report it at the end of the process.
+
+    A reader that has closed the pipe is no error. After any other, such as a full disk, the process ends with exit code 1.
+    """
     if sys.stdout is None:
         return
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            print(f"tetrad: the output cannot be written: {error.strerror or error}", file=sys.stderr)
+            sys.exit(1)
 
 
 def _service(name: str) -> Run:

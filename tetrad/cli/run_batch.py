@@ -34,12 +34,12 @@ def run(arguments: list[str]) -> int:
     if target.exists() and target.samefile(source):
         raise InvalidRequest(f"{target} is the input; the output must be another file.", field="output_file")
     with ResultFile(target) as results:
-        done = results.done & numbers.keys()
+        done, num_failed = results.done & numbers.keys(), len(results.failed & numbers.keys())
         if done:
-            failed = f", {results.num_failed} of them failed" if results.num_failed else ""
+            failed = f", {num_failed} of them failed" if num_failed else ""
             print(f"{len(done)} of {len(numbers)} requests are in {target} already{failed}", file=sys.stderr)
         if len(done) == len(numbers):
-            return _exit_code(results.num_failed)
+            return _exit_code(num_failed)
         tally = _Tally(total=len(numbers), done=len(done), results=results)
         try:
             asyncio.run(_answer(options, _without(read_lines(source), done), tally))
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
         if tally.num_passing:
             text = f"{tally.num_passing} of the failures may pass; run the same command again to send these requests again."
             print(text, file=sys.stderr)
-        return _exit_code(tally.num_failed + results.num_failed)
+        return _exit_code(tally.num_failed + num_failed)
 
 
 def _exit_code(num_failed: int) -> int:

@@ -100,7 +100,10 @@ class _Names(argparse.Action):
         """Append the names of a flag to those of earlier flags."""
         del option
         texts = values if isinstance(values, list) else [values]
-        names = [name for text in texts for name in split_names(str(text))]
+        try:
+            names = [name for text in texts for name in split_names(str(text))]
+        except ValueError as error:  # without its text, which may be a key
+            raise argparse.ArgumentError(self, "begins with [ and is not a JSON list") from error
         before = getattr(namespace, self.dest, None)
         # The values of a config file are defaults: the first flag replaces them.
         kept = () if before is None or before is parser.get_default(self.dest) else before

@@ -4,6 +4,7 @@ Reads one server over HTTP, and the local stacks of this machine through their s
 without it all stacks.
 """
 
+import math
 import socket
 import struct
 import sys
@@ -20,7 +21,7 @@ from tetrad.cli.sampling_options import add_server_address
 from tetrad.cli.watching import watch
 from tetrad.library.metrics_text import read_metrics
 from tetrad.readiness import HealthTarget, check_readiness
-from tetrad.services.errors import TetradError
+from tetrad.services.errors import InvalidRequest, TetradError
 from tetrad.stack.private_directory import private_directories
 from tetrad.stack.service_names import HEALTH_NAMES, kind_of
 from tetrad.stack.stack_url import is_same_server, read_url
@@ -45,6 +46,9 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--watch", action="store_true", help="Repeat until q or Ctrl-C.")
     parser.add_argument("--interval-s", type=float, default=1.0, metavar="X", help="With --watch: seconds between updates.")
     options = parser.parse_args(arguments)
+    if not 0 < options.interval_s < math.inf:
+        text = f"--interval-s must be more than 0 and finite, got {options.interval_s:g}."
+        raise InvalidRequest(text, field="interval_s")
     url = options.url or DEFAULT_URL
     with HttpClient(url, api_key=options.api_key, ca_file=options.ca_file, timeout_s=5.0) as client:
         looker = _Looker(client, with_all_stacks=options.url is None)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from tetrad.frontend.config import FrontendSettings
-from tetrad.services.errors import InvalidRequest, Unavailable
+from tetrad.services.errors import InvalidRequest
 from tetrad.services.packages import require_packages
 from tetrad.stack.address_space import check_address_space
 from tetrad.stack.child import ChildState, OnState, RestartPolicy
@@ -75,21 +75,25 @@ class LocalStack:
         self._lifeline = Lifeline()
         self._restarting = asyncio.Lock()  # one rolling restart at a time: two could stop both tokenizers at once
         self._ports: PublicPorts | None = None
-        if serve:
-            self._ports = self._open_ports(settings.frontend)
         self._settings = settings
-        self._children = ServiceChildren(
-            settings,
-            places,
-            self.directory,
-            self._lifeline,
-            ports=self._ports,
-            log=self._log,
-            adapt=adapt,
-            adapt_child=adapt_child,
-        )
-        frontends, engine_cores = self._children.frontends(), self._children.engine_cores()
-        workers, tokenizers = self._children.workers(), self._children.tokenizers()
+        try:
+            if serve:
+                self._ports = self._open_ports(settings.frontend)
+            self._children = ServiceChildren(
+                settings,
+                places,
+                self.directory,
+                self._lifeline,
+                ports=self._ports,
+                log=self._log,
+                adapt=adapt,
+                adapt_child=adapt_child,
+            )
+            frontends, engine_cores = self._children.frontends(), self._children.engine_cores()
+            workers, tokenizers = self._children.workers(), self._children.tokenizers()
+        except BaseException:
+            self.abandon()
+            raise
         # Callers stop before their servers, so no peer is lost during a stop. The order of starting is the reverse: the worker,
         # which takes longest, starts first.
         groups = [frontends, engine_cores, [*workers, *tokenizers]]
@@ -186,11 +190,7 @@ class LocalStack:
             self._on_state(name, state, why)
 
     def _open_ports(self, frontend: FrontendSettings) -> PublicPorts:
-        try:
-            ports = PublicPorts(frontend.host, frontend.port, frontend.grpc_port)
-        except Unavailable:
-            self.abandon()
-            raise
+        ports = PublicPorts(frontend.host, frontend.port, frontend.grpc_port)
         write_url(self.directory, url_of(frontend))
         return ports
 

@@ -12,6 +12,7 @@ import pytest
 from tetrad.cli.batch_file.lines import BadLine, BatchRequest, keys_of, read_lines
 from tetrad.cli.batch_file.results import ResultFile, error_record, may_pass, response_record
 from tetrad.cli.batch_file.sender import BatchSender
+from tetrad.cli.run_batch import run
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, Unauthenticated, Unavailable
 
 GOOD = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
@@ -126,7 +127,7 @@ def test_failures_that_may_pass_are_dropped_and_others_stay(tmp_path):
     path.chmod(0o640)
 
     with ResultFile(link) as results:
-        assert (results.done, results.num_failed) == ({"good", "wrong", 7}, 2)
+        assert (results.done, results.failed) == ({"good", "wrong", 7}, {"wrong", 7})
         with pytest.raises(FailedPrecondition, match="Another run writes"):
             ResultFile(path)
         results.append(response_record(request("s429"), status_code=200, request_id="r", body={}))
@@ -134,6 +135,17 @@ def test_failures_that_may_pass_are_dropped_and_others_stay(tmp_path):
     assert [json.loads(each)["custom_id"] for each in path.read_text().splitlines()] == ["good", "wrong", None, "s429"]
     assert (link.is_symlink(), path.stat().st_mode & 0o777) == (True, 0o640)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["link.jsonl", "out.jsonl"]
+
+
+def test_a_failure_of_a_line_that_is_no_longer_in_the_batch_is_none_of_the_run(tmp_path, capsys):
+    """The user has corrected the line under another id, or taken it out."""
+    source, target = written(tmp_path, line()), tmp_path / "out.jsonl"
+    with ResultFile(target) as results:
+        results.append(response_record(request("a"), status_code=200, request_id="r", body={}))
+        results.append(response_record(request("gone"), status_code=400, request_id="r", body={}))
+
+    assert run(["-i", str(source), "-o", str(target)]) == 0
+    assert "failed" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [b"precious", b"precious\n", b'{"id": "x", "custom_id": "a"}\n', b"[]\n", b"\xff\n"])

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -105,6 +106,16 @@ def test_a_reader_that_has_closed_the_pipe_ends_a_command_quietly(arguments, unb
     assert (result.returncode, result.stderr) == (0, "")
 
 
+def test_an_output_that_cannot_be_written_is_one_line():
+    with Path("/dev/full").open("w") as out:
+        command = [sys.executable, "-m", "tetrad.cli", "--version"]
+        variables = {**os.environ, "PYTHONUNBUFFERED": ""}
+        result = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60, env=variables)
+
+    assert_one_line(result, "the output cannot be written: No space left on device")
+    assert result.returncode == 1
+
+
 def test_version():
     assert tetrad("--version").stdout.startswith("tetrad ")
 
@@ -184,6 +195,13 @@ def test_without_a_server_a_client_says_how_to_start_one(command):
     assert_one_line(tetrad(*command, "--url", "http://127.0.0.1:9"), "http://127.0.0.1:9", "tetrad serve")
 
 
+@pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf"])
+def test_a_watch_needs_a_time_between_updates(interval):
+    arguments = ("status", "--watch", "--interval-s", interval, "--url", "http://127.0.0.1:9")
+
+    assert_one_line(tetrad(*arguments), "--interval-s must be more than 0 and finite", interval)
+
+
 def test_status_of_nothing_tells_so():
     result = tetrad("status", "--url", "http://127.0.0.1:9")
 
@@ -239,6 +257,15 @@ def test_server_options_take_lists_in_every_form_and_leave_out_what_is_not_given
     options = parser.parse_args(["--api-key", "a,b", "--api-key", "c", "--allowed-origins", '["http://x"]', "--max-n", "3"])
 
     assert server_fields(options) == {"api_key": ("a", "b", "c"), "allowed_origins": ("http://x",), "max_n": 3}
+
+
+@pytest.mark.parametrize("text", ["[secret", '["secret"'])
+def test_a_list_that_is_not_json_is_one_line_without_its_content(text):
+    result = tetrad("serve", "--api-key", text, "--port", "0")
+
+    assert_one_line(result, "--api-key", "not a JSON list")
+    assert result.returncode == 2
+    assert "secret" not in result.stderr
 
 
 def config(tmp_path, text: str):

@@ -12,7 +12,7 @@ import pytest
 
 from tetrad import EngineArgs, SamplingParams
 from tetrad.library.async_llm import AsyncLLM
-from tetrad.services.errors import FailedPrecondition
+from tetrad.services.errors import FailedPrecondition, InvalidRequest
 from tetrad.services.rpc.grpc_pollers import GRPC_POLLERS
 from tetrad.stack.local_stack import LocalStack
 from tetrad.stack.private_directory import private_directories
@@ -42,6 +42,20 @@ async def test_close_ends_every_service_and_removes_the_directory_within_5_s(sta
     assert len(processes) == 3
     assert not psutil.wait_procs(processes, timeout=0.5)[1]
     assert not stack.directory.exists()
+
+
+async def test_a_stack_that_cannot_be_leaves_neither_directory_nor_descriptor(smollm2, monkeypatch, tmp_path):
+    """A program may catch the error, and make another stack."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr("tetrad.stack.private_directory._PARENT", tmp_path)
+    args = EngineArgs(model=str(smollm2), data_parallel_size=2)
+    settings = await asyncio.to_thread(args.stack_settings, port=0)
+    num_descriptors = psutil.Process().num_fds()
+
+    with pytest.raises(InvalidRequest, match="2 workers need a GPU each"):
+        LocalStack(settings, serve=True)
+
+    assert (list(tmp_path.iterdir()), psutil.Process().num_fds()) == ([], num_descriptors)
 
 
 async def test_its_services_have_the_cheaper_of_grpcs_pollers(stack):

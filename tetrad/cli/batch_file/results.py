@@ -61,7 +61,7 @@ class ResultFile:
 
     Attributes:
         done: keys of the results that stay in the file.
-        num_failed: number of failures among them.
+        failed: keys of the failures among them.
 
     Raises:
         InvalidRequest: the file has other content than results; it is not changed.
@@ -72,7 +72,7 @@ class ResultFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.done: set[Key] = set()
-        self.num_failed = 0
+        self.failed: set[Key] = set()
         # Locked files: the output, and the file that it replaced, which another run may have opened before.
         self._files = contextlib.ExitStack()
         self._file = self._open(path)
@@ -128,7 +128,8 @@ class ResultFile:
                 has_others = True
             else:
                 self.done.add(key)
-                self.num_failed += has_failed(record)
+                if has_failed(record):
+                    self.failed.add(key)
         self._file.seek(0, os.SEEK_END)
         return has_others
 

@@ -1,0 +1,32 @@
+"""The own server of a command: a signal while its files are downloaded."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+HANGS = """
+import os, sys, threading
+from tetrad.cli import main
+from tetrad.library.engine_args import EngineArgs
+
+def download(self, **_):
+    os.kill(os.getpid(), int(sys.argv[3]))
+    threading.Event().wait()
+
+EngineArgs.stack_settings = download
+sys.exit(main(["run-batch", "-i", sys.argv[1], "-o", sys.argv[2], "--device", "sim"]))
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_does_not_wait_for_a_download(tmp_path, number, code):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}\n')
+    command = [sys.executable, "-c", HANGS, str(source), str(tmp_path / "out.jsonl"), str(int(number))]
+
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert result.returncode == code, result.stderr
+    assert "Stopped; run the same command again to go on." in result.stderr
