@@ -68,6 +68,7 @@ def also_settings(given: Sequence[str], first: EngineArgs, *, report: Report | N
             raise _wrong(f"a further model has no option {min(unknown)!r}")
         name = options.pop("name")
         args = EngineArgs(**{**shared, **options, "served_model_name": name})
+        args.given = frozenset(options) | (first.given & shared.keys())
         found.append(args.stack_settings(report=report, **frontend))
     return tuple(found)
 

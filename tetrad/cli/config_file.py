@@ -31,19 +31,30 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 def parse_with_config(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options from the flags and the file; an invalid flag exits the process, as usual for command lines.
 
+    `given` in the result has the names of the options that the flags or the file contain.
+
     Raises:
         InvalidRequest: the file cannot be read, or has an invalid key or value.
     """
-    path = parser.parse_args(arguments).config
-    if path is None:
-        return parser.parse_args(arguments)
-    given = _read(path, _options(parser))
-    model = given.pop(_MODEL, None)
-    parser.set_defaults(**_checked(parser, path, given))
-    options = parser.parse_args(arguments)
-    if options.model is None and getattr(options, _NAMED_MODEL, None) is None and model is not None:
-        options.model = str(model)
+    options, flags = parser.parse_args(arguments), _flags_in(parser, arguments)
+    if options.config is not None:
+        in_file = _read(options.config, _options(parser))
+        model = in_file.pop(_MODEL, None)
+        parser.set_defaults(**_checked(parser, options.config, in_file))
+        options = parser.parse_args(arguments)
+        flags |= in_file.keys()
+        if options.model is None and getattr(options, _NAMED_MODEL, None) is None and model is not None:
+            options.model = str(model)
+    options.given = flags
     return options
+
+
+def _flags_in(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> frozenset[str]:
+    """Return the names of the options that a command line contains."""
+    absent: list[object] = []  # a list, because options that may be repeated extend a copy of the value before
+    names = [action.dest for action in parser._actions]  # noqa: SLF001 - argparse has no public list of them
+    found = parser.parse_args(arguments, argparse.Namespace(**dict.fromkeys(names, absent)))
+    return frozenset(name for name, value in vars(found).items() if value is not absent)
 
 
 def config_text(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:

@@ -101,8 +101,10 @@ def add_engine_options(parser: argparse.ArgumentParser, *, model_flag: bool = Fa
 def engine_args(options: argparse.Namespace) -> EngineArgs:
     """Return the EngineArgs from the options of `add_engine_options`; InvalidRequest if they name two models."""
     names = {field.name for field in dataclasses.fields(EngineArgs)}
-    given = {name: value for name, value in vars(options).items() if name in names}
-    return EngineArgs(**given | {"model": _model_of(options)})
+    values = {name: value for name, value in vars(options).items() if name in names}
+    args = EngineArgs(**values | {"model": _model_of(options)})
+    args.given = getattr(options, "given", frozenset())
+    return args
 
 
 def _model_of(options: argparse.Namespace) -> str:

@@ -218,6 +218,7 @@ class EngineArgs(OlderEngineArguments):
     disable_log_stats: bool = False
 
     def __post_init__(self) -> None:
+        self.given: frozenset[str] = frozenset()
         self.check_foreign()
         for older, name in ALIASES.items():
             if getattr(self, older) is not None:
@@ -293,7 +294,7 @@ class EngineArgs(OlderEngineArguments):
 
     def _service(self, cls: type[S], values: dict[str, Any]) -> S:
         """Return the settings of one service. A variable of the service has precedence over the default log level only."""
-        if self.log_level != _DEFAULTS["log_level"]:
+        if self._is_chosen("log_level"):
             values = {**values, "log_level": self.log_level}
         settings = build_settings(cls, values)
         return settings if "log_level" in settings.model_fields_set else replaced(settings, log_level=self.log_level)
@@ -347,11 +348,12 @@ class EngineArgs(OlderEngineArguments):
         return cls(**{name: value for name, value in vars(args).items() if name in names})
 
     def _chosen(self, cls: type[ServiceSettings]) -> dict[str, Any]:
-        """Return the settings of one service that differ from the arguments' defaults."""
-        values = {
-            setting: (getattr(self, name), _DEFAULTS[name]) for name, (owner, setting) in SETTING_OF.items() if owner is cls
-        }
-        return {setting: value for setting, (value, default) in values.items() if value != default}
+        """Return the settings of one service that a command line gives, or that differ from the arguments' defaults."""
+        values = {name: (setting, getattr(self, name)) for name, (owner, setting) in SETTING_OF.items() if owner is cls}
+        return {setting: value for name, (setting, value) in values.items() if self._is_chosen(name)}
+
+    def _is_chosen(self, name: str) -> bool:
+        return name in self.given or getattr(self, name) != _DEFAULTS[name]
 
 
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(EngineArgs)}

@@ -282,6 +282,19 @@ def serve_options(*arguments: str):
     return parse_with_config(parser, arguments), parser
 
 
+@pytest.mark.parametrize("place", ["flag", "file"])
+def test_an_option_that_equals_its_default_overrides_a_variable(place, tmp_path, monkeypatch):
+    monkeypatch.setenv("TETRAD_WORKER_DEVICE", "sim")
+    monkeypatch.setenv("TETRAD_WORKER_LOG_LEVEL", "debug")
+    given = ("--device", "auto", "--log-level", "warning")
+    arguments = given if place == "flag" else ("--config", config(tmp_path, "device: auto\nlog-level: warning"))
+
+    left, chosen = (engine_args(serve_options("smollm2-135m-instruct", *each)[0]).stack_settings() for each in ((), arguments))
+
+    assert (left.worker.device, left.worker.log_level) == ("sim", "debug")
+    assert (chosen.worker.device, chosen.worker.log_level) == ("auto", "warning")
+
+
 def test_a_config_file_gives_options_and_flags_override_it(tmp_path):
     path = config(tmp_path, "model: mine\nmax-num-seqs: 5\napi_key: [one, two]\nconsole: false\nseed: null\n")
 
@@ -300,7 +313,7 @@ def test_a_printed_config_is_a_config_file_with_the_same_options(tmp_path):
 
     read, _ = serve_options("--config", config(tmp_path, config_text(parser, given)))
 
-    assert {**vars(read), "config": None} == vars(given)
+    assert {**vars(read), "config": None, "given": given.given} == vars(given)
 
 
 @pytest.mark.parametrize(
