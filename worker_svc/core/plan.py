@@ -141,6 +141,15 @@ class DraftTokens:
     num_tokens: Ints
     token_ids: Ints
 
+    @classmethod
+    def of(cls, drafts: Mapping[int, Sequence[int]]) -> "DraftTokens":
+        """Return the columns of drafts that are given by request handle."""
+        return cls(
+            np.array([*drafts], np.int64),
+            np.array([len(tokens) for tokens in drafts.values()], np.int64),
+            np.array([token for tokens in drafts.values() for token in tokens], np.int64),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOutput:

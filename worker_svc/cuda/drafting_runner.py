@@ -114,10 +114,9 @@ class DeviceDraftingRunner:
             has_room = room_for(self._batch, slots, ends)
             if not has_room.any():
                 break
-            rows = _single_rows(slots[has_room], ends[has_room])
-            slots = rows.slots
+            slots = slots[has_room]
             if len(found) < num_tokens:
-                hidden = self._passes.of_rows(rows)
+                hidden = self._passes.of_rows(_single_rows(slots, ends[has_room]))
                 self._progress.advance(slots)
         return found
 
@@ -144,12 +143,8 @@ class DraftedStep:
         for handles, tokens in zip(self._handles, self._download.wait(), strict=True):
             for handle, token in zip(handles.tolist(), tokens.tolist(), strict=True):
                 found.setdefault(handle, []).append(token)
-        proposals = DraftTokens(
-            np.array([*found], np.int64),
-            np.array([len(tokens) for tokens in found.values()], np.int64),
-            np.array([token for tokens in found.values() for token in tokens], np.int64),
-        )
-        return replace(result, proposals=proposals, compute_seconds=result.compute_seconds + time.perf_counter() - started)
+        compute_seconds = result.compute_seconds + time.perf_counter() - started
+        return replace(result, proposals=DraftTokens.of(found), compute_seconds=compute_seconds)
 
 
 def _single_rows(slots: Ints, places: Ints) -> StepRows:

@@ -1,4 +1,4 @@
-"""Draft progress: the tokens whose keys and values a draft model has, and those that it computes after a step.
+"""Draft progress: counts each request's tokens that a draft model has computed, and chooses those to compute after a step.
 
 Used by the drafting runners of all devices, on the compute thread. A rejected draft takes the progress back. After a step
 without proposals the draft model computes nothing; the next step with proposals computes the missing tokens.

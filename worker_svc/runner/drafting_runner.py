@@ -75,12 +75,7 @@ class DraftingRunner(Generic[M]):
         at_end = np.array([int(slot) in ready for slot in inputs.slots], np.bool_)
         last = (inputs.first_token + inputs.num_scheduled - 1)[at_end]
         found = self._extend(inputs.slots[at_end], hidden[torch.from_numpy(last)], num_tokens)
-        handles = [ready[slot].handle for slot in found]
-        return DraftTokens(
-            np.array(handles, np.int64),
-            np.array([len(tokens) for tokens in found.values()], np.int64),
-            np.array([token for tokens in found.values() for token in tokens], np.int64),
-        )
+        return DraftTokens.of({ready[slot].handle: tokens for slot, tokens in found.items()})
 
     def _extend(self, slots: Ints, hidden: torch.Tensor, num_tokens: int) -> dict[int, list[int]]:
         """Return slot -> proposed tokens; `hidden` [R, hidden] is the hidden state of the last token of each slot [R]."""

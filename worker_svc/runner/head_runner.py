@@ -103,11 +103,7 @@ class HeadRunner(Generic[M]):
             return None
         last = (own.first_token + own.num_scheduled - 1)[ready]
         found = self._extend(own.slots[ready], hidden[torch.from_numpy(last)], num_tokens)
-        return DraftTokens(
-            batch.handles[list(found)],
-            np.array([len(tokens) for tokens in found.values()], np.int64),
-            np.array([token for tokens in found.values() for token in tokens], np.int64),
-        )
+        return DraftTokens.of({int(batch.handles[slot]): tokens for slot, tokens in found.items()})
 
     def _extend(self, slots: Ints, hidden: torch.Tensor, num_tokens: int) -> dict[int, list[int]]:
         """Return slot -> proposed tokens; `hidden` [R, hidden] is the head's hidden state of the last row of each slot [R]."""
