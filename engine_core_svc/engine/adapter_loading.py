@@ -189,7 +189,7 @@ class AdapterLoading:
         try:
             if self._evictions:
                 await asyncio.wait(set(self._evictions))
-            digest = await self._load_patiently(adapter)
+            digest = await self._load_with_retries(adapter)
         except TetradError as error:
             log.warning("lora.failed", name=name, path=path, error=error.message)
             self._end_load(adapter, _named(error, adapter))
@@ -210,7 +210,7 @@ class AdapterLoading:
         self._end_callers(adapter, None)
         self._on_change()
 
-    async def _load_patiently(self, adapter: Adapter) -> bytes:
+    async def _load_with_retries(self, adapter: Adapter) -> bytes:
         """Load an adapter, and repeat it while the worker is unreachable; return the hash of its files.
 
         In general the worker is lost then: `forget_worker` cancels this task, and the next worker loads the adapter.

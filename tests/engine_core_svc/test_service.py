@@ -390,7 +390,7 @@ async def test_draining_finishes_what_runs_and_refuses_what_comes(stack):
 async def test_an_engine_core_that_ends_while_it_starts_does_not_go_on(directory):
     async with Stack(directory) as stack:
         stack.worker.refuses = True
-        while not stack.worker.num_loads:  # noqa: ASYNC110 - the fake tells nobody
+        while not stack.worker.num_loads:  # noqa: ASYNC110 - the fake has no event to wait for
             await asyncio.sleep(0.01)
 
         stack.shutdown.set()

@@ -134,7 +134,7 @@ async def test_a_worker_that_never_answers_a_load_fails_its_requests(monkeypatch
     house.workers.error = Unavailable("connection refused")
     request = house.engine.request(1)
     async with asyncio.timeout(10):
-        while not house.failed:  # noqa: ASYNC110 - the fake tells nobody
+        while not house.failed:  # noqa: ASYNC110 - the fake has no event to wait for
             await asyncio.sleep(0)
 
     assert house.failed == [(request, "Adapter 'a1' at /a1 cannot be loaded: connection refused")]

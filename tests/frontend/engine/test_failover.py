@@ -134,7 +134,7 @@ async def restart(engine, *, epoch):
 async def refused_sessions(engine):
     """Wait until a session was opened and given up again."""
     before = engine._context
-    while engine._context is before:  # noqa: ASYNC110 - the fake tells nobody
+    while engine._context is before:  # noqa: ASYNC110 - the fake has no event to wait for
         await asyncio.sleep(0.01)
 
 
