@@ -15,7 +15,7 @@ from tetrad.worker_svc.families.encoders import ENCODERS, family_of
 from tetrad.worker_svc.families.pooling import KINDS, generator_of
 from tetrad.worker_svc.families.registry import FAMILIES, WRAPPERS, read_config
 from tetrad.worker_svc.model_facts.config import ModelConfig
-from tetrad.worker_svc.model_facts.quantization import CHECKPOINT_METHODS, HOST_METHODS
+from tetrad.worker_svc.model_facts.quantization import CHECKPOINT_METHODS
 from tetrad.worker_svc.model_facts.tensor_names import Stored
 from tetrad.worker_svc.model_facts.traits import Trait, traits_of
 from tetrad.worker_svc.native.decoder import TRAITS as NATIVE_TRAITS
@@ -34,7 +34,7 @@ family's config.
 - **CPU, GPU**: the program that runs it.
 - **GGUF**: the architecture of GGUF files that are read as this family.
 - **Quantizations, CPU**: `int8` at load, with the native program alone; a GGUF file's own types, and quantized checkpoints
-  ({host_methods}). Of families that have all experts of a layer in one
+  ({methods}). Of families that have all experts of a layer in one
   tensor, quantized checkpoints have each expert by itself (Llama 4, gpt-oss, which is published in `mxfp4`) or in a stack of
   `compressed-tensors` (Granite). The native program multiplies quanta. Torch leaves experts to the native kernels,
   which multiply their quanta, and dequantizes all other weights to float32 at load, with `dtype=float32` or without kernels all
@@ -43,7 +43,8 @@ family's config.
   are read, and lists of matrices to `ignore`. A checkpoint quantizes weights alone here: its values for activations, dynamic
   or static, are not used ([kernels.md](kernels.md) says how activations are rounded). Sparse weights and transforms of
   activations are refused by name.
-- **Quantizations, GPU**: {online} at load, and quantized checkpoints ({methods}) where each matrix is stored by itself.
+- **Quantizations, GPU**: {online} at load, and the same quantized checkpoints. Weights of 4 bits, fp8 and symmetric int8 keep
+  their bits on the device, also in experts; a GGUF file and asymmetric int8 become floats.
 - **LoRA**: the devices on which adapters ([lora.md](lora.md)) change all matrices of a model, but those that are named.
 - **Pooling**: the devices on which a model makes embeddings, classes and scores ([pooling.md](pooling.md)).
 
@@ -178,11 +179,10 @@ NOT_ADAPTED_OF = {Trait.EXPERTS: "routers, experts on the GPU", Trait.LATENT: "`
 def page() -> str:
     """Return docs/models.md."""
     rows = sorted(_row(architecture) for architecture in FAMILIES)
-    methods = {"methods": _listed(CHECKPOINT_METHODS), "host_methods": _listed(HOST_METHODS)}
     encoders = [f"| {family} | {_listed(names)} |\n" for family, names in _encoders().items()]
     return "".join(
         [
-            _PAGE.format(online=_listed(sorted(ONLINE)), **methods),
+            _PAGE.format(online=_listed(sorted(ONLINE)), methods=_listed(CHECKPOINT_METHODS)),
             *rows,
             _WRAPPERS,
             *_wrapper_rows(),

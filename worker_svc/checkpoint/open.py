@@ -1,5 +1,6 @@
 """Opens a WeightSource: the files of a model, or random weights of its shapes."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -22,21 +23,34 @@ from tetrad.worker_svc.packed_weights.formats import open_reader
 _HOST = torch.device("cpu")
 
 
-def open_weights(request: LoadRequest, device: torch.device = _HOST, *, unpacks: bool = False) -> WeightSource:
+def always(_config_quantization: object) -> bool:
+    """Return True: matrices of all quantized checkpoints are unpacked."""
+    return True
+
+
+def never(_config_quantization: object) -> bool:
+    """Return False: no matrices are unpacked."""
+    return False
+
+
+def open_weights(
+    request: LoadRequest, device: torch.device = _HOST, *, unpacks: Callable[[object], bool] = never
+) -> WeightSource:
     """Return the source; raise ModelError if it cannot be read, or if random weights would not fit into host memory.
 
     Args:
         request: the model and its options.
         device: device on which random weights are drawn.
-        unpacks: whether matrices of quantized checkpoints are available under the names of float matrices.
+        unpacks: function (quantization_config) -> whether matrices are available under the names of float matrices.
     """
     if not request.random_weights:
         source = open_source(request.path)
         if request.path.suffix == ".gguf":
             return source
         config = apply_overrides(source.config, request.hf_overrides_json)
-        if unpacks and config.get("quantization_config") is not None:
-            source = UnpackedSource(source, open_reader(config["quantization_config"]))
+        quantization = config.get("quantization_config")
+        if quantization is not None and unpacks(quantization):
+            source = UnpackedSource(source, open_reader(quantization))
         names = supported_config(config).tensors
         return CanonicalSource(TextPartSource(source, names.text_parts) if names.text_parts else with_prefix(source), names)
     config = apply_overrides(read_model_config(request.path), request.hf_overrides_json)

@@ -1,7 +1,8 @@
-"""Mixtures of experts on a device: computes the products of all chosen experts in two launches, if their weights are floats.
+"""Mixtures of experts on a device: computes the products of all chosen experts in two launches.
 
-Called by the torch decoder when it builds a layer. The weights of a layer's experts are stacked in one tensor; each expert's
-weights become views of it, so that they are stored once. Quantized experts compute all tokens (layers/experts.py).
+Called by the torch decoder when it builds a layer. The weights of a layer's experts are stacked; the tensors of each expert
+become views of the stack, so that they are stored once. Experts whose weights have different forms compute all tokens
+(layers/experts.py).
 Dims: T tokens, C chosen experts per token.
 """
 
@@ -11,9 +12,11 @@ import torch
 
 from tetrad.worker_svc.kernels.expert_groups import group_pairs
 from tetrad.worker_svc.kernels.expert_matmul import first_product, rows_of_tiles, second_product
+from tetrad.worker_svc.kernels.expert_weights import ExpertWeights, stacked
 from tetrad.worker_svc.layers.experts import AllExperts, Mix
 from tetrad.worker_svc.layers.linear import Linear, PlainLinear
 from tetrad.worker_svc.layers.mlp import Expert
+from tetrad.worker_svc.quantization.matrix import Stackable
 
 _PAIRS_AT_ONCE = 8192
 """Number of pairs (token, expert) that are computed at once; a pair's output takes 4 bytes per element of a hidden state."""
@@ -22,8 +25,11 @@ _PAIRS_AT_ONCE = 8192
 def mix_of(experts: Mapping[int, Expert], num_experts: int) -> Mix:  # noqa: ARG001 - of the signature; a device has all experts
     """Return the computation of a layer's experts; see MixOf."""
     every = [experts[number] for number in sorted(experts)]
-    into, down = _plain([each.into for each in every]), _plain([each.down for each in every])
-    return AllExperts(experts) if into is None or down is None else GroupedExperts(every[0], into, down)
+    into, down = _weights_of([each.into for each in every]), _weights_of([each.down for each in every])
+    if into is None or down is None:
+        return AllExperts(experts)
+    of_into, of_down = stacked(into), stacked(down)
+    return AllExperts(experts) if of_into is None or of_down is None else GroupedExperts(every[0], of_into, of_down)
 
 
 class GroupedExperts:
@@ -34,9 +40,9 @@ class GroupedExperts:
         into, down: the first and the last products of all experts.
     """
 
-    def __init__(self, expert: Expert, into: Sequence[PlainLinear], down: Sequence[PlainLinear]) -> None:
-        self._expert, self._num_experts = expert, len(into)
-        self._into, self._down = _Stack(into), _Stack(down)
+    def __init__(self, expert: Expert, into: ExpertWeights, down: ExpertWeights) -> None:
+        self._expert, self._num_experts = expert, len(into.values)
+        self._into, self._down = into, down
 
     def __call__(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         """See Mix."""
@@ -47,41 +53,21 @@ class GroupedExperts:
 
     def _mixed(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         groups = group_pairs(chosen.contiguous(), self._num_experts, rows_of_tiles(chosen.numel(), self._num_experts))
-        inner = first_product(x, self._into.weight, self._into.bias, groups, chosen.shape[1])
+        inner = first_product(x, self._into, groups, chosen.shape[1])
         factors = weights.float().flatten()
-        outputs = second_product(self._expert.between(inner), self._down.weight, self._down.bias, groups, factors)
+        outputs = second_product(self._expert.between(inner), self._down, groups, factors)
         return outputs.view(*chosen.shape, -1).sum(1).to(x.dtype)
 
 
-class _Stack:
-    """The stacked weights of one product of all experts.
-
-    Attributes:
-        weight: [experts, outputs, inputs].
-        bias: [experts, outputs] or None.
-
-    Args:
-        linears: the layers of the experts; their tensors become views of the stack.
-    """
-
-    def __init__(self, linears: Sequence[PlainLinear]) -> None:
-        biases = [each.bias for each in linears if each.bias is not None]
-        self.weight = _stacked([each.weight for each in linears])
-        self.bias = _stacked(biases) if biases else None
-
-
-def _stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Stack tensors of one shape; the tensors become views of the stack, and their own memory is freed."""
-    stack = torch.stack(list(tensors))
-    for tensor, row in zip(tensors, stack, strict=True):
-        tensor.set_(row)
-    return stack
-
-
-def _plain(linears: Sequence[Linear]) -> list[PlainLinear] | None:
-    """Return the layers if all weights are floats of one shape, and all or none have a bias; otherwise None."""
-    plain = [each for each in linears if isinstance(each, PlainLinear)]
-    if len(plain) < len(linears):
-        return None
-    kinds = {(each.weight.shape, each.weight.dtype, each.bias is None) for each in plain}
-    return plain if len(kinds) == 1 else None
+def _weights_of(linears: Sequence[Linear]) -> list[ExpertWeights] | None:
+    """Return the weights of each layer; None if one of them has none that can be stacked."""
+    weights = [
+        ExpertWeights(each.weight, each.bias)
+        if isinstance(each, PlainLinear)
+        else each.weights()
+        if isinstance(each, Stackable)
+        else None
+        for each in linears
+    ]
+    known = [each for each in weights if each is not None]
+    return known if len(known) == len(linears) else None

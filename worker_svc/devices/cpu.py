@@ -14,7 +14,7 @@ from tetrad.services.errors import ModelError
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
-from tetrad.worker_svc.checkpoint.open import open_source, open_weights
+from tetrad.worker_svc.checkpoint.open import always, open_source, open_weights
 from tetrad.worker_svc.checkpoint.pooling_use import find_use
 from tetrad.worker_svc.checkpoint.sharded import ShardedSource
 from tetrad.worker_svc.checkpoint.source import WeightSource
@@ -118,7 +118,7 @@ class CpuDevice:
 
     def _load_decoder(self, request: LoadRequest, report: Progress, layers: Tapped | None = None) -> LoadedModel:
         """Load a decoder of a described family; `layers` chooses the layers whose hidden states a draft head reads."""
-        source = open_weights(request, unpacks=True)
+        source = open_weights(request, unpacks=always)
         overridden, config = self._read_config(request, source)
         use, pooling, is_causal = find_use(request, overridden), None, not is_bidirectional(overridden)
         weights = WeightLoader(source, report)
@@ -147,7 +147,7 @@ class CpuDevice:
         """Load this rank's part of a model."""
         if request.path.is_dir():
             check_ranks(_config_of(request), ranks.shard.size, ranks.stage.size, expert_parallel=request.expert_parallel)
-        source = open_weights(request, unpacks=True)
+        source = open_weights(request, unpacks=always)
         overridden, config = self._read_config(request, source)
         check_size(config, ranks.shard.size, expert_parallel=request.expert_parallel)
         check_stages(config, ranks.stage.size)

@@ -55,6 +55,7 @@ from tetrad.worker_svc.families.values import architecture_of
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.traits import traits_of
 from tetrad.worker_svc.models.bidirectional import BidirectionalDecoder
+from tetrad.worker_svc.quantization.schemes import unpacks_on_host
 
 LEAST_CAPABILITY = (8, 0)
 """Smallest supported compute capability: Ampere, the first with bfloat16."""
@@ -125,7 +126,7 @@ class CudaDevice:
 
     def _load_decoder(self, request: LoadRequest, report: Progress, offload_bytes: int) -> CudaModel | CudaEncoder:
         accelerator, dtype = self._ready(), _dtype(request)
-        source = open_weights(request, accelerator.device)
+        source = open_weights(request, accelerator.device, unpacks=unpacks_on_host)
         overridden = apply_overrides(source.config, request.hf_overrides_json)
         config = check_config(overridden, self.name)
         weights = WeightLoader(source, report)
@@ -143,7 +144,7 @@ class CudaDevice:
                 longest = min(longest, pools.max_tokens or longest)
                 placed = PlacedWeights(weights, accelerator.device)
                 pooling = decoder_pooling(request, overridden, config, use, pools, placed, is_causal=is_causal)
-            quantization = source.config.get("quantization_config")
+            quantization = overridden.get("quantization_config")
             linears = DeviceLinears(quantization, request.quantization, weights, accelerator.device, dtype)
             loras = _loras_of(request, config, accelerator, dtype)
             parameters = linears if loras is None else AdaptedLinears(linears, loras)

@@ -14,7 +14,7 @@ from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.directory import DirectorySource
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides
-from tetrad.worker_svc.checkpoint.open import open_weights
+from tetrad.worker_svc.checkpoint.open import always, open_weights
 from tetrad.worker_svc.checkpoint.renamed import RenamedSource
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest, Progress
 from tetrad.worker_svc.core.plan import Runner
@@ -88,7 +88,7 @@ def load_eagle3(
 @torch.inference_mode()
 def load_mtp(request: LoadRequest, report: Progress) -> tuple[MtpHead, int]:
     """Return a model's MTP head and the bytes of its weights; raise ModelError if the model has no MTP layer."""
-    source = open_weights(request, unpacks=True)
+    source = open_weights(request, unpacks=always)
     values = apply_overrides(source.config, request.hf_overrides_json)
     config = supported_config(values)
     prefix = f"model.layers.{config.num_layers}"

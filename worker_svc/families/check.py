@@ -15,7 +15,7 @@ from tetrad.worker_svc.families.pooling import generator_of
 from tetrad.worker_svc.families.registry import FAMILIES, find_family, read_config, supported_config
 from tetrad.worker_svc.families.values import architecture_of
 from tetrad.worker_svc.model_facts.config import ModelConfig
-from tetrad.worker_svc.model_facts.quantization import check_host_method
+from tetrad.worker_svc.model_facts.quantization import check_method
 from tetrad.worker_svc.model_facts.sharding import NO_EXPERTS, check_size
 from tetrad.worker_svc.model_facts.stages import check_stages
 
@@ -29,8 +29,7 @@ def check_config(config: Mapping[str, Any], device: str) -> ModelConfig:
     """
     if device == "sim":
         return read_config(config)
-    if device == "cpu" or (device == "auto" and not may_have_gpu()):
-        check_host_method(config.get("quantization_config"))
+    check_method(config.get("quantization_config"))
     return supported_config(config)
 
 

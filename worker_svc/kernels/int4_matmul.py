@@ -1,8 +1,8 @@
-"""Product with weights of 4 bits, in groups of columns that share a scale and a zero: w = (q - zero) * scale.
+"""Product with weights of 4 bits, in groups of columns that share a scale: w = (q - zero) * scale, or w = table[q] * scale.
 
-AWQ and GPTQ checkpoints are repacked into this layout: a byte holds columns j (low) and j + 16 (high) of a block of 32, so both
-halves of a tile are multiplied without reordering, by activations that are contiguous as well. Small integers are exact in
-every type, so groups are multiplied without scales, and only their sums are scaled.
+Checkpoints are repacked into this layout: a byte holds columns j (low) and j + 16 (high) of a block of 32, so both halves of a
+tile are multiplied without reordering, by activations that are contiguous as well. Small integers are exact in every type, so
+groups are multiplied without scales, and only their sums are scaled. A table has the 16 values of a float format (MXFP4, NF4).
 Dims: T rows of activations, N outputs, K inputs, G columns of a group.
 """
 
@@ -33,9 +33,10 @@ def int4_matmul_reference(
     x: torch.Tensor,
     packed: torch.Tensor,
     scales: torch.Tensor,
-    zeros: torch.Tensor,
+    zeros: torch.Tensor | None,
     bias: torch.Tensor | None,
     *,
+    table: torch.Tensor | None = None,
     shape: TileShape,  # noqa: ARG001 - one signature for both
     tickets: torch.Tensor,  # noqa: ARG001 - as above
 ) -> torch.Tensor:
@@ -45,14 +46,18 @@ def int4_matmul_reference(
         x: [T, K] floats; rows may have gaps between them, but each row is contiguous.
         packed: [N, K / 2] uint8, contiguous; see pack_int4.
         scales: [K / G, N] floats; G is a multiple of 32.
-        zeros: [K / G, N] uint8, 0 to 16.
+        zeros: [K / G, N] uint8, 0 to 16; None: there is a table.
         bias: [N] or None.
+        table: [16] in x's type, the values of quanta; None: there are zeros.
         shape: shape of the tiles.
         tickets: see split_k.
     """
     groups = torch.arange(x.shape[1], device=x.device) // (x.shape[1] // len(scales))
-    wide = (unpack_int4(packed).double() - zeros.T[:, groups].double()) * scales.T[:, groups].double()
-    total = x.double() @ wide.T
+    quanta = unpack_int4(packed)
+    values = quanta.double() if table is None else table.double()[quanta.int()]
+    if zeros is not None:
+        values = values - zeros.T[:, groups].double()
+    total = x.double() @ (values * scales.T[:, groups].double()).T
     return (total if bias is None else total + bias.double()).to(x.dtype)
 
 
@@ -62,6 +67,7 @@ def int4_matmul_kernel(
     packed,
     scales,
     zeros,
+    table,
     bias,
     out,
     partial,
@@ -75,6 +81,7 @@ def int4_matmul_kernel(
     OUTPUTS: tl.constexpr,
     COLUMNS: tl.constexpr,
     IS_SPLIT: tl.constexpr,
+    HAS_TABLE: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -99,13 +106,25 @@ def int4_matmul_kernel(
         high_x = tl.load(x_rows + start + low_column + 16, mask=is_row, other=0.0)
         quanta = tl.load(packed_rows + start // 2 + byte)
         of_group = start // GROUP * num_outputs + known_outputs
-        zero = small_integer(tl.load(zeros + of_group), x.dtype.element_ty)[:, None]
-        low = tl.trans(small_integer(quanta & 15, x.dtype.element_ty) - zero)
-        high = tl.trans(small_integer(quanta >> 4, x.dtype.element_ty) - zero)
-        part = tl.dot(low_x, low, input_precision=PRECISION)
-        part = tl.dot(high_x, high, part, input_precision=PRECISION)
+        low, high = weights_of(quanta, table, zeros + of_group, x.dtype.element_ty, HAS_TABLE)
+        part = tl.dot(low_x, tl.trans(low), input_precision=PRECISION)
+        part = tl.dot(high_x, tl.trans(high), part, input_precision=PRECISION)
         total += part * tl.load(scales + of_group).to(tl.float32)[None, :]
     store_product(total, bias, out, partial, tickets, rows, outputs, num_rows, num_outputs, HAS_BIAS, IS_SPLIT)
+
+
+@triton.jit
+def weights_of(quanta, table, zeros, dtype: tl.constexpr, HAS_TABLE: tl.constexpr):
+    """Return the weights, without scales, of the low and of the high bits of quanta [OUTPUTS, COLUMNS / 2].
+
+    `table` and `zeros` are pointers: to the table, and to the zeros of the outputs.
+    """
+    if HAS_TABLE:
+        low, high = tl.load(table + (quanta & 15).to(tl.int32)), tl.load(table + (quanta >> 4).to(tl.int32))
+    else:
+        zero = small_integer(tl.load(zeros), dtype)[:, None]
+        low, high = small_integer(quanta & 15, dtype) - zero, small_integer(quanta >> 4, dtype) - zero
+    return low, high
 
 
 @triton.jit
@@ -125,9 +144,10 @@ def int4_matmul(
     x: torch.Tensor,
     packed: torch.Tensor,
     scales: torch.Tensor,
-    zeros: torch.Tensor,
+    zeros: torch.Tensor | None,
     bias: torch.Tensor | None,
     *,
+    table: torch.Tensor | None = None,
     shape: TileShape,
     tickets: torch.Tensor,
 ) -> torch.Tensor:
@@ -135,7 +155,10 @@ def int4_matmul(
     (num_rows, num_columns), num_outputs = x.shape, len(packed)
     group_size = num_columns // len(scales)
     assert x.stride(1) == 1 and packed.is_contiguous() and packed.shape == (num_outputs, num_columns // 2)
-    assert scales.is_contiguous() and zeros.is_contiguous() and scales.shape == zeros.shape == (len(scales), num_outputs)
+    assert scales.is_contiguous() and scales.shape[1] == num_outputs
+    assert (zeros is None) != (table is None), "values are shifted by zeros, or looked up in a table"
+    assert zeros is None or (zeros.is_contiguous() and zeros.shape == scales.shape)
+    assert table is None or table.dtype == x.dtype
     assert group_size % BLOCK == 0 and group_size * len(scales) == num_columns
     shape = shape.for_values_of(x.element_size())
     out = torch.empty((num_rows, num_outputs), dtype=x.dtype, device=x.device)
@@ -150,7 +173,8 @@ def int4_matmul(
         x,
         packed,
         scales,
-        zeros,
+        packed if zeros is None else zeros,
+        x if table is None else table,
         out if bias is None else bias,
         out,
         partial,
@@ -164,6 +188,7 @@ def int4_matmul(
         OUTPUTS=shape.outputs,
         COLUMNS=min(shape.columns, group_size & -group_size),
         IS_SPLIT=shape.splits > 1,
+        HAS_TABLE=table is not None,
         HAS_BIAS=bias is not None,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         num_warps=shape.warps,

@@ -5,11 +5,8 @@ from typing import Any
 
 from tetrad.services.errors import ModelError
 
-CHECKPOINT_METHODS = ("awq", "compressed-tensors", "fp8", "gptq")
-"""Values of `quant_method` that the cuda device supports; see quantization/schemes.py."""
-
-HOST_METHODS = (*CHECKPOINT_METHODS, "bitsandbytes", "mxfp4")
-"""Values of `quant_method` that the cpu device supports; see packed_weights/formats.py."""
+CHECKPOINT_METHODS = ("awq", "bitsandbytes", "compressed-tensors", "fp8", "gptq", "mxfp4")
+"""Supported values of `quant_method`; see packed_weights/formats.py and, for the cuda device, quantization/schemes.py."""
 
 
 def choose(config: Mapping[str, Any], key: str, supported: Sequence[Any], *, default: Any = None) -> Any:
@@ -54,11 +51,11 @@ def method_of(quantization: object) -> str:
     return str(quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization)[:80]
 
 
-def check_host_method(quantization: object) -> None:
-    """Raise ModelError for a checkpoint whose quantization the cpu device does not support."""
+def check_method(quantization: object) -> None:
+    """Raise ModelError for a checkpoint whose quantization is not supported."""
     if quantization is None:
         return
     method = method_of(quantization)
-    if method not in HOST_METHODS:
-        known = ", ".join(HOST_METHODS)
-        raise ModelError(f"The model is quantized as {method!r}, which is not supported; supported on the cpu device: {known}.")
+    if method not in CHECKPOINT_METHODS:
+        known = ", ".join(CHECKPOINT_METHODS)
+        raise ModelError(f"The model is quantized as {method!r}, which is not supported; supported: {known}.")

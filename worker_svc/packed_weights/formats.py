@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.model_facts.quantization import check_host_method, method_of
+from tetrad.worker_svc.model_facts.quantization import check_method, method_of
 from tetrad.worker_svc.packed_weights.awq import AwqReader
 from tetrad.worker_svc.packed_weights.bitsandbytes import BitsAndBytesReader
 from tetrad.worker_svc.packed_weights.compressed_tensors import CompressedTensorsReader
@@ -25,7 +25,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Reader]] = {
 
 def open_reader(config_quantization: object) -> Reader:
     """Return the reader for the `quantization_config` of config.json; raise ModelError if it is not supported."""
-    check_host_method(config_quantization)
+    check_method(config_quantization)
     if not isinstance(config_quantization, Mapping):
         raise ModelError(f"quantization_config is {str(config_quantization)[:80]!r}, not an object.")
     return _READERS[method_of(config_quantization)](config_quantization)

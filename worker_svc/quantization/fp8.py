@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from tetrad.worker_svc.kernels.byte_matmul import byte_matmul
+from tetrad.worker_svc.kernels.expert_weights import ExpertWeights
 from tetrad.worker_svc.kernels.quantize_rows import quantize_rows
 from tetrad.worker_svc.layers.linear import Linear
 from tetrad.worker_svc.quantization.context import ProductContext
@@ -54,8 +55,7 @@ class Fp8Linear:
 
     def __init__(self, form: Fp8Form, bits: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._context, self._group = form.context, form.group
-        self._weight = bits.view(torch.float8_e4m3fn) if form.context.has_fp8 else bits
-        self._scales, self._bias = scales, bias
+        self._bits, self._scales, self._bias = bits, scales, bias
         self._is_grouped = form.group < bits.shape[1]
         self._suffix = f"/{form.group}" if self._is_grouped else ""
 
@@ -63,7 +63,7 @@ class Fp8Linear:
         """Return the product [T, N] of x [T, K], in x's type."""
         if len(x) > FEW_ROWS and self._context.has_fp8:
             return self._multiply_quantized(x)
-        shape = self._context.shapes.of(f"fp8{self._suffix}", len(x), *self._weight.shape)
+        shape = self._context.shapes.of(f"fp8{self._suffix}", len(x), *self._bits.shape)
         if shape is None:
             return F.linear(x, self._widened(x.dtype), self._bias)
         return byte_matmul(
@@ -77,9 +77,17 @@ class Fp8Linear:
             tickets=self._context.tickets,
         )
 
+    @property
+    def _weight(self) -> torch.Tensor:
+        return self._bits.view(torch.float8_e4m3fn) if self._context.has_fp8 else self._bits
+
+    def weights(self) -> ExpertWeights:
+        """See Stackable."""
+        return ExpertWeights(self._bits, self._bias, self._scales, group=self._group, has_fp8=self._context.has_fp8)
+
     def _multiply_quantized(self, x: torch.Tensor) -> torch.Tensor:
         quantized, row_scales = quantize_rows(x, self._group)
-        shape = self._context.shapes.of(f"fp8xfp8{self._suffix}", len(x), *self._weight.shape)
+        shape = self._context.shapes.of(f"fp8xfp8{self._suffix}", len(x), *self._bits.shape)
         if shape is None:
             return self._multiply_by_library(x, quantized, row_scales)
         return byte_matmul(
@@ -99,7 +107,7 @@ class Fp8Linear:
 
         Other matrices are converted to floats.
         """
-        num_outputs, num_columns = self._weight.shape
+        num_outputs, num_columns = self._bits.shape
         if self._is_grouped or x.dtype != torch.bfloat16 or num_outputs % 16 or num_columns % 16:
             return F.linear(x, self._widened(x.dtype), self._bias)
         scaled_mm = torch._scaled_mm  # noqa: SLF001 - torch has no public name for it
@@ -107,9 +115,9 @@ class Fp8Linear:
         return scaled_mm(quantized, weight, scale_a=row_scales.T, scale_b=self._scales, bias=self._bias, out_dtype=x.dtype)
 
     def _widened(self, dtype: torch.dtype) -> torch.Tensor:
-        columns = self._weight.shape[1]
+        columns = self._bits.shape[1]
         scales = self._scales.T.repeat_interleave(self._group, 1)[:, :columns]
-        return (self._weight.view(torch.float8_e4m3fn).float() * scales).to(dtype)
+        return (self._bits.view(torch.float8_e4m3fn).float() * scales).to(dtype)
 
 
 def quantize_fp8(context: ProductContext, weight: torch.Tensor) -> Matrix:

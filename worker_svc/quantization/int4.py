@@ -1,4 +1,4 @@
-"""Int4: stores weights in 4 bits, in groups of columns with a scale and a zero; activations stay floats."""
+"""Int4: stores weights in 4 bits, in groups of columns with a scale and a zero, or with a table; activations stay floats."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
+from tetrad.worker_svc.kernels.expert_weights import ExpertWeights
 from tetrad.worker_svc.kernels.int4_matmul import BLOCK, int4_matmul, pack_int4, unpack_int4
 from tetrad.worker_svc.layers.linear import Linear
 from tetrad.worker_svc.quantization.context import ProductContext
@@ -16,20 +17,22 @@ _LARGEST = 15
 
 @dataclass(frozen=True, slots=True)
 class Int4Form:
-    """The form of a Matrix with three tensors: quanta [R, C / 2] uint8 (see kernels.int4_matmul), scales, zeros [R, C / group].
+    """The form of a Matrix with tensors quanta [R, C / 2] uint8 (see kernels.int4_matmul), scales and zeros [R, C / group].
 
     Attributes:
         context: the product context.
         group: number of columns that share a scale and a zero, a multiple of 32.
+        table: the 16 values of quanta; the matrix has no zeros then; None: quanta are integers.
     """
 
     context: ProductContext
     group: int
+    table: tuple[float, ...] | None = None
 
     def linear(self, tensors: Sequence[torch.Tensor], bias: torch.Tensor | None) -> Linear:
         """See Form."""
-        packed, scales, zeros = tensors
-        return Int4Linear(self, packed, scales, zeros, bias)
+        packed, scales, *zeros = tensors
+        return Int4Linear(self, packed, scales, zeros[0] if zeros else None, bias)
 
 
 class Int4Linear:
@@ -39,14 +42,17 @@ class Int4Linear:
         form: the form of the tensors.
         packed: [N, K / 2] uint8.
         scales: [K / group, N].
-        zeros: [K / group, N] uint8.
+        zeros: [K / group, N] uint8; None: the form has a table.
         bias: [N] or None.
     """
 
     def __init__(
-        self, form: Int4Form, packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, bias: torch.Tensor | None
+        self, form: Int4Form, packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, bias: torch.Tensor | None
     ) -> None:
-        self._context = form.context
+        self._context, self._group = form.context, form.group
+        self._table = None
+        if form.table is not None:
+            self._table = torch.tensor(form.table, dtype=form.context.dtype, device=form.context.device)
         self._packed, self._scales, self._zeros, self._bias = packed, scales, zeros, bias
         self._kernel = f"int4/{form.group}"
 
@@ -56,12 +62,20 @@ class Int4Linear:
         if shape is None:
             return F.linear(x, self._widened(x.dtype), self._bias)
         tickets = self._context.tickets
-        return int4_matmul(x, self._packed, self._scales, self._zeros, self._bias, shape=shape, tickets=tickets)
+        return int4_matmul(
+            x, self._packed, self._scales, self._zeros, self._bias, table=self._table, shape=shape, tickets=tickets
+        )
+
+    def weights(self) -> ExpertWeights:
+        """See Stackable."""
+        return ExpertWeights(self._packed, self._bias, self._scales, self._zeros, self._table, self._group)
 
     def _widened(self, dtype: torch.dtype) -> torch.Tensor:
-        groups = unpack_int4(self._packed).to(dtype).reshape(len(self._packed), len(self._scales), -1)
-        centred = groups - self._zeros.T[:, :, None].to(dtype)
-        return (centred * self._scales.T[:, :, None].to(dtype)).flatten(1)
+        quanta = unpack_int4(self._packed).reshape(len(self._packed), len(self._scales), -1)
+        values = quanta.to(dtype) if self._table is None else self._table.to(dtype)[quanta.int()]
+        if self._zeros is not None:
+            values = values - self._zeros.T[:, :, None].to(dtype)
+        return (values * self._scales.T[:, :, None].to(dtype)).flatten(1)
 
 
 def group_for_int4(columns: int) -> int:

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from tetrad.worker_svc.kernels.byte_matmul import byte_matmul
+from tetrad.worker_svc.kernels.expert_weights import ExpertWeights
 from tetrad.worker_svc.layers.linear import Linear
 from tetrad.worker_svc.quantization.context import ProductContext
 from tetrad.worker_svc.quantization.matrix import Matrix
@@ -56,6 +57,10 @@ class Int8Linear:
         return byte_matmul(
             x, self._quanta, self._scales, self._bias, dtype=x.dtype, group=self._group, shape=shape, tickets=tickets
         )
+
+    def weights(self) -> ExpertWeights:
+        """See Stackable."""
+        return ExpertWeights(self._quanta, self._bias, self._scales, group=self._group)
 
     def _widened(self, dtype: torch.dtype) -> torch.Tensor:
         groups = self._quanta.reshape(len(self._quanta), len(self._scales), -1)

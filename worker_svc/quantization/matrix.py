@@ -6,11 +6,12 @@ parts of a fused product and reorder rows without knowing the form.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.kernels.expert_weights import ExpertWeights
 from tetrad.worker_svc.layers.linear import Linear
 
 
@@ -38,6 +39,14 @@ class Matrix:
     def reordered(self, order: torch.Tensor) -> "Matrix":
         """Return a matrix whose row i is row order[i] of this matrix."""
         return Matrix(self.form, tuple(tensor[order] for tensor in self.tensors), self.columns)
+
+
+@runtime_checkable
+class Stackable(Protocol):
+    """A Linear whose weights can be stacked with those of other experts, for a product of all experts in one launch."""
+
+    def weights(self) -> ExpertWeights:
+        """Return the tensors of the layer itself, as the matrix of one expert."""
 
 
 class Scheme(Protocol):

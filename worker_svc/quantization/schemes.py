@@ -10,6 +10,7 @@ from tetrad.worker_svc.quantization.fp8_checkpoint import open_compressed_tensor
 from tetrad.worker_svc.quantization.gptq import GptqScheme
 from tetrad.worker_svc.quantization.matrix import Scheme
 from tetrad.worker_svc.quantization.online import ONLINE, OnlineScheme
+from tetrad.worker_svc.quantization.packed import PackedScheme
 from tetrad.worker_svc.quantization.plain import PlainScheme
 
 _CHECKPOINTS: Mapping[str, Callable[[Mapping[str, Any], PlainScheme], Scheme]] = {
@@ -18,6 +19,21 @@ _CHECKPOINTS: Mapping[str, Callable[[Mapping[str, Any], PlainScheme], Scheme]] =
     "fp8": open_fp8,
     "gptq": GptqScheme,
 }
+"""Schemes that unpack matrices on the device."""
+
+
+def unpacks_on_host(config_quantization: object) -> bool:
+    """Return whether the scheme of a checkpoint needs a source that unpacks matrices; see open_weights."""
+    if not isinstance(config_quantization, Mapping):
+        return False
+    match config_quantization.get("quant_method"):
+        case "mxfp4" | "bitsandbytes":
+            return True
+        case "compressed-tensors":
+            return config_quantization.get("format") != "float-quantized"
+        case "gptq":
+            return config_quantization.get("bits") not in (4, 8)
+    return False
 
 
 def open_scheme(config_quantization: object, requested: str, plain: PlainScheme) -> Scheme:
@@ -38,6 +54,8 @@ def open_scheme(config_quantization: object, requested: str, plain: PlainScheme)
     method = choose(config_quantization, "quant_method", CHECKPOINT_METHODS)
     if requested not in ("", method):
         raise ModelError(f"Quantization {requested[:80]!r} cannot be had of a model that is quantized as {method} already.")
+    if unpacks_on_host(config_quantization):
+        return PackedScheme(plain)
     return _CHECKPOINTS[method](config_quantization, plain)
 
 

@@ -8,6 +8,8 @@ FP8 = "fp8e4nv"
 FEW = {"ROWS": 16, "OUTPUTS": 32, "COLUMNS": 128, "IS_SPLIT": True}
 MANY = {"ROWS": 64, "OUTPUTS": 64, "COLUMNS": 64, "IS_SPLIT": False}
 FLOATS = {"HAS_BIAS": True, "PRECISION": "tf32"}
+INT4 = FLOATS | {"HAS_TABLE": False}
+TABLE = {"HAS_TABLE": True, "GROUP": 32, "COLUMNS": 32}
 BYTES = FLOATS | {"GROUP": 0, "IS_EVEN": True, "HAS_ROW_SCALES": False, "MAX_IMPRECISE": 0}
 BLOCKS = BYTES | {"GROUP": 128, "IS_EVEN": False, "HAS_BIAS": False}
 OF_FP8 = {"HAS_ROW_SCALES": True, "MAX_IMPRECISE": 64}
@@ -16,7 +18,7 @@ SCALES = {"scales": "fp32", "row_scales": "fp32", "partial": "fp32", "tickets": 
 
 def product_types(x: str, weight: str, out: str) -> dict[str, str]:
     """Return the types of the tensors of a product."""
-    return SCALES | {"x": x, "weight": weight, "bias": out, "out": out}
+    return SCALES | {"x": x, "weight": weight, "table": x, "bias": out, "out": out}
 
 
 # kernel, types of its tensors (any other argument is a number), compile-time values
@@ -27,7 +29,8 @@ KERNELS = [
     (byte_matmul.byte_matmul_kernel, product_types("bf16", FP8, "bf16"), BLOCKS | FEW),
     (byte_matmul.byte_matmul_kernel, product_types(FP8, FP8, "bf16"), BYTES | MANY | OF_FP8),
     (byte_matmul.byte_matmul_kernel, product_types(FP8, FP8, "bf16"), BLOCKS | MANY | OF_FP8),
-    (int4_matmul.int4_matmul_kernel, product_types("bf16", "u8", "bf16") | {"scales": "fp16"}, FLOATS | FEW | {"GROUP": 128}),
-    (int4_matmul.int4_matmul_kernel, product_types("fp16", "u8", "fp16") | {"scales": "fp16"}, FLOATS | MANY | {"GROUP": 64}),
+    (int4_matmul.int4_matmul_kernel, product_types("bf16", "u8", "bf16") | {"scales": "fp16"}, INT4 | FEW | {"GROUP": 128}),
+    (int4_matmul.int4_matmul_kernel, product_types("fp16", "u8", "fp16") | {"scales": "fp16"}, INT4 | MANY | {"GROUP": 64}),
+    (int4_matmul.int4_matmul_kernel, product_types("bf16", "u8", "bf16") | {"scales": "bf16"}, INT4 | FEW | TABLE),
     (quantize_rows.quantize_rows_kernel, product_types("bf16", "", FP8), {"GROUP": 1536, "BLOCK": 2048}),
 ]

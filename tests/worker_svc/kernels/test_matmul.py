@@ -130,6 +130,18 @@ def test_int4(rows, outputs, columns, shape, dtype):
     assert not tickets.any()
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", [WHOLE, SPLIT])
+def test_values_of_4_bits_are_looked_up_in_a_table(shape, dtype):
+    x, packed = activations(3, 320, dtype), pack_int4(integers(0, 16, 40, 320))
+    scales, bias = scales_of(10, 40).to(dtype), normal(40).to(dtype)
+    options = {"table": normal(16).to(dtype), "shape": shape, "tickets": make_tickets(DEVICE)}
+
+    found = int4_matmul(x, packed, scales, None, bias, **options)
+
+    assert_equal(found, int4_matmul_reference(x, packed, scales, None, bias, **options))
+
+
 def test_int4_is_packed_in_halves_of_blocks_of_32():
     quanta = torch.zeros(1, 64, dtype=torch.uint8)
     quanta[0, 33], quanta[0, 49] = 5, 9

@@ -125,7 +125,7 @@ def test_tensors_that_contradict_each_other_are_one_line(form, part, tensor, sai
             "transform_config 'R3' changes 'q_attn', which is not supported; supported: weight_input, weight_output",
         ),
         ({"config_groups": {"a": {"weights": {"num_bits": 3}}}}, "num_bits is 3"),
-        ({"quant_method": "aqlm"}, "supported on the cpu device: awq, compressed-tensors, fp8, gptq, bitsandbytes"),
+        ({"quant_method": "aqlm"}, "supported: awq, bitsandbytes, compressed-tensors, fp8, gptq"),
     ],
     ids=str,
 )

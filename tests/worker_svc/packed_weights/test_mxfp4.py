@@ -1,17 +1,15 @@
 """gpt-oss as it is published, experts in MXFP4, gives the tokens of transformers on the dequantized weights."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+from safetensors.torch import load_file
 
 from tests.worker_svc.families.test_parity import verified
-from tests.worker_svc.families.tiny_models import save_family
 from tests.worker_svc.native.test_gguf import loaded, logprobs
+from tests.worker_svc.packed_weights.published_gpt_oss import save_published, write
 from tetrad.services.errors import ModelError
 
 PROMPTS = [np.random.default_rng(length).integers(3, 320, length).tolist() for length in (1, 17, 90)]
@@ -23,26 +21,7 @@ FIRST = "model.layers.0.mlp.experts"
 def published(tmp_path_factory):
     """Returns a directory as OpenAI publishes it, and transformers' model of the weights that these files hold."""
     directory = tmp_path_factory.mktemp("gpt-oss")
-    reference = save_family(directory, "gpt_oss")
-    tensors, floats = load_file(directory / "model.safetensors"), {}
-    for name in [name for name in tensors if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
-        experts, columns, rows = tensors.pop(name).shape
-        random = np.random.default_rng(list(name.encode()))
-        blocks = torch.from_numpy(random.integers(0, 256, (experts, rows, columns // 32, 16), dtype=np.uint8))
-        scales = torch.from_numpy(random.integers(120, 125, (experts, rows, columns // 32), dtype=np.uint8))
-        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-        floats[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
-    reference.load_state_dict(floats, strict=False)
-    write(directory, tensors)
-    return directory, reference
-
-
-def write(directory: Path, tensors: dict[str, torch.Tensor]) -> Path:
-    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
-    config = json.loads((directory / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
-    (directory / "config.json").write_text(json.dumps(config))
-    return directory
+    return directory, save_published(directory)
 
 
 @pytest.mark.parametrize("kernels", ["native", "torch"])

@@ -129,7 +129,10 @@ def test_bytes_and_parameters_are_counted(tmp_path):
         ({"group_size": 1 << 40}, "group_size is 1099511627776"),
         ({"version": "gemv"}, "version is 'gemv'"),
         ({"zero_point": False}, "zero_point is False"),
-        ({"quant_method": "aqlm"}, "quant_method is 'aqlm', .* supported: 'awq', 'compressed-tensors', 'fp8', 'gptq'"),
+        (
+            {"quant_method": "aqlm"},
+            "quant_method is 'aqlm', .* supported: 'awq', 'bitsandbytes', 'compressed-tensors', 'fp8', 'gptq'",
+        ),
         ({"quant_method": ["awq"]}, "quant_method"),
     ],
     ids=str,

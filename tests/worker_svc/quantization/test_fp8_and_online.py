@@ -82,7 +82,6 @@ def test_fp8_without_scales_is_refused(tmp_path):
         (FP8 | {"weight_block_size": [64, 64]}, r"weight_block_size is \[64, 64\], .* supported: \[128, 128\], None"),
         (FP8 | {"weight_block_size": "x"}, "weight_block_size is 'x'"),
         (FP8 | {"fmt": "e5m2"}, "fmt is 'e5m2'"),
-        (COMPRESSED | {"format": "pack-quantized"}, "format is 'pack-quantized', .* supported: 'float-quantized'"),
         (COMPRESSED | {"config_groups": {}}, "config_groups says nothing"),
         (COMPRESSED | {"config_groups": {"g": {"weights": WEIGHTS | {"type": "int"}}}}, "type is 'int'"),
         (COMPRESSED | {"config_groups": {"g": {"weights": WEIGHTS | {"num_bits": 4}}}}, "num_bits is 4"),

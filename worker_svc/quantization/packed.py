@@ -1,0 +1,57 @@
+"""Packed checkpoints: keeps matrices that a reader of packed_weights unpacks on the host quantized on the device.
+
+MXFP4, NF4 and integers of 4 bits stay in 4 bits, symmetric integers of 8 bits in 8. Asymmetric integers of 8 bits become
+floats.
+"""
+
+import torch
+
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.kernels.int4_matmul import pack_int4
+from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
+from tetrad.worker_svc.quantization.context import ProductContext
+from tetrad.worker_svc.quantization.int4 import Int4Form
+from tetrad.worker_svc.quantization.int8 import Int8Form
+from tetrad.worker_svc.quantization.matrix import Matrix
+from tetrad.worker_svc.quantization.plain import PlainForm, PlainScheme
+
+_INT8_ZERO = 128
+_FOUR_BITS = 4
+
+
+class PackedScheme:
+    """The Scheme of checkpoints whose matrices the loader returns as GroupedMatrix.
+
+    Args:
+        plain: reads matrices that are not quantized.
+    """
+
+    def __init__(self, plain: PlainScheme) -> None:
+        self._plain = plain
+
+    def read(self, weights: WeightLoader, name: str, rows: int, columns: int) -> Matrix:
+        """See Scheme."""
+        matrix = weights.get_quantized(f"{name}.weight", (rows, columns), ())
+        if not isinstance(matrix, GroupedMatrix):
+            return self._plain.read(weights, name, rows, columns)
+        return _on_device(self._plain.context, matrix)
+
+
+def _on_device(context: ProductContext, matrix: GroupedMatrix) -> Matrix:
+    quanta, scales = matrix.quanta.to(context.device), _smallest(matrix.scales, context.dtype).to(context.device)
+    if matrix.table is not None:
+        return Matrix(Int4Form(context, matrix.group, tuple(matrix.table.tolist())), (pack_int4(quanta), scales))
+    zeros = matrix.zeros
+    if not isinstance(zeros, torch.Tensor):
+        zeros = torch.full(scales.shape, zeros, dtype=torch.uint8)
+    if matrix.bits <= _FOUR_BITS:
+        return Matrix(Int4Form(context, matrix.group), (pack_int4(quanta), scales, zeros.to(context.device)))
+    if bool((zeros != _INT8_ZERO).any()):
+        return Matrix(PlainForm(), (matrix.dequantized().to(context.device, context.dtype),))
+    return Matrix(Int8Form(context, matrix.group), ((quanta ^ _INT8_ZERO).view(torch.int8), scales))
+
+
+def _smallest(scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return scales in `dtype` or in bfloat16 if all values are exact in it, otherwise in float32."""
+    rounded = (scales.to(each) for each in (dtype, torch.bfloat16))
+    return next((each for each in rounded if torch.equal(each.float(), scales)), scales)
