@@ -39,8 +39,10 @@ family's config.
   `compressed-tensors` (Granite). The native program multiplies quanta. Torch leaves experts to the native kernels,
   which multiply their quanta, and dequantizes all other weights to float32 at load, with `dtype=float32` or without kernels all
   weights; the worker's log line `weights.dequantized` has the size of the files and that in memory.
-  Of compressed-tensors, `pack-quantized`, `int-quantized`, `naive-quantized`, `float-quantized` and `mxfp4-pack-quantized`
-  are read, and lists of matrices to `ignore`. A checkpoint quantizes weights alone here: its values for activations, dynamic
+  Of compressed-tensors, `pack-quantized`, `int-quantized`, `naive-quantized`, `float-quantized`,
+  `mxfp4-pack-quantized` and `nvfp4-pack-quantized` are read, and lists of matrices to `ignore`; of ModelOpt, fp8 with a scale
+  for a matrix or a row, and NVFP4, also where `hf_quant_config.json` alone describes them.
+  A checkpoint quantizes weights alone here: its values for activations, dynamic
   or static, are not used ([kernels.md](kernels.md) says how activations are rounded). Sparse weights and transforms of
   activations are refused by name.
 - **Quantizations, GPU**: {online} at load, and the same quantized checkpoints. Weights of 4 bits, fp8 and symmetric int8 keep

@@ -22,6 +22,8 @@ _WITHOUT_EFFECT = (
     "lm_head.weight",  # unread only with tied embeddings; every other model reads it
     ".input_scale",  # calibrated for activations, whose scales are measured in each step here
     ".input_zero_point",
+    ".input_global_scale",
+    ".input_scale_ub",
     ".weight_format",  # written by bitsandbytes
     ".k_scale",  # scales of an fp8 KV cache, which only the CUDA kernel decoder reads
     ".v_scale",

@@ -18,10 +18,17 @@ def read_model_config(path: Path) -> dict[str, Any]:
 
 
 def read_config_file(directory: Path) -> dict[str, Any]:
-    """Return the dict in a directory's config.json; raise ModelError if it is missing or not a JSON object."""
+    """Return the dict in a directory's config.json; raise ModelError if it is missing or not a JSON object.
+
+    The quantization of older ModelOpt checkpoints is in a file of its own; it is added as `quantization_config`.
+    """
     config = read_model_json(directory, "config.json")
     if config is None:
         raise ModelError(f"{directory} has no config.json.")
+    if config.get("quantization_config") is None:
+        described = (read_model_json(directory, "hf_quant_config.json") or {}).get("quantization")
+        if isinstance(described, Mapping) and described.get("quant_algo") is not None:
+            config["quantization_config"] = {"quant_method": "modelopt", **described}
     return config
 
 

@@ -17,7 +17,7 @@ import triton.language as tl
 from tetrad.worker_svc.kernels.byte_matmul import widen
 from tetrad.worker_svc.kernels.expert_groups import PairGroups
 from tetrad.worker_svc.kernels.expert_weights import ExpertWeights
-from tetrad.worker_svc.kernels.int4_matmul import BLOCK, weights_of
+from tetrad.worker_svc.kernels.int4_matmul import BLOCK, SMALL_GROUP, scaled_products, weights_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ def expert_int4_matmul_kernel(
 ):
     """Multiply tile `program_id(0)` of pairs and `program_id(1)` of outputs by weights in 4 bits (int4_matmul.py).
 
-    COLUMNS is a multiple of 32 and divides a group.
+    COLUMNS is a multiple of 32 and divides a group; it is 32 for groups of 16.
     """
     tile = tiles + tl.program_id(0) * 3
     expert = tl.load(tile).to(tl.int64)
@@ -195,9 +195,7 @@ def expert_int4_matmul_kernel(
             quanta = tl.load(packed_rows + start // 2 + byte)
             of_group = first_group + start // GROUP * num_outputs
             low, high = weights_of(quanta, table, zeros + of_group, x.dtype.element_ty, HAS_TABLE)
-            part = tl.dot(low_x, tl.trans(low), input_precision=PRECISION)
-            part = tl.dot(high_x, tl.trans(high), part, input_precision=PRECISION)
-            total += part * tl.load(scales + of_group).to(tl.float32)[None, :]
+            total += scaled_products(low_x, high_x, low, high, scales + of_group, num_outputs, GROUP, PRECISION)
         store_pairs(
             total, bias + expert * num_outputs, factors, out, pairs, places, is_row, outputs, num_outputs, IS_FIRST, HAS_BIAS
         )
@@ -268,7 +266,7 @@ def _launch(
     columns = tile.column_bytes // x.element_size()
     is_grouped = scales is not None and scales.shape[1] > 1
     if is_grouped or weights.has_4_bits:
-        columns = min(columns, weights.group & -weights.group)
+        columns = min(columns, max(weights.group & -weights.group, BLOCK))
     grid = (len(groups.tiles), triton.cdiv(num_outputs, tile.outputs))
     pointers = (out if bias is None else bias, out if factors is None else factors, out, groups.order, groups.tiles)
     shared = {
@@ -283,7 +281,7 @@ def _launch(
         "num_stages": tile.stages,
     }
     if weights.has_4_bits:
-        assert weights.group % BLOCK == 0 and num_columns % weights.group == 0
+        assert (weights.group % BLOCK == 0 or weights.group == SMALL_GROUP) and num_columns % max(weights.group, BLOCK) == 0
         expert_int4_matmul_kernel[grid](
             x,
             values,

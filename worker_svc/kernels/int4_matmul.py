@@ -14,7 +14,8 @@ from tetrad.worker_svc.kernels.split_k import store_product
 from tetrad.worker_svc.kernels.tile_shapes import MAX_SPLIT_TILES, TileShape
 
 BLOCK = 32
-"""Number of columns that are packed together; group sizes are multiples of it."""
+"""Number of columns that are packed together; group sizes are multiples of it, or SMALL_GROUP."""
+SMALL_GROUP = BLOCK // 2
 
 
 def pack_int4(quanta: torch.Tensor) -> torch.Tensor:
@@ -45,7 +46,7 @@ def int4_matmul_reference(
     Args:
         x: [T, K] floats; rows may have gaps between them, but each row is contiguous.
         packed: [N, K / 2] uint8, contiguous; see pack_int4.
-        scales: [K / G, N] floats; G is a multiple of 32.
+        scales: [K / G, N] floats; G is a multiple of 32, or 16.
         zeros: [K / G, N] uint8, 0 to 16; None: there is a table.
         bias: [N] or None.
         table: [16] in x's type, the values of quanta; None: there are zeros.
@@ -87,7 +88,7 @@ def int4_matmul_kernel(
 ):
     """Multiply tile `program_id(0)` of rows and `program_id(1)` of outputs, along part `program_id(2)` of K.
 
-    COLUMNS is a multiple of 32 and divides a group.
+    COLUMNS is a multiple of 32 and divides a group; it is 32 for groups of 16.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -107,10 +108,23 @@ def int4_matmul_kernel(
         quanta = tl.load(packed_rows + start // 2 + byte)
         of_group = start // GROUP * num_outputs + known_outputs
         low, high = weights_of(quanta, table, zeros + of_group, x.dtype.element_ty, HAS_TABLE)
-        part = tl.dot(low_x, tl.trans(low), input_precision=PRECISION)
-        part = tl.dot(high_x, tl.trans(high), part, input_precision=PRECISION)
-        total += part * tl.load(scales + of_group).to(tl.float32)[None, :]
+        total += scaled_products(low_x, high_x, low, high, scales + of_group, num_outputs, GROUP, PRECISION)
     store_product(total, bias, out, partial, tickets, rows, outputs, num_rows, num_outputs, HAS_BIAS, IS_SPLIT)
+
+
+@triton.jit
+def scaled_products(low_x, high_x, low, high, scales, num_outputs, GROUP: tl.constexpr, PRECISION: tl.constexpr):
+    """Return the products of both halves of the columns, times the scales of their groups.
+
+    `scales` are pointers to those of the first group. With groups of 16 columns, each half of 32 columns is a group.
+    """
+    part = tl.dot(low_x, tl.trans(low), input_precision=PRECISION)
+    if GROUP == 16:
+        part *= tl.load(scales).to(tl.float32)[None, :]
+        upper = tl.dot(high_x, tl.trans(high), input_precision=PRECISION)
+        return part + upper * tl.load(scales + num_outputs).to(tl.float32)[None, :]
+    part = tl.dot(high_x, tl.trans(high), part, input_precision=PRECISION)
+    return part * tl.load(scales).to(tl.float32)[None, :]
 
 
 @triton.jit
@@ -159,7 +173,8 @@ def int4_matmul(
     assert (zeros is None) != (table is None), "values are shifted by zeros, or looked up in a table"
     assert zeros is None or (zeros.is_contiguous() and zeros.shape == scales.shape)
     assert table is None or table.dtype == x.dtype
-    assert group_size % BLOCK == 0 and group_size * len(scales) == num_columns
+    assert (group_size % BLOCK == 0 or group_size == SMALL_GROUP) and group_size * len(scales) == num_columns
+    assert num_columns % BLOCK == 0
     shape = shape.for_values_of(x.element_size())
     out = torch.empty((num_rows, num_outputs), dtype=x.dtype, device=x.device)
     if not num_rows:
@@ -186,7 +201,7 @@ def int4_matmul(
         GROUP=group_size,
         ROWS=shape.rows,
         OUTPUTS=shape.outputs,
-        COLUMNS=min(shape.columns, group_size & -group_size),
+        COLUMNS=min(shape.columns, max(group_size & -group_size, BLOCK)),
         IS_SPLIT=shape.splits > 1,
         HAS_TABLE=table is not None,
         HAS_BIAS=bias is not None,

@@ -5,8 +5,11 @@ from typing import Any
 
 from tetrad.services.errors import ModelError
 
-CHECKPOINT_METHODS = ("awq", "bitsandbytes", "compressed-tensors", "fp8", "gptq", "mxfp4")
+CHECKPOINT_METHODS = ("awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4")
 """Supported values of `quant_method`; see packed_weights/formats.py and, for the cuda device, quantization/schemes.py."""
+
+MODELOPT_ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "MIXED_PRECISION")
+"""Supported values of ModelOpt's `quant_algo`; see packed_weights/modelopt.py."""
 
 
 def choose(config: Mapping[str, Any], key: str, supported: Sequence[Any], *, default: Any = None) -> Any:

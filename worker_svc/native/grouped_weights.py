@@ -13,13 +13,13 @@ _MOST_IN_HALVES = 60_000.0
 
 
 def pack_grouped(team: Team, matrix: GroupedMatrix, *, paired: bool = False) -> NativeMatrix:
-    """Pack a matrix whose groups are multiples of 32 columns: weights of up to 4 bits take 4 bits, weights of 8 bits take 8.
+    """Pack a matrix whose groups are multiples of 32 columns, or 16: weights of up to 4 bits take 4 bits, weights of 8 take 8.
 
     Scales are in half precision if they are exact in it, otherwise in float32. The values of a table are rounded to 8 bits
     unless they are whole numbers that fit 8 bits.
     """
     layout, scales, minima = _layout(matrix)
-    repeats = matrix.group // _BLOCK
+    repeats = matrix.group // layout.block
     arrays = [None if each is None else each.repeat_interleave(repeats, 1).numpy() for each in (scales, minima)]
     quanta = matrix.quanta.numpy()
     assert arrays[0] is not None
@@ -32,7 +32,7 @@ def _layout(matrix: GroupedMatrix) -> tuple[Format, torch.Tensor, torch.Tensor |
     if matrix.table is not None:
         step = _step(matrix.table)
         values = (matrix.table / step).round().nan_to_num().int().tolist()
-        return Format(4, scale_bytes=4, table=tuple(values)), scales * step, None
+        return Format(4, block=min(matrix.group, _BLOCK), scale_bytes=4, table=tuple(values)), scales * step, None
     bits = 4 if matrix.bits <= 4 else 8
     is_half = torch.equal(scales.half().float(), scales)
     if zero is not None and is_half:

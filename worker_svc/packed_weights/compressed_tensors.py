@@ -1,9 +1,9 @@
-"""Checkpoints of compressed-tensors: integers of 4 or 8 bits, packed into words or as int8, fp8, and MXFP4.
+"""Checkpoints of compressed-tensors: integers of 4 or 8 bits, packed into words or as int8, fp8, MXFP4 and NVFP4.
 
 Packed: `weight_packed` [R, C * bits / 32] int32, lowest first, and `weight_shape`; quanta are stored plus 2^(bits - 1). Int8:
 `weight` [R, C]. Both have `weight_scale` [R, C / G], [R, 1], [R] or [1], and, unless symmetric, `weight_zero_point`: int8, or
 packed along the rows. `weight_g_idx` gives each column's group if groups are not in order. MXFP4: `weight_packed` [R, C / 2]
-uint8 and `weight_scale` [R, C / 32] uint8. Granite's experts are in one stack: the same tensors [E, ...].
+uint8 and `weight_scale` [R, C / 32] uint8; NVFP4: see nvfp4.py. Granite's experts are in one stack: the same tensors [E, ...].
 
 A matrix of the `ignore` list has a `weight` in floats and no scale. The config's values for activations and the KV cache
 are not used: activations are rounded like those of other formats.
@@ -20,11 +20,20 @@ from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, column
 from tetrad.worker_svc.packed_weights.fp8 import Fp8Reader, block_of
 from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
 from tetrad.worker_svc.packed_weights.mxfp4 import mxfp4_matrix
+from tetrad.worker_svc.packed_weights.nvfp4 import divided_nvfp4
 from tetrad.worker_svc.packed_weights.reader import Packed
 from tetrad.worker_svc.packed_weights.stacks import Matrix, find_stack
 from tetrad.worker_svc.packed_weights.words import unpack
 
-_FORMATS = ["pack-quantized", "int-quantized", "naive-quantized", "float-quantized", "mxfp4-pack-quantized", "mixed-precision"]
+_FORMATS = [
+    "pack-quantized",
+    "int-quantized",
+    "naive-quantized",
+    "float-quantized",
+    "mxfp4-pack-quantized",
+    "nvfp4-pack-quantized",
+    "mixed-precision",
+]
 _OFFLINE = ("weight_input", "weight_output")
 """Places of transforms that were applied when the checkpoint was written."""
 _INT8_ZERO = 128
@@ -59,6 +68,8 @@ class CompressedTensorsReader:
         return self._read_one(files, name) if stack is None else stack
 
     def _read_one(self, files: StoredTensors, name: str) -> Matrix:
+        if files.has(f"{name}.weight_global_scale"):
+            return divided_nvfp4(files, name)
         if _has_exponents(files, name):
             return _mxfp4(files, name)
         if files.has(f"{name}.weight_packed"):
@@ -101,7 +112,7 @@ def _block(group: Any) -> tuple[int, int] | None:
         choose(group, "format", _FORMATS)
     choose(weights, "num_bits", [4, 8])
     choose(weights, "type", ["int", "float"])
-    strategy = choose(weights, "strategy", ["tensor", "channel", "group", "block"])
+    strategy = choose(weights, "strategy", ["tensor", "channel", "group", "block", "tensor_group"])
     return block_of(weights, "block_structure") if strategy == "block" else None
 
 

@@ -10,6 +10,7 @@ from tetrad.worker_svc.packed_weights.bitsandbytes import BitsAndBytesReader
 from tetrad.worker_svc.packed_weights.compressed_tensors import CompressedTensorsReader
 from tetrad.worker_svc.packed_weights.fp8 import open_fp8
 from tetrad.worker_svc.packed_weights.gptq import GptqReader
+from tetrad.worker_svc.packed_weights.modelopt import ModelOptReader
 from tetrad.worker_svc.packed_weights.mxfp4 import Mxfp4Reader
 from tetrad.worker_svc.packed_weights.reader import Reader
 
@@ -17,8 +18,10 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Reader]] = {
     "awq": AwqReader,
     "bitsandbytes": BitsAndBytesReader,
     "compressed-tensors": CompressedTensorsReader,
+    "fbgemm_fp8": open_fp8,
     "fp8": open_fp8,
     "gptq": GptqReader,
+    "modelopt": ModelOptReader,
     "mxfp4": Mxfp4Reader,
 }
 

@@ -12,15 +12,14 @@ from typing import Any
 import torch
 
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.packed_weights.e2m1 import e2m1_matrix
 from tetrad.worker_svc.packed_weights.files import StoredTensors, load
 from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
 
 _BYTES = (torch.uint8,)
 _BLOCK, _BLOCK_BYTES = 32, 16
 _DIMENSIONS = 4
-_E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
-"""Values of E2M1 times two, so that all are whole numbers; scales are halved."""
-_SCALES = tuple(2.0 ** (exponent - 128) for exponent in range(256))
+_SCALES = tuple(2.0 ** (exponent - 127) for exponent in range(256))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +72,4 @@ class Mxfp4Reader:
 
 def mxfp4_matrix(packed: torch.Tensor, exponents: torch.Tensor) -> GroupedMatrix:
     """Return the matrix of packed values [R, C / 2], two per byte, and exponents [R, C / 32]."""
-    quanta = torch.stack([packed & 15, packed >> 4], 2).flatten(1)
-    scales = torch.tensor(_SCALES)[exponents.int()]
-    return GroupedMatrix(4, quanta, scales, table=torch.tensor(_E2M1, dtype=torch.float32))
+    return e2m1_matrix(packed, torch.tensor(_SCALES)[exponents.int()])

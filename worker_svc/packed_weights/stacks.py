@@ -15,7 +15,15 @@ Matrix = GroupedMatrix | torch.Tensor
 ReadMatrix = Callable[[StoredTensors, str], Matrix]
 """Function (tensors of one matrix, its name) -> the matrix."""
 
-_PARTS = ("weight", "weight_packed", "weight_scale", "weight_scale_inv", "weight_zero_point", "weight_g_idx")
+_PARTS = (
+    "weight",
+    "weight_packed",
+    "weight_scale",
+    "weight_scale_inv",
+    "weight_zero_point",
+    "weight_g_idx",
+    "weight_global_scale",
+)
 _DIMENSIONS = 3
 
 

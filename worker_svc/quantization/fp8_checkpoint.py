@@ -12,7 +12,7 @@ import torch
 
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.loader import FLOATS, WeightLoader
-from tetrad.worker_svc.model_facts.quantization import choose
+from tetrad.worker_svc.model_facts.quantization import MODELOPT_ALGORITHMS, choose
 from tetrad.worker_svc.quantization.fp8 import fp8_matrix
 from tetrad.worker_svc.quantization.matrix import Matrix
 from tetrad.worker_svc.quantization.plain import PlainScheme
@@ -53,6 +53,12 @@ def open_fp8(config: Mapping[str, Any], plain: PlainScheme) -> Fp8Scheme:
     choose(config, "fmt", ["e4m3", "float8_e4m3fn"], default="e4m3")
     block = choose(config, "weight_block_size", [[_BLOCK, _BLOCK], None])
     return Fp8Scheme(plain, is_blocked=block is not None)
+
+
+def open_modelopt_fp8(config: Mapping[str, Any], plain: PlainScheme) -> Fp8Scheme:
+    """Return the scheme of ModelOpt's checkpoints in fp8."""
+    choose(config, "quant_algo", MODELOPT_ALGORITHMS)
+    return Fp8Scheme(plain, is_blocked=False)
 
 
 def open_compressed_tensors(config: Mapping[str, Any], plain: PlainScheme) -> Fp8Scheme:

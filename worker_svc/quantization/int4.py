@@ -21,7 +21,7 @@ class Int4Form:
 
     Attributes:
         context: the product context.
-        group: number of columns that share a scale and a zero, a multiple of 32.
+        group: number of columns that share a scale and a zero: a multiple of 32, or 16.
         table: the 16 values of quanta; the matrix has no zeros then; None: quanta are integers.
     """
 

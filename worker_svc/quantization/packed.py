@@ -1,13 +1,13 @@
 """Packed checkpoints: keeps matrices that a reader of packed_weights unpacks on the host quantized on the device.
 
-MXFP4, NF4 and integers of 4 bits stay in 4 bits, symmetric integers of 8 bits in 8. Asymmetric integers of 8 bits become
+MXFP4, NVFP4, NF4 and integers of 4 bits stay in 4 bits, symmetric integers of 8 bits in 8. Asymmetric integers of 8 bits become
 floats.
 """
 
 import torch
 
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
-from tetrad.worker_svc.kernels.int4_matmul import pack_int4
+from tetrad.worker_svc.kernels.int4_matmul import SMALL_GROUP, pack_int4
 from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
 from tetrad.worker_svc.quantization.context import ProductContext
 from tetrad.worker_svc.quantization.int4 import Int4Form
@@ -38,7 +38,7 @@ class PackedScheme:
 
 
 def _on_device(context: ProductContext, matrix: GroupedMatrix) -> Matrix:
-    quanta, scales = matrix.quanta.to(context.device), _smallest(matrix.scales, context.dtype).to(context.device)
+    quanta, scales = matrix.quanta.to(context.device), _stored_scales(matrix, context.dtype).to(context.device)
     if matrix.table is not None:
         return Matrix(Int4Form(context, matrix.group, tuple(matrix.table.tolist())), (pack_int4(quanta), scales))
     zeros = matrix.zeros
@@ -51,7 +51,12 @@ def _on_device(context: ProductContext, matrix: GroupedMatrix) -> Matrix:
     return Matrix(Int8Form(context, matrix.group), ((quanta ^ _INT8_ZERO).view(torch.int8), scales))
 
 
-def _smallest(scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return scales in `dtype` or in bfloat16 if all values are exact in it, otherwise in float32."""
-    rounded = (scales.to(each) for each in (dtype, torch.bfloat16))
-    return next((each for each in rounded if torch.equal(each.float(), scales)), scales)
+def _stored_scales(matrix: GroupedMatrix, dtype: torch.dtype) -> torch.Tensor:
+    """Return the scales in `dtype` or in bfloat16 if all values are exact in it, otherwise in float32.
+
+    Scales of 16 columns each are rounded to bfloat16 if activations have this type: in float32 they would take 2 bits a weight.
+    """
+    if matrix.group == SMALL_GROUP and dtype == torch.bfloat16:
+        return matrix.scales.to(dtype)
+    rounded = (matrix.scales.to(each) for each in (dtype, torch.bfloat16))
+    return next((each for each in rounded if torch.equal(each.float(), matrix.scales)), matrix.scales)

@@ -6,7 +6,7 @@ from typing import Any
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.model_facts.quantization import CHECKPOINT_METHODS, choose
 from tetrad.worker_svc.quantization.awq import AwqScheme
-from tetrad.worker_svc.quantization.fp8_checkpoint import open_compressed_tensors, open_fp8
+from tetrad.worker_svc.quantization.fp8_checkpoint import open_compressed_tensors, open_fp8, open_modelopt_fp8
 from tetrad.worker_svc.quantization.gptq import GptqScheme
 from tetrad.worker_svc.quantization.matrix import Scheme
 from tetrad.worker_svc.quantization.online import ONLINE, OnlineScheme
@@ -16,8 +16,10 @@ from tetrad.worker_svc.quantization.plain import PlainScheme
 _CHECKPOINTS: Mapping[str, Callable[[Mapping[str, Any], PlainScheme], Scheme]] = {
     "awq": AwqScheme,
     "compressed-tensors": open_compressed_tensors,
+    "fbgemm_fp8": open_fp8,
     "fp8": open_fp8,
     "gptq": GptqScheme,
+    "modelopt": open_modelopt_fp8,
 }
 """Schemes that unpack matrices on the device."""
 
@@ -33,6 +35,8 @@ def unpacks_on_host(config_quantization: object) -> bool:
             return config_quantization.get("format") != "float-quantized"
         case "gptq":
             return config_quantization.get("bits") not in (4, 8)
+        case "modelopt":
+            return "FP8" not in str(config_quantization.get("quant_algo"))
     return False
 
 

@@ -185,6 +185,7 @@ def test_a_model_that_does_not_fit_has_no_rates():
         ({"quant_method": "fp8"}, 1.0),
         ({"quant_method": "awq", "bits": 4}, 0.5 + 3 / 128),
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 8}}}}, 1.0),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 0.5 + 2 / 16),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 0.5 + 3 / 128),
     ],
 )

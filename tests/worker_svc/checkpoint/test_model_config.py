@@ -129,3 +129,21 @@ def test_packed_weights_without_a_quantization_config_are_named(altered, load):
 def test_a_method_of_quantized_checkpoints_is_none_for_floats(method, altered, load):
     with pytest.raises(ModelError, match=f"Quantization '{method}' is not supported for .*; supported: int8"):
         load(altered(), quantization=method)
+
+
+def test_a_modelopt_checkpoint_may_have_its_quantization_in_a_file_of_its_own(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    described = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(described))
+
+    config = read_model_config(tmp_path)
+
+    assert config["quantization_config"] == {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+
+
+def test_a_modelopt_checkpoint_with_a_quantized_cache_alone_has_weights_in_floats(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    described = {"quantization": {"quant_algo": None, "kv_cache_quant_algo": "FP8"}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(described))
+
+    assert "quantization_config" not in read_model_config(tmp_path)

@@ -22,12 +22,14 @@ BITS = {
     "int8": 8,
     "naive int4 in bytes": 8,
     "mxfp4": 4,
+    "nvfp4": 5,
+    "modelopt nvfp4": 5,
     "nf4": 4,
     "nf4 with nested scales": 4,
     "bitsandbytes int8": 8,
     "int8 in groups with zeros": 32,
 }
-"""Format -> bits of a weight on the device; with zeros for each group, weights of 8 bits are floats."""
+"""Format -> bits of a weight on the device. Scales of 16 columns take another bit; with zeros, weights of 8 bits are floats."""
 
 
 def make_driver(model) -> Driver:

@@ -32,5 +32,10 @@ KERNELS = [
     (int4_matmul.int4_matmul_kernel, product_types("bf16", "u8", "bf16") | {"scales": "fp16"}, INT4 | FEW | {"GROUP": 128}),
     (int4_matmul.int4_matmul_kernel, product_types("fp16", "u8", "fp16") | {"scales": "fp16"}, INT4 | MANY | {"GROUP": 64}),
     (int4_matmul.int4_matmul_kernel, product_types("bf16", "u8", "bf16") | {"scales": "bf16"}, INT4 | FEW | TABLE),
+    (
+        int4_matmul.int4_matmul_kernel,
+        product_types("bf16", "u8", "bf16") | {"scales": "bf16"},
+        INT4 | MANY | TABLE | {"GROUP": 16},
+    ),
     (quantize_rows.quantize_rows_kernel, product_types("bf16", "", FP8), {"GROUP": 1536, "BLOCK": 2048}),
 ]

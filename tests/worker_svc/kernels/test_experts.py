@@ -117,6 +117,7 @@ QUANTIZED = {
         zeros=integers(0, 17, NUM_EXPERTS, 5, OUTPUTS).to(torch.uint8),
         group=32,
     ),
+    "a table in groups of 16": ExpertWeights(INT4, scales=scales_of(NUM_EXPERTS, 10, OUTPUTS), table=TABLE, group=16),
     "a table": ExpertWeights(INT4, scales=scales_of(NUM_EXPERTS, 1, OUTPUTS).half(), table=TABLE, group=COLUMNS),
 }
 

@@ -132,9 +132,10 @@ def test_int4(rows, outputs, columns, shape, dtype):
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("shape", [WHOLE, SPLIT])
-def test_values_of_4_bits_are_looked_up_in_a_table(shape, dtype):
+@pytest.mark.parametrize("group", [16, 32])
+def test_values_of_4_bits_are_looked_up_in_a_table(group, shape, dtype):
     x, packed = activations(3, 320, dtype), pack_int4(integers(0, 16, 40, 320))
-    scales, bias = scales_of(10, 40).to(dtype), normal(40).to(dtype)
+    scales, bias = scales_of(320 // group, 40).to(dtype), normal(40).to(dtype)
     options = {"table": normal(16).to(dtype), "shape": shape, "tickets": make_tickets(DEVICE)}
 
     found = int4_matmul(x, packed, scales, None, bias, **options)

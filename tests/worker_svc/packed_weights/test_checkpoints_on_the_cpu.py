@@ -90,6 +90,9 @@ NAME = "model.layers.1.mlp.up_proj"
         ("fp8 of blocks", "weight_scale_inv", torch.ones(2, 3), "has shape"),
         ("fp8", "weight", torch.zeros(384, 256), "is of type float32"),
         ("nf4", "weight.quant_state.bitsandbytes__nf4", torch.zeros(9, dtype=torch.uint8), "no state of bitsandbytes"),
+        ("nvfp4", "weight_global_scale", torch.ones(3), "has shape"),
+        ("nvfp4", "weight_packed", torch.zeros(384, 136, dtype=torch.uint8), "has 272 columns; supported: a multiple of 32"),
+        ("modelopt nvfp4", "weight_scale_2", None, "which its quantization needs"),
         ("nf4", "weight.absmax", torch.ones(3), "has shape"),
         ("nf4", "weight", torch.zeros(5, 1, dtype=torch.uint8), "has shape"),
         ("nf4 with nested scales", "weight.nested_absmax", None, "which its quantization needs"),
@@ -116,16 +119,17 @@ def test_tensors_that_contradict_each_other_are_one_line(form, part, tensor, sai
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"format": "nvfp4-pack-quantized"}, "format is 'nvfp4-pack-quantized', which is not supported"),
+        ({"format": "mxfp8-quantized"}, "format is 'mxfp8-quantized', which is not supported"),
         ({"config_groups": {}}, "config_groups says nothing"),
-        ({"config_groups": {"a": {"format": "nvfp4-pack-quantized", "weights": {}}}}, "format is 'nvfp4-pack-quantized'"),
+        ({"config_groups": {"a": {"format": "mxfp8-quantized", "weights": {}}}}, "format is 'mxfp8-quantized'"),
         ({"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config has the format 'sparse-24-bitmask'"),
         (
             {"transform_config": {"config_groups": {"R3": {"apply": [{"location": "q_attn"}]}}}},
             "transform_config 'R3' changes 'q_attn', which is not supported; supported: weight_input, weight_output",
         ),
         ({"config_groups": {"a": {"weights": {"num_bits": 3}}}}, "num_bits is 3"),
-        ({"quant_method": "aqlm"}, "supported: awq, bitsandbytes, compressed-tensors, fp8, gptq"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo is 'W4A8_AWQ', .* supported: 'FP8', "),
+        ({"quant_method": "aqlm"}, "supported: awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8"),
     ],
     ids=str,
 )

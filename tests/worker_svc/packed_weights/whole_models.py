@@ -129,6 +129,25 @@ def add_mxfp4(checkpoint: Checkpoint, name: str, rows: int, columns: int) -> Non
     checkpoint.weights[name] = E2M1.double().numpy()[quanta] * np.repeat(2.0**exponents, 32, 1)
 
 
+def add_nvfp4(names: dict[str, str], *, is_divided: bool) -> Add:
+    """Return what adds a matrix in NVFP4, under an exporter's names of the values and of the matrix's factor."""
+
+    def add(checkpoint: Checkpoint, name: str, rows: int, columns: int) -> None:
+        random = drawn(name)
+        quanta = random.integers(0, 16, (rows, columns))
+        scales = torch.from_numpy(random.uniform(50, 400, (rows, columns // 16))).to(torch.float8_e4m3fn)
+        factor = np.float32(random.uniform(0.0002, 0.0004))
+        checkpoint.tensors |= {
+            f"{name}.{names['values']}": torch.from_numpy((quanta[:, ::2] | quanta[:, 1::2] << 4).astype(np.uint8)),
+            f"{name}.weight_scale": scales,
+            f"{name}.{names['factor']}": torch.tensor(1 / factor if is_divided else factor),
+            f"{name}.{names['input']}": torch.ones(()),
+        }
+        checkpoint.weights[name] = E2M1.double().numpy()[quanta] * np.repeat(scales.double().numpy(), 16, 1) * factor
+
+    return add
+
+
 def add_gptq_in_8_bits(checkpoint: Checkpoint, name: str, rows: int, columns: int) -> None:
     """Add a matrix of GPTQ whose weights are as large as those in 4 bits."""
     add_gptq(checkpoint, name, rows, columns, 32, bits=8)
@@ -259,6 +278,24 @@ FORMATS: dict[str, tuple[Callable[[], Checkpoint], Add]] = {
     "mxfp4": (
         lambda: Checkpoint(compressed_config("mxfp4-pack-quantized", num_bits=4, type="float", strategy="group")),
         add_mxfp4,
+    ),
+    "nvfp4": (
+        lambda: Checkpoint(
+            compressed_config("nvfp4-pack-quantized", num_bits=4, type="float", strategy="tensor_group", group_size=16)
+        ),
+        add_nvfp4({"values": "weight_packed", "factor": "weight_global_scale", "input": "input_global_scale"}, is_divided=True),
+    ),
+    "modelopt nvfp4": (
+        lambda: Checkpoint({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}),
+        add_nvfp4({"values": "weight", "factor": "weight_scale_2", "input": "input_scale"}, is_divided=False),
+    ),
+    "modelopt fp8": (
+        lambda: Checkpoint({"quant_method": "modelopt", "quant_algo": "FP8"}),
+        _fp8("weight_scale", lambda *_: torch.tensor(1.0)),
+    ),
+    "fbgemm fp8": (
+        lambda: Checkpoint({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}),
+        _fp8("weight_scale", lambda rows, _: torch.rand(rows, 1) + 0.5),
     ),
     "fp8 of rows": (
         lambda: Checkpoint(compressed_config("float-quantized", type="float")),

@@ -131,7 +131,7 @@ def test_bytes_and_parameters_are_counted(tmp_path):
         ({"zero_point": False}, "zero_point is False"),
         (
             {"quant_method": "aqlm"},
-            "quant_method is 'aqlm', .* supported: 'awq', 'bitsandbytes', 'compressed-tensors', 'fp8', 'gptq'",
+            "quant_method is 'aqlm', .* supported: 'awq', 'bitsandbytes', 'compressed-tensors', 'fbgemm_fp8', 'fp8'",
         ),
         ({"quant_method": ["awq"]}, "quant_method"),
     ],

@@ -28,8 +28,10 @@ FEW, MANY = activations(3, 160), exact_activations(FEW_ROWS + 1, 160)
         (COMPRESSED, "weight_scale", torch.linspace(0.01, 0.1, 144)[:, None].to(torch.bfloat16)),
         (COMPRESSED, "weight_scale", torch.linspace(0.01, 0.1, 144)),
         (BLOCKS, "weight_scale_inv", torch.tensor([[0.01, 0.1], [0.3, 0.02]])),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "weight_scale", torch.tensor(0.02)),
+        ({"quant_method": "fbgemm_fp8"}, "weight_scale", torch.linspace(0.01, 0.1, 144)[:, None]),
     ],
-    ids=["tensor", "tensor of 1", "rows x 1", "rows", "blocks"],
+    ids=["tensor", "tensor of 1", "rows x 1", "rows", "blocks", "modelopt", "fbgemm"],
 )
 def test_weights_in_fp8_are_multiplied_with_their_scales(tmp_path, config, scale_name, scales, x):
     checkpoint = Checkpoint(config)

@@ -14,7 +14,9 @@ CACHE_DTYPES: Mapping[str, float] = {**DTYPES, "fp8": 1.0}
 """--kv-cache-dtype -> bytes of a number."""
 
 _KEPT = ("lm_head.weight", "embed_tokens.weight", "embed_positions.weight", "router.weight", "shared_expert_gate.weight")
-_BITS_OF_METHODS = {"fp8": 8, "mxfp4": 4}
+_BITS_OF_METHODS = {"fbgemm_fp8": 8, "fp8": 8, "mxfp4": 4}
+_BYTES_OF_ALGORITHMS = {"FP8": 1.0, "FP8_PER_CHANNEL_PER_TOKEN": 1.0, "NVFP4": 0.5 + 2 / 16}
+"""ModelOpt's quant_algo -> bytes of a weight; NVFP4 has a scale of two bytes per 16 weights."""
 _BITS_NAMES = ("bits", "num_bits", "w_bit")
 _GROUP_BYTES = 3 / 128
 
@@ -56,6 +58,8 @@ def matrix_bytes(config: Mapping[str, Any], dtype: str, quantization: str | None
     method = method_of(stored)
     if quantization is not None:
         raise InvalidRequest(f"quantization {quantization} cannot be had of a model that is quantized as {method} already.")
+    if method == "modelopt" and (found := _BYTES_OF_ALGORITHMS.get(stored.get("quant_algo"))):
+        return found
     bits = _BITS_OF_METHODS.get(method) or _bits_of(stored)
     if bits is None:
         raise ModelError(f"quantization_config of method {method!r} does not say how many bits a weight has.")

@@ -288,7 +288,8 @@ inline void multiply_quantized(const Matrix& m, int rows, const Activations* x, 
   const auto multiply = [&](auto layout) { multiply_quantized_panel<decltype(layout)>(m, rows, x, panel, out, stride); };
   const bool is_half = m.scale_bytes == 2;
   if (m.is_coded) {
-    if (m.block == 16) return multiply(Layout<4, 16, 2, false, true>());
+    if (m.block == 16 && is_half) return multiply(Layout<4, 16, 2, false, true>());
+    if (m.block == 16) return multiply(Layout<4, 16, 4, false, true>());
     if (is_half) return multiply(Layout<4, 32, 2, false, true>());
     return multiply(Layout<4, 32, 4, false, true>());
   }
