@@ -46,6 +46,7 @@ class WorkerServer:
             verifies_drafts=worker.verifies_drafts,
             joins_groups=worker.joins_groups,
             takes_embeddings=worker.takes_embeddings,
+            keeps_states=worker.keeps_states,
         )
         self._execute = execute = WorkerServicer(
             worker,

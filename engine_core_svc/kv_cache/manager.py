@@ -166,6 +166,13 @@ class KVCacheManager:
                 self._register_full_blocks(request, num_full)
         return added
 
+    def most_drafts_after(self, request: Request) -> int:
+        """Return the number of drafts that may follow the planned tokens.
+
+        States are kept for the last known token alone, so drafts stay in its block: a rejected draft begins no block.
+        """
+        return -request.num_computed_tokens % self.block_size if self._has_states else self._max_step_tokens
+
     def extend_ahead(self, request: Request, num_tokens: int) -> NewBlocks | None:
         """Allocate blocks for tokens that no plan computes yet, and do not cache them; see `extend`."""
         return self.coordinator.extend_ahead(request, request.num_computed_tokens + num_tokens)

@@ -238,7 +238,7 @@ class Drafting:
         """Add a request's drafts to its row; return the number of added drafts."""
         draft_ids, request.draft_ids = request.draft_ids, ()
         # The step yields one token more than the accepted drafts.
-        most = min(len(draft_ids), request.max_total_tokens - request.num_tokens - 1)
+        most = min(len(draft_ids), request.max_total_tokens - request.num_tokens - 1, self._kv_cache.most_drafts_after(request))
         num_drafts = budget.most_drafts(request, most)
         # This plan's token must be the only one in flight: proposals follow the last known token.
         is_current = request.num_placeholders == 1

@@ -35,6 +35,7 @@ class WorkerFacts:
     takes_embeddings: bool = False  # whether prompts may have embeddings in place of token ids
     hidden_size: int = 0
     verifies_drafts: bool = False
+    keeps_states: bool = False  # whether drafts may be planned with a model that has states
 
     def settings_for_model(self, settings: EngineCoreSettings) -> EngineCoreSettings:
         """Return the settings adapted to the model: an encoder computes a prompt in one step and caches nothing."""

@@ -3,12 +3,24 @@
 import json
 import random
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.e2e.library_calls import value_of
 from tests.e2e.test_sliding_windows import engine, generate, greedy
+from tests.e2e.test_speculation import (
+    GREEDY,
+    SEEDED,
+    Request,
+    answers_alone,
+    answers_together,
+    check,
+    served,
+)
+from tests.engine_core_svc.scheduler.fake_drafts import KnownTexts
 from tests.toy_tokenizer import EOS_IDS, SPECIALS, toy_tokenizer
 from tests.worker_svc.families.tiny_models import save_family
 
@@ -65,3 +77,24 @@ def test_states_alone_while_a_worker_is_killed(tmp_path):
 
     assert not worker.is_running()
     assert answers == [expected] * 8
+
+
+@pytest.mark.parametrize(("family", "num_blocks"), [("lfm2", 30), ("granite_hybrid", 14)])
+async def test_drafts_leave_states_as_they_were(family, num_blocks, tmp_path):
+    """Greedy and drawn, with log-probabilities: alone, in a batch, from the prefix cache, and preempted."""
+    save(tmp_path, family)
+    kinds = [GREEDY, SEEDED, replace(SEEDED, seed=4, presence_penalty=0.6), replace(GREEDY, logprobs=3)]
+    prompts = drawn(*range(3, 90, 8))
+    requests = [Request(prompt, kinds[number % len(kinds)], None) for number, prompt in enumerate(prompts)]
+    async with served(tmp_path, f"plain-{family}") as llm:
+        expected = await answers_alone(llm, requests)
+    drafts = KnownTexts(random.Random(2))
+    drafts.texts = {tuple(each.prompt): answer[0] for each, answer in zip(requests, expected, strict=True)}
+
+    for name, options in (("roomy", {}), ("tight", {"num_gpu_blocks_override": num_blocks, "max_num_batched_tokens": 48})):
+        async with served(tmp_path, f"{name}-{family}", drafts=drafts, **options) as llm:
+            check(await answers_alone(llm, requests), expected)
+            check(await answers_together(llm, requests), expected)
+            stats = (await llm.engine_admin.loads_known())[0].scheduler
+        assert stats.num_draft_tokens > stats.num_accepted_tokens > 0
+        assert (stats.num_preemptions > 0) == (name == "tight")

@@ -53,7 +53,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         self.go, self.crashed, self.cut = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.holds_after_cut = False
         self.go.set()
-        self.verifies_drafts = False
+        self.verifies_drafts = self.keeps_states = False
         self.poison: int | None = None
         self.reply: Callable[[worker_pb2.ModelRunnerOutput], object] = lambda output: output
         self.raw: list[worker_pb2.ExecuteResponse] = []
@@ -75,13 +75,21 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         self.sleep_error: TetradError | None = None
         self.engine_pause: worker_pb2.EnginePause | None = None
 
+    @property
+    def capabilities(self):
+        has = {
+            types_pb2.CAPABILITY_DRAFT_TOKENS: self.verifies_drafts,
+            types_pb2.CAPABILITY_DRAFTS_WITH_STATES: self.keeps_states,
+        }
+        return [capability for capability, is_there in has.items() if is_there]
+
     async def GetInfo(self, request, context):
         return worker_pb2.WorkerLifecycleServiceGetInfoResponse(
             device="fake",
             instance_id=self.instance_id,
             epoch=self.epoch,
             engine_pause=self.engine_pause,
-            capabilities=[types_pb2.CAPABILITY_DRAFT_TOKENS] if self.verifies_drafts else (),
+            capabilities=self.capabilities,
         )
 
     async def KeepPause(self, request, context):

@@ -1,5 +1,6 @@
 """Drafts over gRPC: a worker that verifies them, and one that does not."""
 
+import json
 import random
 
 import pytest
@@ -100,10 +101,22 @@ async def test_constrained_text_is_that_of_a_run_without_drafts(directory, token
     assert num_accepted[0] == 0 < num_accepted[1]
 
 
-async def test_a_model_with_states_is_refused_drafts_in_one_line(directory):
-    stack = Stack(directory, speculative_config='{"method": "ngram", "num_speculative_tokens": 3}')
+@pytest.mark.parametrize(
+    ("config", "keeps_states", "said"),
+    [
+        (
+            {"method": "ngram", "num_speculative_tokens": 3},
+            False,
+            "not supported on 1 ranks of fake for a model with states",
+        ),
+        ({"method": "mtp", "num_speculative_tokens": 3}, True, "not supported with method 'mtp' for a model with states"),
+    ],
+)
+async def test_a_model_with_states_is_refused_drafts_in_one_line(directory, config, keeps_states, said):
+    stack = Stack(directory, speculative_config=json.dumps(config))
     stack.worker.verifies_drafts, stack.worker.kv_kind = True, types_pb2.KV_CACHE_KIND_STATE
+    stack.worker.keeps_states = keeps_states
 
     async with stack:
-        with pytest.raises(InvalidRequest, match="speculative_config is not supported for a model with states"):
+        with pytest.raises(InvalidRequest, match=said):
             await stack.serving

@@ -56,7 +56,11 @@ UNREAD_OF_PARAMS = UnreadFields(types_pb2.SamplingParams, ("extra_args", "struct
 
 
 def capabilities_of(
-    *, verifies_drafts: bool, joins_groups: bool = False, takes_embeddings: bool = False
+    *,
+    verifies_drafts: bool,
+    joins_groups: bool = False,
+    takes_embeddings: bool = False,
+    keeps_states: bool = False,
 ) -> Sequence[types_pb2.Capability]:
     """Return a worker's capabilities in addition to the protocol revision that both sides have."""
     has = {
@@ -64,6 +68,7 @@ def capabilities_of(
         types_pb2.CAPABILITY_DRAFT_TOKENS: verifies_drafts,
         types_pb2.CAPABILITY_WORKER_GROUP: joins_groups,
         types_pb2.CAPABILITY_PROMPT_EMBEDS: takes_embeddings,
+        types_pb2.CAPABILITY_DRAFTS_WITH_STATES: keeps_states,
     }
     return [capability for capability, is_there in has.items() if is_there]
 

@@ -94,6 +94,10 @@ class Tables(Protocol):
     def block_size(self) -> int:
         """The number of tokens per block."""
 
+    @property
+    def num_drafts(self) -> npt.NDArray[Any]:
+        """The number of drafts [slots] at the end of each request's tokens of the step."""
+
 
 class MetadataBuilder(Protocol[M_co]):
     """Prepares the attention metadata of a step."""

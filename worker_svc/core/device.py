@@ -170,11 +170,13 @@ class Device(Protocol):
         name: "cpu", "cuda" or "sim".
         verifies_drafts: whether its runners take plans with draft tokens.
         takes_embeddings: whether its runners take prompts with embeddings.
+        keeps_states: whether its runners, on one rank, take drafts also with a model that has states.
     """
 
     name: str
     verifies_drafts: bool
     takes_embeddings: bool
+    keeps_states: bool
 
     def set_up(self) -> None:
         """Prepare the calling thread, the compute thread."""

@@ -53,8 +53,8 @@ class RequestTable:
         vocab_size: a request with token ids at or above this number is refused.
         listeners: called for every added and every removed request.
         checks: functions that raise the error of a request that cannot run.
-        takes_drafts: whether plans may contain drafts. False for models with states: the state after a rejected draft cannot be
-            undone.
+        takes_drafts: whether plans may contain drafts. False for models with states that cannot go back behind a rejected
+            draft: on the cuda device, and on several ranks.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class RequestTable:
             self._batch.set_drafts(rows, _NONE, _NONE, _NONE)
             return
         if not self._takes_drafts:
-            raise InvalidRequest("The plan has drafts; a model with states takes none, since they cannot go back behind one.")
+            raise InvalidRequest("The plan has drafts; a model with states takes none here: it cannot go back behind one.")
         if int(drafts.token_ids.max(initial=0)) >= self._vocab_size:
             raise InvalidRequest(f"A draft is not in the vocabulary of {self._vocab_size} tokens; padding is not supported.")
         is_known = np.array([self._batch.slot_of(handle) is not None for handle in drafts.handles.tolist()], np.bool_)

@@ -66,6 +66,7 @@ class CpuDevice:
     name = "cpu"
     verifies_drafts = True
     takes_embeddings = True
+    keeps_states = True
 
     def __init__(self, settings: WorkerSettings) -> None:
         if settings.cpu_offload_gb:

@@ -16,6 +16,7 @@ from tetrad.worker_svc.attention.interface import M
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest, refuse_loras
+from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.plan import Ints, Runner
 from tetrad.worker_svc.core.ranks import Shard
@@ -136,7 +137,8 @@ class CpuModels:
             size_bytes += kept.size_bytes - kept.num_parameters * _FLOAT32_BYTES
         if weights.loaded_bytes < size_bytes and (weights.are_packed or request.path.suffix == ".gguf"):
             log.info("weights.dequantized", stored_bytes=weights.loaded_bytes, size_bytes=size_bytes, dtype="float32")
-        return HostModel(model.kv_cache_spec, size_bytes, runner_of(model, pooling, rows), rows, model.expert_tokens, model)
+        make_runner = runner_of(model, pooling, rows, model.attention.settle_drafts)
+        return HostModel(model.kv_cache_spec, size_bytes, make_runner, rows, model.expert_tokens, model)
 
     def build_bidirectional(self, request: LoadRequest, config: ModelConfig, weights: WeightLoader) -> BidirectionalDecoder:
         """Return a decoder with bidirectional attention, run by torch; raise ModelError if it cannot run with the settings."""
@@ -257,12 +259,23 @@ def _native_loras(read: LoraReader | None, request: LoadRequest, team: Team) -> 
     return NativeLoras(read, team.library.tetrad_lanes(), request.loras.max_lora_rank)
 
 
-def runner_of(model: Model[M], pooling: Pooling | None, loras: ModelLoras | None = None) -> Callable[[KvLayout], Runner]:
-    """Return a function that creates a model's runner; `pooling` pools the hidden states, None: the model only generates."""
+def runner_of(
+    model: Model[M],
+    pooling: Pooling | None,
+    loras: ModelLoras | None = None,
+    settle_drafts: Callable[[InputBatch], None] | None = None,
+) -> Callable[[KvLayout], Runner]:
+    """Return a function that creates a model's runner.
+
+    Args:
+        model: the loaded model.
+        pooling: pools the hidden states; None: the model only generates.
+        loras, settle_drafts: see ModelRunner.
+    """
     if pooling is None:
-        return partial(ModelRunner, model, loras=loras)
+        return partial(ModelRunner, model, loras=loras, settle_drafts=settle_drafts)
     rows = partial(DecoderPooling, pooling.pooler, pooling.facts, model.normed)
-    return partial(ModelRunner, model, pooling=rows, loras=loras)
+    return partial(ModelRunner, model, pooling=rows, loras=loras, settle_drafts=settle_drafts)
 
 
 def _led_by(model: Model[M], ranks: RankChannels, size_bytes: int, own: ModelLoras | None) -> HostModel:

@@ -63,6 +63,7 @@ class SimDevice:
     name = "sim"
     verifies_drafts = True
     takes_embeddings = False
+    keeps_states = False
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._memory_bytes = int(settings.sim_kv_cache_memory_gib * (1 << 30))

@@ -8,11 +8,12 @@ import torch
 from tetrad.worker_svc.attention.interface import Tables
 from tetrad.worker_svc.attention.paged_metadata import PagedMetadata
 from tetrad.worker_svc.attention.torch_paged import TorchPagedAttention
+from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.plan import GivenRows
 from tetrad.worker_svc.core.step_inputs import StepInputs
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.kv_cache.layer_groups import groups_of
-from tetrad.worker_svc.kv_cache.state_rows import StateRows, build_state_rows
+from tetrad.worker_svc.kv_cache.state_rows import DraftedStates, StateRows, build_state_rows
 from tetrad.worker_svc.layers.collectives import Collectives
 from tetrad.worker_svc.layers.experts import HostMixes, RowScope, any_rows
 from tetrad.worker_svc.layers.parameters import Parameters
@@ -40,11 +41,18 @@ class HostSteps:
 
     def __init__(self, attention: TorchPagedAttention | None, state_groups: tuple[int, ...]) -> None:
         self._attention, self._state_groups = attention, state_groups
+        self._drafted: list[DraftedStates] = []
 
     def build_metadata(self, inputs: StepInputs, batch: Tables) -> HostStep:
         """See MetadataBuilder."""
         states = {group: build_state_rows(inputs, batch, group) for group in self._state_groups}
+        self._drafted = [rows.drafted for rows in states.values()]
         return HostStep(self._attention.build_metadata(inputs, batch) if self._attention else {}, states)
+
+    def settle_drafts(self, batch: InputBatch) -> None:
+        """Change the states as the accepted drafts of the last step do; the batch contains the sampled tokens."""
+        for drafted in self._drafted:
+            drafted.settle(batch)
 
 
 class HostDecoder:

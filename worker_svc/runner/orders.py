@@ -73,6 +73,11 @@ class BlockTables:
     block_tables: npt.NDArray[np.int32]
     block_size: int
 
+    @property
+    def num_drafts(self) -> Ints:
+        """Zeros: members do not know which tokens are drafts."""
+        return np.zeros(self.block_tables.shape[1], np.int64)
+
 
 def encode_step(inputs: StepInputs, batch: Tables) -> npt.NDArray[np.int64]:
     """Return the numbers of a FORWARD order; the caller appends the adapter ids of the tokens [T] if a token has an adapter."""

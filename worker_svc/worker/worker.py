@@ -79,7 +79,7 @@ class Worker:
         self._trusts_code = trusts_code
         self._device = device
         self.verifies_drafts, self.joins_groups = device.verifies_drafts, isinstance(device, GroupDevice)
-        self.takes_embeddings = device.takes_embeddings
+        self.takes_embeddings, self.keeps_states = device.takes_embeddings, device.keeps_states
         self._load_request: LoadRequest | None = None
         self._model: LoadedModel | None = None
         self._layout: KvLayout | None = None

@@ -43,8 +43,11 @@ class WorkerMemory:
             if key in misled:
                 self._write(key, computed, scheduled, nonsense=True)
                 self._write_states(key, computed, scheduled, nonsense=True)
+        ends = {key: computed + scheduled for key, computed, scheduled in work if key not in misled}
         for key, row in sampled.items():
             self.known[key] += row
+            if key in ends and (drafts := self.draft_tokens.get(key)):
+                self._settle_states(key, ends[key] - len(drafts), num_accepted=len(row) - 1)
         return misled
 
     def _copy(self, swaps):
@@ -82,8 +85,8 @@ class WorkerMemory:
         )
 
     def _write_states(self, key, computed, scheduled, *, nonsense):
-        """Write the state behind the last token, and those at the ends of blocks on the way that the table has."""
-        last = computed + scheduled - 1
+        """Write the state behind the last known token, and those at the ends of blocks on the way that the table has."""
+        last = computed + scheduled - len(self.draft_tokens.get(key, ())) - 1
         for number, group in enumerate(self.groups):
             for position in range(computed, last + 1) if group.is_state else ():
                 is_kept = (position + 1) % self.block_size == 0 and self.tables[key][number][position // self.block_size]
@@ -91,6 +94,13 @@ class WorkerMemory:
                     block = self._block(key, number, position)
                     block.clear()
                     block[STATE] = None if nonsense else self._content(key, number, position)
+
+    def _settle_states(self, key, end, *, num_accepted):
+        """Replace the state behind the last known token, before `end`, by that behind the accepted drafts in its block."""
+        last = end + num_accepted - 1
+        for number in (number for number, group in enumerate(self.groups) if group.is_state):
+            assert last // self.block_size == (end - 1) // self.block_size, "drafts go beyond the block of the state"
+            self._block(key, number, last)[STATE] = self._content(key, number, last)
 
     def _reads_well(self, key, computed, end):
         return all(

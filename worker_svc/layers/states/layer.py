@@ -1,8 +1,8 @@
 """State layer: runs a recurrence over the rows of a step, and carries the states of sequences through the cache.
 
-Tokens of decodes are computed together; the recurrence computes the tokens of a chunk in order. All states are read before any
-state is written. Between the two products all values are float32. Dims: T tokens, D decode rows, P inputs, S values of a state,
-O outputs.
+Tokens of decodes are computed together; the recurrence computes the tokens of a chunk in order, and drafts one by one, as
+decode steps would compute them. All states are read before any state is written. Between the two products all values are
+float32. Dims: T tokens, D decode rows, P inputs, S values of a state, O outputs.
 """
 
 from typing import Protocol
@@ -58,9 +58,18 @@ class StateLayer:
         for chunk, state in chunks:
             for segment in chunk.segments:
                 tokens = slice(segment.start, segment.stop)
-                outputs[tokens] = self._recurrence.scan(inputs[tokens], state)
+                outputs[tokens] = self._in_order(inputs[tokens], state)
                 cache[segment.target] = state
+            if chunk.drafts is not None:
+                for token in range(chunk.drafts.start, chunk.drafts.stop):
+                    outputs[token] = self._recurrence.step(inputs[token, None], state[None])[0]
+        drafts = [chunk.drafts for chunk in rows.chunks if chunk.drafts is not None]
+        rows.drafted.add([inputs[its].clone() for its in drafts], self._recurrence.step, cache)
         return self._output(self._recurrence.gated(outputs, inputs).to(x.dtype))
+
+    def _in_order(self, inputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """Return the outputs of a sequence's tokens; a single one is computed as in a decode, also if drafts follow."""
+        return self._recurrence.step(inputs, state[None]) if len(inputs) == 1 else self._recurrence.scan(inputs, state)
 
     def _state_before(self, chunk: StateChunk, cache: torch.Tensor) -> torch.Tensor:
         return cache.new_zeros(cache.shape[1]) if chunk.source is None else cache[chunk.source].clone()

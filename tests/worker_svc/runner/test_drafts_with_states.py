@@ -1,0 +1,60 @@
+"""Right and wrong drafts give models with states the tokens of a run without drafts: states contain no rejected draft."""
+
+from random import Random
+
+import pytest
+
+from tests.worker_svc.conftest import Driver
+from tests.worker_svc.families.tiny_models import save_family
+from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core.device import KvLayout, LoadRequest
+from tetrad.worker_svc.core.plan import SamplingSpec
+from tetrad.worker_svc.devices.cpu import CpuDevice
+
+NUM_TOKENS = 40
+SAMPLINGS = [
+    SamplingSpec(temperature=0.0),
+    SamplingSpec(seed=5),
+    SamplingSpec(seed=6, temperature=0.8, top_k=20, top_p=0.9),
+    SamplingSpec(temperature=0.0, presence_penalty=1.5, repetition_penalty=1.3),
+]
+
+
+@pytest.fixture(scope="module", params=["lfm2", "mamba2", "granite_hybrid", "qwen3_next", "falcon_h1", "nemotron_h"])
+def model(request, tmp_path_factory):
+    directory = tmp_path_factory.mktemp(request.param)
+    save_family(directory, request.param)
+    device = CpuDevice(WorkerSettings(threads=1))
+    device.set_up()
+    return device.load_model(LoadRequest(str(directory), directory), lambda *_: None)
+
+
+def prompted(model) -> Driver:
+    """Return a driver with one request of each kind, whose prompts are computed."""
+    size = max(group.block_size for group in model.kv_groups(16))
+    layout = KvLayout(num_blocks=60, block_size=size, max_model_len=512, max_num_seqs=8, max_num_batched_tokens=512)
+    driver = Driver(model.make_runner(layout), layout)
+    for handle, sampling in enumerate(SAMPLINGS):
+        driver.add(handle, range(20 + handle, 40 + 3 * handle), sampling)
+    driver.step({handle: driver.remaining(handle) for handle in driver.requests})
+    return driver
+
+
+@pytest.mark.parametrize("skill", [0.0, 0.6, 1.0])
+def test_tokens_are_those_of_a_run_without_drafts(model, skill):
+    plain, drafting, random = prompted(model), prompted(model), Random(1)
+    expected = plain.generate(NUM_TOKENS)
+    num_steps = 0
+
+    while running := {handle: each for handle, each in drafting.requests.items() if len(each.output) < NUM_TOKENS}:
+        drafts = {}
+        for handle, request in running.items():
+            begin = len(request.output)
+            most = min(-request.num_tokens % drafting.layout.block_size, random.randint(0, 5))  # not beyond the state's block
+            right = expected[handle][begin : min(begin + most, NUM_TOKENS - 1)]
+            drafts[handle] = [token if random.random() < skill else random.randrange(320) for token in right]
+        drafting.verify(drafts)
+        num_steps += 1
+
+    assert {handle: each.output for handle, each in drafting.requests.items()} == expected
+    assert (num_steps < 0.8 * NUM_TOKENS) == (skill > 0)
