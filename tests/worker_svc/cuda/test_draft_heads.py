@@ -304,6 +304,27 @@ def test_a_target_that_is_quantized_on_request_keeps_a_head_in_floats(files, loa
     assert all(request.output == expected[handle][: len(request.output)] for handle, request in driver.requests.items())
 
 
+def test_a_quantized_mtp_layer_is_unpacked(tmp_path, load_cuda):
+    """It drafts what the same weights in floats do."""
+    paths = tmp_path / "floats", tmp_path / "packed"
+    for path in paths:
+        save_mtp(path, "glm")
+        weights = load_file(path / "model.safetensors")
+        name = "model.layers.3.eh_proj.weight"
+        packed, scale = (weights[name] / 0.01).to(torch.float8_e4m3fn), torch.tensor([[0.01]])
+        change(path / "model.safetensors", {name: packed.float() * scale})
+    change(path / "model.safetensors", {name: packed, f"{name}_scale_inv": scale})
+    config = json.loads((path / "config.json").read_text())
+    quantization = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+    (path / "config.json").write_text(json.dumps(config | {"quantization_config": quantization}))
+    drafts = []
+    for path in paths:
+        driver = driver_of(load_cuda(path, draft_method="mtp"))
+        drafts.append(proposals_of(driver.step(rest(driver), num_spec_tokens=K)))
+
+    assert drafts[0] == drafts[1] != {}
+
+
 # --- refusals -----------------------------------------------------------------------------------------------------------
 
 
