@@ -13,10 +13,11 @@ from tests.lora_files import save_lora
 from tests.mtp_files import save_mtp
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
 from tests.worker_svc.runner.proposals import proposals_of
-from tetrad.services.errors import ModelError
+from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.lora import LoraLimits
 from tetrad.worker_svc.core.plan import SamplingSpec
+from tetrad.worker_svc.cuda.device.offload import tensors_in
 
 LAYOUT = KvLayout(num_blocks=40, block_size=8, max_model_len=64, max_num_seqs=3, max_num_batched_tokens=48)
 SIZES = {"hidden_size": 64, "intermediate_size": 80, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -45,9 +46,9 @@ def files(target, tmp_path_factory):
         "eagle3": (target[0], {"draft_method": "eagle3", "draft_path": plain}),
         "eagle3 of its own": (target[0], {"draft_method": "eagle3", "draft_path": own}),
     }
-    for kind in ("glm", "deepseek"):
+    for kind, sizes in (("glm", {}), ("deepseek", {"kv_lora_rank": 280})):  # heads without kernels, as of published models
         directory = tmp_path_factory.mktemp(kind)
-        save_mtp(directory, kind)
+        save_mtp(directory, kind, **sizes)
         found[kind] = (directory, {"draft_method": "mtp"})
     return found
 
@@ -188,6 +189,24 @@ def test_model_and_head_warm_up_sleep_and_wake(kind, files, load_cuda):
 
     assert drafts[0] == drafts[1]
     assert progress[-1][0] == progress[-1][1] == len(progress)
+
+
+def test_a_model_stays_asleep_if_its_head_finds_no_room(files, load_cuda, monkeypatch):
+    path, options = files["eagle3"]
+    model = load_cuda(path, dtype="float16", **options)
+    weights = [tensor for tensor in tensors_in(model._target.decoder) if tensor.untyped_storage().resizable()]
+    model.sleep()
+
+    def fail() -> None:
+        raise FailedPrecondition("The weights need 7 bytes to wake up; 0 are free.")
+
+    with monkeypatch.context() as patch, pytest.raises(FailedPrecondition, match="0 are free"):
+        patch.setattr(model._drafter, "wake_up", fail)
+        model.wake_up()
+    left_bytes = sum(tensor.untyped_storage().nbytes() for tensor in weights)
+    model.wake_up()
+
+    assert left_bytes == 0 < sum(tensor.untyped_storage().nbytes() for tensor in weights)
 
 
 def test_the_largest_step_is_run_with_the_head(headed, monkeypatch):
