@@ -18,10 +18,12 @@ KINDS = {
 }
 
 
-def save_mtp(directory: Path, kind: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """Write the model; return transformers' own, whose last layer is the MTP layer's, and what that layer has besides."""
+def save_mtp(directory: Path, kind: str, **sizes: object) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    """Write the model, its config changed; return transformers' own, whose last layer is the MTP layer's, and what that layer
+    has besides.
+    """
     architecture, changes = KINDS[kind]
-    config = tiny_config(architecture, **{**_SIZES, "num_hidden_layers": 4, **changes})
+    config = tiny_config(architecture, **{**_SIZES, "num_hidden_layers": 4, **changes, **sizes})
     model = save_tiny(directory, {name: value for name, value in config.items() if value is not ABSENT})
     generator = torch.Generator().manual_seed(5)
     shapes = {"eh_proj": (_HIDDEN, 2 * _HIDDEN), "embed_tokens": (_VOCAB, _HIDDEN), "shared_head.head": (_VOCAB, _HIDDEN)}

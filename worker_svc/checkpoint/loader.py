@@ -50,6 +50,11 @@ class WeightLoader:
         self._loaded_bytes = 0
         self.num_parameters = 0
 
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of all tensors of the files."""
+        return self._source.total_bytes
+
     def has(self, name: str) -> bool:
         """Return whether the model has a tensor with this name."""
         return self._source.has(name)

@@ -131,8 +131,9 @@ def refuse_drafter(request: LoadRequest, device: str) -> None:
     if request.draft_method:
         is_model = request.draft_method == "draft_model"
         what = "A draft model" if is_model else f"speculative_config.method {request.draft_method!r}"
-        devices = "the cpu or cuda device" if is_model else "the cpu device"
-        raise ModelError(f"{what} is not supported for {device}; it runs beside a decoder on one worker of {devices}.")
+        raise ModelError(
+            f"{what} is not supported for {device}; it runs beside a decoder on one worker of the cpu or cuda device."
+        )
 
 
 @runtime_checkable

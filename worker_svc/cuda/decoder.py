@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from tetrad.worker_svc.attention.interface import AttentionShape
 from tetrad.worker_svc.cuda.attention import DeviceStep
@@ -24,6 +25,7 @@ from tetrad.worker_svc.layers.rotary import interleave_heads, rotary_of
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.traits import Trait
 from tetrad.worker_svc.models.decoder import GivenEmbeddings
+from tetrad.worker_svc.models.draft_head import NoTaps, Taps
 
 TRAITS = frozenset({Trait.WINDOWS, Trait.HEAD_NORMS, Trait.SCALE, Trait.SOFTCAP, Trait.SINKS})
 """The traits beyond Llama that this program supports."""
@@ -49,6 +51,7 @@ class KernelDecoder:
         linears: loads the weights to the device.
         kv_cache_dtype: type of keys and values.
         offload: holds the layers whose matrices are in host memory.
+        taps: reads hidden states between layers.
     """
 
     def __init__(
@@ -57,8 +60,9 @@ class KernelDecoder:
         linears: DeviceParameters,
         kv_cache_dtype: torch.dtype,
         offload: WeightOffload,
+        taps: Taps = NoTaps(),  # noqa: B008 - it has no state
     ) -> None:
-        self.config, self.offload = config, offload
+        self.config, self.offload, self._taps = config, offload, taps
         self.has_kernel_attention, self.host_steps = True, None
         groups = group_layers(config.layer_windows)
         self._group_of_layers = group_of_layers(groups)
@@ -96,7 +100,9 @@ class KernelDecoder:
         x = rms_norm(residual, self._layers[0].input_norm, config.norm_eps)
         following = [layer.input_norm for layer in self._layers[1:]] + [self._norm]
         steps = [metadata[group] for group in self._group_of_layers]
-        for layer, cache, next_norm, step in zip(self.offload.each(self._layers), caches, following, steps, strict=True):
+        each = zip(self.offload.each(self._layers), caches, following, steps, strict=True)
+        for index, (layer, cache, next_norm, step) in enumerate(each):
+            self._taps.see(index, residual)
             qkv = layer.qkv(x)
             rotate_and_cache(
                 qkv,
@@ -115,6 +121,10 @@ class KernelDecoder:
             x = layer.down(silu_mul(layer.gate_up(x)))
             x = add_rms_norm(x, residual, next_norm, config.norm_eps)
         return x
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Return the embeddings [T, hidden] of ids [T], without adapters; the caller may change them."""
+        return F.embedding(token_ids, self._embedding)
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the hidden states unchanged: `forward` has normed them."""

@@ -3,22 +3,17 @@
 A pass queues its work and waits for nothing. The runner's model and a draft model have passes of their own, over one batch.
 """
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.plan import GivenRows
 from tetrad.worker_svc.core.step_inputs import StepRows
-from tetrad.worker_svc.cuda.attention import AttentionParts, DeviceStep, PagedAttention
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
-from tetrad.worker_svc.cuda.host_metadata import NOTHING, HostMetadata
 from tetrad.worker_svc.cuda.interface import DeviceModel
+from tetrad.worker_svc.cuda.pass_inputs import InputGatherer, PassInputs
 from tetrad.worker_svc.cuda.sampling.state import DeviceState
-from tetrad.worker_svc.kernels.gather_inputs import NUM_KEYS, SLOT, Gathered, gather_inputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.models.decoder import GivenEmbeddings
-from tetrad.worker_svc.models.host import HostStep
 
 
 class ForwardPasses:
@@ -35,67 +30,18 @@ class ForwardPasses:
     def __init__(
         self, model: DeviceModel, cache: KvCache, state: DeviceState, batch: InputBatch, accelerator: Accelerator
     ) -> None:
-        self._model, self._cache, self._state, self._batch, self._accelerator = model, cache, state, batch, accelerator
-        self._attention = (
-            PagedAttention(model.config, model.dtype, model.kv_cache_spec.dtype, accelerator, batch.max_model_len)
-            if model.has_kernel_attention
-            else None
-        )
-        self._host_metadata = HostMetadata(model.host_steps, batch, accelerator)
+        self._model, self._cache, self._accelerator = model, cache, accelerator
+        self._inputs = InputGatherer(model, state, batch, accelerator)
 
     def of_rows(self, rows: StepRows, given: GivenRows | None = None) -> torch.Tensor:
         """Return the hidden states [T, hidden] of a step of any shape; some tokens may be given as embeddings."""
-        table = self._accelerator.upload(table_of(rows))
-        tables = self._state.block_tables.index_select(1, table[:, SLOT])
-        parts = self._attention.parts(rows, tables[0]) if self._attention else None
-        most_scheduled, upload = int(rows.num_scheduled.max()), self._accelerator.upload
+        upload = self._accelerator.upload
         its = None if given is None else GivenEmbeddings(upload(given.rows), upload(given.values))
-        return self._run(table, tables, parts, rows.num_tokens, most_scheduled, self._host_metadata.of(rows), its)
+        return self._run(self._inputs.of_rows(rows), its)
 
     def of_decodes(self, table: torch.Tensor) -> torch.Tensor:
         """Return the hidden states [B, hidden] of rows [B, 5] of one token each; some rows may be padding."""
-        tables = self._state.block_tables.index_select(1, table[:, SLOT].clamp(min=0))
-        assert self._attention is not None, "a model whose steps are recorded has kernels"
-        parts = AttentionParts(len(table), self._attention.decode_part(tables[0], table[:, NUM_KEYS].contiguous()), None)
-        return self._run(table, tables, parts, len(table), 1, NOTHING)
+        return self._run(self._inputs.of_decodes(table))
 
-    def _run(
-        self,
-        table: torch.Tensor,
-        tables: torch.Tensor,
-        parts: AttentionParts | None,
-        num_tokens: int,
-        most_scheduled: int,
-        host: HostStep,
-        given: GivenEmbeddings | None = None,
-    ) -> torch.Tensor:
-        """Return the hidden states [T, hidden] of rows [R, 5] with block tables [G, R, P]."""
-        gathered = [self._gather(table, its_tables, num_tokens, most_scheduled) for its_tables in self._state.block_tables]
-        steps = [
-            DeviceStep(
-                kv_slots,
-                parts.over(tables[group]) if parts else None,
-                self._attention,
-                host.pages.get(group),
-                host.states.get(group),
-            )
-            for group, (_, _, kv_slots) in enumerate(gathered)
-        ]
-        ids, positions, _ = gathered[0]
-        return self._model.forward(ids, positions, self._cache.layers, steps, given=given)
-
-    def _gather(self, table: torch.Tensor, block_tables: torch.Tensor, num_tokens: int, most_scheduled: int) -> Gathered:
-        return gather_inputs(
-            table,
-            self._state.token_ids,
-            block_tables,
-            block_size=self._batch.block_size,
-            num_tokens=num_tokens,
-            most_scheduled=most_scheduled,
-        )
-
-
-def table_of(rows: StepRows) -> npt.NDArray[np.int32]:
-    """Return a step's rows as a table [R, 5] in the layout of gather_inputs."""
-    columns = rows.slots, rows.num_computed, rows.num_scheduled, rows.first_token, rows.num_computed + rows.num_scheduled
-    return np.stack(columns, 1).astype(np.int32)
+    def _run(self, inputs: PassInputs, given: GivenEmbeddings | None = None) -> torch.Tensor:
+        return self._model.forward(inputs.token_ids, inputs.positions, self._cache.layers, inputs.steps, given=given)

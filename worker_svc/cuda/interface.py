@@ -21,8 +21,8 @@ class DeviceParameters(Parameters, Protocol):
         """All loaded tensors, as stored on the device."""
 
 
-class DeviceModel(Protocol):
-    """A loaded decoder. It keeps no state between steps, and only queues work for the device."""
+class PagedModel(Protocol):
+    """The facts of a model or a draft head that the inputs of its passes depend on."""
 
     @property
     def config(self) -> DeviceSizes:
@@ -43,6 +43,10 @@ class DeviceModel(Protocol):
     @property
     def dtype(self) -> torch.dtype:
         """The type of hidden states."""
+
+
+class DeviceModel(PagedModel, Protocol):
+    """A loaded decoder. It keeps no state between steps, and only queues work for the device."""
 
     def forward(
         self,

@@ -13,7 +13,7 @@ import numpy as np
 
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import SamplingSpec, finished
+from tetrad.worker_svc.core.plan import Runner, SamplingSpec, finished
 from tetrad.worker_svc.core.pooling import PoolingFacts, PoolingSpec
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.interface import DeviceModel
@@ -26,6 +26,8 @@ from tetrad.worker_svc.runner.warm_up import dummy_plan
 _MOST_SAMPLING_ROWS = 256
 """Assumed number of rows of logits in a step; the number of requests is not known yet."""
 _BLOCK_SIZE = 16
+Wrap = Callable[[CudaModelRunner], Runner]
+"""Function (a model's runner) -> the runner whose step is measured: the same one, or one that also drafts."""
 _EVERYTHING = SamplingSpec(top_k=2, top_p=0.9, min_p=0.01, repetition_penalty=1.1, num_logprobs=20)
 
 
@@ -36,6 +38,7 @@ def worst_case_bytes(
     loras: DeviceLoras | None = None,
     pooling: Callable[[InputBatch], DevicePoolingRows] | None = None,
     asked: Sequence[PoolingSpec | None] = (None,),
+    wrap: Wrap | None = None,
 ) -> int:
     """Return the bytes of a step of `max_num_batched_tokens` tokens, divided among as many requests as may sample at once.
 
@@ -43,6 +46,7 @@ def worst_case_bytes(
         model, accelerator, loras, pooling: see CudaModelRunner.
         max_num_batched_tokens: number of tokens in the largest step.
         asked: the pooling parameters of the requests of each measured step, see `largest_asked`.
+        wrap: see Wrap; None: the model runs alone.
     """
     num_requests = min(_MOST_SAMPLING_ROWS, max_num_batched_tokens)
     num_tokens = min(-(-max_num_batched_tokens // num_requests), model.config.max_position_embeddings)
@@ -59,7 +63,8 @@ def worst_case_bytes(
     plans = [dummy_plan(num_requests, num_tokens, layout, _EVERYTHING, spec) for spec in asked]
 
     def run() -> None:
-        runner = CudaModelRunner(model, layout, accelerator, use_graphs=False, loras=loras, pooling=pooling)
+        alone = CudaModelRunner(model, layout, accelerator, use_graphs=False, loras=loras, pooling=pooling)
+        runner = wrap(alone) if wrap else alone
         with nullcontext() if loras is None else loras.rehearsal():
             for plan in plans:
                 finished(runner.execute(replace(plan, swap_out=(the_same, the_same))))

@@ -17,6 +17,7 @@ import torch
 from tetrad.services.errors import TetradError
 from tetrad.worker_svc.core.plan import ModelRunnerOutput
 from tetrad.worker_svc.core.request_table import RequestTable
+from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.cuda.device.accelerator import Download
 from tetrad.worker_svc.cuda.pooling_rows import LaunchedPooling
 from tetrad.worker_svc.cuda.sampling.prompt_logprobs import LaunchedPrompts
@@ -107,12 +108,16 @@ class LaunchedStep:
     Args:
         step_id: the plan's step id.
         launch: the number of the launch, see LaunchLog.
+        rows: the rows of the step, as they were before it.
         samples, prompts, pooling: the launched outputs; `download` copies their tensors, in this order.
         has_drafts: whether a request may have several tokens.
         failures: the requests that could not run, with their errors.
         log: the log that the steps of a runner share.
         started: time when the compute thread began the step, in seconds, from `time.perf_counter`.
         input_seconds: duration of building the step's inputs.
+
+    Attributes:
+        rows: as above.
     """
 
     def __init__(
@@ -120,6 +125,7 @@ class LaunchedStep:
         *,
         step_id: int,
         launch: int,
+        rows: StepRows,
         samples: LaunchedSamples,
         has_drafts: bool,
         prompts: LaunchedPrompts,
@@ -130,7 +136,7 @@ class LaunchedStep:
         started: float,
         input_seconds: float,
     ) -> None:
-        self._step_id, self._launch, self._has_drafts = step_id, launch, has_drafts
+        self._step_id, self._launch, self.rows, self._has_drafts = step_id, launch, rows, has_drafts
         self._samples, self._prompts, self._pooling, self._download = samples, prompts, pooling, download
         self._failures, self._log = failures, log
         self._started, self._input_seconds = started, input_seconds

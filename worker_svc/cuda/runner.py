@@ -21,10 +21,11 @@ from tetrad.worker_svc.core.plan import Ints, ModelRunnerOutput, SchedulerOutput
 from tetrad.worker_svc.core.request_table import RequestTable, ScheduledRows
 from tetrad.worker_svc.core.step_inputs import StepRows, order_rows
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
-from tetrad.worker_svc.cuda.forward_passes import ForwardPasses, table_of
+from tetrad.worker_svc.cuda.forward_passes import ForwardPasses
 from tetrad.worker_svc.cuda.graphs import LEAST_ROWS, DecodeGraphs
 from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.loras import DeviceLoras
+from tetrad.worker_svc.cuda.pass_inputs import table_of
 from tetrad.worker_svc.cuda.pending import LaunchedStep, LaunchLog, PlainSamples
 from tetrad.worker_svc.cuda.pooling_rows import DevicePoolingRows, LaunchedPooling, NoDevicePooling
 from tetrad.worker_svc.cuda.sampling.prompt_logprobs import LaunchedPrompts, launch_prompts
@@ -111,6 +112,14 @@ class CudaModelRunner:
         self._passes = ForwardPasses(model, self._kv_cache, self.state, self.batch, accelerator)
         most_rows = max(layout.max_num_seqs, LEAST_ROWS)
         self._graphs = DecodeGraphs(accelerator, vocab_size=config.vocab_size, most=most_rows, kinds=self._loras.kinds)
+        self._watch: Callable[[torch.Tensor], None] = _see_nothing
+
+    def watch(self, see: Callable[[torch.Tensor], None]) -> None:
+        """Call `see` in each forward pass, with the hidden states [T, hidden] of its tokens; called before `warm_up`.
+
+        Graphs record what `see` queues: it must write to fixed places.
+        """
+        self._watch = see
 
     @property
     def num_requests(self) -> int:
@@ -141,6 +150,7 @@ class CudaModelRunner:
         return LaunchedStep(
             step_id=plan.step_id,
             launch=self._log.note_launch(),
+            rows=rows,
             samples=samples,
             has_drafts=has_drafts,
             prompts=prompts,
@@ -232,6 +242,7 @@ class CudaModelRunner:
             return Outputs(lambda tokens: self._select(logits, tokens))
         self._loras.select_tokens(rows)
         hidden = self._passes.of_rows(rows, given)
+        self._watch(hidden)
         launched = launch_prompts(prompts, hidden, self._prompt_logits, self.accelerator)
         pooling = self._pooling.launch(rows, hidden)
         owners = np.repeat(rows.slots, rows.num_scheduled)
@@ -259,11 +270,17 @@ class CudaModelRunner:
     def _decode_logits(self, table: torch.Tensor, are_adapted: bool) -> torch.Tensor:
         """Return the logits [B, V] of rows [B, 5] of one token each; some rows may be padding."""
         self._loras.use_graph_rows(len(table), are_adapted=are_adapted)
-        return self._model.logits(self._passes.of_decodes(table))
+        hidden = self._passes.of_decodes(table)
+        self._watch(hidden)
+        return self._model.logits(hidden)
 
     def _select(self, values: torch.Tensor, rows: Ints) -> torch.Tensor:
         """Return the rows of `values` with these ascending indices; if all are selected, return `values` itself."""
         return values if len(rows) == len(values) else values[self.accelerator.upload(rows)]
+
+
+def _see_nothing(hidden: torch.Tensor) -> None:
+    """Do nothing: nobody reads the hidden states."""
 
 
 _NONE = np.empty(0, np.uint32)

@@ -16,6 +16,7 @@ from tetrad.worker_svc.kv_cache.layer_groups import groups_of
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.decoder import Decoder, GivenEmbeddings
+from tetrad.worker_svc.models.draft_head import NoTaps, Taps
 
 
 class TorchDecoder:
@@ -26,12 +27,20 @@ class TorchDecoder:
         parameters: the model's weights.
         kv_cache_dtype: type of keys and values.
         device: device of all tensors.
+        taps: reads hidden states between layers.
     """
 
-    def __init__(self, config: ModelConfig, parameters: Parameters, kv_cache_dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: Parameters,
+        kv_cache_dtype: torch.dtype,
+        device: torch.device,
+        taps: Taps = NoTaps(),  # noqa: B008 - it has no state
+    ) -> None:
         groups = groups_of(config)
         attention = TorchAttention(HeadSizes(config.num_heads, config.num_kv_heads, config.head_dim), groups)
-        self._decoder = Decoder(config, parameters, attention, mix_of, device)
+        self._decoder = Decoder(config, parameters, attention, mix_of, device, taps=taps)
         self.config, self.dtype = config, self._decoder.dtype
         # States are float32, so a cache that only has states is float32 too.
         dtype = torch.float32 if groups and all(group.is_state for group in groups) else kv_cache_dtype
@@ -50,6 +59,10 @@ class TorchDecoder:
         """See DeviceModel."""
         states = {group: step.states for group, step in enumerate(metadata) if step.states is not None}
         return self._decoder.forward(token_ids, positions, caches, metadata, states, given)
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """See Decoder."""
+        return self._decoder.embed(token_ids)
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
         """See DeviceModel."""

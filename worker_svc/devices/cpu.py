@@ -32,7 +32,7 @@ from tetrad.worker_svc.core.ranks import GroupPlace, Orders
 from tetrad.worker_svc.devices.cpu_model import CpuModel
 from tetrad.worker_svc.devices.cpu_models import CpuModels
 from tetrad.worker_svc.devices.decoder_pooling import decoder_pooling, pooler_config_of
-from tetrad.worker_svc.devices.drafters import DrafterLoader, Tapped
+from tetrad.worker_svc.devices.drafters import DrafterLoader
 from tetrad.worker_svc.devices.encoder_model import EncoderModel, check_options, host_encoder, load_encoder
 from tetrad.worker_svc.devices.foreign_model import load_foreign
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
@@ -48,6 +48,7 @@ from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.quantization import method_of
 from tetrad.worker_svc.model_facts.sharding import check_size
 from tetrad.worker_svc.model_facts.stages import check_stages, stage_config, stage_layers
+from tetrad.worker_svc.models.draft_head import Tapped
 from tetrad.worker_svc.native.shared_sums import SumsOfMachine
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.runner.orders import ModelOrders

@@ -4,8 +4,7 @@ Unsupported cases are refused before anything is loaded: no GPU, a GPU that is t
 """
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,7 +25,6 @@ from tetrad.worker_svc.core.device import (
     LoadRequest,
     ModelInfo,
     Progress,
-    refuse_drafter,
     refuse_loras,
 )
 from tetrad.worker_svc.cuda.decoder import TRAITS, KernelDecoder
@@ -40,8 +38,9 @@ from tetrad.worker_svc.cuda.torch_attention import MAX_HEAD_DIM
 from tetrad.worker_svc.cuda.torch_decoder import TorchDecoder
 from tetrad.worker_svc.cuda.transformers_model import DeviceTransformersModel
 from tetrad.worker_svc.devices.cuda_drafted import CudaDraftedModel
+from tetrad.worker_svc.devices.cuda_drafters import CudaDrafterLoader
 from tetrad.worker_svc.devices.cuda_encoder import CudaEncoder, device_encoder
-from tetrad.worker_svc.devices.cuda_model import CudaModel
+from tetrad.worker_svc.devices.cuda_model import CudaModel, whole_model
 from tetrad.worker_svc.devices.decoder_pooling import decoder_pooling, pooler_config_of
 from tetrad.worker_svc.devices.encoder_model import check_options, load_encoder
 from tetrad.worker_svc.devices.foreign_model import load_foreign_module
@@ -55,6 +54,7 @@ from tetrad.worker_svc.families.values import architecture_of
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.traits import traits_of
 from tetrad.worker_svc.models.bidirectional import BidirectionalDecoder
+from tetrad.worker_svc.models.draft_head import NoTaps, Tapped, Taps
 from tetrad.worker_svc.quantization.schemes import unpacks_on_host
 
 LEAST_CAPABILITY = (8, 0)
@@ -100,21 +100,12 @@ class CudaDevice:
 
     def load_model(self, request: LoadRequest, report: Progress) -> CudaModel | CudaEncoder | CudaDraftedModel:
         """Load the weights to the device."""
-        if request.draft_method == "draft_model":
-            return self._load_drafted(request, report)
-        refuse_drafter(request, "the cuda device")
+        if request.draft_method:
+            alone = partial(self._load_alone, offload_bytes=self._offload_bytes)
+            smaller = partial(self._load_alone, offload_bytes=0)  # it runs for each draft; cpu_offload_gb is the target's
+            decoder = partial(self._load_decoder, offload_bytes=self._offload_bytes)
+            return CudaDrafterLoader(alone, smaller, decoder, self._ready()).load(request, report)
         return self._load_alone(request, report, self._offload_bytes)
-
-    def _load_drafted(self, request: LoadRequest, report: Progress) -> CudaDraftedModel:
-        """Load a model, and a smaller one beside it that proposes its tokens."""
-        assert request.draft_path is not None, "the draft model has files"
-        smaller = LoadRequest(str(request.draft_path), request.draft_path, dtype=request.dtype, runner="generate")
-        target = self._load_alone(replace(request, draft_method="", draft_path=None), report, self._offload_bytes)
-        drafter = self._load_alone(smaller, report, 0)  # it runs for each draft, and cpu_offload_gb is the target's
-        if not isinstance(target, CudaModel) or not isinstance(drafter, CudaModel):
-            raise ModelError("speculative_config.model: both models must be decoders that generate.")
-        log.info("model.drafts", method=request.draft_method, weights_size_bytes=drafter.info.weights_size_bytes)
-        return CudaDraftedModel(target, drafter, self._ready())
 
     def _load_alone(self, request: LoadRequest, report: Progress, offload_bytes: int) -> CudaModel | CudaEncoder:
         if request.path.is_dir():
@@ -125,7 +116,10 @@ class CudaDevice:
                 return self._load_foreign(request, facts, report, offload_bytes)
         return self._load_decoder(request, report, offload_bytes)
 
-    def _load_decoder(self, request: LoadRequest, report: Progress, offload_bytes: int) -> CudaModel | CudaEncoder:
+    def _load_decoder(
+        self, request: LoadRequest, report: Progress, offload_bytes: int, layers: Tapped | None = None
+    ) -> CudaModel | CudaEncoder:
+        """Load a decoder of a described family; `layers` chooses the layers whose hidden states a draft head reads."""
         accelerator, dtype = self._ready(), _dtype(request)
         source = open_weights(request, accelerator.device, unpacks=unpacks_on_host)
         overridden = apply_overrides(source.config, request.hf_overrides_json)
@@ -137,7 +131,7 @@ class CudaDevice:
             refuse_loras(request, "bidirectional decoders")
             _refuse_offload("a bidirectional decoder", offload_bytes)
         offload = WeightOffload(accelerator, offload_bytes, config.num_layers)
-        with torch.inference_mode(), _whole_model(request, accelerator, source.total_bytes):
+        with torch.inference_mode(), whole_model(request.model, accelerator, source.total_bytes):
             if use is not None:
                 if not use.generates:
                     config = replace(config, tie_word_embeddings=True)  # the output layer is not read
@@ -151,7 +145,7 @@ class CudaDevice:
             parameters = linears if loras is None else AdaptedLinears(linears, loras)
             model: DeviceModel | BidirectionalDecoder
             if is_causal:
-                model = self._build(config, parameters, dtype, offload)
+                model = self._build(config, parameters, dtype, offload, layers(config) if layers else NoTaps())
             else:
                 model = BidirectionalDecoder(config, parameters, accelerator.device, accelerator.upload, mix_of)
             if loras is not None:
@@ -188,7 +182,7 @@ class CudaDevice:
         _refuse_offload("an encoder", offload_bytes)
         source = open_source(request.path)
         weights, build = WeightLoader(source, report), device_encoder(accelerator)
-        with torch.inference_mode(), _whole_model(request, accelerator, source.total_bytes):
+        with torch.inference_mode(), whole_model(request.model, accelerator, source.total_bytes):
             parts = load_encoder(
                 request, config, weights, build, stored_type=source.stored_type, device=accelerator.device, dtype=dtype
             )
@@ -202,7 +196,7 @@ class CudaDevice:
         if name := request.quantization:
             raise ModelError(f"Quantization {name[:80]!r} is not supported for a model that transformers' code runs.")
         module = load_foreign_module(request, foreign, config, report, dtype, accelerator.device)
-        with torch.inference_mode(), _whole_model(request, accelerator, module.info.weights_size_bytes):
+        with torch.inference_mode(), whole_model(request.model, accelerator, module.info.weights_size_bytes):
             model = DeviceTransformersModel(module.loaded, module.layers, dtype, self._cache_dtype(dtype), accelerator.device)
         no_offload = WeightOffload(accelerator, 0, module.info.num_layers)
         return CudaModel(model, module.info, accelerator, no_offload, use_graphs=False, pooling=module.pooling)
@@ -242,15 +236,17 @@ class CudaDevice:
         """Wait for the GPU; raises the GPU's error if a kernel has failed, since every later call then fails too."""
         self._ready().check()
 
-    def _build(self, config: ModelConfig, linears: DeviceParameters, dtype: torch.dtype, offload: WeightOffload) -> DeviceModel:
+    def _build(
+        self, config: ModelConfig, linears: DeviceParameters, dtype: torch.dtype, offload: WeightOffload, taps: Taps
+    ) -> DeviceModel:
         """Return the decoder with this project's kernels if it supports the model, otherwise the one that torch runs."""
         large_heads = [f"heads of {config.head_dim}"] if config.head_dim > MAX_HEAD_DIM else []
         beyond = ", ".join([*sorted(traits_of(config) - TRAITS), *large_heads])
         if not beyond:
-            return KernelDecoder(config, linears, self._cache_dtype(dtype), offload)
+            return KernelDecoder(config, linears, self._cache_dtype(dtype), offload, taps)
         _refuse_offload(f"a model with {beyond}", offload.size_bytes)
         log.info("model.runs_on_torch", architecture=config.architecture, reason=f"A model with {beyond}")
-        return TorchDecoder(config, linears, self._cache_dtype(dtype), self._ready().device)
+        return TorchDecoder(config, linears, self._cache_dtype(dtype), self._ready().device, taps)
 
     def _cache_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Return the type of keys and values for activations of type `dtype`."""
@@ -262,19 +258,6 @@ class CudaDevice:
     def _ready(self) -> Accelerator:
         assert self._accelerator is not None, "set_up comes first"
         return self._accelerator
-
-
-@contextmanager
-def _whole_model(request: LoadRequest, accelerator: Accelerator, total_bytes: int) -> Iterator[None]:
-    """Raise ModelError, with the numbers, if the device has too little memory for a model with `total_bytes` of files."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        free, total = accelerator.memory()
-        raise ModelError(
-            f"{request.model} does not fit the device: its files have {total_bytes} bytes, the device has {total}, "
-            f"of which {free} were free when memory ran out."
-        ) from error
 
 
 def _refuse_offload(model: str, size_bytes: int) -> None:

@@ -1,9 +1,12 @@
 """CUDA model: a decoder in the memory of a GPU, as the worker uses it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
-from tetrad.services.errors import FailedPrecondition
+import torch
+
+from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.worker_svc.core.device import KvGroup, KvLayout, ModelInfo
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
@@ -11,7 +14,7 @@ from tetrad.worker_svc.cuda.device.offload import Offload, tensors_in, wake_weig
 from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
 from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.loras import DeviceLoras
-from tetrad.worker_svc.cuda.memory_profile import largest_asked, worst_case_bytes
+from tetrad.worker_svc.cuda.memory_profile import Wrap, largest_asked, worst_case_bytes
 from tetrad.worker_svc.cuda.pooling_rows import DevicePooling, DevicePoolingRows
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.devices.poolers import Pooling
@@ -70,11 +73,11 @@ class CudaModel:
         """Move the weights back to the device; raise FailedPrecondition, with the numbers, if it has too little free memory."""
         wake_weights(self._weights, self._accelerator)
 
-    def worst_case_bytes(self, max_num_batched_tokens: int) -> int:
-        """Return the bytes that the largest step needs in addition to weights and KV cache."""
+    def worst_case_bytes(self, max_num_batched_tokens: int, wrap: Wrap | None = None) -> int:
+        """Return the bytes that the largest step needs in addition to weights and KV cache; see memory_profile.py."""
         asked = largest_asked(self.info.pooling)
         return worst_case_bytes(
-            self.decoder, self._accelerator, max_num_batched_tokens, self.loras, self._pooling_rows(), asked
+            self.decoder, self._accelerator, max_num_batched_tokens, self.loras, self._pooling_rows(), asked, wrap
         )
 
     def _pooling_rows(self) -> Callable[[InputBatch], DevicePoolingRows] | None:
@@ -94,3 +97,16 @@ def check_room(layout: KvLayout, block_size_bytes: int, accelerator: Accelerator
             f"The KV cache of num_blocks {layout.num_blocks} of block_size {layout.block_size} needs {needed} bytes; "
             f"{free} of the device's {total} are free."
         )
+
+
+@contextmanager
+def whole_model(name: str, accelerator: Accelerator, total_bytes: int) -> Iterator[None]:
+    """Raise ModelError, with the numbers, if the device has too little memory for a model with `total_bytes` of files."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        free, total = accelerator.memory()
+        raise ModelError(
+            f"{name} does not fit the device: its files have {total_bytes} bytes, the device has {total}, "
+            f"of which {free} were free when memory ran out."
+        ) from error

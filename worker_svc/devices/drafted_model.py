@@ -15,6 +15,8 @@ from tetrad.worker_svc.kv_cache.cache import KvCache, KvCacheSpec
 from tetrad.worker_svc.runner.drafting_runner import DraftingRunner
 from tetrad.worker_svc.runner.model_runner import ModelRunner
 
+NOT_DECODERS = "speculative_config.model: both models must be decoders that generate."
+
 
 class Drafter(Protocol):
     """The loaded draft model or draft head of a model, which proposes the model's next tokens."""
@@ -121,7 +123,7 @@ def check_sees_all(name: str, model: LoadedModel) -> None:
     """Raise ModelError if a model, the target or the draft model, pools or has layers with sliding windows or states."""
     groups = model.kv_groups(16)
     if model.info.pooling is not None:
-        raise ModelError("speculative_config.model: both models must be decoders that generate.")
+        raise ModelError(NOT_DECODERS)
     if len(groups) != 1 or groups[0].sliding_window is not None or groups[0].is_state:
         raise ModelError(
             f"speculative_config.model: all layers of the {name} must see all tokens; some have windows or states."

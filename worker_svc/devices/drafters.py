@@ -5,24 +5,25 @@ from dataclasses import replace
 
 from tetrad.services.errors import ModelError
 from tetrad.services.log import get_logger
-from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
+from tetrad.worker_svc.checkpoint.model_config import read_model_config
 from tetrad.worker_svc.core.device import LoadedModel, LoadRequest, Progress
 from tetrad.worker_svc.devices.cpu_model import CpuModel
-from tetrad.worker_svc.devices.draft_heads import HeadDrafter, load_eagle3, load_mtp
-from tetrad.worker_svc.devices.drafted_model import DraftedModel, Drafter, DraftModel, check_same_vocabulary, check_sees_all
+from tetrad.worker_svc.devices.draft_heads import check_described, open_eagle3, open_mtp, read_eagle3, read_mtp
+from tetrad.worker_svc.devices.drafted_model import (
+    NOT_DECODERS,
+    DraftedModel,
+    Drafter,
+    DraftModel,
+    check_same_vocabulary,
+    check_sees_all,
+)
+from tetrad.worker_svc.devices.host_heads import HeadDrafter, host_parts
 from tetrad.worker_svc.families.eagle3 import eagle3_config
-from tetrad.worker_svc.families.encoders import is_encoder
-from tetrad.worker_svc.families.registry import find_family
-from tetrad.worker_svc.families.values import architecture_of
 from tetrad.worker_svc.model_facts.config import ModelConfig
-from tetrad.worker_svc.models.draft_head import LayerTaps
+from tetrad.worker_svc.models.draft_head import LayerTaps, Tapped
 from tetrad.worker_svc.models.host import HostDecoder
 
 log = get_logger()
-
-Tapped = Callable[[ModelConfig], LayerTaps]
-"""Function that chooses the layers of a model whose hidden states a draft head reads."""
-_NOT_DECODERS = "speculative_config.model: both models must be decoders that generate."
 
 
 class DrafterLoader:
@@ -56,7 +57,7 @@ class DrafterLoader:
         """Load a model, and a smaller one beside it."""
         target, drafter = self._load_model(request, report), self._load_model(replace(smaller, runner="generate"), report)
         if not isinstance(target, CpuModel) or not isinstance(drafter, CpuModel) or drafter.host.decoder is None:
-            raise ModelError(_NOT_DECODERS)
+            raise ModelError(NOT_DECODERS)
         check_same_vocabulary(target, drafter.info.vocab_size)
         check_sees_all("target", target)
         check_sees_all("draft model", drafter)
@@ -74,34 +75,27 @@ class DrafterLoader:
         decoder, [taps] = target.host.decoder, chosen
         assert isinstance(decoder, HostDecoder), "torch alone hands out hidden states"
         check_same_vocabulary(target, facts.decoder.vocab_size)
-        head, size_bytes = load_eagle3(
-            head_files.path,
-            facts,
-            report,
-            embed=decoder.embed,
-            hidden_size=target.info.hidden_size,
-            num_layers=len(taps.layers),
-        )
-        return target, HeadDrafter(head, size_bytes, lambda _: taps.take())
+        weights = open_eagle3(head_files.path, report)
+        parts, steps = host_parts(facts.decoder, weights)
+        sizes = {"hidden_size": target.info.hidden_size, "num_layers": len(taps.layers)}
+        head = read_eagle3(facts, weights, parts, embed=decoder.embed, **sizes)
+        return target, HeadDrafter(head, steps, weights, lambda _: taps.take())
 
     def _with_mtp(self, request: LoadRequest, report: Progress) -> tuple[LoadedModel, Drafter]:
         """Load a model and its own MTP layer, which predicts further tokens."""
-        if request.random_weights:
-            raise ModelError("speculative_config.method 'mtp' needs the model's files; random weights have no such layer.")
-        head, size_bytes = load_mtp(request, report)
+        weights, config = open_mtp(request, report)
+        parts, steps = host_parts(config, weights)
+        head = read_mtp(config, parts)
         target = self._described(request, report, None)
         decoder = target.host.decoder
         assert decoder is not None, "a decoder that generates has a program"
-        return target, HeadDrafter(head, size_bytes, decoder.normed)
+        return target, HeadDrafter(head, steps, weights, decoder.normed)
 
     def _described(self, request: LoadRequest, report: Progress, tapped: Tapped | None) -> CpuModel:
         """Load the target of a head: a decoder of a described family with full attention in all layers."""
-        if request.path.is_dir():
-            config = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
-            if is_encoder(config) or find_family(architecture_of(config)) is None:
-                raise ModelError(f"speculative_config: {architecture_of(config)[:80]} hands out no hidden states.")
+        check_described(request)
         target = self._load_decoder(request, report, tapped)
         if not isinstance(target, CpuModel) or target.host.decoder is None:
-            raise ModelError(_NOT_DECODERS)
+            raise ModelError(NOT_DECODERS)
         check_sees_all("target", target)
         return target

@@ -1,6 +1,6 @@
 """EAGLE-3 heads: describes a head, one decoder layer that drafts for another model, from the values of its config.
 
-Called by the cpu device, and before a head is downloaded. The head reads the hidden states before three of the target's layers,
+Called by the devices, and before a head is downloaded. The head reads the hidden states before three of the target's layers,
 and the embedding of the next token (Li et al. 2025). Its vocabulary may be a part of the target's.
 """
 
@@ -13,6 +13,7 @@ from tetrad.worker_svc.families.decoder import decoder
 from tetrad.worker_svc.families.limits import check_limits
 from tetrad.worker_svc.families.values import Values, architecture_of
 from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.quantization import method_of
 
 _ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 
@@ -51,6 +52,10 @@ def eagle3_config(config: Mapping[str, Any]) -> Eagle3Config:
         raise ModelError(
             f"speculative_config.model is of architecture {architecture[:80]}; an EAGLE-3 head is one of "
             f"{', '.join(_ARCHITECTURES)}."
+        )
+    if method := method_of(config.get("quantization_config")):
+        raise ModelError(
+            f"The EAGLE-3 head is quantized as {method!r}, which is not supported; use one with weights in floats."
         )
     values = Values(config)
     try:

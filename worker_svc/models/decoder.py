@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Generic, NamedTuple
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from tetrad.worker_svc.attention.interface import AttentionBackend, ByGroup, M
 from tetrad.worker_svc.core.plan import Floats, Ints
@@ -63,7 +64,7 @@ class Decoder(Generic[M]):
         self.config = config if vocab_size is None else replace(config, vocab_size=vocab_size)
         read = LayerReader(config, parameters, attention, mix_of, ranks)
         embedding = parameters.embedding("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
-        lookup = parameters.lookup("model.embed_tokens", embedding)
+        self._table, lookup = embedding, parameters.lookup("model.embed_tokens", embedding)
         self._positions = self._read_positions(parameters)
         self._stack = LayerStack(config, read, device, taps)
         self._norm = read.norm("model.norm")
@@ -89,8 +90,11 @@ class Decoder(Generic[M]):
         return hidden
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Return the embeddings [T, hidden] of ids [T]; the caller may change them."""
-        return self._vocabulary.embed(token_ids)
+        """Return the embeddings [T, hidden] of ids [T], without adapters; this rank has the whole table.
+
+        The caller may change the embeddings.
+        """
+        return F.embedding(token_ids, self._table)
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return hidden states [N, hidden] after the last norm."""

@@ -1,39 +1,60 @@
 """Draft head: the interface of a small module that drafts from a model's hidden states, and the taps that read these."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol
 
 import torch
 
-from tetrad.worker_svc.attention.interface import M, MetadataBuilder
+from tetrad.worker_svc.attention.interface import AttentionBackend, ByGroup, M, M_contra
 from tetrad.worker_svc.core.plan import Ints
-from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
+from tetrad.worker_svc.layers.experts import MixOf
+from tetrad.worker_svc.layers.parameters import Parameters
+from tetrad.worker_svc.model_facts.config import ModelConfig
 
 
-class DraftHead(Protocol[M]):
+@dataclass(frozen=True, slots=True)
+class HeadParts(Generic[M]):
+    """A device's parts of a draft head.
+
+    Attributes:
+        parameters: the head's weights.
+        attention: creates the attention of the head's layer.
+        mix_of: creates the Mix of the layer's experts.
+        device: device of all tensors.
+    """
+
+    parameters: Parameters
+    attention: AttentionBackend[M]
+    mix_of: MixOf
+    device: torch.device
+
+
+class DraftHead(Protocol[M_contra]):
     """A module with its own keys and values; it keeps no other state between steps. Runs on the compute thread.
 
     Its input at a position is the hidden state of that position and the next token; it proposes the token after that.
 
     Attributes:
+        config: the description of the head's layer.
+        state_size: number of values in the target's states of a token.
         longest: number of positions that the head supports.
     """
 
+    config: ModelConfig
+    state_size: int
     longest: int
-
-    @property
-    def kv_cache_spec(self) -> KvCacheSpec:
-        """The shape of the head's KV cache."""
-
-    @property
-    def attention(self) -> MetadataBuilder[M]:
-        """The builder of the head's attention metadata."""
 
     def begin(self, states: torch.Tensor) -> torch.Tensor:
         """Return the head's input hidden states [T, hidden] from the target's states [T, F]."""
 
     def forward(
-        self, hidden: torch.Tensor, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: M
+        self,
+        hidden: torch.Tensor,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        caches: list[torch.Tensor],
+        metadata: ByGroup[M_contra],
     ) -> torch.Tensor:
         """Return the head's hidden states [T, hidden] for hidden states [T, hidden] and next tokens [T]; write the caches."""
 
@@ -41,7 +62,7 @@ class DraftHead(Protocol[M]):
         """Return logits [N, V] float32 over the target's vocabulary; -inf for tokens that the head never proposes."""
 
     def argmax(self, hidden: torch.Tensor) -> Ints:
-        """Return the token [N] with each row's largest logit."""
+        """Return the token [N] with each row's largest logit; works only on the host."""
 
 
 class Taps(Protocol):
@@ -78,3 +99,7 @@ class LayerTaps:
         states = torch.cat([self._seen[layer] for layer in self.layers], 1)
         self._seen.clear()
         return states
+
+
+Tapped = Callable[[ModelConfig], LayerTaps]
+"""Function that chooses the layers of a model whose hidden states a draft head reads."""

@@ -1,18 +1,19 @@
-"""MTP head in torch on the host: the layer after a model's last one that predicts further tokens (DeepSeek V3, GLM-4.5).
+"""MTP head in torch, on any device: the layer after a model's last one that predicts further tokens (DeepSeek V3, GLM-4.5).
 
 Loaded by devices/draft_heads.py. One product joins a token's embedding and the hidden state before the token, both normed; a
 layer like the model's own follows. When the head drafts further tokens, its own hidden state replaces the model's.
 """
 
+from typing import Generic
+
 import torch
 
+from tetrad.worker_svc.attention.interface import ByGroup, M
 from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.layers.argmax import argmax
-from tetrad.worker_svc.layers.experts import HostMixes
 from tetrad.worker_svc.layers.logits import scaled_and_capped
-from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
-from tetrad.worker_svc.models.host import HostStep, host_attention, host_cache_spec
+from tetrad.worker_svc.models.draft_head import HeadParts
 from tetrad.worker_svc.models.layer_stack import LayerStack
 from tetrad.worker_svc.models.layers import LayerReader
 
@@ -20,25 +21,24 @@ LAYER = "model.layers.0"
 """Name of the layer in the parameters."""
 
 
-class MtpHead:
+class MtpHead(Generic[M]):
     """An MTP head; see DraftHead.
 
     Args:
         config: the model's description, with only this layer.
-        parameters: the layer's weights, and those of the model's vocabulary.
+        parts: the device's parts; the weights are the layer's, and those of the model's vocabulary.
     """
 
-    def __init__(self, config: ModelConfig, parameters: Parameters) -> None:
-        hidden, vocab_size = config.hidden_size, config.vocab_size
-        backend, self.attention = host_attention(config)
-        self._config, self.kv_cache_spec, self.longest = config, host_cache_spec(config), config.max_position_embeddings
-        read = LayerReader(config, parameters, backend, HostMixes())
+    def __init__(self, config: ModelConfig, parts: HeadParts[M]) -> None:
+        hidden, vocab_size, parameters = config.hidden_size, config.vocab_size, parts.parameters
+        self.config, self.state_size, self.longest = config, hidden, config.max_position_embeddings
+        read = LayerReader(config, parameters, parts.attention, parts.mix_of)
         own = f"{LAYER}.embed_tokens.weight"
         table = parameters.embedding(own if parameters.has(own) else "model.embed_tokens.weight", vocab_size, hidden)
         self._embed = parameters.lookup("model.embed_tokens", table)
         self._token_norm, self._hidden_norm = read.norm(f"{LAYER}.enorm"), read.norm(f"{LAYER}.hnorm")
         self._join = parameters.linear([(f"{LAYER}.eh_proj", hidden)], 2 * hidden)
-        self._stack = LayerStack(config, read)
+        self._stack = LayerStack(config, read, parts.device)
         self._norm = read.norm(f"{LAYER}.shared_head.norm")
         heads = [name for name in (f"{LAYER}.shared_head.head", "lm_head") if parameters.has(f"{name}.weight")]
         self._output = parameters.output(heads[0] if heads else "lm_head", None if heads else table, vocab_size, hidden)
@@ -53,17 +53,17 @@ class MtpHead:
         token_ids: torch.Tensor,
         positions: torch.Tensor,
         caches: list[torch.Tensor],
-        metadata: HostStep,
+        metadata: ByGroup[M],
     ) -> torch.Tensor:
         """Return the residual stream [T, hidden] after the layer; see DraftHead."""
         embeddings = self._embed(token_ids).masked_fill_((positions == 0)[:, None], 0)  # as in the training of MTP heads
         stream = self._join(torch.cat([self._token_norm(embeddings), self._hidden_norm(hidden)], 1))
-        self._stack.add_to(stream, positions, caches, metadata.pages)
+        self._stack.add_to(stream, positions, caches, metadata)
         return stream
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See DraftHead."""
-        return scaled_and_capped(self._output(self._norm(hidden)).float(), self._config)
+        return scaled_and_capped(self._output(self._norm(hidden)).float(), self.config)
 
     def argmax(self, hidden: torch.Tensor) -> Ints:
         """See DraftHead."""

@@ -10,16 +10,17 @@ change the output: the next step verifies them.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic
+from typing import Any
 
 import numpy as np
 import torch
 
-from tetrad.worker_svc.attention.interface import M
+from tetrad.worker_svc.attention.paged_metadata import PagedMetadata
 from tetrad.worker_svc.core.plan import DraftTokens, Ints, ModelRunnerOutput, SchedulerOutput
 from tetrad.worker_svc.core.step_inputs import StepInputs, build_step_inputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.models.draft_head import DraftHead
+from tetrad.worker_svc.models.host import HostSteps
 from tetrad.worker_svc.runner.model_runner import ModelRunner
 
 
@@ -32,12 +33,13 @@ class _Computed:
     states: torch.Tensor
 
 
-class HeadRunner(Generic[M]):
+class HeadRunner:
     """A Runner whose results contain a draft head's proposals; see Runner.
 
     Args:
         runner: the runner of the model, which samples.
         head: the draft head.
+        steps: builds the metadata of the head's attention.
         cache: the KV cache of `head`, with the same blocks as the runner's cache.
         states_of: returns the head's input states [T, F] for the model's last hidden states [T, hidden].
     """
@@ -45,11 +47,12 @@ class HeadRunner(Generic[M]):
     def __init__(
         self,
         runner: ModelRunner[Any],
-        head: DraftHead[M],
+        head: DraftHead[PagedMetadata],
+        steps: HostSteps,
         cache: KvCache,
         states_of: Callable[[torch.Tensor], torch.Tensor],
     ) -> None:
-        self._runner, self._head, self._cache, self._states_of = runner, head, cache, states_of
+        self._runner, self._head, self._steps, self._cache, self._states_of = runner, head, steps, cache, states_of
         self._batch = runner.batch
         self._longest = min(self._batch.max_model_len, head.longest)
         self._computed: _Computed | None = None
@@ -134,7 +137,7 @@ class HeadRunner(Generic[M]):
 
     def _forward(self, inputs: StepInputs, hidden: torch.Tensor) -> torch.Tensor:
         """Return the head's hidden states for a step's rows; the token of a row is the one after its position."""
-        metadata = self._head.attention.build_metadata(inputs, self._batch)
+        metadata = self._steps.build_metadata(inputs, self._batch).pages
         owners = np.repeat(inputs.slots, inputs.num_scheduled)
         token_ids = torch.from_numpy(self._batch.token_ids[owners, inputs.positions + 1].astype(np.int64))
         return self._head.forward(hidden, token_ids, torch.from_numpy(inputs.positions), self._cache.layers, metadata)

@@ -119,9 +119,3 @@ def test_sequences_longer_than_the_draft_model_takes_are_refused(load_cuda, tiny
 
     with pytest.raises(FailedPrecondition, match="max_model_len 256 exceeds the 128 positions of the draft model"):
         model.make_runner(SMALL)
-
-
-@pytest.mark.parametrize("method", ["eagle3", "mtp"])
-def test_draft_heads_are_refused(method, load_cuda, tiny_path):
-    with pytest.raises(ModelError, match=f"'{method}' is not supported for the cuda device; .* of the cpu device"):
-        load_cuda(tiny_path, draft_method=method, draft_path=tiny_path)

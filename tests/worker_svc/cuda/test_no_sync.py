@@ -14,7 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 from triton.runtime import interpreter
 
+from tests.eagle3_files import save_eagle3
 from tests.lora_files import save_lora
+from tests.mtp_files import save_mtp
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import TINY, layout_of
 from tests.worker_svc.families.tiny_models import save_family
@@ -164,6 +166,30 @@ def test_adapters_are_brought_to_the_device_without_waiting(uses_graphs, tiny_pa
     decode = execute(driver, watch, {0: 1})
 
     assert prompt == decode == []
+
+
+@pytest.mark.parametrize("method", ["draft_model", "eagle3", "mtp"])
+def test_drafts_are_launched_without_waiting(method, tmp_path, load_cuda, watch):
+    """A step that verifies some, too, unless drafts are asked for after it: their number depends on it."""
+    drafter = None
+    if method == "mtp":
+        save_mtp(tmp_path, "glm")
+    else:
+        save_tiny(tmp_path, tiny_config("LlamaForCausalLM", hidden_size=64, num_attention_heads=4))
+        its_layers = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
+        drafter = tmp_path if method == "draft_model" else save_eagle3(tmp_path / "head", **its_layers)
+    layout = KvLayout(num_blocks=20, block_size=16, max_model_len=32, max_num_seqs=2, max_num_batched_tokens=32)
+    model = load_cuda(tmp_path, draft_method=method, draft_path=drafter)
+    driver = Driver(model.make_runner(layout), layout)
+    driver.add(0, [5, 6, 7], SAMPLINGS["greedy"])
+    driver.add(1, [8, 9, 10, 11], SAMPLINGS["drawn"])
+
+    prompts = execute(driver, watch, {0: 3, 1: 4}, num_spec_tokens=2)
+    decodes = execute(driver, watch, {0: 1, 1: 1}, num_spec_tokens=2)
+    drafts = DraftTokens(np.array([0, 1]), np.array([1, 2]), np.array([7, 8, 9]))
+    verifying = execute(driver, watch, {0: 2, 1: 3}, drafts=drafts)
+
+    assert prompts == decodes == verifying == []
 
 
 @pytest.mark.parametrize("name", ["llama4", "mamba2"])

@@ -12,10 +12,12 @@ import torch.nn.functional as F  # noqa: N812
 from safetensors.torch import load_file
 
 from tests.eagle3_files import save_eagle3
+from tests.lora_files import save_lora
 from tests.mtp_files import KINDS, save_mtp
 from tests.worker_svc.conftest import save_tiny, tiny_config
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
+from tetrad.worker_svc.core.lora import LoraLimits
 from tetrad.worker_svc.core.plan import SamplingSpec
 
 LAYOUT = KvLayout(num_blocks=200, block_size=8, max_model_len=256, max_num_seqs=16, max_num_batched_tokens=64)
@@ -218,6 +220,22 @@ def test_a_head_computes_steps_that_ask_for_no_drafts(load, make_driver, target,
 
     request = driver.requests[0]
     assert found[0] == EagleReference(model, eagle).propose(request.prompt + request.output)[: len(found[0])]
+
+
+def test_a_head_reads_embeddings_without_adapters(cpu, make_driver, target, eagle, tmp_path):
+    """The rows of an adapter are those of the target's step; the head computes other rows."""
+    path, model = target
+    options = {"draft_method": "eagle3", "draft_path": eagle, "loras": LoraLimits(1, 8, 1)}
+    loaded = cpu.load_model(LoadRequest("x", path, **options), lambda *_: None)
+    loaded.loras.install(1, loaded.loras.read(save_lora(tmp_path, model, "embed_tokens")))
+    driver = make_driver(loaded, LAYOUT)
+    driver.add(0, range(20, 33), GREEDY)
+    driver.add(1, range(21, 37), GREEDY, lora_id=1)
+
+    drafts = proposals_of(driver.step({0: 13, 1: 16}, num_spec_tokens=K))
+
+    request = driver.requests[0]
+    assert drafts[0] == EagleReference(model, eagle).propose(request.prompt + request.output)[: len(drafts[0])]
 
 
 def test_a_head_proposes_nothing_beyond_its_positions(load, make_driver, target, tmp_path):

@@ -1,0 +1,396 @@
+"""EAGLE-3 heads and MTP layers on the CUDA device, interpreted: the CPU device's drafts, and the tokens of the model alone."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.eagle3_files import save_eagle3
+from tests.lora_files import save_lora
+from tests.mtp_files import save_mtp
+from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
+from tests.worker_svc.runner.proposals import proposals_of
+from tetrad.services.errors import FailedPrecondition, ModelError
+from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.lora import LoraLimits
+from tetrad.worker_svc.core.plan import SamplingSpec
+from tetrad.worker_svc.cuda.device.offload import tensors_in
+
+LAYOUT = KvLayout(num_blocks=40, block_size=8, max_model_len=64, max_num_seqs=3, max_num_batched_tokens=48)
+SIZES = {"hidden_size": 64, "intermediate_size": 80, "num_attention_heads": 4, "num_key_value_heads": 2}
+SAMPLINGS = [SamplingSpec(temperature=0.0), SamplingSpec(seed=5, top_p=0.9), SamplingSpec(seed=6, temperature=0.7, top_k=30)]
+ROOMY = replace(LAYOUT, block_size=32)
+"""A layout in which every draft has a block."""
+LAYERS, K = 3, 3
+KINDS = ("eagle3", "eagle3 of its own", "glm", "deepseek")
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    """A model for EAGLE-3 heads: its directory, and transformers' own."""
+    directory = tmp_path_factory.mktemp("target")
+    return directory, save_tiny(directory, tiny_config("LlamaForCausalLM", **SIZES, num_hidden_layers=LAYERS))
+
+
+@pytest.fixture(scope="module")
+def files(target, tmp_path_factory):
+    """For each kind of head the model's directory, and the options of a load with the head."""
+    plain = save_eagle3(tmp_path_factory.mktemp("head"), eagle_aux_hidden_state_layer_ids=[0, 1, 2])
+    own = save_eagle3(tmp_path_factory.mktemp("own"), norm_before_residual=True, eagle_aux_hidden_state_layer_ids=[2, 0, 1])
+    embeddings = torch.randn(320, 64, generator=torch.Generator().manual_seed(7))
+    change(own / "model.safetensors", {"embed_tokens.weight": embeddings})
+    found = {
+        "eagle3": (target[0], {"draft_method": "eagle3", "draft_path": plain}),
+        "eagle3 of its own": (target[0], {"draft_method": "eagle3", "draft_path": own}),
+    }
+    for kind, sizes in (("glm", {}), ("deepseek", {"kv_lora_rank": 280})):  # heads without kernels, as of published models
+        directory = tmp_path_factory.mktemp(kind)
+        save_mtp(directory, kind, **sizes)
+        found[kind] = (directory, {"draft_method": "mtp"})
+    return found
+
+
+@pytest.fixture(scope="module")
+def headed(files, load_cuda):
+    """Return a model with a head of a kind, loaded once."""
+    models = {}
+
+    def of(kind: str):
+        if kind not in models:
+            path, options = files[kind]
+            models[kind] = load_cuda(path, **options)
+        return models[kind]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def history(headed):
+    """Return the drafts and tokens of a run with a head of a kind, run once."""
+    found = {}
+
+    def of(kind: str):
+        if kind not in found:
+            found[kind] = run(driver_of(headed(kind)))
+        return found[kind]
+
+    return of
+
+
+def change(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    save_file(load_file(path) | tensors, path)
+
+
+def driver_of(model, layout: KvLayout = LAYOUT, **fields: object) -> Driver:
+    return fill(Driver(model.make_runner(layout), layout), **fields)
+
+
+def fill(driver: Driver, **fields: object) -> Driver:
+    for handle, sampling in enumerate(SAMPLINGS):
+        driver.add(handle, range(20 + handle, 30 + 3 * handle), sampling, **fields)
+    return driver
+
+
+def rest(driver: Driver) -> dict[int, int]:
+    """Return all tokens that are left to compute."""
+    return {handle: driver.remaining(handle) for handle in driver.requests}
+
+
+def run(driver: Driver) -> tuple[list[dict[int, list[int]]], dict[int, list[int]]]:
+    """Return the drafts of each step, and the tokens of each request, of a run with most that can happen.
+
+    Prompts come in chunks. Drafts are verified as they are, cut, and with a wrong one; some steps ask for none. One request is
+    preempted, and goes on in the slot of one that has ended.
+    """
+    driver.step({0: 6, 1: 8}, num_spec_tokens=K)
+    drafts = [proposals_of(driver.step(rest(driver), num_spec_tokens=K))]
+    for step in range(3):
+        chosen = {handle: [*drafts[-1].get(handle, [])[:step], *([1] if step < 2 else [])] for handle in driver.requests}
+        driver.verify(chosen)
+        drafts.append(proposals_of(driver.verify({handle: [] for handle in driver.requests}, num_spec_tokens=K)))
+    ended, preempted = driver.remove(2), driver.remove(1)
+    drafts.append(proposals_of(driver.verify({0: drafts[-1][0]}, num_spec_tokens=K)))
+    resumed = driver.add(7, preempted.prompt + preempted.output, preempted.sampling)
+    driver.step({0: 1, 7: 9}, num_spec_tokens=K)
+    drafts.append(proposals_of(driver.step(rest(driver), num_spec_tokens=K)))
+    return drafts, {0: driver.requests[0].output, 1: preempted.output + resumed.output, 2: ended.output}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drafts_are_those_of_the_cpu_device(kind, history, files, load):
+    path, options = files[kind]
+
+    expected = run(driver_of(load(path, **options)))
+
+    assert history(kind) == expected
+    assert sum(len(drafts) for step in expected[0] for drafts in step.values()) > 30
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_are_those_of_the_model_alone(kind, history, files, load_cuda):
+    _, outputs = history(kind)
+
+    alone = driver_of(load_cuda(files[kind][0])).generate(max(map(len, outputs.values())))
+
+    assert outputs == {handle: alone[handle][: len(output)] for handle, output in outputs.items()}
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "glm"])
+def test_steps_that_are_replayed_as_graphs_bring_the_same_drafts(kind, headed, history, monkeypatch):
+    runner = headed(kind).make_runner(LAYOUT)
+    target, replayed = runner._runner, []
+    target._record_graphs(lambda *_: None)
+    replay = target._graphs.run
+    monkeypatch.setattr(target._graphs, "run", lambda table, **options: replayed.append(len(table)) or replay(table, **options))
+
+    assert run(fill(Driver(runner, LAYOUT))) == history(kind)
+    assert {3, 6} <= set(replayed), "plain decodes, and drafts as rows of their own"
+
+
+def test_steps_that_are_queued_before_results_are_read_bring_the_same_drafts(headed):
+    driver, expected = driver_of(headed("eagle3")), driver_of(headed("eagle3"))
+    for _ in range(3):
+        last = expected.step(rest(expected), num_spec_tokens=K)
+
+    steps = [driver.runner.execute(driver.plan(rest(driver), num_spec_tokens=K)) for _ in range(3)]
+    results = [driver.take(step.wait()) for step in steps]
+
+    assert proposals_of(results[-1]) == proposals_of(last)
+
+
+def test_a_step_that_verifies_and_asks_for_no_drafts_does_not_settle(headed, monkeypatch):
+    """The next plan waits for its result in any case."""
+    driver, settled = driver_of(headed("eagle3")), []
+    drafts = proposals_of(driver.step(rest(driver), num_spec_tokens=K))
+    monkeypatch.setattr(driver.runner._runner, "settle", lambda: settled.append(1))
+
+    driver.verify(drafts)
+
+    assert settled == []
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "glm"])
+def test_model_and_head_warm_up_sleep_and_wake(kind, files, load_cuda):
+    path, options = files[kind]
+    layout = replace(LAYOUT, max_num_seqs=2, max_num_batched_tokens=16)
+    model, drafts = load_cuda(path, dtype="float16", enforce_eager=True, **options), []
+    for _ in range(2):
+        driver = Driver(model.make_runner(layout), layout)
+        driver.add(0, range(20, 33))
+        drafts.append(proposals_of(driver.step({0: 13}, num_spec_tokens=K)))
+        model.sleep()
+        model.wake_up()
+    progress: list[tuple[int, int]] = []
+
+    model.make_runner(layout).warm_up(lambda *done_of_all: progress.append(done_of_all))
+
+    assert drafts[0] == drafts[1]
+    assert progress[-1][0] == progress[-1][1] == len(progress)
+
+
+def test_a_model_stays_asleep_if_its_head_finds_no_room(files, load_cuda, monkeypatch):
+    path, options = files["eagle3"]
+    model = load_cuda(path, dtype="float16", **options)
+    weights = [tensor for tensor in tensors_in(model._target.decoder) if tensor.untyped_storage().resizable()]
+    model.sleep()
+
+    def fail() -> None:
+        raise FailedPrecondition("The weights need 7 bytes to wake up; 0 are free.")
+
+    with monkeypatch.context() as patch, pytest.raises(FailedPrecondition, match="0 are free"):
+        patch.setattr(model._drafter, "wake_up", fail)
+        model.wake_up()
+    left_bytes = sum(tensor.untyped_storage().nbytes() for tensor in weights)
+    model.wake_up()
+
+    assert left_bytes == 0 < sum(tensor.untyped_storage().nbytes() for tensor in weights)
+
+
+def test_the_largest_step_is_run_with_the_head(headed, monkeypatch):
+    model, seen = headed("eagle3"), []
+    begin = model._drafter._head.head.begin
+    monkeypatch.setattr(model._drafter._head.head, "begin", lambda states: seen.append(len(states)) or begin(states))
+
+    assert model.worst_case_bytes(5) == 0  # host memory is not counted, but the step ran
+    assert seen == [5]
+
+
+def test_a_block_and_the_weights_take_the_memory_of_the_head_too(headed, target, load_cuda):
+    alone, both = load_cuda(target[0]), headed("eagle3")
+
+    assert both.kv_groups(16)[0].block_size_bytes * LAYERS == alone.kv_groups(16)[0].block_size_bytes * (LAYERS + 1)
+    assert both.weights_on_device_bytes == both.info.weights_size_bytes > alone.info.weights_size_bytes
+
+
+def test_a_head_proposes_nothing_beyond_its_positions(target, load_cuda, tmp_path):
+    head = save_eagle3(tmp_path, max_position_embeddings=14, eagle_aux_hidden_state_layer_ids=[0, 1, 2])
+    driver = driver_of(load_cuda(target[0], draft_method="eagle3", draft_path=head))
+
+    found = proposals_of(driver.step(rest(driver), num_spec_tokens=9))
+
+    assert {handle: len(drafts) for handle, drafts in found.items()} == {0: 14 - 11, 1: 14 - 13}
+
+
+# --- heads that agree with their model ----------------------------------------------------------------------------------
+
+
+def unit_rows() -> torch.Tensor:
+    return torch.nn.functional.normalize(torch.randn(320, 64, generator=torch.Generator().manual_seed(9)))
+
+
+def without_layers(path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of a model whose layers add nothing: a token follows from the one before it."""
+    tensors = load_file(path)
+    silent = {name: torch.zeros_like(value) for name, value in tensors.items() if "o_proj" in name or "down_proj" in name}
+    return tensors | silent
+
+
+def accepted(driver: Driver, num_steps: int) -> list[list[int]]:
+    """Return for each step the number of right drafts of each request, if each step verifies the last one's proposals."""
+    found, drafts = [], proposals_of(driver.step(rest(driver), num_spec_tokens=K))
+    for _ in range(num_steps):
+        result = driver.verify(drafts, num_spec_tokens=K)
+        found.append([result.handles.tolist().count(handle) - 1 for handle in driver.requests])
+        drafts = proposals_of(result)
+    return found
+
+
+def test_all_drafts_of_an_mtp_layer_that_agrees_are_accepted(tmp_path, load_cuda):
+    """The layer only looks at its token, as the model does. Drawn tokens agree as well, because the noise does."""
+    save_mtp(tmp_path, "glm")
+    path, layer = tmp_path / "model.safetensors", "model.layers.3"
+    tensors = without_layers(path)
+    ones, nothing = torch.ones(64), torch.zeros(64, 64)
+    agreeing = {
+        f"{layer}.enorm.weight": ones,
+        f"{layer}.eh_proj.weight": torch.cat([torch.eye(64), nothing], 1),
+        f"{layer}.embed_tokens.weight": tensors["model.embed_tokens.weight"].clone(),
+        f"{layer}.shared_head.norm.weight": tensors["model.norm.weight"].clone(),
+        f"{layer}.shared_head.head.weight": tensors["lm_head.weight"].clone(),
+    }
+    save_file(tensors | agreeing, path)
+
+    assert accepted(driver_of(load_cuda(tmp_path, draft_method="mtp"), ROOMY), 3) == [[K] * len(SAMPLINGS)] * 3
+
+
+def test_the_first_draft_of_an_eagle3_head_that_agrees_is_accepted(tmp_path, load_cuda):
+    """The model counts on by one, and the head by two from the state of the token before; its own state stays the same."""
+    rows = unit_rows()
+    save_tiny(tmp_path, tiny_config("LlamaForCausalLM", **SIZES, num_hidden_layers=LAYERS))
+    model = {"model.embed_tokens.weight": rows, "lm_head.weight": 4 * rows.roll(1, 0), "model.norm.weight": torch.ones(64)}
+    path = tmp_path / "model.safetensors"
+    save_file(without_layers(path) | model, path)
+    head = save_eagle3(tmp_path / "head", eagle_aux_hidden_state_layer_ids=[0, 1, 2])
+    fuse = torch.cat([torch.eye(64), torch.zeros(64, 128)], 1)
+    ids = torch.arange(320) < 200
+    agreeing = {"fc.weight": fuse, "norm.weight": torch.ones(64), "lm_head.weight": 4 * rows.roll(2, 0)[:200], "t2d": ids}
+    tensors = without_layers(head / "model.safetensors") | agreeing | {"d2t": torch.zeros(200, dtype=torch.int64)}
+    save_file(tensors, head / "model.safetensors")
+
+    found = accepted(driver_of(load_cuda(tmp_path, draft_method="eagle3", draft_path=head), ROOMY), 3)
+
+    assert found == [[1] * len(SAMPLINGS)] * 3
+
+
+# --- adapters and quantized models --------------------------------------------------------------------------------------
+
+
+def test_adapters_change_the_target_alone(target, files, load_cuda, tmp_path):
+    """An adapter of the embeddings, too: the head reads the table without it."""
+    path, options = files["eagle3"]
+    adapter, limits = save_lora(tmp_path, target[1], "q_proj|embed_tokens"), LoraLimits(1, 8, 2)
+    models = load_cuda(path, loras=limits), load_cuda(path, loras=limits, **options)
+    for model in models:
+        model.loras.install(1, model.loras.read(adapter))
+    alone, driver = (driver_of(model, lora_id=1) for model in models)
+
+    accepted(driver, 2)
+
+    expected = alone.generate(max(len(request.output) for request in driver.requests.values()))
+    assert all(request.output == expected[handle][: len(request.output)] for handle, request in driver.requests.items())
+
+
+def test_a_target_that_is_quantized_on_request_keeps_a_head_in_floats(files, load_cuda):
+    path, options = files["eagle3"]
+    alone, driver = (driver_of(load_cuda(path, quantization="int8", **its)) for its in ({}, options))
+
+    accepted(driver, 2)
+
+    expected = alone.generate(max(len(request.output) for request in driver.requests.values()))
+    assert all(request.output == expected[handle][: len(request.output)] for handle, request in driver.requests.items())
+
+
+def test_a_quantized_mtp_layer_is_unpacked(tmp_path, load_cuda):
+    """It drafts what the same weights in floats do."""
+    paths = tmp_path / "floats", tmp_path / "packed"
+    for path in paths:
+        save_mtp(path, "glm")
+        weights = load_file(path / "model.safetensors")
+        name = "model.layers.3.eh_proj.weight"
+        packed, scale = (weights[name] / 0.01).to(torch.float8_e4m3fn), torch.tensor([[0.01]])
+        change(path / "model.safetensors", {name: packed.float() * scale})
+    change(path / "model.safetensors", {name: packed, f"{name}_scale_inv": scale})
+    config = json.loads((path / "config.json").read_text())
+    quantization = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+    (path / "config.json").write_text(json.dumps(config | {"quantization_config": quantization}))
+    drafts = []
+    for path in paths:
+        driver = driver_of(load_cuda(path, draft_method="mtp"))
+        drafts.append(proposals_of(driver.step(rest(driver), num_spec_tokens=K)))
+
+    assert drafts[0] == drafts[1] != {}
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"architectures": ["LlamaForCausalLM"]}, "of architecture LlamaForCausalLM; an EAGLE-3 head is one of"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "EAGLE-3 head is quantized as 'fp8', which is not supported"),
+        ({"eagle_aux_hidden_state_layer_ids": [1, 9]}, r"layers \[1, 9\]; the target has layers 0 to 2"),
+        ({"vocab_size": 400}, "The target has 320 tokens, the draft model 400"),
+        ({"draft_vocab_size": 100}, "d2t has shape"),
+    ],
+)
+def test_an_eagle3_head_that_does_not_fit_is_refused(changes, problem, target, load_cuda, tmp_path):
+    with pytest.raises(ModelError, match=problem):
+        head = save_eagle3(tmp_path, **{"eagle_aux_hidden_state_layer_ids": [0, 1, 2], **changes})
+        load_cuda(target[0], draft_method="eagle3", draft_path=head)
+
+
+def test_a_model_without_an_mtp_layer_is_refused(target, load_cuda):
+    with pytest.raises(ModelError, match="has no layer that predicts further tokens"):
+        load_cuda(target[0], draft_method="mtp")
+
+
+def test_random_weights_have_no_mtp_layer(files, load_cuda):
+    with pytest.raises(ModelError, match="random weights have no such layer"):
+        load_cuda(files["glm"][0], draft_method="mtp", random_weights=True)
+
+
+def test_a_target_with_windows_is_refused(tmp_path, load_cuda):
+    config = tiny_config("MistralForCausalLM", **SIZES, num_hidden_layers=LAYERS, sliding_window=16)
+    save_tiny(tmp_path, config)
+
+    with pytest.raises(ModelError, match="all layers of the target must see all tokens"):
+        head = save_eagle3(tmp_path / "head", eagle_aux_hidden_state_layer_ids=[0, 1, 2])
+        load_cuda(tmp_path, draft_method="eagle3", draft_path=head)
+
+
+def test_a_model_that_transformers_code_runs_is_refused(tmp_path, load_cuda):
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["ElsewhereForCausalLM"], "model_type": "elsewhere"}))
+
+    with pytest.raises(ModelError, match="ElsewhereForCausalLM hands out no hidden states"):
+        load_cuda(tmp_path, draft_method="eagle3", draft_path=save_eagle3(tmp_path / "head"))
+
+
+def test_an_encoder_is_refused(tmp_path, load_cuda):
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["BertModel"], "model_type": "bert"}))
+
+    with pytest.raises(ModelError, match="BertModel hands out no hidden states"):
+        load_cuda(tmp_path, draft_method="eagle3", draft_path=save_eagle3(tmp_path / "head"))

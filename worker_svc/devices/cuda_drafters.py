@@ -1,0 +1,116 @@
+"""Drafters of the cuda device: loads a model together with the drafter that speculative_config names."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from tetrad.services.errors import ModelError
+from tetrad.services.log import get_logger
+from tetrad.worker_svc.checkpoint.model_config import read_model_config
+from tetrad.worker_svc.core.device import LoadedModel, LoadRequest, Progress
+from tetrad.worker_svc.cuda.decoder import KernelDecoder
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator
+from tetrad.worker_svc.cuda.torch_decoder import TorchDecoder
+from tetrad.worker_svc.devices.cuda_drafted import CudaDraftedModel, CudaDrafter, CudaDraftModel
+from tetrad.worker_svc.devices.cuda_heads import load_head
+from tetrad.worker_svc.devices.cuda_model import CudaModel, whole_model
+from tetrad.worker_svc.devices.draft_heads import check_described, open_eagle3, open_mtp, read_eagle3, read_mtp
+from tetrad.worker_svc.devices.drafted_model import NOT_DECODERS, check_same_vocabulary, check_sees_all
+from tetrad.worker_svc.families.eagle3 import eagle3_config
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.models.draft_head import LayerTaps, Tapped
+
+log = get_logger()
+
+
+class LoadDecoder(Protocol):
+    """Loads a decoder of a described family."""
+
+    def __call__(self, request: LoadRequest, report: Progress, *, layers: Tapped | None) -> LoadedModel:
+        """Return the model; `layers` chooses the layers whose hidden states a draft head reads."""
+
+
+class CudaDrafterLoader:
+    """Loads models with drafters.
+
+    Args:
+        load_model: loads a model without a drafter.
+        load_smaller: loads a draft model, all of whose layers stay in device memory.
+        load_decoder: loads a target of a draft head.
+        accelerator: the device.
+    """
+
+    def __init__(
+        self,
+        load_model: Callable[[LoadRequest, Progress], LoadedModel],
+        load_smaller: Callable[[LoadRequest, Progress], LoadedModel],
+        load_decoder: LoadDecoder,
+        accelerator: Accelerator,
+    ) -> None:
+        self._load_model, self._load_smaller, self._load_decoder = load_model, load_smaller, load_decoder
+        self._accelerator = accelerator
+
+    def load(self, request: LoadRequest, report: Progress) -> CudaDraftedModel:
+        """Load a model and its drafter; raise ModelError if they do not fit together."""
+        alone = replace(request, draft_method="", draft_path=None)
+        if request.draft_method == "mtp":
+            target, drafter = self._with_mtp(alone, report)
+        else:
+            assert request.draft_path is not None, "the draft model or the head has files"
+            smaller = LoadRequest(str(request.draft_path), request.draft_path, dtype=request.dtype, runner="generate")
+            load = self._with_eagle3 if request.draft_method == "eagle3" else self._with_model
+            target, drafter = load(alone, smaller, report)
+        log.info("model.drafts", method=request.draft_method, weights_size_bytes=drafter.weights_size_bytes)
+        return CudaDraftedModel(target, drafter, self._accelerator)
+
+    def _with_model(self, request: LoadRequest, smaller: LoadRequest, report: Progress) -> tuple[CudaModel, CudaDrafter]:
+        """Load a model, and a smaller one beside it."""
+        target, drafter = self._load_model(request, report), self._load_smaller(smaller, report)
+        if not isinstance(target, CudaModel) or not isinstance(drafter, CudaModel):
+            raise ModelError(NOT_DECODERS)
+        check_same_vocabulary(target, drafter.info.vocab_size)
+        check_sees_all("target", target)
+        check_sees_all("draft model", drafter)
+        return target, CudaDraftModel(drafter)
+
+    def _with_eagle3(self, request: LoadRequest, head_files: LoadRequest, report: Progress) -> tuple[CudaModel, CudaDrafter]:
+        """Load a model, and the EAGLE-3 head that reads hidden states of its layers."""
+        facts, chosen = eagle3_config(read_model_config(head_files.path)), list[LayerTaps]()
+
+        def tapped(config: ModelConfig) -> LayerTaps:
+            chosen.append(LayerTaps(facts.layers_of(config.num_layers)))
+            return chosen[0]
+
+        target = self._described(request, report, tapped)
+        decoder, [taps] = target.decoder, chosen
+        assert isinstance(decoder, KernelDecoder | TorchDecoder), "a described decoder hands out embeddings"
+        check_same_vocabulary(target, facts.decoder.vocab_size)
+        weights = open_eagle3(head_files.path, report)
+        read = partial(
+            read_eagle3,
+            facts,
+            weights,
+            embed=decoder.embed,
+            hidden_size=target.info.hidden_size,
+            num_layers=len(taps.layers),
+        )
+        with whole_model(head_files.model, self._accelerator, weights.total_bytes):
+            return target, load_head(read, facts.decoder, weights, target, self._accelerator, lambda _: taps.take())
+
+    def _with_mtp(self, request: LoadRequest, report: Progress) -> tuple[CudaModel, CudaDrafter]:
+        """Load a model and its own MTP layer, which predicts further tokens."""
+        weights, config = open_mtp(request, report)
+        target = self._described(request, report, None)
+        with whole_model(request.model, self._accelerator, weights.total_bytes):
+            head = load_head(partial(read_mtp, config), config, weights, target, self._accelerator, target.decoder.normed)
+        return target, head
+
+    def _described(self, request: LoadRequest, report: Progress, tapped: Tapped | None) -> CudaModel:
+        """Load the target of a head: a decoder of a described family with full attention in all layers."""
+        check_described(request)
+        target = self._load_decoder(request, report, layers=tapped)
+        if not isinstance(target, CudaModel):
+            raise ModelError(NOT_DECODERS)
+        check_sees_all("target", target)
+        return target
