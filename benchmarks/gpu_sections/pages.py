@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from benchmarks.gpu_sections.bench import Bench
+from tetrad.worker_svc.kernels.decode_parts import DecodeParts, PartSizes, list_parts
 
 
 class Pages:
@@ -38,12 +39,19 @@ class Pages:
         self.tables = tables.to(bench.device)
         """[R, P] int32."""
         self.num_keys = torch.tensor(lengths, dtype=torch.int32, device=bench.device)
-        self._lengths = list(lengths)
+        self._lengths, self._num_processors = list(lengths), bench.accelerator.num_processors
 
     @property
     def num_bytes(self) -> int:
         """The number of bytes of all keys and values."""
         return sum(self._lengths) * self.cache[0, 0].numel() * self.cache.element_size()
+
+    def parts(self, num_heads: int, dtype: torch.dtype, window: int = 0) -> DecodeParts:
+        """Return the parts of a decode step with this number of query heads of this type."""
+        _, _, _, num_kv_heads, head_dim = self.cache.shape
+        heads, types = (num_heads, num_kv_heads, head_dim), (dtype, self.cache.dtype)
+        sizes = PartSizes.on_device(*heads, *types, self.cache.device, self._num_processors)
+        return list_parts(self.num_keys, sizes, window=window)
 
     def of(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a request's keys and values [L, K, D]."""

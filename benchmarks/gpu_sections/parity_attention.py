@@ -12,7 +12,7 @@ from benchmarks.gpu_sections.bench import Bench
 from benchmarks.gpu_sections.pages import Pages
 from benchmarks.gpu_sections.parity_case import Case
 from tetrad.worker_svc.kernels.attention_launch import prefill_block_rows
-from tetrad.worker_svc.kernels.decode_attention import decode_attention, num_splits_for
+from tetrad.worker_svc.kernels.decode_attention import decode_attention
 from tetrad.worker_svc.kernels.prefill_attention import prefill_attention, tiles_of
 
 Heads = tuple[int, int, int]
@@ -47,11 +47,14 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 def cases(bench: Bench) -> Iterator[Case]:
     """Yield the cases."""
-    lengths = bench.pick([1, 17, 1000, 4096, 8191, 2500], [1, 40])
+    # A step of similar contexts, and a step with a long one among short ones.
+    contexts = bench.pick([[1, 17, 1000, 4096, 8191, 2500], [60, 20_000, 100, 7, 300]], [[1, 40], [5, 400, 9]])
     steps: list[Chunks] = bench.pick([((0, 2048),), ((3000, 512), (0, 1), (100, 77), (4000, 1))], [((0, 9), (20, 3))])
     for model, heads, dtype, masks in bench.pick(_MODELS, _TINY):
         kind = " ".join([model, *(f"{name} {value:g}" for name, value in masks._asdict().items() if value)])
-        yield Case("decode_attention", f"{kind}, contexts {lengths}", partial(_decode, bench, lengths, heads, dtype, masks))
+        for lengths in contexts:
+            compute = partial(_decode, bench, lengths, heads, dtype, masks)
+            yield Case("decode_attention", f"{kind}, contexts {lengths}", compute)
         for chunks in steps:
             compute = partial(_prefill, bench, chunks, heads, dtype, masks)
             yield Case("prefill_attention", f"{kind}, chunks {list(chunks)}", compute)
@@ -61,10 +64,8 @@ def _decode(bench: Bench, lengths: list[int], heads: Heads, dtype: torch.dtype, 
     num_heads, num_kv_heads, head_dim = heads
     pages = Pages(bench, lengths, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype)
     query = bench.normal(len(lengths), num_heads, head_dim, dtype=dtype, seed=2)
-    splits = num_splits_for(len(lengths), num_kv_heads, bench.accelerator.num_processors, max(lengths))
-    scale = head_dim**-0.5
-    places = (query, pages.cache, pages.tables, pages.num_keys)
-    found = decode_attention(*places, num_splits=splits, scale=scale, **masks._asdict())
+    scale, divided = head_dim**-0.5, pages.parts(num_heads, dtype, masks.window)
+    found = decode_attention(query, pages.cache, pages.tables, divided, scale=scale, softcap=masks.softcap)
     parts = torch.split(query, 1)
     rows = [exact.attention(part, *pages.of(row), scale=scale, **masks._asdict()) for row, part in enumerate(parts)]
     return found, torch.cat(rows)

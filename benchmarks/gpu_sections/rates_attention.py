@@ -1,5 +1,6 @@
 """Rates of attention: prompts are compared with the rate of products, decode steps with the bandwidth."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -10,10 +11,15 @@ from benchmarks.gpu_sections.findings import Findings
 from benchmarks.gpu_sections.floors import Floors
 from benchmarks.gpu_sections.pages import Pages
 from tetrad.worker_svc.kernels.attention_launch import prefill_block_rows
-from tetrad.worker_svc.kernels.decode_attention import decode_attention, num_splits_for
+from tetrad.worker_svc.kernels.decode_attention import decode_attention
 from tetrad.worker_svc.kernels.prefill_attention import prefill_attention, tiles_of
 
-_MAX_MODEL_LEN = 32_768
+_UNIFORM = ((1, 1000), (1, 8000), (8, 1000), (32, 1000), (128, 1000), (128, 8000))
+_STEPS = {
+    **{f"{batch} x {context}": [context] * batch for batch, context in _UNIFORM},
+    "1 x 30000, 31 x 500": [*[500] * 31, 30_000],
+}
+"""The contexts of decode steps, by name."""
 _L2_BYTES = 100 << 20
 """An upper limit of the size of any card's L2 cache."""
 
@@ -54,27 +60,34 @@ def _prompt_seconds(bench: Bench, length: int, heads: tuple[int, int, int], dtyp
 def _decodes(bench: Bench, floors: Floors, findings: Findings) -> None:
     rows = []
     heads = bench.pick((12, 2, 128), (2, 1, 16))
-    for batch, context in bench.pick([(1, 1000), (1, 8000), (8, 1000), (32, 1000), (128, 1000), (128, 8000)], [(2, 20)]):
-        seconds, num_bytes = _decode_seconds(bench, batch, context, heads)
+    for name, lengths in bench.pick(_STEPS, {"2 x 20": [20, 20], "1 x 200, 1 x 20": [20, 200]}).items():
+        seconds, num_bytes = _decode_seconds(bench, lengths, heads)
         rate = num_bytes / seconds
         cells = [f"{seconds * 1e6:.1f} us", f"{rate / 1e12:.3g}", f"{rate / floors.bandwidth:.2f}"]
-        rows.append([str(batch), str(context), *cells])
+        rows.append([name, *cells])
     findings.text(f"Attention of decode steps, {_shape(heads)}, bf16; bytes of keys and values.")
-    findings.rows(["batch", "context", "time", "TB/s", "share of bandwidth"], rows)
+    findings.rows(["contexts", "time", "TB/s", "share of bandwidth"], rows)
+    findings.text(f"The list of parts, once a step: {_list_seconds(bench, heads) * 1e6:.1f} us.")
 
 
-def _decode_seconds(bench: Bench, batch: int, context: int, heads: tuple[int, int, int]) -> tuple[float, int]:
+def _list_seconds(bench: Bench, heads: tuple[int, int, int]) -> float:
+    num_heads, num_kv_heads, head_dim = heads
+    pages = Pages(bench, [100] * bench.pick(256, 2), num_kv_heads=num_kv_heads, head_dim=head_dim)
+    return bench.seconds([lambda: pages.parts(num_heads, torch.bfloat16)])
+
+
+def _decode_seconds(bench: Bench, lengths: Sequence[int], heads: tuple[int, int, int]) -> tuple[float, int]:
     """Return the seconds of one layer, and the bytes it reads; several layers alternate, more than the card's L2 can hold."""
     num_heads, num_kv_heads, head_dim = heads
     dtype = torch.bfloat16 if bench.is_gpu else torch.float16
-    query = bench.normal(batch, num_heads, head_dim, dtype=dtype, seed=2)
-    splits = num_splits_for(batch, num_kv_heads, bench.accelerator.num_processors, _MAX_MODEL_LEN)
-    pages = Pages(bench, [context] * batch, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype)
+    query = bench.normal(len(lengths), num_heads, head_dim, dtype=dtype, seed=2)
+    pages = Pages(bench, lengths, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype)
+    parts = pages.parts(num_heads, dtype)
     layers = bench.pick(min(28, 1 + _L2_BYTES // pages.num_bytes), 1)
     caches = [pages.cache, *(pages.cache.clone() for _ in range(layers - 1))]
 
     def attend(cache: torch.Tensor) -> torch.Tensor:
-        return decode_attention(query, cache, pages.tables, pages.num_keys, num_splits=splits, scale=head_dim**-0.5)
+        return decode_attention(query, cache, pages.tables, parts, scale=head_dim**-0.5)
 
     works = [partial(attend, cache) for cache in caches]
     return bench.seconds(works), pages.num_bytes

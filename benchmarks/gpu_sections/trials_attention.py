@@ -11,7 +11,7 @@ from benchmarks.gpu_sections.bench import Bench, Work
 from benchmarks.gpu_sections.pages import Pages
 from benchmarks.gpu_sections.trial import Trial
 from tetrad.worker_svc.kernels.attention_launch import Launch
-from tetrad.worker_svc.kernels.decode_attention import decode_attention, num_splits_for
+from tetrad.worker_svc.kernels.decode_attention import decode_attention
 from tetrad.worker_svc.kernels.prefill_attention import prefill_attention, tiles_of
 
 TABLE = "attention"
@@ -50,7 +50,6 @@ def _decode(bench: Bench, heads: tuple[int, int], head_dim: int, option: Launch)
     dtype = torch.bfloat16 if bench.is_gpu else torch.float16
     pages = Pages(bench, [context] * batch, num_kv_heads=heads[1], head_dim=head_dim, dtype=dtype)
     query = bench.normal(batch, heads[0], head_dim, dtype=dtype, seed=2)
-    splits = num_splits_for(batch, heads[1], bench.accelerator.num_processors, context)
     caches = [pages.cache, *(pages.cache.clone() for _ in range(bench.pick(2, 0)))]
-    keywords = {"num_splits": splits, "scale": head_dim**-0.5, "launch": option}
-    return [partial(decode_attention, query, each, pages.tables, pages.num_keys, **keywords) for each in caches]
+    places = (pages.tables, pages.parts(heads[0], dtype))
+    return [partial(decode_attention, query, each, *places, scale=head_dim**-0.5, launch=option) for each in caches]

@@ -1,6 +1,6 @@
 """Paged attention by kernels: splits the requests of a step by kernel (one query, many queries), and prepares their metadata.
 
-Rows with one token are the first rows (step_inputs.py); their kernel reads parts of the keys in parallel. The other rows are
+Rows with one token are the first rows (step_inputs.py); their kernel takes parts of the keys from a list. The other rows are
 computed in tiles of queries. Dims: T tokens, B requests with one token, R requests in total, P blocks of the longest request.
 """
 
@@ -16,9 +16,29 @@ from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.sizes import DeviceSizes
 from tetrad.worker_svc.kernels.attention_launch import prefill_block_rows
-from tetrad.worker_svc.kernels.decode_attention import decode_attention, num_splits_for
+from tetrad.worker_svc.kernels.decode_attention import decode_attention
+from tetrad.worker_svc.kernels.decode_parts import DecodeParts, PartSizes, list_parts
 from tetrad.worker_svc.kernels.prefill_attention import prefill_attention, tiles_of
 from tetrad.worker_svc.kv_cache.state_rows import StateRows
+
+
+class PartLists:
+    """The lists of the parts of a step's keys: one for each window, launched by the first layer with this window.
+
+    Args:
+        num_keys: [B] int32.
+        sizes: determine the division of keys.
+    """
+
+    def __init__(self, num_keys: torch.Tensor, sizes: PartSizes) -> None:
+        self._num_keys, self._sizes = num_keys, sizes
+        self._of_windows: dict[int, DecodeParts] = {}
+
+    def of_window(self, window: int) -> DecodeParts:
+        """Return the list for layers with a window of this many keys; 0: no window."""
+        if window not in self._of_windows:
+            self._of_windows[window] = list_parts(self._num_keys, self._sizes, window=window)
+        return self._of_windows[window]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +46,7 @@ class DecodePart:
     """The metadata of requests with one query each."""
 
     tables: torch.Tensor  # [B, P] int32
-    num_keys: torch.Tensor  # [B] int32
-    num_splits: int
+    parts: PartLists
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +82,6 @@ class PagedAttention:
         dtype: type of activations.
         cache_dtype: type of keys and values.
         accelerator: the device.
-        max_model_len: length of the longest context, in tokens.
     """
 
     def __init__(
@@ -72,19 +90,17 @@ class PagedAttention:
         dtype: torch.dtype,
         cache_dtype: torch.dtype,
         accelerator: Accelerator,
-        max_model_len: int,
     ) -> None:
-        self._config, self._accelerator, self._max_model_len = config, accelerator, max_model_len
+        self._accelerator = accelerator
         self._group = config.num_heads // config.num_kv_heads
+        heads = config.num_heads, config.num_kv_heads, config.head_dim
+        self._part_sizes = PartSizes.on_device(*heads, dtype, cache_dtype, accelerator.device, accelerator.num_processors)
         rows = prefill_block_rows(config.head_dim, dtype, cache_dtype, accelerator.device)
         self._tile_rows = max(rows, 1 << (self._group - 1).bit_length())  # a tile has room for all heads of a query
 
     def decode_part(self, tables: torch.Tensor, num_keys: torch.Tensor) -> DecodePart:
         """Return the metadata of requests with one query each. Its shape depends only on their number, as graphs require."""
-        num_splits = num_splits_for(
-            len(num_keys), self._config.num_kv_heads, self._accelerator.num_processors, self._max_model_len
-        )
-        return DecodePart(tables, num_keys, num_splits)
+        return DecodePart(tables, PartLists(num_keys, self._part_sizes))
 
     def parts(self, rows: StepRows, tables: torch.Tensor) -> AttentionParts:
         """Return the attention metadata that a step's layers share.
@@ -111,10 +127,8 @@ class PagedAttention:
                     query[:split],
                     cache,
                     decode.tables,
-                    decode.num_keys,
-                    num_splits=decode.num_splits,
+                    decode.parts.of_window(shape.window or 0),
                     scale=shape.scale,
-                    window=shape.window or 0,
                     softcap=shape.softcap,
                     key_scale=shape.key_scale,
                     value_scale=shape.value_scale,

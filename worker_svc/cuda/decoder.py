@@ -1,4 +1,4 @@
-"""Kernel decoder: runs the computation of models/decoder.py with the device's kernels, each layer in eight launches.
+"""Kernel decoder: runs the computation of models/decoder.py with the device's kernels, each layer in nine launches.
 
 `x` is the normed input of the next product; `residual` is the residual stream. The norm after a layer adds the layer's output
 to the residual stream.

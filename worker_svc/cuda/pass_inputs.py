@@ -45,7 +45,7 @@ class InputGatherer:
         self._state, self._batch, self._accelerator = state, batch, accelerator
         self._token_ids = state.token_ids[:, offset:]
         self._attention = (
-            PagedAttention(model.config, model.dtype, model.kv_cache_spec.dtype, accelerator, batch.max_model_len)
+            PagedAttention(model.config, model.dtype, model.kv_cache_spec.dtype, accelerator)
             if model.has_kernel_attention
             else None
         )
@@ -63,7 +63,7 @@ class InputGatherer:
         """Return the inputs of rows [B, 5] of one token each; some rows may be padding."""
         tables = self._state.block_tables.index_select(1, table[:, SLOT].clamp(min=0))
         assert self._attention is not None, "a model whose steps are recorded has kernels"
-        parts = AttentionParts(len(table), self._attention.decode_part(tables[0], table[:, NUM_KEYS].contiguous()), None)
+        parts = AttentionParts(len(table), self._attention.decode_part(tables[0], table[:, NUM_KEYS]), None)
         return self._inputs(table, tables, parts, len(table), 1, NOTHING)
 
     def _inputs(

@@ -115,6 +115,10 @@ def fold_tiles(
 
 @triton.jit
 def sink_mass(sinks, heads, is_head, peak):
-    """Return the mass of heads' sinks, relative to a mass of 1 for the largest score; peaks are exponents of 2."""
+    """Return the mass of heads' sinks, relative to a mass of 1 for the largest score; peaks are exponents of 2.
+
+    Without keys, the peak is -inf, and the mass is relative to a score of 0.
+    """
     scores = tl.load(sinks + heads, mask=is_head, other=float("-inf")).to(tl.float32)
-    return tl.exp2(scores * 1.4426950408889634 - peak)  # log2(e)
+    base = tl.where(peak == float("-inf"), 0.0, peak)
+    return tl.exp2(scores * 1.4426950408889634 - base)  # log2(e)

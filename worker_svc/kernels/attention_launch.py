@@ -50,6 +50,11 @@ def prefill_block_rows(head_dim: int, query_dtype: torch.dtype, cache_dtype: tor
     return find_launch("prefill", head_dim, _value_bytes(query_dtype, cache_dtype), _capability(device)).block_rows
 
 
+def decode_block_keys(head_dim: int, query_dtype: torch.dtype, cache_dtype: torch.dtype, device: torch.device) -> int:
+    """Return the number of keys that a program of a decode step reads at a time."""
+    return find_launch("decode", head_dim, _value_bytes(query_dtype, cache_dtype), _capability(device)).block_keys
+
+
 @cached
 def find_launch(kernel: str, head_dim: int, value_bytes: int, capability: tuple[int, int]) -> Launch:
     """Return the first matching row of the table."""

@@ -1,10 +1,10 @@
-"""Attention of one query per request over paged keys and values, split along the keys.
+"""Attention of one query per request over paged keys and values, whose programs take parts of the keys from a list.
 
-A decode step reads every key once and computes little, so all processors of the device have to read: a request's keys are
-divided into `num_splits` parts that are computed in parallel ("Flash-Decoding", Dao et al., 2023), and a second kernel merges
-the parts by their maxima and sums. The number of splits depends on the batch, not on the lengths, so one graph serves all
-lengths.
-Dims: B requests, H query heads, K kv heads, G = H / K, D head size, P pages per request, S splits.
+A decode step reads every key once and computes little, so all processors of the device have to read: each program computes one
+part of a request's keys ("Flash-Decoding", Dao et al., 2023). The list of parts (decode_parts.py) is data, so one graph serves
+all lengths. A request of several parts counts its finished ones, as split_k.py does: the program that finishes last merges the
+parts in the order of the list, so results are the same bits every time, in one launch.
+Dims: B requests, H query heads, K kv heads, G = H / K, D head size, P pages per request, M parts in the list.
 """
 
 import torch
@@ -14,17 +14,19 @@ import triton.language as tl
 from tetrad.worker_svc.kernels.attend_keys import attend_keys, sink_mass
 from tetrad.worker_svc.kernels.attention_launch import Launch, launch_for, padded_head_dim, score_factors
 from tetrad.worker_svc.kernels.attention_mask import attend, pages_of, visible
+from tetrad.worker_svc.kernels.decode_parts import DecodeParts
+
+_MERGED = 32
+"""Vectors [D] (parts times heads) that a merge reads at a time."""
 
 
 def decode_attention_reference(
     query: torch.Tensor,
     cache: torch.Tensor,
     block_tables: torch.Tensor,
-    num_keys: torch.Tensor,
+    parts: DecodeParts,
     *,
-    num_splits: int,  # noqa: ARG001 - one signature for both
     scale: float,
-    window: int = 0,
     softcap: float = 0.0,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
@@ -36,15 +38,14 @@ def decode_attention_reference(
         query: [B, H, D]; requests may have gaps between them.
         cache: [num_blocks, block_size, 2, K, D], contiguous; it contains the step's keys and values.
         block_tables: [B, P] int32.
-        num_keys: [B] int32, the query's own key included.
-        num_splits: S.
-        scale, window, softcap, key_scale, value_scale, sinks: see prefill_attention.
+        parts: the numbers of keys, the query's own key included; the window; and their division, which changes only roundings.
+        scale, softcap, key_scale, value_scale, sinks: see prefill_attention.
     """
     out = torch.zeros_like(query)
-    for row, total in enumerate(num_keys.tolist()):
+    for row, total in enumerate(parts.num_keys.tolist()):
         if total:
             keys, values = pages_of(cache, block_tables[row], total)
-            seen = visible(torch.tensor([total - 1], device=query.device), total, window)
+            seen = visible(torch.tensor([total - 1], device=query.device), total, parts.window)
             one = query[row : row + 1]
             keys, values = keys * key_scale, values * value_scale
             found = attend(one, keys, values, seen, scale=scale, softcap=softcap, sinks=sinks)
@@ -52,19 +53,20 @@ def decode_attention_reference(
     return out
 
 
-@triton.jit(do_not_specialize_on_alignment=["block_tables", "num_keys"])
+@triton.jit(do_not_specialize_on_alignment=["block_tables"])
 def decode_attention_kernel(
     query,
     cache,
     block_tables,
-    num_keys,
+    parts,
     sinks,
     out,
+    partial,
     masses,
+    tickets,
     stride_query,
     stride_table,
     stride_out,
-    window,
     to_cap,
     to_exponent,
     value_scale,
@@ -75,32 +77,25 @@ def decode_attention_kernel(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_KEYS: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
-    IS_SPLIT: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
+    MERGED_ROWS: tl.constexpr,
+    MERGED_PARTS: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Compute kv head `program_id(0)` of request `program_id(1)` for part `program_id(2)` of the keys.
+    """Compute kv head `program_id(0)` of part `program_id(1)`.
 
-    Heads are the first grid dimension, because their keys are neighbours in a page. Writes [B, H, D] to `out`. If IS_SPLIT,
-    writes parts [B, H, S, D] to `out`, and base-2 logarithms of their masses [B, H, S] to `masses`; both are float32, and -inf
-    for a part without keys.
+    Heads are the first grid dimension, because their keys are neighbours in a page. A request's only part is written to `out`
+    [B, H, D]. Otherwise its part goes to `partial` [M, H, D], and the base-2 logarithm of its mass to `masses` [M, H], both
+    float32, until the request's last program merges them.
     """
     kv_head = tl.program_id(0)
-    request = tl.program_id(1).to(tl.int64)
-    total = tl.load(num_keys + request)
-    begin = 0
-    if HAS_WINDOW:
-        begin = tl.maximum(total - window, 0)
-    end = total
-    num_splits = tl.num_programs(2)
-    if IS_SPLIT:
-        # Parts consist of whole tiles, so that no tile is read twice.
-        share = tl.cdiv(tl.cdiv(total - begin, num_splits), BLOCK_KEYS) * BLOCK_KEYS
-        begin += tl.program_id(2) * share
-        end = tl.maximum(tl.minimum(begin + share, total), begin)
-
+    number = tl.program_id(1).to(tl.int64)
+    part = parts + number * 5
+    request = tl.load(part).to(tl.int64)
+    if request < 0:
+        return
+    begin, end, first, count = tl.load(part + 1), tl.load(part + 2), tl.load(part + 3), tl.load(part + 4)
     rows = tl.arange(0, BLOCK_ROWS)
     dims = tl.arange(0, BLOCK_DIM)
     is_row = rows < GROUP
@@ -118,7 +113,7 @@ def decode_attention_kernel(
         begin,
         begin + (end - begin) // BLOCK_KEYS * BLOCK_KEYS,
         end,
-        window,
+        0,  # no window: the list has only visible keys
         to_cap,
         to_exponent,
         NUM_KV_HEADS,
@@ -129,82 +124,79 @@ def decode_attention_kernel(
         HAS_SOFTCAP,
         PRECISION,
     )
-    if HAS_SINKS and not IS_SPLIT:
-        mass += sink_mass(sinks, heads, is_row, peak)
-    # Without keys, the result is zero: padding, or a part after the last key.
-    divisor = tl.where(mass == 0, 1.0, mass)
-    values = values / divisor[:, None]
-    if IS_SPLIT:
-        part = (request * NUM_KV_HEADS * GROUP + heads) * num_splits + tl.program_id(2)
-        tl.store(out + part[:, None] * HEAD_DIM + dims[None, :], values, mask=inside)
-        tl.store(masses + part, peak + tl.log2(divisor), mask=is_row)
+    if count == 1:
+        if HAS_SINKS:
+            mass += sink_mass(sinks, heads, is_row, peak)
+        # Without keys, the result is zero: the request is padding.
+        values *= (value_scale / tl.where(mass == 0, 1.0, mass))[:, None]
+        tl.store(out + (request * stride_out + heads * HEAD_DIM)[:, None] + dims[None, :], values, mask=inside)
     else:
-        target = request * stride_out + heads * HEAD_DIM
-        tl.store(out + target[:, None] + dims[None, :], values * value_scale, mask=inside)
+        place = number * (NUM_KV_HEADS * GROUP) + heads
+        tl.store(partial + place[:, None] * HEAD_DIM + dims[None, :], values / mass[:, None], mask=inside)
+        tl.store(masses + place, peak + tl.log2(mass), mask=is_row)
+        tl.debug_barrier()  # the whole part is written before its ticket is taken
+        mine = tickets + request * NUM_KV_HEADS + kv_head
+        if tl.atomic_add(mine, 1, sem="acq_rel") == count - 1:
+            for row in range(0, GROUP, MERGED_ROWS):
+                merge_parts(
+                    partial, masses, sinks, out + request * stride_out, kv_head * GROUP, row, first, count, value_scale,
+                    NUM_KV_HEADS * GROUP, GROUP, HEAD_DIM, BLOCK_DIM, MERGED_ROWS, MERGED_PARTS, HAS_SINKS,
+                )  # fmt: skip
+            tl.store(mine, 0)
 
 
 @triton.jit
-def merge_parts_kernel(
-    parts,
-    masses,
-    sinks,
-    out,
-    stride_out,
-    num_splits,
-    value_scale,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_DIM: tl.constexpr,
-    BLOCK_SPLITS: tl.constexpr,
-    HAS_SINKS: tl.constexpr,
-):
-    """Merge the parts of head `program_id(0)` of request `program_id(1)`; see decode_attention_kernel."""
-    head = tl.program_id(0)
-    request = tl.program_id(1).to(tl.int64)
-    splits = tl.arange(0, BLOCK_SPLITS)
-    dims = tl.arange(0, BLOCK_DIM)
-    in_head = dims < HEAD_DIM
-    exists = splits < num_splits
-    source = (request * tl.num_programs(0) + head) * num_splits + splits
-    logarithm = tl.load(masses + source, mask=exists, other=float("-inf"))
-    top = tl.max(logarithm, 0)
-    # Without keys, the result is zero: the row is padding.
-    base = tl.where(top == float("-inf"), 0.0, top)
-    share = tl.exp2(logarithm - base)
-    whole = tl.sum(share, 0)
-    if HAS_SINKS:
-        whole += sink_mass(sinks, head, True, base)
-    inside = exists[:, None] & in_head[None, :]
-    values = tl.load(parts + source[:, None] * HEAD_DIM + dims[None, :], mask=inside, other=0.0)
-    result = tl.sum(values * share[:, None], 0) * (value_scale / tl.where(whole == 0, 1.0, whole))
-    tl.store(out + request * stride_out + head * HEAD_DIM + dims, result, mask=in_head)
-
-
-def num_splits_for(num_requests: int, num_kv_heads: int, num_processors: int, longest: int) -> int:
-    """Return the number of splits that fills the device with parts of at least 256 keys; 1 needs no second kernel.
-
-    It is a power of two, so that few kernels are compiled.
+def merge_parts(
+    partial, masses, sinks, out, first_head, first_row, first, count, value_scale,
+    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    MERGED_ROWS: tl.constexpr, MERGED_PARTS: tl.constexpr, HAS_SINKS: tl.constexpr,
+):  # fmt: skip
+    """Merge the parts of some heads of one request by their maxima and sums, MERGED_PARTS at a time.
 
     Args:
-        num_requests: B.
-        num_kv_heads: K.
-        num_processors: number of streaming multiprocessors.
-        longest: tokens of the longest context, or an upper bound, such as the model's if the number has to hold for all steps.
+        partial, masses: see decode_attention_kernel. They are read past the processor's L1 cache, because other processors
+            wrote the values.
+        out: pointer to the request's [H, D].
+        first_head: the first query head of the kv head.
+        first_row: the first merged row of the group.
+        first, count: the request's parts.
     """
-    # Two programs fill a processor; even with more programs, a very long context is divided among several.
-    wanted = max(2 * num_processors // max(num_requests * num_kv_heads, 1), longest // 16_384, 1)
-    most = max(longest // 256, 1)
-    return min(1 << (wanted - 1).bit_length(), 1 << (most.bit_length() - 1), 64)
+    rows = first_row + tl.arange(0, MERGED_ROWS)
+    dims = tl.arange(0, BLOCK_DIM)
+    is_row, in_head = rows < GROUP, dims < HEAD_DIM
+    heads = first_head + rows
+    peak = tl.full([MERGED_ROWS], float("-inf"), tl.float32)
+    mass = tl.zeros([MERGED_ROWS], tl.float32)
+    values = tl.zeros([MERGED_ROWS, BLOCK_DIM], tl.float32)
+    for start in range(first, first + count, MERGED_PARTS):
+        parts = start + tl.arange(0, MERGED_PARTS)
+        exists = (parts < first + count)[:, None] & is_row[None, :]
+        place = parts.to(tl.int64)[:, None] * NUM_HEADS + heads[None, :]
+        logarithms = tl.load(masses + place, mask=exists, other=float("-inf"), cache_modifier=".cg")
+        inside = exists[:, :, None] & in_head[None, None, :]
+        source = partial + place[:, :, None] * HEAD_DIM + dims[None, None, :]
+        read = tl.load(source, mask=inside, other=0.0, cache_modifier=".cg")
+        new_peak = tl.maximum(peak, tl.max(logarithms, 0))
+        # Rows after the group's last one have no finite peak to subtract.
+        base = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+        weights = tl.exp2(logarithms - base[None, :])
+        fade = tl.exp2(peak - base)
+        mass = mass * fade + tl.sum(weights, 0)
+        values = values * fade[:, None] + tl.sum(read * weights[:, :, None], 0)
+        peak = new_peak
+    if HAS_SINKS:
+        mass += sink_mass(sinks, heads, is_row, peak)
+    values *= (value_scale / tl.where(is_row, mass, 1.0))[:, None]
+    tl.store(out + heads[:, None] * HEAD_DIM + dims[None, :], values, mask=is_row[:, None] & in_head[None, :])
 
 
 def decode_attention(
     query: torch.Tensor,
     cache: torch.Tensor,
     block_tables: torch.Tensor,
-    num_keys: torch.Tensor,
+    parts: DecodeParts,
     *,
-    num_splits: int,
     scale: float,
-    window: int = 0,
     softcap: float = 0.0,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
@@ -213,33 +205,32 @@ def decode_attention(
 ) -> torch.Tensor:
     """See decode_attention_reference; `launch` None: the launch parameters in the table for this device."""
     num_requests, num_heads, head_dim = query.shape
-    num_kv_heads = cache.shape[3]
+    num_kv_heads, num_parts = cache.shape[3], len(parts.table)
     assert query.stride()[1:] == (head_dim, 1) and cache.is_contiguous() and block_tables.stride(1) == 1
-    assert num_heads % num_kv_heads == 0
+    assert num_heads % num_kv_heads == 0 and parts.tickets.shape == (num_requests, num_kv_heads)
     assert scale * key_scale > 0, "the largest score is to have the largest exponent"
     out = torch.empty((num_requests, num_heads, head_dim), dtype=query.dtype, device=query.device)
     if not num_requests:
         return out
-    is_split, parts, masses = num_splits > 1, out, out
-    if is_split:
-        parts, masses = (
-            torch.empty((num_requests, num_heads, num_splits, *rest), dtype=torch.float32, device=query.device)
-            for rest in ((head_dim,), ())
-        )
+    partial, masses = (
+        torch.empty((num_parts, num_heads, *rest), dtype=torch.float32, device=query.device) for rest in ((head_dim,), ())
+    )
     group = num_heads // num_kv_heads
+    merged_rows = min(triton.next_power_of_2(group), _MERGED)
     launch = launch or launch_for("decode", query, cache)
-    decode_attention_kernel[(num_kv_heads, num_requests, num_splits)](
+    decode_attention_kernel[(num_kv_heads, num_parts)](
         query,
         cache,
         block_tables,
-        num_keys,
+        parts.table,
         query if sinks is None else sinks,
-        parts,
+        out,
+        partial,
         masses,
+        parts.tickets,
         query.stride(0),
         block_tables.stride(0),
         out.stride(0),
-        window,
         *score_factors(scale * key_scale, softcap),
         value_scale,
         NUM_KV_HEADS=num_kv_heads,
@@ -249,8 +240,8 @@ def decode_attention(
         BLOCK_ROWS=max(triton.next_power_of_2(group), launch.block_rows),
         BLOCK_KEYS=launch.block_keys,
         BLOCK_DIM=padded_head_dim(head_dim),
-        IS_SPLIT=is_split,
-        HAS_WINDOW=window > 0,
+        MERGED_ROWS=merged_rows,
+        MERGED_PARTS=_MERGED // merged_rows,
         HAS_SOFTCAP=softcap > 0,
         HAS_SINKS=sinks is not None,
         PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
@@ -258,19 +249,4 @@ def decode_attention(
         num_stages=launch.num_stages,
         maxnreg=launch.max_registers,
     )
-    if is_split:
-        merge_parts_kernel[(num_heads, num_requests)](
-            parts,
-            masses,
-            query if sinks is None else sinks,
-            out,
-            out.stride(0),
-            num_splits,
-            value_scale,
-            HEAD_DIM=head_dim,
-            BLOCK_DIM=padded_head_dim(head_dim),
-            BLOCK_SPLITS=triton.next_power_of_2(num_splits),
-            HAS_SINKS=sinks is not None,
-            num_warps=4,
-        )
     return out

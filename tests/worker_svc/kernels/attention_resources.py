@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import triton
-from compile_all import ATTENTION, compiled_for
+from compile_all import ATTENTION, MERGE, compiled_for
 from triton.backends.compiler import GPUTarget
 
 from tetrad.worker_svc.kernels import attention_launch
@@ -42,7 +42,7 @@ def resources(target: GPUTarget, row: dict[str, Any]) -> list[int]:
     cache = {1: fp8, 2: "bf16", 4: "fp32"}[row["value_bytes"]]
     values = ATTENTION | {"HEAD_DIM": row["head_dim"], "BLOCK_DIM": row["head_dim"], "PRECISION": "ieee" if wide else "tf32"}
     values |= {"BLOCK_ROWS": row["block_rows"], "BLOCK_KEYS": row["block_keys"]}
-    values |= {"IS_SPLIT": False} if row["kernel"] == "decode" else {}
+    values |= MERGE if row["kernel"] == "decode" else {"HAS_WINDOW": False}
     options = {"num_warps": row["num_warps"], "num_stages": row["num_stages"], "maxnreg": row["max_registers"]}
     compiled = compiled_for(target, kernel, "fp32" if wide else "bf16", cache, values, options)
     ptx = compiled.asm["ptx"]

@@ -15,14 +15,23 @@ from triton import compile as compile_kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tetrad.worker_svc.kernels import activation, decode_attention, gather_inputs, prefill_attention, rms_norm, rotate_and_cache
+from tetrad.worker_svc.kernels import (
+    activation,
+    decode_attention,
+    decode_parts,
+    gather_inputs,
+    prefill_attention,
+    rms_norm,
+    rotate_and_cache,
+)
 from tetrad.worker_svc.kernels.attention_launch import find_launch
 
 GATHERED = {"rows": "*i32", "token_ids": "*i32", "ids": "*i32", "positions": "*i32", "kv_slots": "*i64"}
 POINTERS = GATHERED | {"block_tables": "*i32", "first_query": "*i32", "num_keys": "*i32", "tiles": "*i32", "slots": "*i64"}
+POINTERS |= {"parts": "*i32", "tickets": "*i32"}
 FLOATS = {
     "cos_sin": "*fp32",
-    "parts": "*fp32",
+    "partial": "*fp32",
     "masses": "*fp32",
     "sinks": "*fp32",
     "eps": "fp32",
@@ -38,12 +47,13 @@ ATTENTION = {
     "HEAD_DIM": 128,
     "PAGE": 16,
     "BLOCK_DIM": 128,
-    "HAS_WINDOW": False,
     "HAS_SOFTCAP": False,
     "HAS_SINKS": False,
     "PRECISION": "tf32",
 }
-WIDE = ATTENTION | {"HEAD_DIM": 256, "BLOCK_DIM": 256, "HAS_WINDOW": True, "HAS_SOFTCAP": True, "HAS_SINKS": True}
+WIDE = ATTENTION | {"HEAD_DIM": 256, "BLOCK_DIM": 256, "HAS_SOFTCAP": True, "HAS_SINKS": True}
+WINDOW, NO_WINDOW = {"HAS_WINDOW": True}, {"HAS_WINDOW": False}
+MERGE = {"MERGED_ROWS": 8, "MERGED_PARTS": 4}
 ROTATION = {"NUM_HEADS": 12, "NUM_KV_HEADS": 2, "HEAD_DIM": 80, "ROTARY_DIM": 32, "HAS_NORMS": False, "BLOCK": 128}
 VALUE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8e4nv": 1, "fp8e5": 1}
 # kernel, types of tensors and cache, compile-time values
@@ -55,17 +65,12 @@ KERNELS = [
     (activation.gated_kernel, "fp32", "", {"GELU": True, "BLOCK": 1024}),
     (rotate_and_cache.rotate_and_cache_kernel, "bf16", "bf16", ROTATION),
     (rotate_and_cache.rotate_and_cache_kernel, "bf16", "fp8e4nv", ROTATION | {"HAS_NORMS": True}),
-    (prefill_attention.prefill_attention_kernel, "bf16", "bf16", ATTENTION),
-    (prefill_attention.prefill_attention_kernel, "fp16", "fp8e4nv", WIDE),
-    (prefill_attention.prefill_attention_kernel, "fp32", "fp32", ATTENTION | {"PRECISION": "ieee"}),
-    (decode_attention.decode_attention_kernel, "bf16", "bf16", ATTENTION | {"IS_SPLIT": True}),
-    (decode_attention.decode_attention_kernel, "bf16", "fp8e4nv", WIDE | {"IS_SPLIT": False}),
-    (
-        decode_attention.merge_parts_kernel,
-        "bf16",
-        "",
-        {"HEAD_DIM": 128, "BLOCK_DIM": 128, "BLOCK_SPLITS": 16, "HAS_SINKS": True},
-    ),
+    (prefill_attention.prefill_attention_kernel, "bf16", "bf16", ATTENTION | NO_WINDOW),
+    (prefill_attention.prefill_attention_kernel, "fp16", "fp8e4nv", WIDE | WINDOW),
+    (prefill_attention.prefill_attention_kernel, "fp32", "fp32", ATTENTION | NO_WINDOW | {"PRECISION": "ieee"}),
+    (decode_parts.list_parts_kernel, "", "", {"LEAST_KEYS": 64, "PARTS": 32, "REQUESTS": 128}),
+    (decode_attention.decode_attention_kernel, "bf16", "bf16", ATTENTION | MERGE),
+    (decode_attention.decode_attention_kernel, "bf16", "fp8e4nv", WIDE | MERGE),
 ]
 
 

@@ -6,10 +6,12 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from triton.runtime import interpreter
 
 from tetrad.worker_svc.kernels import decode_attention as decode
 from tetrad.worker_svc.kernels import prefill_attention as prefill
 from tetrad.worker_svc.kernels.attention_launch import Launch, find_launch, launch_for, prefill_block_rows
+from tetrad.worker_svc.kernels.decode_parts import PartSizes, list_parts
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BLOCK_ROWS = 16
@@ -46,12 +48,21 @@ def assert_equal(found, expected):
     torch.testing.assert_close(found.float(), expected.float(), rtol=tolerance, atol=tolerance)
 
 
-def check_decode(lengths, *, group=3, num_splits=3, dtype=torch.float32, head_dim=64, block_size=16, **options):
+def check_decode(lengths, *, group=3, num_wanted=4, dtype=torch.float32, head_dim=64, block_size=16, window=0, **options):
+    """num_wanted: number of parts that fill the device."""
     pages = Pages(lengths, head_dim=head_dim, block_size=block_size, dtype=dtype)
-    arguments = (queries(len(lengths), 2 * group, head_dim, dtype), pages.cache, pages.tables, pages.num_keys)
-    options = {"num_splits": num_splits, "scale": head_dim**-0.5} | options
+    parts = parts_of(pages, group=group, num_wanted=num_wanted, window=window)
+    arguments = (queries(len(lengths), 2 * group, head_dim, dtype), pages.cache, pages.tables, parts)
+    options = {"scale": head_dim**-0.5} | options
 
-    assert_equal(decode.decode_attention(*arguments, **options), decode.decode_attention_reference(*arguments, **options))
+    found = decode.decode_attention(*arguments, **options)
+
+    assert_equal(found, decode.decode_attention_reference(*arguments, **options))
+    assert not parts.tickets.any(), "the next layer counts from 0"
+
+
+def parts_of(pages, *, group=3, num_wanted=4, window=0):
+    return list_parts(pages.num_keys, PartSizes(pages.cache.shape[3], group, num_wanted, block_keys=64), window=window)
 
 
 def check_prefill(chunks, *, group=3, dtype=torch.float32, head_dim=64, block_size=16, **options):
@@ -72,7 +83,7 @@ def check_prefill(chunks, *, group=3, dtype=torch.float32, head_dim=64, block_si
 @pytest.mark.parametrize("group", [1, 3, 8])
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
 def test_decode_over_head_sizes_and_groups(head_dim, group):
-    check_decode([1, 70, 129], head_dim=head_dim, group=group)
+    check_decode([1, 70, 929], head_dim=head_dim, group=group)
 
 
 @pytest.mark.parametrize("group", [1, 3, 8])
@@ -81,16 +92,42 @@ def test_prefill_over_head_sizes_and_groups(head_dim, group):
     check_prefill([(0, 1), (40, 9), (3, 20)], head_dim=head_dim, group=group)
 
 
-@pytest.mark.parametrize("num_splits", [1, 2, 7])
-@pytest.mark.parametrize("lengths", [[1], [0, 5, 0], [64, 65, 63], [300]])
-def test_decode_over_lengths_and_splits(lengths, num_splits):
-    check_decode(lengths, num_splits=num_splits)
+@pytest.mark.parametrize("num_wanted", [1, 2, 40])
+@pytest.mark.parametrize("lengths", [[1], [0, 5, 0], [64, 65, 63], [128, 127, 129], [0, 640], [300]])
+def test_decode_over_lengths_and_numbers_of_parts(lengths, num_wanted):
+    check_decode(lengths, num_wanted=num_wanted, group=1)
+
+
+@pytest.mark.parametrize("window", [0, 1000])
+def test_a_long_context_among_short_ones_is_divided(window):
+    check_decode([40, 3000, 0, 7, 64], num_wanted=33, window=window)
+
+
+def test_the_order_in_which_parts_finish_does_not_change_a_bit(monkeypatch):
+    """The interpreter runs programs in order, so here the last part finishes first in the second run."""
+    pages = Pages([1000, 40, 600])
+    parts, query, builder = parts_of(pages, num_wanted=12), queries(3, 6, 64), interpreter.interpreter_builder
+
+    forwards = decode.decode_attention(query, pages.cache, pages.tables, parts, scale=0.125)
+    set_place, last = builder.set_grid_idx, len(parts.table) - 1
+    monkeypatch.setattr(builder, "set_grid_idx", lambda head, part, _: set_place(head, last - part, 0))
+    backwards = decode.decode_attention(query, pages.cache, pages.tables, parts, scale=0.125)
+
+    assert torch.equal(forwards, backwards)
+
+
+def test_a_request_may_have_more_parts_than_are_merged_at_a_time():
+    check_decode([40 * 64], num_wanted=64, group=1)
+
+
+def test_a_group_may_have_more_heads_than_are_merged_at_a_time():
+    check_decode([300], group=40)
 
 
 @pytest.mark.parametrize("window", [1, 7, 64, 65, 1000])
 @pytest.mark.parametrize("block_size", [4, 16])
 def test_a_window_hides_older_keys(window, block_size):
-    check_decode([5, 150, 64], window=window, block_size=block_size)
+    check_decode([5, 1050, 64], window=window, block_size=block_size, group=1)
     check_prefill([(0, 30), (100, 11), (63, 2)], window=window, block_size=block_size)
 
 
@@ -98,12 +135,12 @@ def test_a_window_hides_older_keys(window, block_size):
 def test_what_a_window_has_passed_is_never_read(window):
     """Such blocks are other requests' by then: here they hold NaN."""
     pages = Pages([150, 111], block_size=4)
-    arguments = (pages.tables, pages.num_keys)
+    parts = parts_of(pages, window=window)
     first = torch.tensor([0, 1, 12], dtype=torch.int32, device=DEVICE)
     tiles = torch.from_numpy(prefill.tiles_of(np.array([1, 11]), 3, BLOCK_ROWS)).to(DEVICE)
     query, options = queries(12, 6, 64), {"scale": 0.125, "window": window}
     expected = [
-        decode.decode_attention_reference(query[:2], pages.cache, *arguments, num_splits=2, **options),
+        decode.decode_attention_reference(query[:2], pages.cache, pages.tables, parts, scale=0.125),
         prefill.prefill_attention_reference(query, pages.cache, pages.tables, first, pages.num_keys, tiles, **options),
     ]
     for row, position in enumerate((149, 100)):
@@ -113,26 +150,25 @@ def test_what_a_window_has_passed_is_never_read(window):
         query, pages.cache, pages.tables, first, pages.num_keys, tiles, block_rows=BLOCK_ROWS, **options
     )
 
-    assert_equal(decode.decode_attention(query[:2], pages.cache, *arguments, num_splits=2, **options), expected[0])
+    assert_equal(decode.decode_attention(query[:2], pages.cache, pages.tables, parts, scale=0.125), expected[0])
     assert_equal(found, expected[1])
 
 
 def test_a_cap_bounds_scores():
-    check_decode([5, 90], softcap=0.5)
+    check_decode([5, 90, 700], softcap=0.5)
     check_prefill([(0, 9), (70, 9)], softcap=0.5)
 
 
 def test_a_sink_takes_weight():
     sinks = torch.tensor([-3.0, 0.0, 1.0, 5.0, 30.0, -30.0], device=DEVICE)
-    for num_splits in (1, 3):
-        check_decode([5, 90, 300], num_splits=num_splits, sinks=sinks, softcap=4.0)
+    check_decode([0, 5, 90, 900], sinks=sinks, softcap=4.0)
     check_prefill([(0, 9), (70, 9)], sinks=sinks, window=20)
 
 
 # The interpreter multiplies bfloat16 as if its bits were integers; compiled for a GPU it is what it should be.
 @pytest.mark.parametrize("dtype", [torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else [])])
 def test_types(dtype):
-    check_decode([33, 5], dtype=dtype)
+    check_decode([33, 5, 600], dtype=dtype)
     check_prefill([(0, 33), (20, 5)], dtype=dtype)
 
 
@@ -143,21 +179,23 @@ def test_decodes_and_prompts_share_a_step():
 # An fp8 cache is multiplied in half precision, whatever the queries are; so the interpreter can do bfloat16 here.
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_cache_in_fp8_is_scaled_back(dtype):
-    check_fp8(dtype, decode.decode_attention, decode.decode_attention_reference, {"num_splits": 2}, num_queries=1)
+    pages = Pages([300])
+    arguments = {"parts": parts_of(pages)}
+    check_fp8(pages, dtype, decode.decode_attention, decode.decode_attention_reference, arguments, num_queries=1)
 
 
 def test_prompts_over_a_cache_in_fp8():
-    first = torch.tensor([0, 5], dtype=torch.int32, device=DEVICE)
+    pages, first = Pages([37]), torch.tensor([0, 5], dtype=torch.int32, device=DEVICE)
     tiles = torch.from_numpy(prefill.tiles_of(np.array([5]), 3, BLOCK_ROWS)).to(DEVICE)
     launch = partial(prefill.prefill_attention, block_rows=BLOCK_ROWS)
-    check_fp8(torch.float16, launch, prefill.prefill_attention_reference, {"first_query": first, "tiles": tiles}, num_queries=5)
+    arguments = {"first_query": first, "tiles": tiles, "num_keys": pages.num_keys}
+    check_fp8(pages, torch.float16, launch, prefill.prefill_attention_reference, arguments, num_queries=5)
 
 
-def check_fp8(dtype, attention, reference, options, *, num_queries):
-    pages = Pages([37], dtype=torch.float32)
+def check_fp8(pages, dtype, attention, reference, arguments, *, num_queries):
     cache = pages.cache.nan_to_num().to(torch.float8_e4m3fn)
     query = queries(num_queries, 6, 64, dtype)
-    options = options | {"num_keys": pages.num_keys, "scale": 0.125, "key_scale": 0.5, "value_scale": 2.0}
+    options = arguments | {"scale": 0.125, "key_scale": 0.5, "value_scale": 2.0}
 
     assert_equal(attention(query, cache, pages.tables, **options), reference(query, cache, pages.tables, **options))
 
@@ -165,23 +203,6 @@ def check_fp8(dtype, attention, reference, options, *, num_queries):
 def test_an_empty_step_is_an_empty_answer():
     check_prefill([])
     check_decode([])
-
-
-def test_splits_fill_the_device_and_stay_large():
-    assert decode.num_splits_for(1, 2, 132, 32_768) == 64
-    assert decode.num_splits_for(1, 8, 132, 4096) == 16
-    assert decode.num_splits_for(40, 2, 132, 5000) == 4
-    assert decode.num_splits_for(256, 8, 132, 8192) == 1
-
-
-def test_a_short_context_is_not_split():
-    assert decode.num_splits_for(1, 1, 132, 511) == 1
-    assert decode.num_splits_for(1, 1, 132, 512) == 2
-
-
-def test_a_very_long_context_is_not_left_to_one_program():
-    assert decode.num_splits_for(128, 2, 132, 32_768) == 2
-    assert decode.num_splits_for(128, 2, 132, 131_072) == 8
 
 
 def test_tiles_with_most_keys_come_first():
@@ -205,13 +226,13 @@ def test_a_launch_that_is_given_is_taken_instead_of_the_table_s(monkeypatch):
     for module in (decode, prefill):
         monkeypatch.setattr(module, "launch_for", look_up)
     launch, pages, query = Launch(16, 16, 4, 2, None), Pages([5]), queries(1, 6, 64)
-    places = pages.cache, pages.tables
+    places, parts = (pages.cache, pages.tables), parts_of(pages)
     first, tiles = (torch.tensor(values, dtype=torch.int32, device=DEVICE) for values in ([0, 1], [[0, 0]]))
 
-    decoded = decode.decode_attention(query, *places, pages.num_keys, num_splits=1, scale=0.1, launch=launch)
+    decoded = decode.decode_attention(query, *places, parts, scale=0.1, launch=launch)
     prefilled = prefill.prefill_attention(query, *places, first, pages.num_keys, tiles, scale=0.1, block_rows=16, launch=launch)
 
-    assert_equal(decoded, decode.decode_attention_reference(query, *places, pages.num_keys, num_splits=1, scale=0.1))
+    assert_equal(decoded, decode.decode_attention_reference(query, *places, parts, scale=0.1))
     assert_equal(prefilled, decoded)
 
 
