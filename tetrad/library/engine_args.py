@@ -26,7 +26,7 @@ from tetrad.services.hub.download import HubAccess, Report
 from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
 from tetrad.services.models.model_directory import read_model_json
 from tetrad.services.packages import require_packages
-from tetrad.services.settings import ServiceSettings, Settings, first_problem, replaced
+from tetrad.services.settings import ServiceSettings, Settings, first_problem
 from tetrad.stack.stack_settings import StackSettings
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
@@ -297,7 +297,10 @@ class EngineArgs(OlderEngineArguments):
         if self._is_chosen("log_level"):
             values = {**values, "log_level": self.log_level}
         settings = build_settings(cls, values)
-        return settings if "log_level" in settings.model_fields_set else replaced(settings, log_level=self.log_level)
+        if "log_level" in settings.model_fields_set:
+            return settings
+        # Built again, since `replaced` would count every field as set: LocalStack reads which ones were chosen.
+        return build_settings(cls, {**values, "log_level": self.log_level})
 
     def frontend_fields(self) -> dict[str, Any]:
         """Return the frontend settings that depend on several arguments."""

@@ -65,6 +65,17 @@ def test_the_log_level_of_a_service_is_its_variables_unless_it_is_given(model, m
     assert [each.log_level for each in (given.worker, given.frontend)] == ["error", "error"]
 
 
+def test_only_settings_that_were_chosen_count_as_set(model, monkeypatch):
+    """A stack drains a frontend for the chosen time, else briefly."""
+    left = EngineArgs(model=model, device="sim").stack_settings().frontend
+    monkeypatch.setenv("TETRAD_FRONTEND_DRAIN_TIMEOUT_S", "60")
+
+    chosen = EngineArgs(model=model, device="sim").stack_settings().frontend
+
+    assert "drain_timeout_s" not in left.model_fields_set
+    assert "drain_timeout_s" in chosen.model_fields_set
+
+
 def test_what_is_not_given_is_left_to_the_services_environment(model, monkeypatch):
     monkeypatch.setenv("TETRAD_ENGINE_CORE_MAX_NUM_SEQS", "11")
 
