@@ -90,6 +90,13 @@ def sampling_params_of(params: SamplingParams | Sequence[SamplingParams], num_pr
     return _per_prompt("sampling_params", params, SamplingParams, num_prompts)
 
 
+def checked_params(params: SamplingParams) -> SamplingParams:
+    """Return a copy of parameters that is checked again: a program may have changed attributes after the construction."""
+    if not isinstance(params, SamplingParams):
+        raise TypeError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
+    return dataclasses.replace(params)
+
+
 def guided_by(options: Mapping[str, Any] | None, params: Sequence[SamplingParams]) -> list[SamplingParams]:
     """Return parameters with the constraint of an older form of vLLM: {"guided_json": ...} and similar options."""
     if not options:

@@ -20,7 +20,7 @@ from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
 from tetrad.frontend.request.pooling import PoolingParams
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
-from tetrad.library.arguments import tokenization_of
+from tetrad.library.arguments import checked_params, tokenization_of
 from tetrad.library.async_lora_operations import AsyncLoraOperations
 from tetrad.library.async_operations import AsyncOperations
 from tetrad.library.engine_args import EngineArgs
@@ -153,7 +153,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         return await (await self.start()).add_request(
             request_id,
             prompt,
-            params,
+            checked_params(params),
             arrival_time=arrival_time,
             lora_request=lora_request,
             trace_headers=trace_headers,

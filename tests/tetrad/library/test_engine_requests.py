@@ -2,8 +2,12 @@
 
 import asyncio
 
+import pytest
+
 from tetrad.frontend.request.pooling import PooledTensor, PoolingParams, PoolingRequestOutput
+from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.library.engine_requests import EngineRequests
+from tetrad.services.errors import InvalidRequest
 
 
 class Job:
@@ -17,6 +21,9 @@ class Job:
 
 
 class Frontend:
+    async def add_request(self, request_id, prompt, params, **options):
+        raise AssertionError("a wrong request is not sent")
+
     async def add_pooling_request(self, request_id, prompts, params):
         return Job(prompts[0])
 
@@ -32,4 +39,15 @@ async def test_an_aborted_pooling_request_has_no_answer_even_if_it_arrived_befor
     await requests.add_pooling("r", [2], PoolingParams())
 
     assert [output.prompt_token_ids for output in await requests.next_outputs()] == [[2]]
+    assert not requests.has_outputs
+
+
+async def test_parameters_that_a_program_changed_are_checked_again():
+    requests = EngineRequests(Frontend())
+    params = SamplingParams()
+    params.n = 0
+
+    with pytest.raises(InvalidRequest, match="n must be at least 1, got 0"):
+        await requests.add("r", [1], params)
+
     assert not requests.has_outputs

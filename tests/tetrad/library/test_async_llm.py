@@ -1,0 +1,61 @@
+"""An asyncio program's AsyncLLM, over a fake frontend."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.library.async_llm import AsyncLLM
+from tetrad.services.errors import InvalidRequest
+
+
+class Frontend:
+    """Keeps the parameters of requests."""
+
+    def __init__(self):
+        self.params = []
+
+    async def add_request(self, request_id, prompt, params, **options):
+        self.params.append(params)
+
+
+@pytest.fixture
+def llm():
+    llm = AsyncLLM(SimpleNamespace())
+    llm._frontend = Frontend()
+    return llm
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("n", 0, "n must be at least 1, got 0."),
+        ("max_tokens", 0, "max_tokens must be at least 1, got 0."),
+        ("temperature", "hot", "temperature must be a number, got 'hot'."),
+        ("stop", [""], "stop cannot contain an empty string."),
+    ],
+)
+async def test_parameters_that_a_program_changed_are_checked_again(llm, name, value, text):
+    params = SamplingParams()
+    setattr(params, name, value)
+
+    with pytest.raises(InvalidRequest) as caught:
+        await llm.add_request("r", "Hello", params)
+
+    assert (caught.value.message, caught.value.field) == (text, name)
+
+
+async def test_changed_parameters_take_effect_and_stay_the_programs_own(llm):
+    params = SamplingParams(top_p=0.5)
+    params.temperature, params.stop = 0.0, "a"
+
+    await llm.add_request("r", "Hello", params)
+
+    [sent] = llm._frontend.params
+    assert (sent.temperature, sent.top_p, sent.stop) == (0.0, 1.0, ["a"])
+    assert (params.top_p, params.stop) == (0.5, "a")
+
+
+async def test_other_values_than_sampling_params_are_named(llm):
+    with pytest.raises(TypeError, match="sampling_params must be SamplingParams, got dict"):
+        await llm.add_request("r", "Hello", {"n": 1})
