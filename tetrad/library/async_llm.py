@@ -12,6 +12,7 @@ from typing import Any, Self
 from tetrad.config import ModelConfig, VllmConfig, config_of
 from tetrad.drop_in.missing_methods import MissingFromAsyncLLM
 from tetrad.drop_in.shared_verdicts import NO_HINTS, NO_REASONING, NO_SESSION, ONE_ID, USAGE
+from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.llm.async_llm import AsyncLLM as Frontend
 from tetrad.frontend.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
 from tetrad.frontend.llm.model_tasks import tasks_of
@@ -92,20 +93,30 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
 
         Raises:
             NotFound, FailedPrecondition: the model cannot be served.
-            Unavailable: the services did not start.
+            Unavailable: the services did not start, or this object was closed.
         """
         async with self._starting:
+            if self._is_closed:
+                raise self.dead_error
             if self._frontend is None:
                 try:
                     settings = await self._services.start()
-                    self._frontend = await Frontend.connect(settings.model_copy(update=_UNLIMITED))
-                    self._reporter = reporter_of(
-                        self._frontend, config_of(self._frontend, self._args), self._stat_loggers, log_stats=self._log_stats
-                    )
+                    self._frontend = await self._connect(settings)
                 except BaseException:
                     await self._services.close()
                     raise
         return self._frontend
+
+    async def _connect(self, settings: FrontendSettings) -> Frontend:
+        """Return a frontend, whose statistics are reported from now on."""
+        frontend = await Frontend.connect(settings.model_copy(update=_UNLIMITED))
+        try:
+            config = config_of(frontend, self._args)
+            self._reporter = reporter_of(frontend, config, self._stat_loggers, log_stats=self._log_stats)
+        except BaseException:  # of a program's own stat logger
+            await frontend.close()
+            raise
+        return frontend
 
     async def close(self) -> None:
         """Fail running requests and stop the services that this object started."""
@@ -295,6 +306,6 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         return self._is_closed
 
     @property
-    def dead_error(self) -> BaseException:
+    def dead_error(self) -> Unavailable:
         """The error that requests to a closed AsyncLLM raise."""
         return Unavailable("This AsyncLLM was closed.")

@@ -6,7 +6,7 @@ import pytest
 
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.library.async_llm import AsyncLLM
-from tetrad.services.errors import InvalidRequest
+from tetrad.services.errors import InvalidRequest, Unavailable
 
 
 class Frontend:
@@ -59,3 +59,53 @@ async def test_changed_parameters_take_effect_and_stay_the_programs_own(llm):
 async def test_other_values_than_sampling_params_are_named(llm):
     with pytest.raises(TypeError, match="sampling_params must be SamplingParams, got dict"):
         await llm.add_request("r", "Hello", {"n": 1})
+
+
+class Services:
+    """Counts starts and closes."""
+
+    def __init__(self):
+        self.num_started = self.num_closed = 0
+
+    async def start(self):
+        self.num_started += 1
+        return SimpleNamespace(model_copy=lambda update: None)
+
+    async def close(self):
+        self.num_closed += 1
+
+
+async def test_a_closed_llm_refuses_requests_and_starts_nothing(llm):
+    """A request that waits for the end of `close` would otherwise start services that nobody closes."""
+    services = llm._services = Services()
+    llm._frontend = None
+    await llm.close()
+
+    with pytest.raises(Unavailable, match=r"This AsyncLLM was closed\."):
+        await llm.add_request("r", "Hello", SamplingParams())
+
+    assert services.num_started == 0
+
+
+async def test_a_stat_logger_that_cannot_be_made_leaves_no_frontend(monkeypatch):
+    closed = []
+
+    class Connected:
+        async def close(self):
+            closed.append(self)
+
+    async def connect(settings):
+        return Connected()
+
+    def broken(config, engine_index):
+        raise RuntimeError("no disk")
+
+    monkeypatch.setattr("tetrad.library.async_llm.Frontend.connect", connect)
+    monkeypatch.setattr("tetrad.library.async_llm.config_of", lambda frontend, args: None)
+    llm = AsyncLLM(Services(), stat_loggers=[broken])
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no disk"):
+            await llm.start()
+
+    assert (len(closed), llm._services.num_closed) == (2, 2)
