@@ -19,6 +19,7 @@ from tetrad.cli.batch_file.results import ResultFile, has_failed, may_pass
 from tetrad.cli.batch_file.sender import BatchSender
 from tetrad.cli.options import add_engine_options, new_parser
 from tetrad.cli.own_server import serving, unless_failed
+from tetrad.cli.sampling_options import add_server_credentials
 from tetrad.library.progress import Bar
 from tetrad.services.errors import InvalidRequest
 
@@ -68,7 +69,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "-o", "--output-file", required=True, metavar="FILE", help="File to which results are appended as requests finish."
     )
     parser.add_argument("--url", default=None, help="URL of the server to use. Unset: start one for the batch.")
-    parser.add_argument("--api-key", default=None, metavar="KEY", help="API key for the server at --url.")
+    add_server_credentials(parser)
     parser.add_argument(
         "--concurrency", type=int, default=256, metavar="N", help="Number of requests in flight at the same time."
     )
@@ -94,7 +95,13 @@ async def _answer(options: argparse.Namespace, lines: Iterator[Line], tally: "_T
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with serving(options) as (url, wait_failed):
-        sender = BatchSender(url, concurrency=options.concurrency, timeout_s=options.timeout_s, api_key=options.api_key)
+        sender = BatchSender(
+            url,
+            concurrency=options.concurrency,
+            timeout_s=options.timeout_s,
+            api_key=options.api_key,
+            ca_file=options.ca_file,
+        )
         await sender.check()
         with tally:
             await unless_failed(sender.run(lines, tally.add), wait_failed())

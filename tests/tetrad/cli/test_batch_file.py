@@ -3,12 +3,16 @@
 import asyncio
 import json
 import os
+import ssl
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.certificates import Authority
 from tetrad.cli.batch_file.lines import BadLine, BatchRequest, keys_of, read_lines
 from tetrad.cli.batch_file.results import ResultFile, error_record, may_pass, response_record
 from tetrad.cli.batch_file.sender import BatchSender
@@ -298,3 +302,27 @@ async def test_the_key_is_sent_and_a_wrong_one_found_before_anything_is_asked():
         await sender(server, api_key="secret").check()
 
     assert server.key == "Bearer secret"
+
+
+@pytest.fixture
+def https_server(tmp_path):
+    """The URL of an https server that has no page, and the file of the authority that signed its certificate."""
+    certificate = Authority(tmp_path, "office").certificate("server")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate.cert, certificate.key)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"https://localhost:{server.server_port}", certificate.ca
+    server.shutdown()
+    server.server_close()
+
+
+async def test_a_server_is_trusted_if_its_authority_is(https_server):
+    url, authority = https_server
+    options = {"concurrency": 1, "timeout_s": 5.0}
+
+    await BatchSender(url, ca_file=authority, **options).check()
+
+    with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        await BatchSender(url, **options).check()
