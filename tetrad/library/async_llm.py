@@ -157,8 +157,13 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         priority: int = 0,
         data_parallel_rank: int | None = None,
         prompt_text: str | None = None,
+        *,
+        prediction: str = "",
     ) -> OutputStream:
-        """Start a request and return the stream of its outputs. Errors: see the frontend's `add_request`."""
+        """Start a request and return the stream of its outputs. Errors: see the frontend's `add_request`.
+
+        `prediction` is the expected output, of which much may be right; see docs/speculation.md.
+        """
         if prompt_text is not None and isinstance(prompt, list):
             prompt = {"prompt_token_ids": prompt, "prompt": prompt_text}
         return await (await self.start()).add_request(
@@ -170,6 +175,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
             trace_headers=trace_headers,
             priority=priority,
             data_parallel_rank=data_parallel_rank,
+            prediction=prediction,
             **tokenization_of(tokenization_kwargs),
         )
 
@@ -186,8 +192,9 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         tokenization_kwargs: Mapping[str, Any] | None = None,
         data_parallel_rank: int | None = None,
         trace_headers: Mapping[str, str] | None = None,
+        prediction: str = "",
     ) -> AsyncIterator[RequestOutput]:
-        """Yield the outputs of a request; leaving the loop early aborts it. Errors: see the frontend's `add_request`."""
+        """Yield the outputs of a request; leaving the loop early aborts it. See `add_request`."""
         stream = await self.add_request(
             request_id if request_id is not None else f"request-{next(self._numbers)}",
             prompt,
@@ -198,6 +205,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
             tokenization_kwargs=tokenization_kwargs,
             data_parallel_rank=data_parallel_rank,
             trace_headers=trace_headers,
+            prediction=prediction,
         )
         try:
             async for output in stream:

@@ -10,13 +10,14 @@ from tetrad.services.errors import InvalidRequest, Unavailable
 
 
 class Frontend:
-    """Keeps the parameters of requests."""
+    """Keeps the parameters and the options of requests."""
 
     def __init__(self):
-        self.params = []
+        self.params, self.options = [], []
 
     async def add_request(self, request_id, prompt, params, **options):
         self.params.append(params)
+        self.options.append(options)
 
 
 @pytest.fixture
@@ -109,3 +110,10 @@ async def test_a_stat_logger_that_cannot_be_made_leaves_no_frontend(monkeypatch)
             await llm.start()
 
     assert (len(closed), llm._services.num_closed) == (2, 2)
+
+
+async def test_a_request_may_have_a_prediction(llm):
+    await llm.add_request("r", "Hello", SamplingParams(), prediction="Hello, World")
+    await llm.add_request("r", "Hello", SamplingParams())
+
+    assert [options["prediction"] for options in llm._frontend.options] == ["Hello, World", ""]
