@@ -247,8 +247,10 @@ class EngineArgs(OlderEngineArguments):
             )
         for name, most in _MOST.items():
             value = getattr(self, name)
-            if value is not None and not 1 <= value <= most:
-                raise InvalidRequest(f"{name} must be between 1 and {most}, got {value}.", field=name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                raise InvalidRequest(f"{name} must be between 1 and {most}, got {value!r}.", field=name)
 
     def stack_settings(self, *, report: Report | None = None, **frontend: Any) -> StackSettings:
         """Return the settings of the four services. Finds the model, and downloads it if necessary; this blocks.

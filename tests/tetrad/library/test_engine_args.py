@@ -41,6 +41,12 @@ def test_an_argument_becomes_a_setting_that_exists(name):
     assert setting in owner.model_fields
 
 
+@pytest.mark.parametrize(("size", "shown"), [(0, "0"), (65, "65"), ("2", "'2'"), (True, "True"), (1.5, "1.5")])
+def test_a_wrong_number_of_services_is_named(size, shown):
+    with pytest.raises(InvalidRequest, match=f"tensor_parallel_size must be between 1 and 64, got {shown}"):
+        EngineArgs(tensor_parallel_size=size)
+
+
 def test_arguments_reach_their_services(model):
     args = EngineArgs(
         model=model, max_num_seqs=7, block_size=32, enable_prefix_caching=False, device="sim", threads=3, max_logprobs=5
