@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tetrad.frontend.request.outputs import LoRARequest
+from tetrad.frontend.request.pooling import PoolingParams
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.frontend.request.sampling_values import check_flag, check_integer
@@ -88,6 +89,11 @@ def conversations_of(messages: Conversation | Sequence[Conversation]) -> list[Co
 def sampling_params_of(params: SamplingParams | Sequence[SamplingParams], num_prompts: int) -> list[SamplingParams]:
     """Return one SamplingParams per prompt."""
     return _per_prompt("sampling_params", params, SamplingParams, num_prompts)
+
+
+def pooling_params_of(params: PoolingParams | Sequence[PoolingParams] | None, num_prompts: int) -> list[PoolingParams]:
+    """Return one PoolingParams per prompt; None: the defaults for all."""
+    return _per_prompt("pooling_params", PoolingParams() if params is None else params, PoolingParams, num_prompts)
 
 
 def checked_params(params: SamplingParams) -> SamplingParams:

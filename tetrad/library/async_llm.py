@@ -21,7 +21,7 @@ from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
 from tetrad.frontend.request.pooling import PoolingParams
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
-from tetrad.library.arguments import checked_params, tokenization_of
+from tetrad.library.arguments import checked_params, pooling_params_of, tokenization_of
 from tetrad.library.async_lora_operations import AsyncLoraOperations
 from tetrad.library.async_operations import AsyncOperations
 from tetrad.library.engine_args import EngineArgs
@@ -228,7 +228,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         frontend = await self.start()
         output = await frontend.encode(
             prompt,
-            pooling_params,
+            pooling_params_of(pooling_params, 1)[0],
             request_id if request_id is not None else f"request-{next(self._numbers)}",
             priority=priority,
             trace_headers=trace_headers,
