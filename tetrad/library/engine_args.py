@@ -219,6 +219,8 @@ class EngineArgs(OlderEngineArguments):
 
     def __post_init__(self) -> None:
         self.given: frozenset[str] = frozenset()
+        # Values of settings that neither an argument nor a variable chooses.
+        self.fallbacks: dict[str, Any] = {}
         self.check_foreign()
         for older, name in ALIASES.items():
             if getattr(self, older) is not None:
@@ -295,14 +297,18 @@ class EngineArgs(OlderEngineArguments):
         )
 
     def _service(self, cls: type[S], values: dict[str, Any]) -> S:
-        """Return the settings of one service. A variable of the service has precedence over the default log level only."""
+        """Return the settings of one service. A variable of the service has precedence over the fallbacks only."""
         if self._is_chosen("log_level"):
             values = {**values, "log_level": self.log_level}
         settings = build_settings(cls, values)
-        if "log_level" in settings.model_fields_set:
-            return settings
+        fallbacks = {"log_level": self.log_level, **self.fallbacks}
+        left = {
+            name: value
+            for name, value in fallbacks.items()
+            if name in cls.model_fields and name not in settings.model_fields_set
+        }
         # Built again, since `replaced` would count every field as set: LocalStack reads which ones were chosen.
-        return build_settings(cls, {**values, "log_level": self.log_level})
+        return build_settings(cls, {**values, **left}) if left else settings
 
     def frontend_fields(self) -> dict[str, Any]:
         """Return the frontend settings that depend on several arguments."""

@@ -8,6 +8,7 @@ import pytest
 from tetrad import LLM, AsyncEngineArgs, EngineArgs
 from tetrad.drop_in.older_engine_arguments import ALIASES, IN_BYTES
 from tetrad.library.engine_args import SETTING_OF
+from tetrad.library.llm_arguments import make_llm
 from tetrad.services.errors import InvalidRequest, NotFound, TetradError
 from tetrad.services.verdicts import verdicts_of
 
@@ -87,6 +88,19 @@ def test_what_is_not_given_is_left_to_the_services_environment(model, monkeypatc
 
     assert EngineArgs(model=model).stack_settings().engine_core.max_num_seqs == 11
     assert EngineArgs(model=model, max_num_seqs=5).stack_settings().engine_core.max_num_seqs == 5
+
+
+def test_steps_of_a_program_are_large_unless_a_size_was_chosen(model, monkeypatch):
+    def size(**arguments):
+        args = EngineArgs(model=model, device="sim", **arguments)
+        make_llm(args)
+        return args.stack_settings().engine_core.max_num_batched_tokens
+
+    assert [size(), size(max_num_batched_tokens=64), size(enable_chunked_prefill=False)] == [8192, 64, None]
+
+    monkeypatch.setenv("TETRAD_ENGINE_CORE_MAX_NUM_BATCHED_TOKENS", "512")
+
+    assert [size(), size(max_num_batched_tokens=64)] == [512, 64]
 
 
 def test_clients_see_the_name_that_was_given_not_the_path(model):
