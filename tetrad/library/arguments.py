@@ -127,6 +127,12 @@ def check_lora_request(request: object) -> None:
         raise TypeError(f"lora_request must be a LoRARequest, got {type(request).__name__}.")
 
 
+def check_adapter(request: object) -> None:
+    """Raise TypeError if the value is neither a LoRARequest nor None."""
+    if request is not None:
+        check_lora_request(request)
+
+
 def lora_requests_of(requests: LoRARequest | Sequence[LoRARequest | None] | None, num_prompts: int) -> list[LoRARequest | None]:
     """Return one LoRARequest, or None, per prompt."""
     if requests is None:

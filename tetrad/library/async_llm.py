@@ -21,7 +21,7 @@ from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
 from tetrad.frontend.request.pooling import PoolingParams
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
-from tetrad.library.arguments import checked_params, pooling_params_of, tokenization_of
+from tetrad.library.arguments import check_adapter, checked_params, pooling_params_of, tokenization_of
 from tetrad.library.async_lora_operations import AsyncLoraOperations
 from tetrad.library.async_operations import AsyncOperations
 from tetrad.library.engine_args import EngineArgs
@@ -164,6 +164,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
 
         `prediction` is the expected output, of which much may be right; see docs/speculation.md.
         """
+        check_adapter(lora_request)
         if prompt_text is not None and isinstance(prompt, list):
             prompt = {"prompt_token_ids": prompt, "prompt": prompt_text}
         return await (await self.start()).add_request(
@@ -225,6 +226,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[PooledRequestOutput[PoolingOutput]]:
         """Yield the single answer of a pooling request. Errors: see the frontend's `encode`."""
+        check_adapter(lora_request)
         frontend = await self.start()
         output = await frontend.encode(
             prompt,
@@ -247,6 +249,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         lora_request: LoRARequest | None = None,
     ) -> BeamSearchOutput:
         """Return the best continuations of a prompt. Arguments and errors: see frontend/llm/beam_search.py."""
+        check_adapter(lora_request)
         frontend = await self.start()
         request_id = request_id if request_id is not None else f"request-{next(self._numbers)}"
         return await beam_search(frontend, request_id, prompt, params, priority=priority, lora_request=lora_request)

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tetrad.frontend.request.pooling import PoolingParams
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.library.async_llm import AsyncLLM
 from tetrad.services.errors import InvalidRequest, Unavailable
@@ -110,6 +111,15 @@ async def test_a_stat_logger_that_cannot_be_made_leaves_no_frontend(monkeypatch)
             await llm.start()
 
     assert (len(closed), llm._services.num_closed) == (2, 2)
+
+
+async def test_other_values_than_lora_requests_are_named(llm):
+    with pytest.raises(TypeError, match=r"lora_request must be a LoRARequest, got list\."):
+        await llm.add_request("r", "Hello", SamplingParams(), lora_request=[7])
+    with pytest.raises(TypeError, match=r"lora_request must be a LoRARequest, got str\."):
+        await llm.encode("Hello", PoolingParams(), "r", lora_request="adapter").__anext__()
+
+    assert llm._frontend.params == []
 
 
 async def test_a_request_may_have_a_prediction(llm):

@@ -7,6 +7,7 @@ import pytest
 from tetrad.frontend.request.pooling import PooledTensor, PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.library.engine_requests import EngineRequests
+from tetrad.library.llm_engine import LLMEngine
 from tetrad.services.errors import InvalidRequest
 
 
@@ -40,6 +41,14 @@ async def test_an_aborted_pooling_request_has_no_answer_even_if_it_arrived_befor
 
     assert [output.prompt_token_ids for output in await requests.next_outputs()] == [[2]]
     assert not requests.has_outputs
+
+
+@pytest.mark.parametrize("params", [SamplingParams(), PoolingParams()])
+def test_an_adapter_that_is_no_lora_request_is_named(params):
+    engine = object.__new__(LLMEngine)  # it refuses the request before it needs an engine core
+
+    with pytest.raises(TypeError, match=r"lora_request must be a LoRARequest, got str\."):
+        engine.add_request("r", [1], params, lora_request="adapter")
 
 
 async def test_parameters_that_a_program_changed_are_checked_again():
