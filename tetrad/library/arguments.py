@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from tetrad.frontend.llm.beam_search import BeamSearchParams
 from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.pooling import PoolingParams
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
@@ -100,6 +101,13 @@ def checked_params(params: SamplingParams) -> SamplingParams:
     """Return a copy of parameters that is checked again: a program may have changed attributes after the construction."""
     if not isinstance(params, SamplingParams):
         raise TypeError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
+    return dataclasses.replace(params)
+
+
+def checked_beam_params(params: BeamSearchParams) -> BeamSearchParams:
+    """Return a copy of the parameters of a beam search that is checked again, as in `checked_params`."""
+    if not isinstance(params, BeamSearchParams):
+        raise TypeError(f"params must be BeamSearchParams, got {type(params).__name__}")
     return dataclasses.replace(params)
 
 

@@ -21,7 +21,7 @@ from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
 from tetrad.frontend.request.pooling import PoolingParams
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
-from tetrad.library.arguments import check_adapter, checked_params, pooling_params_of, tokenization_of
+from tetrad.library.arguments import check_adapter, checked_beam_params, checked_params, pooling_params_of, tokenization_of
 from tetrad.library.async_lora_operations import AsyncLoraOperations
 from tetrad.library.async_operations import AsyncOperations
 from tetrad.library.engine_args import EngineArgs
@@ -250,6 +250,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
     ) -> BeamSearchOutput:
         """Return the best continuations of a prompt. Arguments and errors: see frontend/llm/beam_search.py."""
         check_adapter(lora_request)
+        params = checked_beam_params(params)
         frontend = await self.start()
         request_id = request_id if request_id is not None else f"request-{next(self._numbers)}"
         return await beam_search(frontend, request_id, prompt, params, priority=priority, lora_request=lora_request)

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tetrad.frontend.llm.beam_search import BeamSearchParams
 from tetrad.frontend.request.pooling import PoolingParams
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.library.async_llm import AsyncLLM
@@ -111,6 +112,16 @@ async def test_a_stat_logger_that_cannot_be_made_leaves_no_frontend(monkeypatch)
             await llm.start()
 
     assert (len(closed), llm._services.num_closed) == (2, 2)
+
+
+async def test_parameters_of_a_beam_search_are_checked_again(llm):
+    params = BeamSearchParams(beam_width=2, max_tokens=4)
+    params.beam_width = 0
+
+    with pytest.raises(InvalidRequest, match="beam_width must be at least 1, got 0"):
+        await llm.beam_search("Hello", params)
+    with pytest.raises(TypeError, match="params must be BeamSearchParams, got SamplingParams"):
+        await llm.beam_search("Hello", SamplingParams())
 
 
 async def test_other_values_than_lora_requests_are_named(llm):
