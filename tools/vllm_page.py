@@ -93,7 +93,7 @@ _RENAMED = {"AsyncEngineArgs.add_cli_args.async_args_only": "All flags are added
 
 
 _NOTES = {
-    "lora_request": ("same", "Needs `enable_lora`; of pooling requests it is refused."),
+    "lora_request": ("same", "Needs `enable_lora`."),
     "tokenization_kwargs": ("same", "It may have `add_special_tokens`, `truncate_prompt_tokens` and `truncation_side`."),
     "load_format": ("same", '"auto" and "dummy".'),
     "priority": ("same", "Larger is more urgent, unless `priority_order` says what vLLM says."),

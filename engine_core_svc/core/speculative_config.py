@@ -71,7 +71,7 @@ class SpeculativeConfig(BaseModel):
     @classmethod
     def _default_length(cls, values: dict[str, Any]) -> dict[str, Any]:
         if values.get("method") == "suffix" and values.get("num_speculative_tokens") is None:
-            values["num_speculative_tokens"] = min(_MAX_TOKENS, values.get("suffix_decoding_max_tree_depth", 24))
+            values["num_speculative_tokens"] = _length_of(values.get("suffix_decoding_max_tree_depth", 24))
         return values
 
     @field_validator("num_speculative_tokens_per_batch_size")
@@ -145,6 +145,14 @@ def read_speculative_config(value: str | Mapping[str, Any]) -> SpeculativeConfig
         place = ".".join([_FIELD, *(str(part) for part in problem["loc"][:1])])
         shown = f", got {problem['input']!r}" if problem["loc"] and problem["type"] != "missing" else ""
         raise InvalidRequest(f"{place}: {problem['msg']}{shown}.", field=_FIELD) from error
+
+
+def _length_of(depth: Any) -> int:
+    """Return the number of drafts for a depth of matches, which has not been checked yet."""
+    try:
+        return min(max(int(depth), 1), _MAX_TOKENS)
+    except (TypeError, ValueError, OverflowError):
+        return 1  # the check of the depth refuses it
 
 
 def _parse(text: str) -> Any:

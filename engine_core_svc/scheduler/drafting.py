@@ -115,6 +115,7 @@ class _PlanInFlight:
         is_measured: whether its time shows the cost of rows: it has no prompts.
         waited: whether it was made after the previous result, with no other plan in flight.
         follows: whether it has no new requests, so that it directly continues the step before.
+        asks: whether it asks the worker for proposals.
         num_drafts: number of drafts by request key.
     """
 
@@ -122,6 +123,7 @@ class _PlanInFlight:
     is_measured: bool
     waited: bool
     follows: bool
+    asks: bool
     num_drafts: Mapping[int, int]
 
 
@@ -191,6 +193,7 @@ class Drafting:
             is_measured=not budget.num_prompt_tokens,
             waited=not self._in_flight,
             follows=not plan.new_requests,
+            asks=plan.num_spec_tokens > 0,
             num_drafts=num_drafts,
         )
 
@@ -231,7 +234,7 @@ class Drafting:
         now = self._clock()
         if plan.is_measured and compute_s:
             gap_s = now - self._result_at - compute_s if plan.follows and self._result_at is not None else None
-            self._drafts.observe(MeasuredStep(plan.num_rows, compute_s, gap_s, plan.waited))
+            self._drafts.observe(MeasuredStep(plan.num_rows, compute_s, gap_s, plan.waited, plan.asks))
         self._result_at = now
 
     def _add(self, request: Request, row: int, plan: SchedulerOutput, budget: StepBudget) -> int:

@@ -35,8 +35,10 @@ class PoolingInputs:
             if not is_enabled:
                 raise Unsupported(f"Got lora_request {lora.lora_name} but LoRA is not enabled!", field="lora_request")
 
-    async def token_ids(self, new: NewPooling, longest: int) -> list[list[int]]:
-        """Return the ids of each input. InvalidRequest if one is invalid; with several inputs, the error names its index.
+    async def read(self, new: NewPooling, longest: int) -> tuple[list[list[int]], list[str]]:
+        """Return the ids and the cache_salt of each input.
+
+        InvalidRequest if an input is invalid; with several inputs, the error names its index.
 
         Args:
             new: the request.
@@ -57,7 +59,7 @@ class PoolingInputs:
                 self._limits.check_prompt(each, num_new_tokens=0, longest=longest)
             except InvalidRequest as error:
                 raise _placed(error, place, new.prompts) from None
-        return ids
+        return ids, [prompt.cache_salt for prompt in prompts]
 
     def _checked(self, place: int, given: object, new: NewPooling, longest: int) -> Prompt:
         try:

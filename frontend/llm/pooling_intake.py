@@ -43,9 +43,10 @@ class PoolingIntake(Intake[PoolingInputs]):
             with call.working():
                 async with within(deadline):
                     await inputs.check_adapters(new, is_enabled=self._engines.info.supports_lora)
-                    parts = InputParts(await inputs.token_ids(new, longest), params, size)
+                    ids, salts = await inputs.read(new, longest)
+                    parts = InputParts(ids, params, size)
             self._gate.check_open()
-            job = PoolingJob(new, parts, self._backends, self._window, deadline=deadline, call=call)
+            job = PoolingJob(new, parts, salts, self._backends, self._window, deadline=deadline, call=call)
         job.start(ticket)
         return job
 

@@ -5,6 +5,8 @@ Made by the pooling intake. One event loop.
 
 import secrets
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 
 from tetrad.frontend.engine.client_sequence import pooling_sequence
 from tetrad.frontend.engine.prepared_request import PreparedRequest
@@ -29,6 +31,7 @@ class PoolingJob:
     Args:
         new: the request.
         parts: the parts of its inputs; each part is sent as one sequence.
+        salts: the cache_salt of each input.
         backends: the engines and the output processor.
         window: decides when a part is sent.
         deadline: the deadline that the engines keep; None: none.
@@ -42,6 +45,7 @@ class PoolingJob:
         self,
         new: NewPooling,
         parts: InputParts,
+        salts: Sequence[str],
         backends: Backends,
         window: PoolingWindow,
         *,
@@ -50,7 +54,7 @@ class PoolingJob:
     ) -> None:
         self._engines, self._requests = backends.engines, backends.requests
         self._metrics, self._deadline, self._on_answer = backends.metrics, deadline, new.on_answer
-        self._parts, prompts = parts, parts.prompts
+        self._parts, self._salts, prompts = parts, salts, parts.prompts
         sizes = list(map(len, prompts))
         self._turn = PoolingTurn(window, sizes, self._send)
         self.state = PoolingState(new.request_id, sum(sizes), arrival_time=new.arrival_time, on_end=self._note_end)
@@ -62,7 +66,7 @@ class PoolingJob:
             bad_words_token_ids=[],
             thinking=None,
             priority=new.priority,
-            cache_salt=new.cache_salt,
+            cache_salt="",  # each input has its own
             data_parallel_rank=None,
         )
         internal_id = f"{new.request_id}-{secrets.token_hex(4)}"
@@ -111,12 +115,12 @@ class PoolingJob:
         sequence = self.state.sequences[place]
         if sequence.finished or self.state.finished:  # after a failure, sequences that were not sent are unfinished
             return
-        column = pack_u32(sequence.prompt_token_ids)
+        column, salt = pack_u32(sequence.prompt_token_ids), self._salts[self._parts.owners[place]]
         try:
             lora = sequence.lora_request
-            engine = self._engines.choose(None, column, self._prepared.cache_salt, lora.lora_name if lora else "")
+            engine = self._engines.choose(None, column, salt, lora.lora_name if lora else "")
             sequence.span = self.state.call.start_sequence(sequence)
-            active = pooling_sequence(sequence, self._prepared, engine, column)
+            active = pooling_sequence(sequence, replace(self._prepared, cache_salt=salt), engine, column)
             if active.most_bytes > engine.max_message_bytes:
                 raise too_large("The input", active.most_bytes, engine.max_message_bytes, field="input")
             self._requests.add_sequence(active)

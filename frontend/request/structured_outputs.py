@@ -11,6 +11,7 @@ from tetrad.services.errors import InvalidRequest
 _MAX_NESTING = 64
 _MAX_START_IDS = 64
 _FIELD = "structured_outputs"
+_JSON = (dict, list, tuple, str, int, float, type(None))
 
 
 @dataclass
@@ -116,16 +117,21 @@ def _check_schema(value: str | dict[str, Any]) -> None:
         depth += 1
         if depth > _MAX_NESTING:
             raise _wrong(f"structured_outputs.json is nested deeper than {_MAX_NESTING} levels.")
+        for node in level:
+            if not isinstance(node, _JSON):
+                raise _wrong(f"structured_outputs.json must be a JSON schema, as text or dict; it contains {node!r}.")
         level = [child for node in level for child in _children(node)]
 
 
 def _children(node: object) -> list[Any]:
     if isinstance(node, dict):
         return list(node.values())
-    return node if isinstance(node, list) else []
+    return list(node) if isinstance(node, list | tuple) else []
 
 
-def _check_ids(name: str, ids: list[Any]) -> None:
+def _check_ids(name: str, ids: object) -> None:
+    if not isinstance(ids, list | tuple):
+        raise _wrong(f"structured_outputs.{name} must be a list of token ids, got {ids!r}.")
     if not ids or len(ids) > _MAX_START_IDS:
         raise _wrong(f"structured_outputs.{name} must hold 1 to {_MAX_START_IDS} ids, got {len(ids)}.")
     for token_id in ids:

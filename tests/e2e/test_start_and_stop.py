@@ -113,6 +113,22 @@ def test_a_signal_while_a_request_runs_still_ends_within_5_s(start_server):
     assert gone(processes, 1)
 
 
+def test_a_signal_lets_requests_finish_for_the_time_that_a_variable_gives(start_server, monkeypatch):
+    """The steps of the request take 3 s; without the variable it has less."""
+    monkeypatch.setenv("TETRAD_FRONTEND_DRAIN_TIMEOUT_S", "60")
+    monkeypatch.setenv("TETRAD_WORKER_SIM_SECONDS_PER_STEP", "0.03")
+    server = start_server("--device", "sim").wait_ready()
+    body = {"model": "smollm2-135m-instruct", "prompt": "x", "max_tokens": 100, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as response:
+        lines = response.iter_lines()
+        next(lines)
+
+        server.process.send_signal(signal.SIGTERM)
+
+        assert list(filter(None, lines))[-1] == "data: [DONE]"
+    assert server.process.wait(60) == 0
+
+
 def test_a_second_signal_ends_everything_at_once(start_server):
     server = start_server("--device", "sim").wait_ready()
     processes = server.processes()

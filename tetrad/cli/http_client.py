@@ -38,7 +38,7 @@ class HttpClient:
             headers=authorization(api_key),
             timeout=httpx.Timeout(timeout_s, connect=5.0),
             trust_env=False,
-            verify=_trust(ca_file),
+            verify=trust_of(ca_file),
         )
 
     def get_json(self, path: str, *, also: int | None = None) -> Any:
@@ -155,7 +155,8 @@ def _error(status: int, text: str) -> TetradError:
     return Unavailable(message) if status >= 500 or status == 429 else InvalidRequest(message)
 
 
-def _trust(ca_file: Path | None) -> ssl.SSLContext:
+def trust_of(ca_file: Path | None) -> ssl.SSLContext:
+    """Return the trust in the authorities of a file, or of the system; InvalidRequest if the file cannot be used."""
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:

@@ -17,8 +17,10 @@ from typing import Any, Self
 from tetrad.cli.batch_file.lines import Key, Line, keys_of, read_lines
 from tetrad.cli.batch_file.results import ResultFile, has_failed, may_pass
 from tetrad.cli.batch_file.sender import BatchSender
+from tetrad.cli.batch_file.source import local_source
 from tetrad.cli.options import add_engine_options, new_parser
 from tetrad.cli.own_server import serving, unless_failed
+from tetrad.cli.sampling_options import add_server_credentials
 from tetrad.library.progress import Bar
 from tetrad.services.errors import InvalidRequest
 
@@ -29,7 +31,11 @@ _TERMINATED = 128 + signal.SIGTERM
 def run(arguments: list[str]) -> int:
     """Answer the batch; return 0 if every line succeeded, 1 if some failed."""
     options = _parse(arguments)
-    source, target = Path(options.input_file), Path(options.output_file)
+    with local_source(options.input_file) as source:
+        return _run(options, source, Path(options.output_file))
+
+
+def _run(options: argparse.Namespace, source: Path, target: Path) -> int:
     numbers = keys_of(source)
     if target.exists() and target.samefile(source):
         raise InvalidRequest(f"{target} is the input; the output must be another file.", field="output_file")
@@ -63,12 +69,13 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "Answer every request of an OpenAI batch file. If it was interrupted, the same command continues where it stopped.",
         usage="-i FILE -o FILE [OPTIONS]",
     )
-    parser.add_argument("-i", "--input-file", required=True, metavar="FILE", help="File of requests, one JSON object per line.")
+    text = "File of requests, one JSON object per line; or its http or https URL."
+    parser.add_argument("-i", "--input-file", required=True, metavar="FILE", help=text)
     parser.add_argument(
         "-o", "--output-file", required=True, metavar="FILE", help="File to which results are appended as requests finish."
     )
     parser.add_argument("--url", default=None, help="URL of the server to use. Unset: start one for the batch.")
-    parser.add_argument("--api-key", default=None, metavar="KEY", help="API key for the server at --url.")
+    add_server_credentials(parser)
     parser.add_argument(
         "--concurrency", type=int, default=256, metavar="N", help="Number of requests in flight at the same time."
     )
@@ -94,7 +101,13 @@ async def _answer(options: argparse.Namespace, lines: Iterator[Line], tally: "_T
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with serving(options) as (url, wait_failed):
-        sender = BatchSender(url, concurrency=options.concurrency, timeout_s=options.timeout_s, api_key=options.api_key)
+        sender = BatchSender(
+            url,
+            concurrency=options.concurrency,
+            timeout_s=options.timeout_s,
+            api_key=options.api_key,
+            ca_file=options.ca_file,
+        )
         await sender.check()
         with tally:
             await unless_failed(sender.run(lines, tally.add), wait_failed())

@@ -8,7 +8,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from tetrad.frontend.llm.beam_search import BeamSearchParams
 from tetrad.frontend.request.outputs import LoRARequest
+from tetrad.frontend.request.pooling import PoolingParams
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.frontend.request.sampling_values import check_flag, check_integer
@@ -90,6 +92,25 @@ def sampling_params_of(params: SamplingParams | Sequence[SamplingParams], num_pr
     return _per_prompt("sampling_params", params, SamplingParams, num_prompts)
 
 
+def pooling_params_of(params: PoolingParams | Sequence[PoolingParams] | None, num_prompts: int) -> list[PoolingParams]:
+    """Return one PoolingParams per prompt; None: the defaults for all."""
+    return _per_prompt("pooling_params", PoolingParams() if params is None else params, PoolingParams, num_prompts)
+
+
+def checked_params(params: SamplingParams) -> SamplingParams:
+    """Return a copy of parameters that is checked again: a program may have changed attributes after the construction."""
+    if not isinstance(params, SamplingParams):
+        raise TypeError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
+    return dataclasses.replace(params)
+
+
+def checked_beam_params(params: BeamSearchParams) -> BeamSearchParams:
+    """Return a copy of the parameters of a beam search that is checked again, as in `checked_params`."""
+    if not isinstance(params, BeamSearchParams):
+        raise TypeError(f"params must be BeamSearchParams, got {type(params).__name__}")
+    return dataclasses.replace(params)
+
+
 def guided_by(options: Mapping[str, Any] | None, params: Sequence[SamplingParams]) -> list[SamplingParams]:
     """Return parameters with the constraint of an older form of vLLM: {"guided_json": ...} and similar options."""
     if not options:
@@ -112,6 +133,12 @@ def check_lora_request(request: object) -> None:
     """Raise TypeError if the value is not a LoRARequest."""
     if not isinstance(request, LoRARequest):
         raise TypeError(f"lora_request must be a LoRARequest, got {type(request).__name__}.")
+
+
+def check_adapter(request: object) -> None:
+    """Raise TypeError if the value is neither a LoRARequest nor None."""
+    if request is not None:
+        check_lora_request(request)
 
 
 def lora_requests_of(requests: LoRARequest | Sequence[LoRARequest | None] | None, num_prompts: int) -> list[LoRARequest | None]:

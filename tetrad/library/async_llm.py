@@ -12,6 +12,7 @@ from typing import Any, Self
 from tetrad.config import ModelConfig, VllmConfig, config_of
 from tetrad.drop_in.missing_methods import MissingFromAsyncLLM
 from tetrad.drop_in.shared_verdicts import NO_HINTS, NO_REASONING, NO_SESSION, ONE_ID, USAGE
+from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.llm.async_llm import AsyncLLM as Frontend
 from tetrad.frontend.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
 from tetrad.frontend.llm.model_tasks import tasks_of
@@ -20,7 +21,7 @@ from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
 from tetrad.frontend.request.pooling import PoolingParams
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
-from tetrad.library.arguments import tokenization_of
+from tetrad.library.arguments import check_adapter, checked_beam_params, checked_params, pooling_params_of, tokenization_of
 from tetrad.library.async_lora_operations import AsyncLoraOperations
 from tetrad.library.async_operations import AsyncOperations
 from tetrad.library.engine_args import EngineArgs
@@ -92,20 +93,30 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
 
         Raises:
             NotFound, FailedPrecondition: the model cannot be served.
-            Unavailable: the services did not start.
+            Unavailable: the services did not start, or this object was closed.
         """
         async with self._starting:
+            if self._is_closed:
+                raise self.dead_error
             if self._frontend is None:
                 try:
                     settings = await self._services.start()
-                    self._frontend = await Frontend.connect(settings.model_copy(update=_UNLIMITED))
-                    self._reporter = reporter_of(
-                        self._frontend, config_of(self._frontend, self._args), self._stat_loggers, log_stats=self._log_stats
-                    )
+                    self._frontend = await self._connect(settings)
                 except BaseException:
                     await self._services.close()
                     raise
         return self._frontend
+
+    async def _connect(self, settings: FrontendSettings) -> Frontend:
+        """Return a frontend, whose statistics are reported from now on."""
+        frontend = await Frontend.connect(settings.model_copy(update=_UNLIMITED))
+        try:
+            config = config_of(frontend, self._args)
+            self._reporter = reporter_of(frontend, config, self._stat_loggers, log_stats=self._log_stats)
+        except BaseException:  # of a program's own stat logger
+            await frontend.close()
+            raise
+        return frontend
 
     async def close(self) -> None:
         """Fail running requests and stop the services that this object started."""
@@ -146,19 +157,26 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         priority: int = 0,
         data_parallel_rank: int | None = None,
         prompt_text: str | None = None,
+        *,
+        prediction: str = "",
     ) -> OutputStream:
-        """Start a request and return the stream of its outputs. Errors: see the frontend's `add_request`."""
+        """Start a request and return the stream of its outputs. Errors: see the frontend's `add_request`.
+
+        `prediction` is the expected output, of which much may be right; see docs/speculation.md.
+        """
+        check_adapter(lora_request)
         if prompt_text is not None and isinstance(prompt, list):
             prompt = {"prompt_token_ids": prompt, "prompt": prompt_text}
         return await (await self.start()).add_request(
             request_id,
             prompt,
-            params,
+            checked_params(params),
             arrival_time=arrival_time,
             lora_request=lora_request,
             trace_headers=trace_headers,
             priority=priority,
             data_parallel_rank=data_parallel_rank,
+            prediction=prediction,
             **tokenization_of(tokenization_kwargs),
         )
 
@@ -175,8 +193,9 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         tokenization_kwargs: Mapping[str, Any] | None = None,
         data_parallel_rank: int | None = None,
         trace_headers: Mapping[str, str] | None = None,
+        prediction: str = "",
     ) -> AsyncIterator[RequestOutput]:
-        """Yield the outputs of a request; leaving the loop early aborts it. Errors: see the frontend's `add_request`."""
+        """Yield the outputs of a request; leaving the loop early aborts it. See `add_request`."""
         stream = await self.add_request(
             request_id if request_id is not None else f"request-{next(self._numbers)}",
             prompt,
@@ -187,6 +206,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
             tokenization_kwargs=tokenization_kwargs,
             data_parallel_rank=data_parallel_rank,
             trace_headers=trace_headers,
+            prediction=prediction,
         )
         try:
             async for output in stream:
@@ -206,10 +226,11 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[PooledRequestOutput[PoolingOutput]]:
         """Yield the single answer of a pooling request. Errors: see the frontend's `encode`."""
+        check_adapter(lora_request)
         frontend = await self.start()
         output = await frontend.encode(
             prompt,
-            pooling_params,
+            pooling_params_of(pooling_params, 1)[0],
             request_id if request_id is not None else f"request-{next(self._numbers)}",
             priority=priority,
             trace_headers=trace_headers,
@@ -228,6 +249,8 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         lora_request: LoRARequest | None = None,
     ) -> BeamSearchOutput:
         """Return the best continuations of a prompt. Arguments and errors: see frontend/llm/beam_search.py."""
+        check_adapter(lora_request)
+        params = checked_beam_params(params)
         frontend = await self.start()
         request_id = request_id if request_id is not None else f"request-{next(self._numbers)}"
         return await beam_search(frontend, request_id, prompt, params, priority=priority, lora_request=lora_request)
@@ -295,6 +318,6 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         return self._is_closed
 
     @property
-    def dead_error(self) -> BaseException:
+    def dead_error(self) -> Unavailable:
         """The error that requests to a closed AsyncLLM raise."""
         return Unavailable("This AsyncLLM was closed.")

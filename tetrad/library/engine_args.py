@@ -26,7 +26,7 @@ from tetrad.services.hub.download import HubAccess, Report
 from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
 from tetrad.services.models.model_directory import read_model_json
 from tetrad.services.packages import require_packages
-from tetrad.services.settings import ServiceSettings, Settings, first_problem, replaced
+from tetrad.services.settings import ServiceSettings, Settings, first_problem
 from tetrad.stack.stack_settings import StackSettings
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
@@ -219,6 +219,8 @@ class EngineArgs(OlderEngineArguments):
 
     def __post_init__(self) -> None:
         self.given: frozenset[str] = frozenset()
+        # Values of settings that neither an argument nor a variable chooses.
+        self.fallbacks: dict[str, Any] = {}
         self.check_foreign()
         for older, name in ALIASES.items():
             if getattr(self, older) is not None:
@@ -247,8 +249,10 @@ class EngineArgs(OlderEngineArguments):
             )
         for name, most in _MOST.items():
             value = getattr(self, name)
-            if value is not None and not 1 <= value <= most:
-                raise InvalidRequest(f"{name} must be between 1 and {most}, got {value}.", field=name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                raise InvalidRequest(f"{name} must be between 1 and {most}, got {value!r}.", field=name)
 
     def stack_settings(self, *, report: Report | None = None, **frontend: Any) -> StackSettings:
         """Return the settings of the four services. Finds the model, and downloads it if necessary; this blocks.
@@ -293,11 +297,18 @@ class EngineArgs(OlderEngineArguments):
         )
 
     def _service(self, cls: type[S], values: dict[str, Any]) -> S:
-        """Return the settings of one service. A variable of the service has precedence over the default log level only."""
+        """Return the settings of one service. A variable of the service has precedence over the fallbacks only."""
         if self._is_chosen("log_level"):
             values = {**values, "log_level": self.log_level}
         settings = build_settings(cls, values)
-        return settings if "log_level" in settings.model_fields_set else replaced(settings, log_level=self.log_level)
+        fallbacks = {"log_level": self.log_level, **self.fallbacks}
+        left = {
+            name: value
+            for name, value in fallbacks.items()
+            if name in cls.model_fields and name not in settings.model_fields_set
+        }
+        # Built again, since `replaced` would count every field as set: LocalStack reads which ones were chosen.
+        return build_settings(cls, {**values, **left}) if left else settings
 
     def frontend_fields(self) -> dict[str, Any]:
         """Return the frontend settings that depend on several arguments."""

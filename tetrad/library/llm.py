@@ -20,6 +20,7 @@ from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.library.arguments import (
     Conversation,
+    checked_beam_params,
     conversations_of,
     guided_by,
     lora_requests_of,
@@ -287,9 +288,7 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
             TypeError: an argument of the wrong type.
             InvalidRequest: an invalid prompt, or more beams than the vocabulary allows.
         """
-        every = prompts_of(prompts)
-        if not isinstance(params, BeamSearchParams):
-            raise TypeError(f"params must be BeamSearchParams, got {type(params).__name__}")
+        every, params = prompts_of(prompts), checked_beam_params(params)
         if concurrency_limit is not None and concurrency_limit < 1:
             raise InvalidRequest(f"concurrency_limit must be at least 1, got {concurrency_limit}.", field="concurrency_limit")
         adapters = lora_requests_of(lora_request, len(every))

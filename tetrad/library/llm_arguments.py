@@ -66,7 +66,7 @@ def make_llm(args: EngineArgs, target: str | None = None, admin_target: str | No
         if admin_target is not None:
             raise InvalidRequest("admin_target belongs to target=; a stack of its own needs none.", field="admin_target")
         if args.enable_chunked_prefill is not False:
-            args.max_num_batched_tokens = args.max_num_batched_tokens or _OFFLINE_MAX_NUM_BATCHED_TOKENS
+            args.fallbacks = {"max_num_batched_tokens": _OFFLINE_MAX_NUM_BATCHED_TOKENS}
         services = LocalServices(args)
     else:
         _refuse_engine_arguments(args)

@@ -23,7 +23,7 @@ from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.pooling import PoolingParams
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
-from tetrad.library.arguments import tokenization_of
+from tetrad.library.arguments import check_adapter, tokenization_of
 from tetrad.library.async_llm import AsyncLLM
 from tetrad.library.engine_args import EngineArgs
 from tetrad.library.engine_requests import EngineOutput, EngineRequests
@@ -91,11 +91,12 @@ class LLMEngine(LoraOperations, Operations, MissingFromLLMEngine):
             prompt_text: text of a prompt of ids, for its outputs.
 
         Raises:
-            TypeError: `request_id` is not a string, or an unknown tokenization argument.
+            TypeError: an argument of the wrong type, or an unknown tokenization argument.
             InvalidRequest: a duplicate id, an empty or too long prompt, an invalid parameter. It is a ValueError.
         """
         if not isinstance(request_id, str):
             raise TypeError(f"request_id must be a string, got {type(request_id).__name__}")
+        check_adapter(lora_request)
         if prompt_text is not None and isinstance(prompt, list):
             prompt = {"prompt_token_ids": prompt, "prompt": prompt_text}
         options = {"trace_headers": trace_headers, "priority": priority, **tokenization_of(tokenization_kwargs)}

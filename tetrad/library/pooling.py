@@ -11,7 +11,7 @@ from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.pooling import CLASSIFY, EMBED, TOKEN_CLASSIFY, PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.tokenizer.client import PairTemplate
-from tetrad.library.arguments import lora_requests_of, prompts_of, tokenization_of
+from tetrad.library.arguments import lora_requests_of, pooling_params_of, prompts_of, tokenization_of
 from tetrad.library.batch import BatchRunner
 from tetrad.library.batch_requests import Adapters, template_of
 from tetrad.library.pooling_outputs import (
@@ -27,7 +27,6 @@ from tetrad.library.pooling_outputs import (
 )
 from tetrad.library.progress import ProgressBar, UseTqdm
 from tetrad.library.running_llm import RunningLLM
-from tetrad.services.errors import InvalidRequest
 
 PoolingArgument = PoolingParams | Sequence[PoolingParams] | None
 
@@ -176,10 +175,7 @@ class PoolingMethods:
 
 def _params(given: PoolingArgument, number: int, task: str | None) -> list[PoolingParams]:
     """Return the parameters of each prompt, with the task of the method."""
-    every = list(given) if isinstance(given, Sequence) else [given or PoolingParams()] * number
-    if len(every) != number:
-        raise InvalidRequest(f"There are {len(every)} pooling_params for {number} prompts.", field="pooling_params")
-    return [each.with_task(task) for each in every]
+    return [each.with_task(task) for each in pooling_params_of(given, number)]
 
 
 def _texts(name: str, given: str | Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from tetrad.library.async_llm import AsyncLLM
 from tetrad.library.event_loop_thread import EventLoopThread
+from tetrad.services.errors import Unavailable
 
 T = TypeVar("T")
 
@@ -50,7 +51,10 @@ class RunningLLM:
             raise
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` on the loop and return its result or raise its error."""
+        """Run `work` on the loop and return its result or raise its error; Unavailable if this object was closed."""
+        if not self._finalizer.alive:
+            work.close()
+            raise Unavailable("This LLM was closed.")
         return self.loop.run(work)
 
     def close(self) -> None:

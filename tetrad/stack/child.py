@@ -42,6 +42,7 @@ class Child:
         environment: all of its environment variables.
         health: where it reports whether it accepts requests; None: it counts as ready as soon as it runs.
         pass_fds: file descriptors that it inherits.
+        stop_timeout_s: the time after SIGTERM at which it is killed. None: the supervisor's.
         program: the program name in its own lines on stderr ("tetrad PROGRAM: ..."). Empty: `name`.
         on_line: called with each line of its stderr.
         render: returns the text to show for a line.
@@ -52,6 +53,7 @@ class Child:
     environment: Mapping[str, str]
     health: HealthTarget | None = None
     pass_fds: Sequence[int] = ()
+    stop_timeout_s: float | None = None
     program: str = ""
     on_line: OnLine | None = None
     render: Render = str
@@ -85,14 +87,16 @@ class SupervisedChild:
         child: what to run.
         policy: when to restart it.
         on_state: called at every change of its state.
+        stop_timeout_s: the time after SIGTERM at which a child without a time of its own is killed.
     """
 
-    def __init__(self, child: Child, policy: RestartPolicy, on_state: OnState) -> None:
+    def __init__(self, child: Child, policy: RestartPolicy, on_state: OnState, *, stop_timeout_s: float) -> None:
         self.name = child.name
         self.ready = asyncio.Event()
         self.stopping = False
         self.process: Process | None = None
         self._child = child
+        self._stop_timeout_s = stop_timeout_s if child.stop_timeout_s is None else child.stop_timeout_s
         self._policy = policy
         self._on_state = on_state
         self._was_ready = False
@@ -132,12 +136,12 @@ class SupervisedChild:
             why = last_words or f"the last time with {end}"
             raise Unavailable(f"{self.name} did not start, {attempts} times: {why}", reason="START_FAILED")
 
-    async def restart(self, timeout_s: float) -> None:
-        """End the process, killing it after `timeout_s` seconds, and start another; return when that one accepts requests."""
+    async def restart(self) -> None:
+        """End the process, killing it after its stop timeout, and start another; return when that one accepts requests."""
         # Without a process, the next start is already scheduled, so nothing more is needed.
         self._is_asked_to_restart = self.process is not None
         self.ready.clear()
-        await self.terminate(timeout_s)
+        await self.terminate()
         await self.ready.wait()
 
     async def retire(self, timeout_s: float) -> None:
@@ -161,9 +165,9 @@ class SupervisedChild:
         health = self._child.health
         return None if health is None or not health.address.startswith(_UNIX) else Path(health.address.removeprefix(_UNIX))
 
-    async def terminate(self, timeout_s: float) -> None:
-        """Ask the process to end, and kill it after `timeout_s` seconds."""
-        await self._end_with(signal.SIGTERM, timeout_s)
+    async def terminate(self) -> None:
+        """Ask the process to end, and kill it after its stop timeout."""
+        await self._end_with(signal.SIGTERM, self._stop_timeout_s)
 
     async def _end_with(self, number: signal.Signals, timeout_s: float) -> None:
         process = self.process

@@ -19,17 +19,17 @@ from tetrad.stack.lost_sockets import LostSockets
 from tetrad.stack.model_place import model_places
 from tetrad.stack.private_directory import PrivateDirectory
 from tetrad.stack.public_ports import PublicPorts
-from tetrad.stack.service_children import FRONTEND_DRAIN_S, Adapt, AdaptChild, ServiceChildren
+from tetrad.stack.service_children import Adapt, AdaptChild, ServiceChildren
 from tetrad.stack.service_names import kind_of, number_of
 from tetrad.stack.stack_log import StackLog
 from tetrad.stack.stack_settings import StackSettings
 from tetrad.stack.stack_url import url_of, write_url
 from tetrad.stack.supervisor import Supervisor
 
-# Together with the drain times of service_children it is less than the 5 s within which a stack must have ended.
+# Three groups stop one after the other, within the 5 s in which a stack must have ended.
 _STOP_TIMEOUT_S = 1.6
-# Time added to what a retiring frontend gives its requests: it fails the requests that are left, and ends.
-_RETIRE_MARGIN_S = FRONTEND_DRAIN_S + _STOP_TIMEOUT_S
+# Time added to what a retiring frontend needs: a loaded machine may delay its end.
+_RETIRE_MARGIN_S = 1.2
 _NUM_TOKENIZERS_SERVED = 2
 
 
@@ -156,8 +156,9 @@ class LocalStack:
 
     async def _restart(self, name: str) -> None:
         if kind_of(name) == "frontend":
-            retire_timeout_s = self._settings.frontend.retire_timeout_s + _RETIRE_MARGIN_S
-            await self._supervisor.replace(self._children.frontend(number_of(name)), retire_timeout_s=retire_timeout_s)
+            # A retiring frontend then drains like a stopped one.
+            timeout_s = self._settings.frontend.retire_timeout_s + self._children.frontend_stop_timeout_s + _RETIRE_MARGIN_S
+            await self._supervisor.replace(self._children.frontend(number_of(name)), retire_timeout_s=timeout_s)
         else:
             await self._supervisor.restart(name)
 
@@ -166,7 +167,10 @@ class LocalStack:
         return self._supervisor.pids()
 
     async def close(self) -> None:
-        """Stop every service within 5 s and remove the directory. Safe to call twice."""
+        """Stop every service and remove the directory. Safe to call twice.
+
+        This takes at most 5 s, or longer if the frontend's settings choose a longer drain_timeout_s or withdrawal_wait_s.
+        """
         self._close_ports()  # the port is then closed when the frontend ends
         await self._lost_sockets.close()
         await self._supervisor.stop()

@@ -6,6 +6,7 @@ shares of the machine, lifeline. Knows the order of neither starting nor stoppin
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -26,8 +27,10 @@ from tetrad.stack.stack_log import StackLog
 from tetrad.stack.stack_settings import StackSettings
 from tetrad.stack.terminal_lines import line_renderer
 
-FRONTEND_DRAIN_S = 1.2
-"""Seconds that a stopped frontend gives its requests."""
+# Seconds that a stopped frontend gives its requests, unless its settings choose a time.
+_FRONTEND_DRAIN_S = 1.2
+# Seconds after these in which a stopped frontend fails the requests that are left, and ends.
+_FRONTEND_END_S = 0.4
 _SERVICE_DRAIN_S = 0.5
 # An engine core returns its unfinished requests at once: frontends send them to the next engine core, which continues where
 # this one stopped. Waiting for them would delay all others, because no new requests are accepted meanwhile.
@@ -92,6 +95,16 @@ class ServiceChildren:
             further_models=tuple(map(_further_model, self._settings.further, self._places[1:])),
         )
 
+    @property
+    def frontend_stop_timeout_s(self) -> float:
+        """The longest time that a stopped frontend may take: its drain, and the time to end."""
+        return self._settings.frontend.withdrawal_wait_s + self._frontend_drain_s + _FRONTEND_END_S
+
+    @property
+    def _frontend_drain_s(self) -> float:
+        frontend = self._settings.frontend
+        return frontend.drain_timeout_s if "drain_timeout_s" in frontend.model_fields_set else _FRONTEND_DRAIN_S
+
     def frontends(self) -> list[Child]:
         """Return the frontends; none if the stack has no public ports."""
         return [] if self._ports is None else [self.frontend(number) for number in range(self._settings.api_server_count)]
@@ -111,10 +124,11 @@ class ServiceChildren:
             grpc_port=ports.grpc_port,
             http_fd=ports.http_fd,
             private_listen=f"unix:{self._directory}/{socket}.sock",
-            drain_timeout_s=FRONTEND_DRAIN_S,
+            drain_timeout_s=self._frontend_drain_s,
             peers_dir=None if is_alone else self._directory / "frontends",
         )
-        return self._child(numbered("frontend", number), "frontend", _with_own_port(settings, number), ports.http_fd)
+        child = self._child(numbered("frontend", number), "frontend", _with_own_port(settings, number), ports.http_fd)
+        return replace(child, stop_timeout_s=self.frontend_stop_timeout_s)
 
     def engine_cores(self) -> list[Child]:
         """Return the engine cores of every model."""

@@ -18,7 +18,7 @@ class Supervisor:
         groups: children in the order in which they are stopped; those of one group stop together.
         policy: the rules for restarts.
         on_state: called at every change of a child's state.
-        stop_timeout_s: the time after SIGTERM at which the children of a group are killed.
+        stop_timeout_s: the time after SIGTERM at which the children of a group are killed, unless a child has its own.
     """
 
     def __init__(
@@ -30,9 +30,9 @@ class Supervisor:
         stop_timeout_s: float = 2.0,
     ) -> None:
         self._policy, self._on_state = policy or RestartPolicy(), on_state or _ignore_state
+        self._stop_timeout_s = stop_timeout_s
         # Several children may have one name: a successor stands behind the children that retire.
         self._groups = [[self._supervised(child) for child in group] for group in groups]
-        self._stop_timeout_s = stop_timeout_s
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: asyncio.Future[None] | None = None
 
@@ -58,7 +58,7 @@ class Supervisor:
 
     async def restart(self, name: str) -> None:
         """End a child and start it again; return when it accepts requests. Raises the errors of `wait_ready`."""
-        await self._unless_failed(self._current(name).restart(self._stop_timeout_s))
+        await self._unless_failed(self._current(name).restart())
 
     async def replace(self, successor: Child, *, retire_timeout_s: float) -> None:
         """Start a successor beside the child of the same name; when it is ready, let the old child finish its requests and end.
@@ -82,7 +82,7 @@ class Supervisor:
         except BaseException:
             group.remove(new)
             new.stopping = True
-            await new.terminate(self._stop_timeout_s)
+            await new.terminate()
             await cancel(running)
             new.remove_socket()
             raise
@@ -102,7 +102,7 @@ class Supervisor:
         for child in self._children():
             child.stopping = True
         for group in self._groups:
-            await asyncio.gather(*(child.terminate(self._stop_timeout_s) for child in group))
+            await asyncio.gather(*(child.terminate() for child in group))
         await cancel(*self._tasks)
         if self._failure is not None and not self._failure.done():
             self._failure.set_result(None)
@@ -121,7 +121,7 @@ class Supervisor:
         return [child.name for child in self._children() if child.has_lost_socket]
 
     def _supervised(self, child: Child) -> SupervisedChild:
-        return SupervisedChild(child, self._policy, self._on_state)
+        return SupervisedChild(child, self._policy, self._on_state, stop_timeout_s=self._stop_timeout_s)
 
     def _children(self) -> Iterator[SupervisedChild]:
         return (child for group in self._groups for child in list(group))

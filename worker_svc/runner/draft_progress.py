@@ -1,7 +1,8 @@
 """Draft progress: counts each request's tokens that a draft model has computed, and chooses those to compute after a step.
 
 Used by the drafting runners of all devices, on the compute thread. A rejected draft takes the progress back. After a step
-without proposals the draft model computes nothing; the next step with proposals computes the missing tokens.
+without proposals the draft model computes nothing; the next step with proposals computes the missing tokens. So a block of the
+prefix cache may have keys and values of the target model alone: a request that begins with it computes it for the draft model.
 """
 
 from collections.abc import Collection, Sequence
@@ -11,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import Ints, SchedulerOutput
+from tetrad.worker_svc.core.plan import Ints, NewRequest, SchedulerOutput
+from tetrad.worker_svc.runner.written_blocks import WrittenBlocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +45,38 @@ class DraftProgress:
     def __init__(self, batch: InputBatch, max_tokens: int) -> None:
         self._batch, self._max_tokens = batch, max_tokens
         self._num_computed: dict[int, int] = {}  # handle -> number of tokens whose keys and values the draft model has
+        self._num_written: dict[int, int] = {}  # handle -> number of its first blocks that are in _written
+        self._written = WrittenBlocks()
 
     def clear(self) -> None:
-        """Forget all requests."""
+        """Forget all requests. Blocks keep their content."""
         self._num_computed.clear()
+        self._num_written.clear()
 
     def note(self, plan: SchedulerOutput) -> None:
         """Add the new requests of a plan, and remove those that have ended. Each plan must be noted."""
         for handle in plan.removed_handles:
             self._num_computed.pop(handle, None)
+            self._num_written.pop(handle, None)
+        self._written.move(plan)
+        self._written.discard(plan.cached.new_block_ids[0].tolist())
         # The step before may have rejected drafts: only tokens that the plan counts as computed are the request's.
         for handle, num_computed in zip(plan.cached.handles.tolist(), plan.cached.num_computed_tokens.tolist(), strict=True):
             self._num_computed[handle] = min(self._num_computed.get(handle, 0), num_computed)
-        # The draft model's keys and values of a cached prefix were written when the target model's were.
-        self._num_computed.update((new.handle, new.num_computed_tokens) for new in plan.new_requests)
+        for new in plan.new_requests:
+            self._note_new(new, computes=plan.num_spec_tokens > 0)
+
+    def _note_new(self, new: NewRequest, *, computes: bool) -> None:
+        """Add a new request; `computes`: the draft model computes its tokens after this step."""
+        size, blocks = self._batch.block_size, new.block_ids[0].tolist()
+        self._written.discard(blocks[new.num_computed_tokens // size :])
+        num_written = self._written.num_first(blocks)
+        num_computed = self._num_computed[new.handle] = min(new.num_computed_tokens, num_written * size)
+        if computes and num_computed == new.num_computed_tokens:
+            # A further new request of the plan may begin with these blocks.
+            num_written = (num_computed + new.num_scheduled_tokens) // size
+            self._written.add(blocks[:num_written])
+        self._num_written[new.handle] = num_written
 
     def rows(self, plan: SchedulerOutput, sampled: Collection[int]) -> list[DraftRow]:
         """Return the tokens to compute after a step, and count them as computed.
@@ -87,12 +107,20 @@ class DraftProgress:
             num_slots = int(self._batch.num_blocks[slot]) * self._batch.block_size
             count = min(end, num_slots, num_computed + left) - num_computed
             self._num_computed[handle] = num_computed + max(count, 0)
+            self._note_written(handle, slot)
             if count > 0:
                 # A request of max_model_len tokens has sampled its last one, so there is no place for a draft.
                 is_ready = handle in handles and num_computed + count == end <= self._batch.max_model_len
                 rows.append(DraftRow(handle, slot, num_computed, count, is_ready))
                 left -= count
         return rows
+
+    def _note_written(self, handle: int, slot: int) -> None:
+        """Note the blocks whose tokens the draft model has all computed; these are known tokens, not drafts."""
+        before, now = self._num_written.get(handle, 0), self._num_computed[handle] // self._batch.block_size
+        if now > before:
+            self._written.add(self._batch.block_tables[0, slot, before:now].tolist())
+            self._num_written[handle] = now
 
     def advance(self, slots: Ints) -> None:
         """Count one more token of each request as computed."""

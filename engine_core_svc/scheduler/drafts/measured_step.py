@@ -12,9 +12,11 @@ class MeasuredStep:
         compute_s: seconds of computation on the worker.
         gap_s: seconds from the previous result to this one, less `compute_s`; None: the step did not directly follow.
         waited: whether its plan was made after the previous result.
+        asks: whether its plan asks the worker for proposals.
     """
 
     num_rows: int
     compute_s: float
     gap_s: float | None
     waited: bool
+    asks: bool = False

@@ -56,7 +56,8 @@ class ModelDrafts:
 
     def _compare(self, result: ModelRunnerOutput) -> None:
         step, self._step = self._step, None
-        drafted, had_proposals = bool(result.draft_tokens), self._had_proposals
+        # A worker may have nothing to propose, for example beyond a head's largest position; its step costs as much.
+        drafted, had_proposals = bool(result.draft_tokens) or (step is not None and step.asks), self._had_proposals
         self._had_proposals = drafted
         # A step between the two kinds has the costs of one and the tokens of the other.
         if step is not None and drafted == had_proposals:

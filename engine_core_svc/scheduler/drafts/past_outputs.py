@@ -47,7 +47,8 @@ class PastOutputs:
         """Keep the output of a finished request; `token_ids` are prompt and output."""
         text = array("I", token_ids[max(num_prompt_tokens - self._num_prompt_tokens, 0) :])
         size, first = len(text), max(len(text) - len(token_ids) + num_prompt_tokens, _PAIR)
-        if len(token_ids) <= num_prompt_tokens or size > self._max_tokens:
+        # Without a pair of tokens before its last one, a text has no place in the index.
+        if size <= first or size > self._max_tokens:
             return
         while len(self._kept) >= self._max_outputs or self._num_tokens + size > self._max_tokens:
             self._drop_oldest()

@@ -51,7 +51,7 @@ class Suffixes:
         lengths = [match_length(text, place, token_ids, self._max_depth) for text, place in places]
         longest = max(lengths)
         found = [each for each, length in zip(places, lengths, strict=True) if length == longest]
-        return self._most_frequent(found, min(num_tokens, int(self._max_factor * longest)))
+        return self._most_frequent(found, int(min(num_tokens, self._max_factor * longest)))
 
     def _most_frequent(self, places: list[Found], num_tokens: int) -> Sequence[int]:
         draft_ids: list[int] = []

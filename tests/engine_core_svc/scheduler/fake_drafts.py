@@ -79,9 +79,15 @@ class KnownTexts(UnjudgedDrafts):
 
 
 class WorkerDrafts(UnjudgedDrafts):
-    """Takes what the worker proposes with a result."""
+    """Takes what the worker proposes with a result, and keeps the measured steps."""
 
     max_tokens = 4
+
+    def __init__(self) -> None:
+        self.measured: list[MeasuredStep] = []
+
+    def observe(self, step: MeasuredStep) -> None:
+        self.measured.append(step)
 
     def num_from_worker(self, num_requests: int) -> int:
         return self.max_tokens if num_requests < 3 else 1

@@ -68,6 +68,7 @@ def test_a_longer_match_allows_more_drafts():
 
     assert list(Suffixes(24, 1.0, 0.1).propose(text, 8)) == [4, 5, 6]
     assert list(Suffixes(2, 1.0, 0.1).propose(text, 8)) == [4, 5]
+    assert list(Suffixes(2, float("inf"), 0.1).propose(text, 3)) == [4, 5, 6], "no limit"
 
 
 def test_acceptance_follows_what_comes_whether_a_step_verified_it_or_not():

@@ -72,6 +72,30 @@ def test_the_worker_is_seldom_asked_where_its_proposals_take_longer_than_they_br
     assert 0 < sum(map(bool, asked)) < 60
 
 
+def test_a_worker_that_proposes_nothing_is_seldom_asked():
+    """A head proposes no tokens beyond its largest position; a plan that asks it is alone in flight all the same."""
+    drafts = drafts_for(read_speculative_config({"method": "mtp", "num_speculative_tokens": 3}))
+    asked = []
+    for step in range(400):
+        asked.append(drafts.num_from_worker(1))
+        asks = bool(asked[-1])
+        drafts.observe(MeasuredStep(1, 0.01, 0.001 if asks else 0.0, waited=asks, asks=asks))
+        drafts.propose([], ModelRunnerOutput(step, [1], [(5,)]))
+
+    assert 0 < sum(map(bool, asked)) < 60
+
+
+def test_a_plan_that_asks_the_worker_is_measured_as_such(make_bench):
+    drafts = WorkerDrafts()
+    bench = make_bench(drafts=drafts)
+    bench.takes_s = lambda sizes: 0.01
+    bench.add(3, max_tokens=9)
+    for _ in range(3):
+        bench.step()
+
+    assert [step.asks for step in drafts.measured] == [True, True]
+
+
 @pytest.mark.parametrize(("num_prompt_tokens", "max_tokens"), [(6, 10), (7, 2)])
 def test_blocks_are_given_for_what_the_worker_will_propose(make_bench, num_prompt_tokens, max_tokens):
     """7 or 8 tokens are in two blocks of 4; 4 proposals, or the one that may still come, need a third."""

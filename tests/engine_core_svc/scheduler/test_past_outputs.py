@@ -117,3 +117,13 @@ def test_results_hand_over_the_requests_that_they_finish(make_bench):
 
     assert finished == [ended.request_id]
     assert not going.status.is_finished
+
+
+def test_texts_without_a_pair_are_not_kept():
+    """They have no place in the index, which is removed with a tenant's last place."""
+    past = PastOutputs(2, DEPTH)
+
+    for tenant in ("a", "a", "b", "b", "c"):
+        past.add(tenant, [1, 2], 1)
+
+    assert (past.num_tokens, past._places) == (0, {})

@@ -145,3 +145,13 @@ async def test_parameters_that_fit_no_message_are_refused_before_the_request_is_
 
     assert llm.num_unfinished_requests == 0
     await llm.encode("text 1", EMBEDDING, "another")
+
+
+async def test_a_prompt_may_have_a_salt_of_its_own(connect, engine):
+    """Prompts of a program's tenants must not share prefixes."""
+    llm = await connect()
+
+    prompts = [{"prompt": "aaaaa", "cache_salt": "one"}, {"prompt_token_ids": [97] * 5, "cache_salt": "two"}, "aaaaa"]
+    await llm.encode_all(prompts, [EMBEDDING] * 3, "r", cache_salt="common")
+
+    assert [request.cache_salt for request in engine.requests] == ["one", "two", "common"]

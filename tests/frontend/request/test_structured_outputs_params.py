@@ -15,6 +15,7 @@ from tetrad.services.errors import InvalidRequest
         ([-1], "must contain token ids, got -1"),
         ([True], "must contain token ids, got True"),
         (["a"], "must contain token ids, got 'a'"),
+        (5, "must be a list of token ids, got 5"),
     ],
 )
 def test_marks_are_a_few_ids(name, ids, text):
@@ -38,6 +39,8 @@ def test_what_is_opened_has_an_end():
         ({"choice": ["yes", 1]}, r"choice\[1\] must be a string, got 1\."),
         ({"choice": ["a\ud800"]}, r"choice\[0\] contains the lone surrogate U\+D800 at character 1"),
         ({"regex": "\ud800"}, r"regex contains the lone surrogate U\+D800 at character 0"),
+        ({"json": InvalidRequest}, "json must be a JSON schema, as text or dict; it contains <class"),
+        ({"json": {"type": "object", "enum": [{1}]}}, r"json must be a JSON schema, as text or dict; it contains \{1\}"),
         ({"json": '"\ud800"'}, r"json contains the lone surrogate U\+D800 at character 1"),
         ({"json_object": True, "whitespace_pattern": 1}, r"whitespace_pattern must be a string, got 1\."),
     ],

@@ -3,15 +3,22 @@
 import asyncio
 import json
 import os
+import re
+import ssl
+import threading
 from collections.abc import Callable
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.certificates import Authority
 from tetrad.cli.batch_file.lines import BadLine, BatchRequest, keys_of, read_lines
 from tetrad.cli.batch_file.results import ResultFile, error_record, may_pass, response_record
 from tetrad.cli.batch_file.sender import BatchSender
+from tetrad.cli.batch_file.source import local_source
 from tetrad.cli.run_batch import run
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, Unauthenticated, Unavailable
 
@@ -298,3 +305,82 @@ async def test_the_key_is_sent_and_a_wrong_one_found_before_anything_is_asked():
         await sender(server, api_key="secret").check()
 
     assert server.key == "Bearer secret"
+
+
+@pytest.fixture
+def https_server(tmp_path):
+    """The URL of an https server that has no page, and the file of the authority that signed its certificate."""
+    certificate = Authority(tmp_path, "office").certificate("server")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate.cert, certificate.key)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"https://localhost:{server.server_port}", certificate.ca
+    server.shutdown()
+    server.server_close()
+
+
+async def test_a_server_is_trusted_if_its_authority_is(https_server):
+    url, authority = https_server
+    options = {"concurrency": 1, "timeout_s": 5.0}
+
+    await BatchSender(url, ca_file=authority, **options).check()
+
+    with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        await BatchSender(url, **options).check()
+
+
+@pytest.fixture
+def file_server(tmp_path):
+    """`file_server(name, content)` gives the URL of a file; other URLs of the server are 404."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    directory = tmp_path / "served"
+    directory.mkdir()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(directory)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def url_of(name: str, content: str) -> str:
+        (directory / name).write_text(content)
+        return f"http://127.0.0.1:{server.server_port}/{name}"
+
+    yield url_of
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_batch_at_a_url_is_read_from_there(tmp_path, file_server, capsys):
+    target = tmp_path / "out.jsonl"
+    with ResultFile(target) as results:
+        results.append(response_record(request("a"), status_code=200, request_id="r", body={}))
+
+    assert run(["-i", file_server("in.jsonl", line()), "-o", str(target)]) == 0
+
+    assert "1 of 1 requests are in" in capsys.readouterr().err
+
+
+def test_a_downloaded_batch_is_removed(file_server):
+    with local_source(file_server("in.jsonl", line())) as path:
+        assert list(read_lines(path)) == [REQUEST]
+
+    assert not path.parent.exists()
+
+
+def test_a_url_without_a_file_is_named(file_server):
+    url = f"{file_server('in.jsonl', '')}x"
+
+    with pytest.raises(NotFound, match=rf"Cannot read the batch file {url}: the server answers 404\."), local_source(url):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [("http://127.0.0.1:1/in.jsonl", Unavailable), ("http://", InvalidRequest), ("http://[::1", InvalidRequest)],
+)
+def test_a_url_that_cannot_be_read_is_named(url, error):
+    with pytest.raises(error, match=re.escape(url)), local_source(url):
+        pass

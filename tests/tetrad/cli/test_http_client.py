@@ -54,6 +54,12 @@ def test_what_is_no_url_is_named(client, url):
 
 
 @pytest.mark.parametrize("client", [HttpClient, partial(BatchSender, concurrency=1, timeout_s=1.0)])
+def test_authorities_that_cannot_be_read_are_named(client, tmp_path):
+    with pytest.raises(InvalidRequest, match=r"--ca-file .*none\.pem cannot be used: No such file"):
+        client("https://127.0.0.1:8000", ca_file=tmp_path / "none.pem")
+
+
+@pytest.mark.parametrize("client", [HttpClient, partial(BatchSender, concurrency=1, timeout_s=1.0)])
 @pytest.mark.parametrize("key", ["ключ", "key\n"])
 def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(client, key):
     with pytest.raises(InvalidRequest, match="--api-key") as caught:

@@ -8,6 +8,7 @@ import pytest
 from tetrad import LLM, AsyncEngineArgs, EngineArgs
 from tetrad.drop_in.older_engine_arguments import ALIASES, IN_BYTES
 from tetrad.library.engine_args import SETTING_OF
+from tetrad.library.llm_arguments import make_llm
 from tetrad.services.errors import InvalidRequest, NotFound, TetradError
 from tetrad.services.verdicts import verdicts_of
 
@@ -41,6 +42,12 @@ def test_an_argument_becomes_a_setting_that_exists(name):
     assert setting in owner.model_fields
 
 
+@pytest.mark.parametrize(("size", "shown"), [(0, "0"), (65, "65"), ("2", "'2'"), (True, "True"), (1.5, "1.5")])
+def test_a_wrong_number_of_services_is_named(size, shown):
+    with pytest.raises(InvalidRequest, match=f"tensor_parallel_size must be between 1 and 64, got {shown}"):
+        EngineArgs(tensor_parallel_size=size)
+
+
 def test_arguments_reach_their_services(model):
     args = EngineArgs(
         model=model, max_num_seqs=7, block_size=32, enable_prefix_caching=False, device="sim", threads=3, max_logprobs=5
@@ -65,11 +72,35 @@ def test_the_log_level_of_a_service_is_its_variables_unless_it_is_given(model, m
     assert [each.log_level for each in (given.worker, given.frontend)] == ["error", "error"]
 
 
+def test_only_settings_that_were_chosen_count_as_set(model, monkeypatch):
+    """A stack drains a frontend for the chosen time, else briefly."""
+    left = EngineArgs(model=model, device="sim").stack_settings().frontend
+    monkeypatch.setenv("TETRAD_FRONTEND_DRAIN_TIMEOUT_S", "60")
+
+    chosen = EngineArgs(model=model, device="sim").stack_settings().frontend
+
+    assert "drain_timeout_s" not in left.model_fields_set
+    assert "drain_timeout_s" in chosen.model_fields_set
+
+
 def test_what_is_not_given_is_left_to_the_services_environment(model, monkeypatch):
     monkeypatch.setenv("TETRAD_ENGINE_CORE_MAX_NUM_SEQS", "11")
 
     assert EngineArgs(model=model).stack_settings().engine_core.max_num_seqs == 11
     assert EngineArgs(model=model, max_num_seqs=5).stack_settings().engine_core.max_num_seqs == 5
+
+
+def test_steps_of_a_program_are_large_unless_a_size_was_chosen(model, monkeypatch):
+    def size(**arguments):
+        args = EngineArgs(model=model, device="sim", **arguments)
+        make_llm(args)
+        return args.stack_settings().engine_core.max_num_batched_tokens
+
+    assert [size(), size(max_num_batched_tokens=64), size(enable_chunked_prefill=False)] == [8192, 64, None]
+
+    monkeypatch.setenv("TETRAD_ENGINE_CORE_MAX_NUM_BATCHED_TOKENS", "512")
+
+    assert [size(), size(max_num_batched_tokens=64)] == [512, 64]
 
 
 def test_clients_see_the_name_that_was_given_not_the_path(model):

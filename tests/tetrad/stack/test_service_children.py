@@ -27,13 +27,13 @@ SETTINGS = StackSettings(
 
 @pytest.fixture
 def children_of(tmp_path):
-    """`children_of(serve=..., **options)` gives the children of a stack with SETTINGS."""
+    """`children_of(serve=..., settings=..., **options)` gives the children of a stack."""
     lifeline, ports = Lifeline(), PublicPorts("127.0.0.1", 0, None)
 
-    def make(*, serve=True, **options):
-        places = list(model_places(tmp_path, [(SETTINGS, 1)]))
+    def make(*, serve=True, settings=SETTINGS, **options):
+        places = list(model_places(tmp_path, [(settings, 1)]))
         shown = ports if serve else None
-        return ServiceChildren(SETTINGS, places, tmp_path, lifeline, ports=shown, log=StackLog(tmp_path), **options)
+        return ServiceChildren(settings, places, tmp_path, lifeline, ports=shown, log=StackLog(tmp_path), **options)
 
     yield make
     ports.close()
@@ -94,3 +94,19 @@ def test_settings_and_children_can_be_adapted(children_of):
 
     assert [worker.environment.get("TETRAD_WORKER_LOG_LEVEL") for worker in workers] == ["debug", None]
     assert [worker.program for worker in workers] == ["old worker", "old worker"]
+
+
+def test_a_frontend_drains_for_the_time_that_its_settings_choose(children_of):
+    chosen = FrontendSettings(port=0, drain_timeout_s=60.0, withdrawal_wait_s=5.0)
+
+    [child, _] = children_of(settings=replace(SETTINGS, frontend=chosen)).frontends()
+
+    assert child.environment["TETRAD_FRONTEND_DRAIN_TIMEOUT_S"] == "60.0"
+    assert child.stop_timeout_s > 65
+
+
+def test_a_frontend_drains_briefly_if_no_time_is_chosen(children_of):
+    """`tetrad serve` then ends within 5 s."""
+    [child, _] = children_of().frontends()
+
+    assert float(child.environment["TETRAD_FRONTEND_DRAIN_TIMEOUT_S"]) < child.stop_timeout_s < 2

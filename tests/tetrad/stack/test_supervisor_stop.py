@@ -42,6 +42,17 @@ async def test_stop_ends_a_child_that_ignores_it(supervise, capfd):
     assert not psutil.pid_exists(pid)
 
 
+async def test_a_child_may_have_a_stop_timeout_of_its_own(supervise):
+    source = f"import sys; sys.stdout = sys.stderr; {STUBBORN}"
+    supervisor, _ = supervise([child(source, stop_timeout_s=0.2)], stop_timeout_s=60.0)
+    await supervisor.wait_ready()
+    [pid] = supervisor.pids().values()
+
+    await asyncio.wait_for(supervisor.stop(), 5)
+
+    assert not psutil.pid_exists(pid)
+
+
 async def test_groups_are_stopped_in_order(supervise, tmp_path):
     def note(name: str) -> str:
         write = f"open({str(tmp_path / 'order')!r}, 'a').write({name!r})"

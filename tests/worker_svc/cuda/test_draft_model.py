@@ -56,6 +56,22 @@ def test_a_step_that_rejects_drafts_and_proposes_none_takes_the_draft_model_back
         assert drafts == expected[handle][begin : begin + len(drafts)]
 
 
+def test_a_prefix_that_the_target_alone_has_computed_is_computed_for_drafts(drafted, tiny_cuda):
+    size = SMALL.block_size
+    prompt = [*range(20, 20 + size), 7, 8]
+    plain = Driver(tiny_cuda.make_runner(SMALL), SMALL)
+    plain.add(1, prompt)
+    expected = plain.generate(4)[1]
+    driver = Driver(drafted.make_runner(SMALL), SMALL)
+    driver.add(0, [*prompt[:size], 5])
+    driver.step({0: size + 1})
+
+    driver.add(1, prompt, shared=driver.requests[0].tables[0][:1], computed=size)
+    result = driver.step({1: 2}, num_spec_tokens=3)
+
+    assert proposals_of(result)[1] == expected[1:4]
+
+
 def test_prompts_in_chunks_are_computed_by_both(drafted):
     driver = driver_of(drafted)
     first = driver.step(dict.fromkeys(driver.requests, 8), num_spec_tokens=2)

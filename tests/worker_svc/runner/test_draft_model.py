@@ -68,6 +68,44 @@ def test_steps_without_proposals_are_caught_up_with(driver):
     assert len(proposals_of(results[0])) < len(SAMPLINGS)
 
 
+@pytest.mark.parametrize("num_spec_tokens", [0, 4])
+def test_drafts_after_a_cached_prefix_are_right_whether_the_draft_model_has_computed_it_or_not(
+    load, target, make_driver, num_spec_tokens
+):
+    """Steps without proposals write a prefix for the target alone."""
+    prompt, rest = list(range(20, 52)), list(range(100, 110))
+    plain = make_driver(load(target), LAYOUT)
+    plain.add(1, [*prompt, *rest])
+    expected = plain.generate(6)[1]
+    driver = make_driver(load(target), LAYOUT)
+    driver.add(0, [*prompt, 5])
+    driver.step({0: 33}, num_spec_tokens=num_spec_tokens)
+
+    driver.add(1, [*prompt, *rest], shared=driver.requests[0].tables[0][:4], computed=32)
+    result = driver.step({1: 10}, num_spec_tokens=4)
+
+    assert proposals_of(result)[1] == expected[1:5]
+
+
+def test_a_block_that_is_given_again_is_computed_again_by_the_draft_model(load, target, make_driver):
+    prompt = list(range(20, 52))
+    plain = make_driver(load(target), LAYOUT)
+    plain.add(2, [*prompt, 7])
+    expected = plain.generate(6)[2]
+    driver = make_driver(load(target), LAYOUT)
+    driver.add(0, [*range(60, 92), 5])
+    driver.step({0: 33}, num_spec_tokens=4)
+    blocks = driver.remove(0).tables[0][:4]
+    driver.add(1, [*prompt, 6])
+    driver.step({1: 33})
+    assert set(driver.requests[1].tables[0]) & set(blocks), "the driver deals freed blocks first"
+
+    driver.add(2, [*prompt, 7], shared=driver.requests[1].tables[0][:4], computed=32)
+    result = driver.step({2: 1}, num_spec_tokens=4)
+
+    assert proposals_of(result)[2] == expected[1:5]
+
+
 def test_prompts_in_chunks_are_computed_by_both(driver):
     first = driver.step(dict.fromkeys(driver.requests, 8), num_spec_tokens=3)
     second = driver.step({handle: driver.remaining(handle) for handle in driver.requests}, num_spec_tokens=3)

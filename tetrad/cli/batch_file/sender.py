@@ -8,11 +8,12 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from tetrad.cli.batch_file.lines import BadLine, BatchRequest, Line
 from tetrad.cli.batch_file.results import PASSING_STATUS, error_record, response_record
-from tetrad.cli.http_client import authorization, base_url, httpx, unreachable
+from tetrad.cli.http_client import authorization, base_url, httpx, trust_of, unreachable
 from tetrad.frontend.net.backoff import Backoff
 from tetrad.services.errors import Unauthenticated, Unavailable
 
@@ -32,6 +33,7 @@ class BatchSender:
         concurrency: maximum number of requests in flight.
         timeout_s: maximum seconds of a request.
         api_key: sent as a bearer token, if given.
+        ca_file: certificate authorities to trust for an https URL. None: the system's.
         patience_s: maximum seconds without an answering server before the run ends.
         transport: transport to the server; None: TCP.
     """
@@ -43,6 +45,7 @@ class BatchSender:
         concurrency: int,
         timeout_s: float,
         api_key: str | None = None,
+        ca_file: Path | None = None,
         patience_s: float = 60.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
@@ -53,7 +56,7 @@ class BatchSender:
         self._headers = {"content-type": "application/json", **authorization(api_key)}
         self._transport = transport
         # Certificates are read once, because this takes longer than a request.
-        self._verify = httpx.create_ssl_context(trust_env=False)
+        self._verify = trust_of(ca_file)
 
     async def run(self, lines: Iterator[Line], on_result: OnResult) -> None:
         """Send all requests, and pass each line's result to `on_result` as soon as it exists.
