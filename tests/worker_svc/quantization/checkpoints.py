@@ -10,7 +10,11 @@ from safetensors.torch import save_file
 
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.open import open_source
+from tetrad.worker_svc.checkpoint.source import WeightSource
+from tetrad.worker_svc.checkpoint.unpacked import UnpackedSource
 from tetrad.worker_svc.cuda.linears import DeviceLinears
+from tetrad.worker_svc.packed_weights.formats import open_reader
+from tetrad.worker_svc.quantization.schemes import unpacks_on_host
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Which of eight columns a word has in its lowest 4 bits, in the next, ..."""
@@ -28,7 +32,9 @@ class Checkpoint:
         """Write the files and read them as the device does."""
         save_file({name: tensor.contiguous() for name, tensor in self.tensors.items()}, directory / "model.safetensors")
         (directory / "config.json").write_text(json.dumps({"quantization_config": self.quantization}))
-        source = open_source(directory)
+        source: WeightSource = open_source(directory)
+        if unpacks_on_host(self.quantization):
+            source = UnpackedSource(source, open_reader(self.quantization))
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         loader = WeightLoader(source, lambda *_: None)
         return DeviceLinears(source.config["quantization_config"], requested, loader, device, dtype)
