@@ -187,6 +187,7 @@ class Adapters:
             adapter.was_resident = adapter.is_resident or adapter.is_loading
             adapter.is_resident = adapter.is_loading = adapter.is_active = False
             adapter.last_step_id = -1
+        self.registry.drop_retired()  # no plan is in flight any more
 
     def loaded(self, adapter: Adapter, digest: bytes) -> list[Request]:
         """Mark an adapter as loaded; return the requests that cannot go on, since they began with other files of it."""
