@@ -128,11 +128,12 @@ class WorkerLink:
     async def wake_up(self, tags: Sequence[str]) -> bool:
         """Undo `sleep` for some parts (empty: all); return whether any part still sleeps. See worker.proto for errors.
 
-        Weights that are loaded again may take as long as the first time, if there is progress.
+        Weights that are loaded again may take as long as the first time, if there is progress. The ranks meet before: a rank
+        that was replaced in its sleep would load the whole model instead of its part.
         """
         if not tags or "weights" in tags:
             try:
-                await self._load_model((await self._meet())[0])
+                await self._load_model((await self._meet_and_join())[0])
             except grpc.RpcError as error:
                 raise from_rpc_error(error) from error
         answers = await self._call_all("WakeUp", worker_pb2.WorkerLifecycleServiceWakeUpRequest(tags=tags))
