@@ -203,6 +203,20 @@ def test_the_next_worker_gets_no_more_than_it_has_places_for():
     assert engine.wanted == ["a3", "a2"]
 
 
+def test_the_next_worker_gets_pinned_adapters_first():
+    engine = FakeLoraEngine(max_loras=1, max_cpu_loras=2)
+    engine.load(1, 2)
+    engine.adapters.pin(1)
+    engine.adapters.forget_worker()
+    engine.request(2)
+    engine.request(3)
+    engine.wanted.clear()
+
+    engine.adapters.worker_ready()
+
+    assert engine.wanted == ["a1", "a2"]
+
+
 def test_an_adapter_that_was_being_loaded_counts_as_one_that_was_there():
     engine = FakeLoraEngine()
     engine.adapters.want(engine.adapters.resolve(ref(1)))
