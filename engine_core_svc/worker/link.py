@@ -31,6 +31,7 @@ from tetrad.engine_core_svc.worker.together import together
 from tetrad.services.errors import FailedPrecondition, ModelError, TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
+from tetrad.services.observability.profiling import stop_all
 from tetrad.services.rpc.carrier import GRPC, Carrier
 from tetrad.services.rpc.status import from_rpc_error
 from tetrad.v1 import types_pb2, worker_pb2
@@ -144,9 +145,11 @@ class WorkerLink:
         await self._call_all("StartProfile", worker_pb2.WorkerLifecycleServiceStartProfileRequest(prefix=prefix))
 
     async def stop_profile(self) -> list[str]:
-        """Return the path of each rank's trace."""
-        answers = await self._call_all("StopProfile", worker_pb2.WorkerLifecycleServiceStopProfileRequest())
-        return [answer.path for answer in answers]
+        """Return the paths of the ranks' traces; a rank that was replaced meanwhile has none."""
+        return await stop_all(*(self._stop_profile(rank) for rank in self._ranks))
+
+    async def _stop_profile(self, rank: RankLink) -> list[str]:
+        return [(await rank.call("StopProfile", worker_pb2.WorkerLifecycleServiceStopProfileRequest())).path]
 
     async def collective_rpc(self, method: str, args: str, kwargs: str, *, timeout_s: float | None) -> list[str]:
         """Call a registered method of every rank; return the results by rank."""
