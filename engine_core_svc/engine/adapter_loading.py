@@ -182,9 +182,15 @@ class AdapterLoading:
         await asyncio.gather(*self._evictions, return_exceptions=True)
 
     async def pin(self, lora_id: int) -> None:
-        """See LoraOrders. Raises FailedPrecondition, reason SLEEPING, if the engine sleeps."""
+        """See LoraOrders. Raises FailedPrecondition, reason SLEEPING, if the engine sleeps. A failed order pins nothing."""
         self._check_awake()
-        await self._load(self._adapters.pin(lora_id))
+        was_pinned = self._registry.get(lora_id).is_pinned
+        adapter = self._adapters.pin(lora_id)
+        try:
+            await self._load(adapter)
+        except TetradError:
+            adapter.is_pinned = was_pinned
+            raise
 
     def list_loras(self) -> list[Adapter]:
         """See LoraOrders."""

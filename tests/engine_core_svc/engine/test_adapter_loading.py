@@ -206,6 +206,21 @@ async def test_an_order_for_which_the_next_worker_has_no_room_fails():
     assert house.engine.released == [request]
 
 
+async def test_a_pin_without_a_place_for_its_adapter_pins_nothing():
+    house = House(num_failures=0, max_cpu_loras=2)
+    house.engine.adapters.resolve(ref(3))
+    for number in (1, 2):
+        await house.loading.add(ref(number))
+        house.engine.adapters.registry.get(number).is_active = True
+
+    with pytest.raises(Overloaded):
+        await house.loading.pin(3)
+
+    assert house.engine.names("is_pinned") == []
+    await house.loading.pin(1)
+    assert house.engine.names("is_pinned") == ["a1"]
+
+
 async def test_a_sleeping_engine_refuses_orders_and_ends_those_that_wait():
     house = House(num_failures=0)
     known = await house.loading.add(ref(1))
