@@ -125,11 +125,12 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         timeout_s = request.timeout_s if request.HasField("timeout_s") else DEFAULT_TIMEOUT_S
         stage, shard = divmod(request.rank, sizes[0])
         place = GroupPlace(Shard(shard, sizes[0]), group.group_epoch, tuple(group.addresses), timeout_s, Stage(stage, sizes[1]))
+        # Also if the ranks do not meet: the worker keeps its place, and an engine core without a group must take it out again.
+        self._rank, self._group = request.rank, group
         orders = await self._compute.submit(self._worker.join_group, place)
         if orders is not None:
             self._follower = Follower(orders, self._compute, self._worker.obey)
             self._follower.start()
-        self._rank, self._group = request.rank, group
         return worker_pb2.JoinGroupResponse()
 
     async def leave_group(self) -> bool:
