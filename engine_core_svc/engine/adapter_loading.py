@@ -38,6 +38,9 @@ class LoraOrders(Protocol):
     def forget_worker(self) -> None:
         """Cancel all loads: the worker is lost."""
 
+    def sleep(self) -> None:
+        """End the orders of operators, and refuse further ones until a worker is ready: the engine sleeps."""
+
     async def add(self, ref: LoraRef) -> Adapter:
         """Load an adapter; return it when requests can use it."""
 
@@ -61,6 +64,9 @@ class NoLoraOrders:
         """Do nothing."""
 
     def forget_worker(self) -> None:
+        """Do nothing."""
+
+    def sleep(self) -> None:
         """Do nothing."""
 
     async def add(self, ref: LoraRef) -> Adapter:
@@ -108,12 +114,14 @@ class AdapterLoading:
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._evictions: set[asyncio.Task[None]] = set()
         self._callers: dict[int, list[asyncio.Future[None]]] = {}
+        self._sleeps = False
         adapters.on_wanted, adapters.on_evicted = self._start, self._evict
 
     # --- the worker -------------------------------------------------------------------------------------------------
 
     def worker_ready(self) -> None:
         """See LoraOrders. Operators get an error if this worker has no place for their adapter."""
+        self._sleeps = False
         self._adapters.worker_ready()
         for adapter in [each for each in self._registry.versions.values() if each.key in self._callers]:
             try:
@@ -128,6 +136,12 @@ class AdapterLoading:
         self._loads.clear()
         self._evictions.clear()
 
+    def sleep(self) -> None:
+        """See LoraOrders."""
+        self._sleeps = True
+        for adapter in [each for each in self._registry.versions.values() if each.key in self._callers]:
+            self._end_callers(adapter, _asleep())
+
     async def close(self) -> None:
         """See LoraOrders."""
         tasks = (*self._loads.values(), *self._evictions)
@@ -137,7 +151,12 @@ class AdapterLoading:
     # --- orders -----------------------------------------------------------------------------------------------------
 
     async def add(self, ref: LoraRef) -> Adapter:
-        """See LoraOrders. Raises AlreadyExists if the number belongs to another adapter and `load_inplace` is not set."""
+        """See LoraOrders.
+
+        Raises AlreadyExists if the number belongs to another adapter and `load_inplace` is not set; FailedPrecondition, reason
+        SLEEPING, if the engine sleeps.
+        """
+        self._check_awake()
         known = next((each for each in self._registry if each.ref.lora_id == ref.lora_id), None)
         if known is not None and not ref.load_inplace:
             if not known.ref.is_same(ref):
@@ -163,12 +182,23 @@ class AdapterLoading:
         await asyncio.gather(*self._evictions, return_exceptions=True)
 
     async def pin(self, lora_id: int) -> None:
-        """See LoraOrders."""
-        await self._load(self._adapters.pin(lora_id))
+        """See LoraOrders. Raises FailedPrecondition, reason SLEEPING, if the engine sleeps. A failed order pins nothing."""
+        self._check_awake()
+        was_pinned = self._registry.get(lora_id).is_pinned
+        adapter = self._adapters.pin(lora_id)
+        try:
+            await self._load(adapter)
+        except TetradError:
+            adapter.is_pinned = was_pinned
+            raise
 
     def list_loras(self) -> list[Adapter]:
         """See LoraOrders."""
         return list(self._registry)
+
+    def _check_awake(self) -> None:
+        if self._sleeps:
+            raise _asleep()
 
     async def _load(self, adapter: Adapter) -> None:
         if adapter.is_resident:
@@ -261,3 +291,7 @@ def _named(error: TetradError, adapter: Adapter) -> TetradError:
         f"Adapter {adapter.ref.name!r} at {adapter.ref.path} cannot be loaded: {error.message}",
         reason="LORA_NOT_USABLE",
     )
+
+
+def _asleep() -> FailedPrecondition:
+    return FailedPrecondition("The engine sleeps and loads no adapter; wake it up first.", reason="SLEEPING")

@@ -158,6 +158,7 @@ class Engine:
                 self.loras.forget_worker()
                 await executor.close()
             if loss is None:
+                self.loras.sleep()
                 await self.sleeper.rest()
             elif loss.error.reason == "STALE_EPOCH":
                 raise loss.error

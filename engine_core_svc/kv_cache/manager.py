@@ -195,7 +195,11 @@ class KVCacheManager:
     def rebuild(self) -> None:
         """Start again with all blocks free and nothing cached: the worker is lost, and their content with it."""
         self._pending_writes.clear()
-        self._begin(self.pool.num_blocks)
+        lost, num_passed = self.pool, self.coordinator.num_passed
+        self._begin(lost.num_blocks)
+        # The counts are since start.
+        self.pool.num_cached, self.pool.num_evicted = lost.num_cached, lost.num_evicted
+        self.coordinator.num_passed = num_passed
         self.connector.cleared()
 
     def note_sent(self, plan: SchedulerOutput) -> None:

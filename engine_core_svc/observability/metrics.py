@@ -137,9 +137,10 @@ class _Pulled:
         waiting = GaugeMetricFamily(
             "tetrad:engine_requests_waiting", "Waiting requests, by the reason for the wait.", labels=["reason"]
         )
-        waiting.add_metric(["capacity"], states.num_waiting - states.num_preparing)
+        # Each is counted by itself: a difference of two counts, which may come from different steps, could be negative.
+        waiting.add_metric(["capacity"], states.num_waiting_for_capacity)
         waiting.add_metric(["grammar"], states.num_waiting_for_grammars)
-        waiting.add_metric(["adapter"], states.num_preparing - states.num_waiting_for_grammars)
+        waiting.add_metric(["adapter"], states.num_waiting_for_adapters)
         yield waiting
         yield _gauge("tokens_waiting", "Tokens of waiting requests.", states.num_waiting_tokens)
         yield _gauge("sessions", "Frontends with an open session.", len(sessions))

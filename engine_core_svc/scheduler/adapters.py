@@ -8,7 +8,7 @@ At most `max_cpu_loras` adapters are on the worker; the least recently used inac
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tetrad.engine_core_svc.core.adapter import Adapter, LoraRef
@@ -173,10 +173,16 @@ class Adapters:
     # --- the worker -------------------------------------------------------------------------------------------------
 
     def worker_ready(self) -> None:
-        """Load the awaited adapters onto a new worker, then those that the last worker had."""
+        """Load adapters onto a new worker: pinned ones, then awaited ones, then those that the last worker had."""
         self._is_up = True
+        by_use = sorted(self.registry.versions.values(), key=lambda each: -each.last_used)
+        self._restore(adapter for adapter in by_use if adapter.is_pinned)
         self._fill()
-        for adapter in sorted(self.registry.versions.values(), key=lambda each: -each.last_used):
+        self._restore(by_use)
+
+    def _restore(self, adapters: Iterable[Adapter]) -> None:
+        """Load those of the adapters that the last worker had, as far as there are places."""
+        for adapter in adapters:
             if adapter.was_resident and not adapter.is_loading and self._num_held < self._limits.max_cpu_loras:
                 self._want(adapter)
 
@@ -187,6 +193,7 @@ class Adapters:
             adapter.was_resident = adapter.is_resident or adapter.is_loading
             adapter.is_resident = adapter.is_loading = adapter.is_active = False
             adapter.last_step_id = -1
+        self.registry.drop_retired()  # no plan is in flight any more
 
     def loaded(self, adapter: Adapter, digest: bytes) -> list[Request]:
         """Mark an adapter as loaded; return the requests that cannot go on, since they began with other files of it."""

@@ -49,7 +49,12 @@ class RequestStates:
     @property
     def num_waiting(self) -> int:
         """The number of requests that do not run, including those that wait for grammars, adapters or remote blocks."""
-        return len(self.waiting) + self.num_preparing + len(self._waiting_for_remote_kvs)
+        return self.num_waiting_for_capacity + self.num_preparing
+
+    @property
+    def num_waiting_for_capacity(self) -> int:
+        """The number of requests that are queued or wait for remote blocks."""
+        return len(self.waiting) + len(self._waiting_for_remote_kvs)
 
     @property
     def num_waiting_for_grammars(self) -> int:
@@ -57,9 +62,14 @@ class RequestStates:
         return len(self._waiting_for_grammar)
 
     @property
+    def num_waiting_for_adapters(self) -> int:
+        """The number of requests that wait for their adapters."""
+        return len(self._waiting_for_lora)
+
+    @property
     def num_preparing(self) -> int:
         """The number of requests that wait for their grammars or adapters."""
-        return len(self._waiting_for_grammar) + len(self._waiting_for_lora)
+        return self.num_waiting_for_grammars + self.num_waiting_for_adapters
 
     @property
     def num_waiting_tokens(self) -> int:

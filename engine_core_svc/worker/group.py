@@ -160,7 +160,10 @@ class WorkerGroup(Protocol):
         """Start a profile of every rank."""
 
     async def stop_profile(self) -> list[str]:
-        """Return the path of each rank's trace, on the rank's own machine. Raises NotFound if no profile was started."""
+        """Return the path of each rank's trace, on the rank's own machine, without ranks that were replaced meanwhile.
+
+        Raises NotFound if no rank records.
+        """
 
     async def collective_rpc(self, method: str, args: str, kwargs: str, *, timeout_s: float | None) -> list[str]:
         """Call a registered method on every rank; return their results, in the order of the ranks.

@@ -13,6 +13,8 @@ from tetrad.services.errors import FailedPrecondition, InvalidRequest
 
 _GIB = 1 << 30
 _MIB = 1 << 20
+_SHORTEST = 2
+"""The smallest max_model_len: a prompt of one token and its answer."""
 _DEFAULT_STEP = 2048
 """Maximum number of tokens of a step, vLLM's default."""
 
@@ -75,9 +77,9 @@ def plan_layout(
     """
     wanted = settings.max_model_len
     max_model_len = wanted if isinstance(wanted, int) else max_position_embeddings
-    if not 1 < max_model_len <= max_position_embeddings:
+    if not _SHORTEST <= max_model_len <= max_position_embeddings:
         raise InvalidRequest(
-            f"max_model_len {max_model_len} must be at least 2 and at most {max_position_embeddings}, "
+            f"max_model_len {max_model_len} must be at least {_SHORTEST} and at most {max_position_embeddings}, "
             "the longest sequence the model was made for."
         )
     block_size, max_step_tokens = block_size or settings.block_size, largest_step(settings, max_model_len)
@@ -90,14 +92,16 @@ def plan_layout(
     most_blocks = max(settings.max_num_seqs * blocks_for(max_model_len), 1) + 1
     num_blocks = settings.num_gpu_blocks_override or min(blocks_that_fit, most_blocks)
     capacity = bisect_right(range(max_model_len + 1), num_blocks - 1, key=blocks_for) - 1
-    if capacity < max_model_len and wanted == "auto":
-        max_model_len = capacity
-    if capacity < max_model_len or max_model_len < 2:
+    if wanted == "auto":
+        max_model_len = max(min(max_model_len, capacity), _SHORTEST)
+    if capacity < max_model_len:
+        least, way = f"max_model_len is {max_model_len}", "Lower --max-model-len, set it to auto, or give"
+        if wanted == "auto":
+            least, way = f"the shortest max_model_len is {_SHORTEST}", "Give"
+        in_bytes = _in_bytes(settings, block_size_bytes, available_bytes, blocks_for(max_model_len))
         raise FailedPrecondition(
             f"{num_blocks} KV blocks of {block_size} tokens hold one sequence of {max(capacity, 0)} tokens, but "
-            f"max_model_len is {max_model_len}"
-            f"{_in_bytes(settings, block_size_bytes, available_bytes, blocks_for(max_model_len))}. Lower "
-            "--max-model-len, set it to auto, or give the KV cache more memory."
+            f"{least}{in_bytes}. {way} the KV cache more memory."
         )
     return KVCacheLayout(
         num_blocks,

@@ -8,6 +8,7 @@ group. Knows nothing of requests.
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -27,9 +28,10 @@ from tetrad.engine_core_svc.worker.pause_link import PauseLink
 from tetrad.engine_core_svc.worker.rank_link import Info, RankLink, error_of, unavailable_if_replaced
 from tetrad.engine_core_svc.worker.speculative_wire import encode_speculative
 from tetrad.engine_core_svc.worker.together import together
-from tetrad.services.errors import FailedPrecondition, Unavailable
+from tetrad.services.errors import FailedPrecondition, ModelError, TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
+from tetrad.services.observability.profiling import stop_all
 from tetrad.services.rpc.carrier import GRPC, Carrier
 from tetrad.services.rpc.status import from_rpc_error
 from tetrad.v1 import types_pb2, worker_pb2
@@ -127,11 +129,12 @@ class WorkerLink:
     async def wake_up(self, tags: Sequence[str]) -> bool:
         """Undo `sleep` for some parts (empty: all); return whether any part still sleeps. See worker.proto for errors.
 
-        Weights that are loaded again may take as long as the first time, if there is progress.
+        Weights that are loaded again may take as long as the first time, if there is progress. The ranks meet before: a rank
+        that was replaced in its sleep would load the whole model instead of its part.
         """
         if not tags or "weights" in tags:
             try:
-                await self._load_model((await self._meet())[0])
+                await self._load_model((await self._meet_and_join())[0])
             except grpc.RpcError as error:
                 raise from_rpc_error(error) from error
         answers = await self._call_all("WakeUp", worker_pb2.WorkerLifecycleServiceWakeUpRequest(tags=tags))
@@ -142,9 +145,11 @@ class WorkerLink:
         await self._call_all("StartProfile", worker_pb2.WorkerLifecycleServiceStartProfileRequest(prefix=prefix))
 
     async def stop_profile(self) -> list[str]:
-        """Return the path of each rank's trace."""
-        answers = await self._call_all("StopProfile", worker_pb2.WorkerLifecycleServiceStopProfileRequest())
-        return [answer.path for answer in answers]
+        """Return the paths of the ranks' traces; a rank that was replaced meanwhile has none."""
+        return await stop_all(*(self._stop_profile(rank) for rank in self._ranks))
+
+    async def _stop_profile(self, rank: RankLink) -> list[str]:
+        return [(await rank.call("StopProfile", worker_pb2.WorkerLifecycleServiceStopProfileRequest())).path]
 
     async def collective_rpc(self, method: str, args: str, kwargs: str, *, timeout_s: float | None) -> list[str]:
         """Call a registered method of every rank; return the results by rank."""
@@ -152,12 +157,17 @@ class WorkerLink:
         return [answer.result_json for answer in await self._call_all("CollectiveRpc", request, timeout_s=timeout_s)]
 
     async def load_lora(self, adapter: Adapter) -> bytes:
-        """Let every rank load an adapter; return the hash of its files."""
+        """Let every rank load an adapter; return the hash of its files. If a rank refuses it, no rank keeps it."""
         request = worker_pb2.WorkerLifecycleServiceLoadLoraRequest(lora=encode_adapter(adapter))
         try:
-            return bytes((await self._call_all("LoadLora", request))[0].digest)
-        except FailedPrecondition as error:
-            raise unavailable_if_replaced(error) from error
+            answers = await self._call_all("LoadLora", request)
+            return _common_digest([bytes(answer.digest) for answer in answers])
+        except TetradError as error:
+            found = unavailable_if_replaced(error)
+            if len(self._ranks) > 1 and not isinstance(found, Unavailable):  # a lost group keeps nothing
+                with suppress(TetradError):
+                    await self.unload_lora(adapter)
+            raise found from error
 
     async def unload_lora(self, adapter: Adapter) -> None:
         """Let every rank forget an adapter."""
@@ -307,6 +317,14 @@ class WorkerLink:
             num_host_blocks=layout.num_host_blocks,
             groups=groups if len(groups) > 1 else (),
         )
+
+
+def _common_digest(digests: Sequence[bytes]) -> bytes:
+    """Return the hash of an adapter's files. Raises ModelError if the ranks have read different files."""
+    other = next((rank for rank, digest in enumerate(digests) if digest != digests[0]), None)
+    if other is not None:
+        raise ModelError(f"Rank {other} has other files than rank 0; all ranks need the same files at this path.")
+    return digests[0]
 
 
 def _decode_pooling(message: types_pb2.PoolingInfo) -> PoolingFacts:

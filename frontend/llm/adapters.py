@@ -22,7 +22,10 @@ class Adapters:
         self._engine_admin, self._prompts = engine_admin, prompts
 
     async def load_named(self, names: AdapterNames, *, supports_lora: bool) -> None:
-        """Load the adapters of the settings; raise if one is unusable. Without admin ports, the first request loads it."""
+        """Load the adapters of the settings; raise if one is unusable.
+
+        Without admin ports, or while an engine sleeps, the first request loads it.
+        """
         named = [lora for lora in names if not await self._prompts.load(lora)]
         if named and not supports_lora:
             raise FailedPrecondition("lora_modules needs an engine core that was started with --enable-lora.")
@@ -31,7 +34,11 @@ class Adapters:
         except FailedPrecondition:
             return
         for lora in named:
-            await self._engine_admin.load_lora(lora)
+            try:
+                await self._engine_admin.load_lora(lora)
+            except FailedPrecondition as error:
+                if error.reason != "SLEEPING":
+                    raise
 
     async def load(self, lora: LoRARequest) -> None:
         """Load an adapter; raise the reason if it cannot be used. See PromptAdapters.load and EngineAdminClient.load_lora."""

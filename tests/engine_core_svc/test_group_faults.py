@@ -22,6 +22,18 @@ class FakeRank(FakeWorker):
     def __init__(self, name: str, version: str = "1.0") -> None:
         super().__init__()
         self.name, self.version, self.join_error = name, version, ""
+        self.calls: list[str] = []
+
+    def replace(self):
+        """Become a new process, which is awake and in no group; `calls` has those that it gets."""
+        self.name += "'"
+        self.asleep.clear()
+        self.calls.clear()
+
+    async def LoadModel(self, request, context):
+        self.calls.append("LoadModel")
+        async for answer in super().LoadModel(request, context):
+            yield answer
 
     @property
     def instance_id(self):
@@ -33,6 +45,7 @@ class FakeRank(FakeWorker):
         return info
 
     async def JoinGroup(self, request, context):
+        self.calls.append(f"JoinGroup {request.rank} of {len(request.group.addresses)}")
         if self.join_error:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, self.join_error)
         return worker_pb2.JoinGroupResponse()
@@ -111,6 +124,20 @@ async def test_ranks_of_two_releases_are_refused_at_the_start_and_awaited_later(
         first.version = "2.0"
         with pytest.raises(Unavailable, match="rank 0 runs 2"):
             await link.bring_up()
+        await link.close()
+
+
+async def test_a_rank_that_is_replaced_in_its_sleep_loads_its_part_and_not_the_whole_model(socket_directory):
+    first, second = FakeRank("a"), FakeRank("b")
+    async with serving(socket_directory, first, second) as settings:
+        link = WorkerLink(settings, epoch=1)
+        await link.bring_up()
+        await link.sleep(1)
+        second.replace()
+
+        await link.wake_up([])
+
+        assert second.calls == ["JoinGroup 1 of 2", "LoadModel"]
         await link.close()
 
 

@@ -1,5 +1,6 @@
 """The worker over gRPC on a Unix socket: the order of its lifecycle, the Execute stream, and its ends."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -242,6 +243,40 @@ async def test_wrong_schema_revision(client, tiny_llama):
     await client.get_ready(tiny_llama[0])
 
     assert isinstance(await error_of(client.open_stream(schema_revision=999)), FailedPrecondition)
+
+
+async def test_a_worker_whose_group_never_met_serves_an_engine_core_without_a_group(client, tiny_llama, tmp_path):
+    """The engine core was started with a wrong number of ranks, and then with one."""
+    [*_, whole] = await client.load(tiny_llama[0])
+    addresses = [f"unix:{tmp_path}/{number}" for number in range(2)]
+    pair = worker_pb2.WorkerGroup(tensor_parallel_size=2, pipeline_parallel_size=1, group_epoch=1, addresses=addresses)
+    join = client.life.JoinGroup(worker_pb2.JoinGroupRequest(rank=0, group=pair, timeout_s=0.05))
+    assert (await error_of(join)).code is Code.DEADLINE_EXCEEDED
+
+    # By this an engine core knows that it must take the worker out of the group.
+    assert (await client.info()).group == pair
+    alone = worker_pb2.WorkerGroup(tensor_parallel_size=1, pipeline_parallel_size=1, group_epoch=2, addresses=addresses[:1])
+    await client.life.JoinGroup(worker_pb2.JoinGroupRequest(rank=0, group=alone))
+    [*_, last] = await client.load(tiny_llama[0])
+
+    assert last.model.weights_size_bytes == whole.model.weights_size_bytes
+
+
+async def test_the_same_group_again_is_no_order(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    addresses = [f"unix:{tmp_path}/{number}" for number in range(2)]
+    pair = worker_pb2.WorkerGroup(tensor_parallel_size=2, pipeline_parallel_size=1, group_epoch=1, addresses=addresses)
+    joins = [worker_pb2.JoinGroupRequest(rank=rank, group=pair, timeout_s=10.0) for rank in range(2)]
+    async with connect(tmp_path / "a") as first, connect(tmp_path / "b") as second:
+        await asyncio.gather(first.life.JoinGroup(joins[0]), second.life.JoinGroup(joins[1]))
+
+        await first.life.JoinGroup(joins[0], timeout=5)  # without the other rank
+
+        joins[0].group.group_epoch = 2
+        joins[0].timeout_s = 0.05
+        assert (await error_of(first.life.JoinGroup(joins[0]))).code is Code.DEADLINE_EXCEEDED
+        assert (await error_of(first.life.JoinGroup(joins[0]))).code is Code.DEADLINE_EXCEEDED
 
 
 async def test_it_announces_what_it_supports_where_its_stream_begins_and_in_its_info(client, tiny_llama):

@@ -5,6 +5,7 @@ Called by the local stack. A single worker gets everything. Knows settings; star
 
 import os
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
@@ -55,8 +56,12 @@ class Placement:
 
 
 def _gpus() -> tuple[str, ...]:
-    """Return the names of the GPUs that this process may use, in the form of CUDA_VISIBLE_DEVICES."""
+    """Return the names of the GPUs that this process may use, in the form of CUDA_VISIBLE_DEVICES.
+
+    CUDA ignores the names from the first negative number on: -1 hides all GPUs.
+    """
     visible = os.environ.get(_VISIBLE)
     if visible is not None:
-        return tuple(name.strip() for name in visible.split(",") if name.strip())
+        names = (name.strip() for name in visible.split(","))
+        return tuple(takewhile(lambda name: not name.startswith("-"), filter(None, names)))
     return tuple(str(number) for number in range(len(list(Path("/dev").glob("nvidia[0-9]*")))))

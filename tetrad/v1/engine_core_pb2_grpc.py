@@ -291,7 +291,7 @@ class EngineCoreAdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LoadLora(self, request, context):
-        """Makes an adapter available on every worker.
+        """Makes an adapter available on every worker. FAILED_PRECONDITION, SLEEPING: the engine sleeps.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -312,7 +312,8 @@ class EngineCoreAdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PinLora(self, request, context):
-        """Keeps an adapter on the device, whatever others are loaded. NOT_FOUND: it is not loaded.
+        """Keeps an adapter on the device, whatever others are loaded. NOT_FOUND: it is not loaded. FAILED_PRECONDITION: the engine
+        sleeps (SLEEPING), or one place must stay without a pin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

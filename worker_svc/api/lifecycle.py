@@ -86,6 +86,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         self._loras = LoraLoading(worker, compute)
         self._engine_pause: worker_pb2.EnginePause | None = None
         self._group: worker_pb2.WorkerGroup | None = None
+        self._has_met = False  # whether the ranks of the group have met
         self._follower: Follower | None = None
 
     async def GetInfo(
@@ -113,7 +114,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         )
 
     async def JoinGroup(self, request: worker_pb2.JoinGroupRequest, context: Any) -> worker_pb2.JoinGroupResponse:
-        """Connect to the other ranks; a member runs its leader's orders from then on."""
+        """Connect to the other ranks; a member runs its leader's orders from then on. Do nothing for the present group."""
         group = request.group
         sizes = (group.tensor_parallel_size, group.pipeline_parallel_size)
         size = sizes[0] * sizes[1]
@@ -125,11 +126,16 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         timeout_s = request.timeout_s if request.HasField("timeout_s") else DEFAULT_TIMEOUT_S
         stage, shard = divmod(request.rank, sizes[0])
         place = GroupPlace(Shard(shard, sizes[0]), group.group_epoch, tuple(group.addresses), timeout_s, Stage(stage, sizes[1]))
+        if self._has_met and (request.rank, group) == (self._rank, self._group):
+            return worker_pb2.JoinGroupResponse()
+        self._has_met = False
+        # Also if the ranks do not meet: the worker keeps its place, and an engine core without a group must take it out again.
+        self._rank, self._group = request.rank, group
         orders = await self._compute.submit(self._worker.join_group, place)
         if orders is not None:
             self._follower = Follower(orders, self._compute, self._worker.obey)
             self._follower.start()
-        self._rank, self._group = request.rank, group
+        self._has_met = True
         return worker_pb2.JoinGroupResponse()
 
     async def leave_group(self) -> bool:

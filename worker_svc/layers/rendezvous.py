@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from tetrad.services.errors import DeadlineExceeded, TetradError, Unavailable, one_line
+from tetrad.services.errors import DeadlineExceeded, InvalidRequest, TetradError, Unavailable, one_line
 from tetrad.worker_svc.core.ranks import GroupPlace
 
 STEP_TIMEOUT_S = 60.0
@@ -20,11 +20,13 @@ STEP_TIMEOUT_S = 60.0
 LIFE_S = 10 * 365 * 24 * 3600.0
 """Timeout of connections without a time limit, in seconds: ten years."""
 _UNIX = "unix:"
+_SCHEMES = ("dns:///", "dns:", "ipv4:", "ipv6:")
 _LOOPBACK = "127.0.0.1"
 _EPOCH = "epoch"
 """Key of the leader's store: the epoch of the group that it has joined."""
 _RETRY_S = 0.05
 """Seconds between two tries to find the leader's store."""
+_MAX_PORT = 65535
 _MEETING_PORT_OFFSET = 100
 """Distance of the port where ranks on several machines meet from the port of the leader's address."""
 
@@ -38,6 +40,7 @@ class Rendezvous:
     Raises:
         DeadlineExceeded: a rank did not join in time.
         Unavailable: the ranks could not connect.
+        InvalidRequest: an address names no host or no port, or the ranks cannot meet at its port.
     """
 
     def __init__(self, place: GroupPlace) -> None:
@@ -131,8 +134,20 @@ def _meeting_place(place: GroupPlace) -> tuple[str, str | tuple[str, int]]:
     leader, own = place.addresses[0], place.addresses[place.rank]
     if leader.startswith(_UNIX):
         return _LOOPBACK, f"{Path(leader.removeprefix(_UNIX))}.group-{place.epoch}"
-    host, _, port = leader.rpartition(":")
-    return own.rpartition(":")[0], (host, int(port) + _MEETING_PORT_OFFSET)
+    host, port = _host_and_port(leader)
+    return _host_and_port(own)[0], (host, port + _MEETING_PORT_OFFSET)
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    """Return the host, without the scheme and the brackets of a gRPC target, and the port."""
+    scheme = next((each for each in _SCHEMES if address.startswith(each)), "")
+    host, _, port = address.removeprefix(scheme).rpartition(":")
+    if not host or not port.isdecimal() or int(port) > _MAX_PORT - _MEETING_PORT_OFFSET:
+        raise InvalidRequest(
+            f"Rank address {address[:200]!r} is not supported: ranks on several machines need HOST:PORT, with a port of at "
+            f"most {_MAX_PORT - _MEETING_PORT_OFFSET}, because they meet at the port {_MEETING_PORT_OFFSET} above it."
+        )
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _not_met(place: GroupPlace, error: Exception) -> TetradError:

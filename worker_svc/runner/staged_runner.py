@@ -123,10 +123,11 @@ class StagedRunner(ModelRunner[M]):
     def _last_needed(self, plan: SchedulerOutput) -> StepUnderWay | None:
         """Return the last step that has to be completed before the plan: it samples for, or may fail, a request of the plan.
 
-        That is the last step in progress if the plan adds a request whose removal is delayed, or more requests than free slots.
+        That is the last step in progress if the plan adds more requests than free slots, a request whose removal is delayed, or
+        one that it also removes.
         """
         new = {request.handle for request in plan.new_requests}
-        if new & self._leaving or self.num_requests + len(new) > self.layout.max_num_seqs:
+        if new & self._leaving.union(plan.removed_handles) or self.num_requests + len(new) > self.layout.max_num_seqs:
             return self._under_way[-1] if self._under_way else None
         computed = {*plan.cached.handles.tolist(), *new}
         return next((step for step in reversed(self._under_way) if step.deciding & computed), None)

@@ -9,7 +9,7 @@ from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.engine import adapter_loading
 from tetrad.engine_core_svc.engine.adapter_loading import AdapterLoading
 from tetrad.engine_core_svc.engine.guard import Guard
-from tetrad.services.errors import ModelError, NotFound, Overloaded, TetradError, Unavailable
+from tetrad.services.errors import FailedPrecondition, ModelError, NotFound, Overloaded, TetradError, Unavailable
 
 
 class FailingWorkers:
@@ -204,6 +204,42 @@ async def test_an_order_for_which_the_next_worker_has_no_room_fails():
         await asyncio.wait_for(order, 1)
     await house.settle()
     assert house.engine.released == [request]
+
+
+async def test_a_pin_without_a_place_for_its_adapter_pins_nothing():
+    house = House(num_failures=0, max_cpu_loras=2)
+    house.engine.adapters.resolve(ref(3))
+    for number in (1, 2):
+        await house.loading.add(ref(number))
+        house.engine.adapters.registry.get(number).is_active = True
+
+    with pytest.raises(Overloaded):
+        await house.loading.pin(3)
+
+    assert house.engine.names("is_pinned") == []
+    await house.loading.pin(1)
+    assert house.engine.names("is_pinned") == ["a1"]
+
+
+async def test_a_sleeping_engine_refuses_orders_and_ends_those_that_wait():
+    house = House(num_failures=0)
+    known = await house.loading.add(ref(1))
+    order = asyncio.create_task(house.loading.add(ref(2)))
+    await asyncio.sleep(0)
+    house.lose_worker()
+
+    house.loading.sleep()
+
+    for refused in (order, house.loading.add(ref(2)), house.loading.add(ref(1)), house.loading.pin(1)):
+        with pytest.raises(FailedPrecondition, match="The engine sleeps and loads no adapter; wake it up first"):
+            await asyncio.wait_for(refused, 1)
+    assert house.loading.list_loras() == [known]
+    assert not known.is_pinned
+
+    house.loading.worker_ready()
+
+    assert (await house.loading.add(ref(1))).is_resident
+    assert (await house.loading.add(ref(2))).is_resident
 
 
 async def test_a_bug_after_the_load_reaches_the_step_loop():

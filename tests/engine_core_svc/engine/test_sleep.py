@@ -231,6 +231,18 @@ async def test_a_worker_that_was_replaced_in_its_sleep_is_brought_up_anew(stack)
     assert client.tokens[1] == EXPECTED
 
 
+async def test_orders_for_adapters_are_refused_meanwhile(directory):
+    lora = types_pb2.LoraRequest(name="a", id=1, path="/a")
+    async with Stack(directory, enable_lora=True) as stack:
+        await stack.client()
+        await sleep(stack)
+
+        with pytest.raises(FailedPrecondition) as refused:
+            await asked(stack.admin.LoadLora(pb.EngineCoreAdminServiceLoadLoraRequest(lora=lora), timeout=5))
+
+    assert refused.value.reason == "SLEEPING"
+
+
 async def test_health_and_load_say_that_it_sleeps(stack):
     await stack.client()
     health = health_pb2_grpc.HealthStub(stack.channel)

@@ -65,6 +65,22 @@ def test_a_long_answer_holds_no_more_than_a_window(make_bench):
     assert bench.scheduler.kv_cache.coordinator.num_passed == 48
 
 
+def test_counts_since_start_survive_a_lost_worker(bench):
+    for first in range(0, 400, 40):
+        run(bench, range(first, first + 40))
+    kv_cache = bench.scheduler.kv_cache
+
+    def counts():
+        return kv_cache.pool.num_cached, kv_cache.pool.num_evicted, kv_cache.coordinator.num_passed
+
+    before = counts()
+    bench.scheduler.forget_worker()
+
+    assert all(before)
+    assert counts() == before
+    assert (kv_cache.pool.num_free_cached, bench.num_free) == (0, 59)
+
+
 def test_what_a_window_has_passed_serves_other_requests_at_once(make_bench):
     """Two sequences of 60 tokens decode side by side in a pool that holds one of them whole."""
     bench = make_bench(block_size=BLOCK_SIZE, num_blocks=16, windows=(9,), max_num_batched_tokens=8)

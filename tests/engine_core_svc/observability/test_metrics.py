@@ -90,3 +90,29 @@ def test_a_scrape_iterates_over_nothing_that_the_engine_may_change_meanwhile(mak
     assert value(metrics, "requests_waiting", reason="capacity") == 0
     assert value(metrics, "steps_total") == 1
     assert value(metrics, "kv_usage") > 0
+
+
+def test_no_count_of_waiting_requests_is_negative_while_requests_come_during_a_scrape(make_bench, monkeypatch):
+    """A scrape runs on another thread: the step loop may add requests between two counts of it."""
+    bench, metrics = make_bench(), EngineMetrics()
+    states = bench.scheduler.states
+
+    class Growing:
+        """Requests of which one more waits at each count."""
+
+        def __init__(self):
+            self.size = 0
+
+        def __len__(self):
+            self.size += 1
+            return self.size
+
+    monkeypatch.setattr(states, "_waiting_for_grammar", Growing())
+    monkeypatch.setattr(states, "_waiting_for_lora", Growing())
+    metrics.watch(
+        SimpleNamespace(scheduler=bench.scheduler, sessions=Sessions(), sleeper=SimpleNamespace(is_asleep=False, level=0))
+    )
+
+    assert value(metrics, "requests_waiting", reason="capacity") == 0
+    assert value(metrics, "requests_waiting", reason="grammar") > 0
+    assert value(metrics, "requests_waiting", reason="adapter") > 0

@@ -203,6 +203,20 @@ def test_the_next_worker_gets_no_more_than_it_has_places_for():
     assert engine.wanted == ["a3", "a2"]
 
 
+def test_the_next_worker_gets_pinned_adapters_first():
+    engine = FakeLoraEngine(max_loras=1, max_cpu_loras=2)
+    engine.load(1, 2)
+    engine.adapters.pin(1)
+    engine.adapters.forget_worker()
+    engine.request(2)
+    engine.request(3)
+    engine.wanted.clear()
+
+    engine.adapters.worker_ready()
+
+    assert engine.wanted == ["a1", "a2"]
+
+
 def test_an_adapter_that_was_being_loaded_counts_as_one_that_was_there():
     engine = FakeLoraEngine()
     engine.adapters.want(engine.adapters.resolve(ref(1)))
@@ -210,6 +224,29 @@ def test_an_adapter_that_was_being_loaded_counts_as_one_that_was_there():
     engine.adapters.worker_ready()
 
     assert engine.wanted == ["a1", "a1"]
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_the_next_worker_does_not_get_a_version_that_new_requests_do_not_use(is_replaced):
+    """A plan in flight named it when its last request had ended."""
+    engine = FakeLoraEngine()
+    engine.load(1)
+    request = engine.request(1)
+    request.last_step_id = engine.returned + 1
+    engine.end(request)
+    if is_replaced:
+        engine.adapters.registry.replace(engine.adapters.registry.add(ref(1)))
+    else:
+        engine.adapters.registry.remove(1)
+    assert request.adapter.key in engine.adapters.registry.versions
+    engine.adapters.forget_worker()
+    engine.wanted.clear()
+
+    engine.adapters.worker_ready()
+
+    assert engine.wanted == []
+    assert request.adapter.key not in engine.adapters.registry.versions
+    assert engine.evicted == []
 
 
 def test_requests_keep_their_order_when_they_retreat():

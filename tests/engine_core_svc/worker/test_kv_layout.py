@@ -4,7 +4,7 @@ import pytest
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.worker.kv_layout import plan_layout
-from tetrad.services.errors import InvalidRequest
+from tetrad.services.errors import FailedPrecondition, InvalidRequest
 
 
 def layout(**settings):
@@ -32,3 +32,34 @@ def test_a_step_too_small_for_the_longest_prompt_is_refused_without_chunked_pref
     """Such a prompt would never run, and nothing behind it."""
     with pytest.raises(InvalidRequest, match=r"max_num_batched_tokens \(2048\) is smaller than max_model_len \(8192\)"):
         layout(enable_chunked_prefill=False, max_num_batched_tokens=2048)
+
+
+TOO_LITTLE = "0 KV blocks of 16 tokens hold one sequence of 0 tokens, but "
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (
+            {},
+            "max_model_len is 64, which needs 5 MiB of the 0 MiB that are available. Lower --max-model-len, set it to auto",
+        ),
+        ({"max_model_len": "auto"}, "the shortest max_model_len is 2, which needs 2 MiB of the 0 MiB that are available. Give"),
+    ],
+    ids=["unset", "auto"],
+)
+def test_memory_that_holds_no_sequence_is_refused_with_the_numbers_and_the_way_out(settings, text):
+    with pytest.raises(FailedPrecondition) as refused:
+        plan_layout(EngineCoreSettings(**settings), block_size_bytes=1 << 20, available_bytes=1000, max_position_embeddings=64)
+
+    assert refused.value.message.startswith(TOO_LITTLE + text)
+
+
+def test_blocks_that_hold_no_sequence_are_refused_with_the_numbers():
+    with pytest.raises(FailedPrecondition, match="one sequence of 1 tokens, but the shortest max_model_len is 2"):
+        layout(max_model_len="auto", num_gpu_blocks_override=2, block_size=1)
+
+
+@pytest.mark.parametrize(("num_blocks", "max_model_len"), [(2, 16), (3, 32), (600, 8192)])
+def test_an_automatic_length_is_what_the_blocks_hold(num_blocks, max_model_len):
+    assert layout(max_model_len="auto", num_gpu_blocks_override=num_blocks).max_model_len == max_model_len

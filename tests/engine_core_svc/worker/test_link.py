@@ -1,5 +1,10 @@
 """The calls that bring a worker up, and unexpected answers to them."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
 import grpc
 import pytest
 from grpc_status import rpc_status
@@ -8,7 +13,7 @@ from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.adapter import Adapter, LoraRef
 from tetrad.engine_core_svc.worker.link import WorkerLink
 from tetrad.engine_core_svc.worker.rank_link import RankLink
-from tetrad.services.errors import FailedPrecondition, Unavailable
+from tetrad.services.errors import FailedPrecondition, ModelError, NotFound, TetradError, Unavailable
 from tetrad.services.rpc.carrier import GrpcCarrier
 from tetrad.services.rpc.status import to_status
 from tetrad.v1 import worker_pb2, worker_pb2_grpc
@@ -92,3 +97,89 @@ async def test_a_worker_that_was_replaced_is_unavailable_for_loads_of_adapters(s
 
     await link.close()
     await server.stop(None)
+
+
+class FakeRank(worker_pb2_grpc.WorkerLifecycleServiceServicer):
+    """A rank that loads adapters, whose files have this digest, or refuses them; `loaded` has those that it keeps.
+
+    It may have a profile, whose trace is written once `writes` is set; without one, it calls `on_refusal`.
+    """
+
+    def __init__(self, digest: bytes = b"", error: TetradError | None = None) -> None:
+        self.digest, self.error, self.loaded = digest, error, set()
+        self.trace, self.writes, self.on_refusal = "", asyncio.Event(), lambda: None
+
+    async def StopProfile(self, request, context):
+        if not self.trace:
+            self.on_refusal()
+            await context.abort_with_status(rpc_status.to_status(to_status(NotFound("No profile is being recorded."))))
+        await self.writes.wait()
+        return worker_pb2.WorkerLifecycleServiceStopProfileResponse(path=self.trace)
+
+    async def LoadLora(self, request, context):
+        if self.error is not None:
+            await context.abort_with_status(rpc_status.to_status(to_status(self.error)))
+        self.loaded.add(request.lora.id)
+        return worker_pb2.WorkerLifecycleServiceLoadLoraResponse(digest=self.digest)
+
+    async def UnloadLora(self, request, context):
+        self.loaded.discard(request.id)
+        return worker_pb2.WorkerLifecycleServiceUnloadLoraResponse()
+
+
+@asynccontextmanager
+async def linked(directory: Path, *ranks: FakeRank) -> AsyncIterator[WorkerLink]:
+    servers, targets = [grpc.aio.server() for _ in ranks], [f"unix:{directory}/{number}" for number in range(len(ranks))]
+    for server, rank, target in zip(servers, ranks, targets, strict=True):
+        worker_pb2_grpc.add_WorkerLifecycleServiceServicer_to_server(rank, server)
+        server.add_insecure_port(target)
+        await server.start()
+    link = WorkerLink(EngineCoreSettings(worker_target=",".join(targets), tensor_parallel_size=len(ranks)), epoch=1)
+    yield link
+    await link.close()
+    for server in servers:
+        await server.stop(None)
+
+
+@pytest.mark.parametrize("refusing", [0, 1])
+async def test_an_adapter_that_one_rank_refuses_stays_on_no_rank(socket_directory, refusing):
+    ranks = [FakeRank(), FakeRank()]
+    ranks[refusing].error = ModelError("No such directory.")
+    ranks[1 - refusing].loaded.add(1)  # its answer was faster than the refusal
+    async with linked(socket_directory, *ranks) as link:
+        with pytest.raises(FailedPrecondition, match="No such directory"):
+            await link.load_lora(Adapter(LoraRef("a", 1, "/a"), key=1))
+
+    assert [rank.loaded for rank in ranks] == [set(), set()]
+
+
+async def test_ranks_with_different_files_of_an_adapter_do_not_run_it(socket_directory):
+    ranks = [FakeRank(b"one"), FakeRank(b"two")]
+    async with linked(socket_directory, *ranks) as link:
+        with pytest.raises(ModelError, match="Rank 1 has other files than rank 0"):
+            await link.load_lora(Adapter(LoraRef("a", 1, "/a"), key=1))
+
+    assert [rank.loaded for rank in ranks] == [set(), set()]
+
+
+async def test_ranks_with_the_same_files_of_an_adapter_keep_it(socket_directory):
+    ranks = [FakeRank(b"one"), FakeRank(b"one")]
+    async with linked(socket_directory, *ranks) as link:
+        assert await link.load_lora(Adapter(LoraRef("a", 1, "/a"), key=1)) == b"one"
+
+    assert [rank.loaded for rank in ranks] == [{1}, {1}]
+
+
+@pytest.mark.parametrize("replaced", [0, 1])
+async def test_a_profile_ends_on_all_ranks_that_record_it(socket_directory, replaced):
+    ranks = [FakeRank(), FakeRank()]
+    recording = ranks[1 - replaced]
+    recording.trace, ranks[replaced].on_refusal = "/trace", recording.writes.set
+    async with linked(socket_directory, *ranks) as link:
+        assert await link.stop_profile() == ["/trace"]
+
+
+async def test_without_a_profile_there_is_none_to_stop(socket_directory):
+    async with linked(socket_directory, FakeRank(), FakeRank()) as link:
+        with pytest.raises(NotFound):
+            await link.stop_profile()

@@ -52,6 +52,23 @@ def test_more_workers_than_gpus_are_refused(monkeypatch):
         Placement(WorkerSettings(device="cuda"), 3)
 
 
+@pytest.mark.parametrize("visible", ["-1", "", " "])
+def test_a_machine_whose_gpus_are_hidden_is_divided_as_one_without(monkeypatch, visible):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    settings = WorkerSettings(device="auto")
+    placement = Placement(settings, 2)
+
+    assert placement.worker(settings).threads == max(1, usable_cores() // 2)
+    assert placement.environment(1) == {}
+
+
+def test_gpus_behind_a_negative_number_are_hidden(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,-1,4")
+
+    with pytest.raises(InvalidRequest, match="this machine shows 1"):
+        Placement(WorkerSettings(device="cuda"), 2)
+
+
 def test_services_are_numbered_through_and_the_first_have_plain_names(tmp_path):
     [place] = model_places(tmp_path, [(SimpleNamespace(data_parallel_size=2, num_ranks=2), 1)])
     first, second = place.engines

@@ -172,6 +172,25 @@ def test_a_request_that_leaves_while_its_step_is_under_way_disturbs_no_other(tin
     assert [second.requests[handle].output for handle in (1, 2)] == [expected[1], expected[2]]
 
 
+def test_a_request_that_a_plan_removes_and_adds_while_its_step_is_under_way_begins_anew(tiny_llama, load, in_turns):
+    """ResetPrefixCache preempts requests between two plans; one whose prompt is computed in chunks runs on in the next plan."""
+    path, _ = tiny_llama
+    turns, first, _ = in_turns
+    expected = Driver(load(path).make_runner(LAYOUT), LAYOUT)
+    for driver in (first, expected):
+        driver.add(0, PROMPTS[0])
+    turns.begin(first, {0: 16})
+    first.remove(0)
+    first.add(0, PROMPTS[0])
+
+    turns.begin(first, {0: len(PROMPTS[0])})
+    turns.end_one()
+    turns.end_one()
+
+    expected.step({0: len(PROMPTS[0])})
+    assert first.requests[0].output == expected.requests[0].output
+
+
 def test_a_step_in_flight_keeps_its_drafts_when_a_step_of_another_request_begins(tiny_llama, load, in_turns):
     turns, first, second = in_turns
     alone = Driver(load(tiny_llama[0]).make_runner(LAYOUT), LAYOUT)

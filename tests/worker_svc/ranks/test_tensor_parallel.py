@@ -1,6 +1,8 @@
 """Ranks that compute a model together give the tokens of one rank, for models of many kinds."""
 
 import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ from benchmarks.stack import free_port
 from tests.worker_svc.conftest import GREEDY, LAYOUT, Driver
 from tests.worker_svc.families.tiny_models import FAMILIES, save_family
 from tests.worker_svc.ranks.groups import open_group
-from tetrad.services.errors import DeadlineExceeded, ModelError
+from tetrad.services.errors import DeadlineExceeded, InvalidRequest, ModelError
 from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
 from tetrad.worker_svc.core.ranks import GroupPlace, Shard
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
@@ -30,6 +32,14 @@ def family(request, tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("family")
     save_family(directory, request.param)
     return directory
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 def answers(driver: Driver) -> dict[int, list[int]]:
@@ -158,6 +168,28 @@ def test_a_rank_whose_peers_do_not_come_says_so_in_one_line(address, rank, socke
         Rendezvous(place)
 
     assert "\n" not in raised.value.message
+
+
+@pytest.mark.parametrize("host", ["[::1]", "ipv6:[::1]", "ipv4:127.0.0.1", "dns:///localhost", "dns:localhost", "localhost"])
+def test_ranks_meet_at_every_form_of_address_that_an_engine_core_takes(host):
+    if "::1" in host and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    addresses = [f"{host}:{free_port() - 100}", f"{host}:1"]
+
+    def meet(rank):
+        return Rendezvous(GroupPlace(Shard(rank, 2), 7, addresses, 10.0))
+
+    with ThreadPoolExecutor(2) as threads:
+        leader, member = threads.map(meet, range(2))
+    leader.publish("greeting", "hello")
+
+    assert member.published("greeting") == "hello"
+
+
+@pytest.mark.parametrize("address", ["worker-0", "worker-0:", ":50053", "worker-0:http", "worker-0:65436"])
+def test_an_address_without_a_port_to_meet_at_is_refused_by_name(address):
+    with pytest.raises(InvalidRequest, match=f"^Rank address '{address}' is not supported: .*port of at most 65435"):
+        Rendezvous(GroupPlace(Shard(0, 2), 7, [address, "worker-1:50053"], 0.05))
 
 
 @pytest.mark.parametrize("first", [0, 1])

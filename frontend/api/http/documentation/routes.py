@@ -30,7 +30,10 @@ _ERRORS: dict[int, tuple[str, TetradError]] = {
     401: ("An API key is needed, and this is none.", Unauthenticated("Incorrect API key provided.", reason="INVALID_API_KEY")),
     403: ("The caller may not do this.", PermissionDenied("This endpoint is for operators.")),
     404: ("There is no such thing.", NotFound("The model `x` does not exist.", field="model", reason="MODEL_NOT_FOUND")),
-    409: ("It is so already, or is being used.", AlreadyExists("A profile is being recorded; stop it first.")),
+    409: (
+        "It is so already, is being used, or is impossible in the present state.",
+        AlreadyExists("A profile is being recorded; stop it first."),
+    ),
     413: ("The body is too large.", BodyTooLarge("The body has more than 33554432 bytes; at most 33554432 are taken.")),
     415: ("The body is not JSON.", UnsupportedMediaType("The body must be application/json, got 'text/plain'.")),
     429: ("Too much is queued; Retry-After says when to come back.", Overloaded("The queue is full.")),

@@ -52,7 +52,7 @@ _LOAD = documented(
     LoadLoraRequest,
     text="Success: LoRA adapter 'sql' added successfully.",
     tag="operate",
-    errors=_ERRORS,
+    errors=(*_ERRORS, 409),
 )
 _UNLOAD = documented(
     UnloadLoraRequest,

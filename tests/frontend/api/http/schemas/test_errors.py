@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from tetrad.services.errors import FailedPrecondition
+
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -220,3 +222,12 @@ async def test_garbage_never_gives_a_500(http, engine):
 
     wrong = [case for case, response in zip(cases, responses, strict=True) if response.status_code not in (200, 400, 404)]
     assert wrong == []
+
+
+async def test_what_the_present_state_makes_impossible_is_a_conflict_and_no_bug(frontend, engine):
+    engine.reject = lambda request: FailedPrecondition("The files of adapter 'a' have changed.", reason="LORA_CHANGED")
+
+    response = await frontend.http.post(COMPLETIONS, json={"prompt": "hi"})
+
+    error = check_error(response, 409, "The files of adapter 'a' have changed.")
+    assert (error["type"], error["code"]) == ("invalid_request_error", "lora_changed")

@@ -1,0 +1,52 @@
+"""The adapters of a frontend's settings: loaded at its start, if the engine cores can load them then."""
+
+import pytest
+
+from tetrad.frontend.llm.adapters import Adapters
+from tetrad.frontend.llm.prompt_adapters import PromptAdapters
+from tetrad.frontend.request.outputs import LoRARequest
+from tetrad.services.errors import FailedPrecondition, ModelError
+
+NAMED = [LoRARequest("sql", 1, "/sql"), LoRARequest("poems", 2, "/poems")]
+
+
+class Engines:
+    """Engine cores that answer each load with `error`."""
+
+    def __init__(self, error):
+        self.error, self.loads = error, []
+
+    def check_targets(self):
+        """All admin ports are known."""
+
+    async def load_lora(self, lora):
+        self.loads.append(lora.lora_name)
+        raise self.error
+
+
+class NoPrompts(PromptAdapters):
+    """No adapter is a prompt adapter."""
+
+    def __init__(self):
+        pass
+
+    async def load(self, lora):
+        return False
+
+
+async def test_a_frontend_starts_while_the_engine_sleeps():
+    engines = Engines(FailedPrecondition("The engine sleeps.", reason="SLEEPING"))
+
+    await Adapters(engines, NoPrompts()).load_named(NAMED, supports_lora=True)
+
+    assert engines.loads == ["sql", "poems"]
+
+
+@pytest.mark.parametrize("error", [ModelError("no such matrix"), FailedPrecondition("too large")])
+async def test_an_adapter_that_cannot_be_used_ends_the_start(error):
+    engines = Engines(error)
+
+    with pytest.raises(FailedPrecondition, match=error.message):
+        await Adapters(engines, NoPrompts()).load_named(NAMED, supports_lora=True)
+
+    assert engines.loads == ["sql"]
