@@ -55,6 +55,7 @@ class RequestTable:
         checks: functions that raise the error of a request that cannot run.
         takes_drafts: whether plans may contain drafts. False for models with states that cannot go back behind a rejected
             draft: on the cuda device, and on several ranks.
+        has_states: whether the model has states, so that drafts must stay in the block of the last known token.
     """
 
     def __init__(
@@ -65,9 +66,10 @@ class RequestTable:
         checks: Sequence[Callable[[NewRequest], None]] = (refuse_pooling,),
         *,
         takes_drafts: bool = True,
+        has_states: bool = False,
     ) -> None:
         self._batch, self._vocab_size, self._listeners, self._checks = batch, vocab_size, listeners, checks
-        self._takes_drafts = takes_drafts
+        self._takes_drafts, self._has_states = takes_drafts, has_states
         self._set_aside: set[int] = set()
 
     def apply(self, plan: SchedulerOutput) -> ScheduledRows:
@@ -163,6 +165,17 @@ class RequestTable:
         slots = np.array(self._batch.slots_of(drafts.handles[is_known].tolist()), np.int64)
         token_ids = drafts.token_ids[np.repeat(is_known, drafts.num_tokens)]
         self._batch.set_drafts(rows, slots, drafts.num_tokens[is_known], token_ids)
+        if self._has_states:
+            self._check_blocks(slots)
+
+    def _check_blocks(self, slots: Ints) -> None:
+        """Raise InvalidRequest if drafts go beyond the block of the last known token, where the state is."""
+        batch, last = self._batch, self._batch.num_tokens[slots] - 1
+        for slot in slots[last // batch.block_size != (last + batch.num_drafts[slots]) // batch.block_size].tolist():
+            raise InvalidRequest(
+                f"The plan has {batch.num_drafts[slot]} drafts after token {batch.num_tokens[slot] - 1} of request "
+                f"{batch.handles[slot]}, beyond the block of {batch.block_size} tokens that has its state."
+            )
 
     def _check_rows(self, rows: ScheduledRows) -> None:
         """Raise InvalidRequest unless each request has one row, within max_model_len and its known tokens and blocks."""

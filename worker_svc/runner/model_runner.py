@@ -98,8 +98,15 @@ class ModelRunner(Generic[M]):
         self._embeds = SlotEmbeds(model.embedding_size)
         listeners = (self.sampler, self._asked_prompts, self._pooling, self._loras, self._embeds)
         checks = (self._pooling.check, self._loras.check, self._embeds.check)
-        takes_drafts = not model.kv_cache_spec.state_size or settle_drafts is not None
-        self._requests = RequestTable(self._batch, model.config.vocab_size, listeners, checks, takes_drafts=takes_drafts)
+        has_states = bool(model.kv_cache_spec.state_size)
+        self._requests = RequestTable(
+            self._batch,
+            model.config.vocab_size,
+            listeners,
+            checks,
+            takes_drafts=not has_states or settle_drafts is not None,
+            has_states=has_states,
+        )
         self._settle_drafts = settle_drafts or _settle_nothing
         self._watch: Callable[[StepInputs, torch.Tensor], None] = _see_nothing
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.worker_svc.conftest import Driver
 from tests.worker_svc.families.tiny_models import save_family
+from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import SamplingSpec
@@ -58,3 +59,11 @@ def test_tokens_are_those_of_a_run_without_drafts(model, skill):
 
     assert {handle: each.output for handle, each in drafting.requests.items()} == expected
     assert (num_steps < 0.8 * NUM_TOKENS) == (skill > 0)
+
+
+def test_drafts_beyond_the_block_of_a_state_are_refused(model):
+    driver = prompted(model)
+    most = -driver.requests[0].num_tokens % driver.layout.block_size
+
+    with pytest.raises(InvalidRequest, match=f"{most + 1} drafts .* beyond the block of {driver.layout.block_size} tokens"):
+        driver.verify({0: [5] * (most + 1)})
