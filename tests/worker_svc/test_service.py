@@ -253,7 +253,7 @@ async def test_a_worker_whose_group_never_met_serves_an_engine_core_without_a_gr
     join = client.life.JoinGroup(worker_pb2.JoinGroupRequest(rank=0, group=pair, timeout_s=0.05))
     assert (await error_of(join)).code is Code.DEADLINE_EXCEEDED
 
-    # By this an engine core knows that it must take the worker out of the group.
+    # An engine core sees by this that it must take the worker out of the group.
     assert (await client.info()).group == pair
     alone = worker_pb2.WorkerGroup(tensor_parallel_size=1, pipeline_parallel_size=1, group_epoch=2, addresses=addresses[:1])
     await client.life.JoinGroup(worker_pb2.JoinGroupRequest(rank=0, group=alone))

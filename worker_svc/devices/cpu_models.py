@@ -109,7 +109,7 @@ class CpuModels:
         """
         team, reason = self.team, _why_not_native(config, self.team)
         if taps is not None:
-            reason = "A model that hands out hidden states of its layers"
+            reason = "A model that provides hidden states of its layers"
         if team is not None and not reason:
             kv_cache_dtype = self._kv_dtype(request, weights)
             matrices = _matrices(request, weights, team)

@@ -84,7 +84,7 @@ class CudaDrafterLoader:
 
         target = self._described(request, report, tapped)
         decoder, [taps] = target.decoder, chosen
-        assert isinstance(decoder, KernelDecoder | TorchDecoder), "a described decoder hands out embeddings"
+        assert isinstance(decoder, KernelDecoder | TorchDecoder), "a described decoder provides embeddings"
         check_same_vocabulary(target, facts.decoder.vocab_size)
         weights = open_eagle3(head_files.path, report)
         read = partial(

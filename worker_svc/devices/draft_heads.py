@@ -31,11 +31,11 @@ _OWN_EMBEDDINGS = "model.embed_tokens.weight"
 
 
 def check_described(request: LoadRequest) -> None:
-    """Raise ModelError unless a model is a decoder of a described family: only these hand out hidden states."""
+    """Raise ModelError unless a model is a decoder of a described family: only these provide hidden states."""
     if request.path.is_dir():
         config = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
         if is_encoder(config) or find_family(architecture_of(config)) is None:
-            raise ModelError(f"speculative_config: {architecture_of(config)[:80]} hands out no hidden states.")
+            raise ModelError(f"speculative_config: {architecture_of(config)[:80]} provides no hidden states.")
 
 
 def open_eagle3(path: Path, report: Progress) -> WeightLoader:

@@ -73,7 +73,7 @@ class DrafterLoader:
 
         target = self._described(request, report, tapped)
         decoder, [taps] = target.host.decoder, chosen
-        assert isinstance(decoder, HostDecoder), "torch alone hands out hidden states"
+        assert isinstance(decoder, HostDecoder), "torch alone provides hidden states"
         check_same_vocabulary(target, facts.decoder.vocab_size)
         weights = open_eagle3(head_files.path, report)
         parts, steps = host_parts(facts.decoder, weights)

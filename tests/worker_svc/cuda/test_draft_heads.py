@@ -385,12 +385,12 @@ def test_a_target_with_windows_is_refused(tmp_path, load_cuda):
 def test_a_model_that_transformers_code_runs_is_refused(tmp_path, load_cuda):
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["ElsewhereForCausalLM"], "model_type": "elsewhere"}))
 
-    with pytest.raises(ModelError, match="ElsewhereForCausalLM hands out no hidden states"):
+    with pytest.raises(ModelError, match="ElsewhereForCausalLM provides no hidden states"):
         load_cuda(tmp_path, draft_method="eagle3", draft_path=save_eagle3(tmp_path / "head"))
 
 
 def test_an_encoder_is_refused(tmp_path, load_cuda):
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["BertModel"], "model_type": "bert"}))
 
-    with pytest.raises(ModelError, match="BertModel hands out no hidden states"):
+    with pytest.raises(ModelError, match="BertModel provides no hidden states"):
         load_cuda(tmp_path, draft_method="eagle3", draft_path=save_eagle3(tmp_path / "head"))
