@@ -9,7 +9,7 @@ from tetrad.frontend.parsing.elements.piece_writer import PieceWriter
 from tetrad.frontend.parsing.elements.python_literals import keywords_json
 from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 
-_NAME = re.compile(r"[\w.]+")
+_NAME = re.compile(r"[\w.\-]+")  # functions of OpenAI's API may have a hyphen
 _PLAIN = re.compile(r"[^()\[\]{}'\"]+")
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 

@@ -10,6 +10,8 @@ PYTHONIC = {
     "several calls": ("[f(count=1), g()]", "", [("f", '{"count": 1}'), ("g", "{}")]),
     "white space around": ("\n[ f( count = 1 ) ,\n g( ) ]\n", "", [("f", '{"count": 1}'), ("g", "{}")]),
     "dotted names": ("[a.f(x=1)]", "", [("a.f", '{"x": 1}')]),
+    "names with a hyphen": ("[get-time(x=1), g()]", "", [("get-time", '{"x": 1}'), ("g", "{}")]),
+    "a sum that is no call": ("[a-1, b]", "[a-1, b]", []),
     "every kind of value": (
         "[f(a='x', b=-1.5, c=True, d=None, e=[1, (2,)], f={'k': {}}, g=true, h=null)]",
         "",
