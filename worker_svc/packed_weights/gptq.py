@@ -1,8 +1,9 @@
 """GPTQ checkpoints: Frantar et al., "GPTQ" (2022), in 2, 4 or 8 bits.
 
 The transposed matrix [C, R] is stored with several rows per word: `qweight` [C / p, R] int32 of p = 32 / bits values, lowest
-first; `qzeros` [C / G, R / p] int32, minus one (format "gptq") or unchanged ("gptq_v2"); `scales` [C / G, R]; `g_idx` [C]
-int32, the group of each input. A matrix whose groups are not in order ("desc_act") is dequantized.
+first; `qzeros` [C / G, R / p] int32, unchanged (format "gptq_v2") or with one subtracted from each zero, as one number per
+word that wraps around ("gptq"); `scales` [C / G, R]; `g_idx` [C] int32, the group of each input. A matrix whose
+groups are not in order ("desc_act") is dequantized.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from tetrad.worker_svc.model_facts.quantization import choose, group_size_of
 from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, columns_of_group, load, load_matrix
 from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
 from tetrad.worker_svc.packed_weights.reader import Packed
-from tetrad.worker_svc.packed_weights.words import unpack
+from tetrad.worker_svc.packed_weights.words import ones, unpack
 
 _INTS = (torch.int32,)
 
@@ -30,7 +31,7 @@ class GptqReader:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._bits: int = choose(config, "bits", [2, 4, 8])
         stored = choose(config, "checkpoint_format", ["gptq", "gptq_v2", ""], default="gptq")
-        self._zero_offset = 0 if stored == "gptq_v2" else 1
+        self._zero_offset = 0 if stored == "gptq_v2" else ones(self._bits)
         self._group = group_size_of(config)
 
     def reads(self, files: StoredTensors, name: str) -> bool:
@@ -47,8 +48,7 @@ class GptqReader:
         zeros = load(files, f"{name}.qzeros", (count, rows // per_word), dtypes=_INTS)
         scales = load(files, f"{name}.scales", (count, rows), dtypes=FLOATS).T.float()
         quanta = unpack(words.T, self._bits)
-        # A stored zero of 255 plus one would not fit a byte; no known checkpoint has such a zero.
-        zeros = (unpack(zeros, self._bits).T + self._zero_offset).contiguous()
+        zeros = unpack(zeros + self._zero_offset, self._bits).T.contiguous()
         groups = self._groups(files, name, columns, count)
         if groups is None or torch.equal(groups, torch.arange(columns) // group):
             return GroupedMatrix(self._bits, quanta, scales, zeros)

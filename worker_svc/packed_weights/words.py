@@ -16,3 +16,8 @@ def unpack(words: torch.Tensor, bits: int, places: Sequence[int] | None = None) 
     order = range(32 // bits) if places is None else places
     mask = (1 << bits) - 1
     return torch.stack([(words >> bits * place & mask).to(torch.uint8) for place in order], 2).flatten(1)
+
+
+def ones(bits: int) -> int:
+    """Return the word of 32 / bits ones of a few bits each: 2, 4 or 8."""
+    return 0xFFFFFFFF // ((1 << bits) - 1)

@@ -1,9 +1,9 @@
 """GPTQ checkpoints: Frantar et al., "GPTQ" (2022), in 4 bits, or in 8 bits with symmetric zeros.
 
 The transposed matrix [C, R] is stored with several rows per word: `qweight` [C / p, R] int32 of p = 32 / bits values, lowest
-first; `qzeros` [C / G, R / p] int32, minus one (format "gptq") or unchanged ("gptq_v2"); `scales` [C / G, R]; `g_idx` [C]
-int32, the group of each input. If groups are not in order ("desc_act"), columns are sorted by group at load, and inputs at each
-product.
+first; `qzeros` [C / G, R / p] int32, unchanged (format "gptq_v2") or with one subtracted from each zero, as one number per
+word that wraps around ("gptq"); `scales` [C / G, R]; `g_idx` [C] int32, the group of each input. If groups are
+not in order ("desc_act"), columns are sorted by group at load, and inputs at each product.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.loader import FLOATS, WeightLoader
 from tetrad.worker_svc.kernels.int4_matmul import pack_int4
 from tetrad.worker_svc.model_facts.quantization import check_groups, choose, group_size_of
+from tetrad.worker_svc.packed_weights.words import ones
 from tetrad.worker_svc.quantization.int4 import Int4Form
 from tetrad.worker_svc.quantization.int8 import Int8Form
 from tetrad.worker_svc.quantization.matrix import Matrix
@@ -35,7 +36,7 @@ class GptqScheme:
     def __init__(self, config: Mapping[str, Any], plain: PlainScheme) -> None:
         self._bits: int = choose(config, "bits", [4, 8])
         stored = choose(config, "checkpoint_format", ["gptq", "gptq_v2", ""], default="gptq")
-        self._zero_offset = 0 if stored == "gptq_v2" else 1
+        self._zero_offset = 0 if stored == "gptq_v2" else ones(self._bits)
         self._group = group_size_of(config)
         self._plain = plain
 
@@ -50,7 +51,7 @@ class GptqScheme:
         zeros = weights.get_stored(f"{name}.qzeros", (count, rows // per_word), dtypes=_INTS, num_parameters=0)
         scales = weights.get_stored(f"{name}.scales", (count, rows), dtypes=FLOATS, num_parameters=0)
         quanta = self._values(stored.to(device).T)
-        zeros = self._values(zeros.to(device)).T + self._zero_offset
+        zeros = self._values(zeros.to(device) + self._zero_offset).T
         order = self._order(weights, name, columns, group)
         if order is not None:
             quanta = quanta[:, order]

@@ -92,6 +92,7 @@ def add_gptq(
     stored_less: int = 1,
     shuffle: str = "",
     zero: int | None = None,
+    least_zero: int = 1,
 ) -> None:
     """Add a matrix of `rows` outputs.
 
@@ -107,10 +108,11 @@ def add_gptq(
         stored_less: what stored zeros are short of.
         shuffle: a name: groups are in an order drawn for it; "": in order.
         zero: of all; None: drawn.
+        least_zero: smallest zero that is drawn.
     """
     random = drawn(name)
     quanta = random.integers(0, 1 << bits, (columns, rows))
-    zeros = random.integers(1, 1 << bits, (columns // group, rows))
+    zeros = random.integers(least_zero, 1 << bits, (columns // group, rows))
     if zero is not None:
         zeros[:] = zero
     scales = torch.from_numpy(random.uniform(0.01, 0.1, zeros.shape)).half()
@@ -123,7 +125,9 @@ def add_gptq(
         weight_words[column // per_word] |= (quanta[column] << bits * (column % per_word)).astype(np.uint32)
     zero_words = np.zeros((len(zeros), rows // per_word), np.uint32)
     for row in range(rows):
-        zero_words[:, row // per_word] |= (zeros[:, row] - stored_less << bits * (row % per_word)).astype(np.uint32)
+        zero_words[:, row // per_word] |= (zeros[:, row] << bits * (row % per_word)).astype(np.uint32)
+    # GPTQModel subtracts whole words, so a zero of 0 borrows from the next one.
+    zero_words -= np.uint32(sum(stored_less << bits * place for place in range(per_word)))
     checkpoint.tensors |= {
         f"{name}.qweight": torch.from_numpy(weight_words.view(np.int32)),
         f"{name}.qzeros": torch.from_numpy(zero_words.view(np.int32)),

@@ -78,6 +78,13 @@ def test_gptq_with_one_group_a_row(tmp_path):
     assert_multiplies(checkpoint.open(tmp_path).linear([("o", 16)], 128), checkpoint, "o", X)
 
 
+def test_gptq_zeros_of_0_wrap_around(tmp_path):
+    checkpoint = gptq_checkpoint()
+    add_gptq(checkpoint, "o", 32, 128, 32, least_zero=0)
+
+    assert_multiplies(checkpoint.open(tmp_path).linear([("o", 32)], 128), checkpoint, "o", X)
+
+
 def test_gptq_in_8_bits(tmp_path):
     checkpoint = gptq_checkpoint(32, 8)
     add_gptq(checkpoint, "o", 16, 128, 32, bits=8, zero=128)
