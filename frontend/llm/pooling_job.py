@@ -122,6 +122,7 @@ class PoolingJob:
             sequence.span = self.state.call.start_sequence(sequence)
             active = pooling_sequence(sequence, replace(self._prepared, cache_salt=salt), engine, column)
             if active.most_bytes > engine.max_message_bytes:
+                self.state.call.end_sequence(sequence, received_ns=None)
                 raise too_large("The input", active.most_bytes, engine.max_message_bytes, field="input")
             self._requests.add_sequence(active)
             engine.add(active)

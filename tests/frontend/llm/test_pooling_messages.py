@@ -6,6 +6,7 @@ from array import array
 import pytest
 
 from tests.frontend.fakes import FakeEngine
+from tests.frontend.llm.test_async_llm import OpenSpans
 from tetrad.frontend.llm.pooling_window import PoolingWindow
 from tetrad.frontend.net.discovery import Endpoint
 from tetrad.frontend.request.pooling import EMBED, PooledTensor, PoolingParams
@@ -155,3 +156,14 @@ async def test_a_prompt_may_have_a_salt_of_its_own(connect, engine):
     await llm.encode_all(prompts, [EMBEDDING] * 3, "r", cache_salt="common")
 
     assert [request.cache_salt for request in engine.requests] == ["one", "two", "common"]
+
+
+async def test_an_input_too_large_for_a_message_leaves_no_span_open(connect, engine):
+    engine.max_model_len = 400_000
+    llm = await connect(max_message_bytes=1 << 20)
+    spans = llm._pooling_intake._tracer = OpenSpans()
+
+    with pytest.raises(InvalidRequest, match=r"The input takes a message of .*max_message_bytes"):
+        await llm.encode({"prompt_token_ids": [5] * 300_000}, EMBEDDING, "r")
+
+    assert spans.names == []
