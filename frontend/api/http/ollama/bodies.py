@@ -133,6 +133,8 @@ class GenerateRequest(GeneratingBody):
                 raise InvalidRequest(f"{name} is not supported by this server{about}.", field=name)
         if self.raw and self.system:
             raise InvalidRequest("system is not part of a raw prompt: write it into the prompt.", field="system")
+        if self.raw and self.think:
+            raise InvalidRequest("think is not supported with raw: a raw prompt has no chat template.", field="think")
         return self
 
 

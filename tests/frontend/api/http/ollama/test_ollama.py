@@ -177,6 +177,12 @@ async def test_a_prompt_s_fields_that_cannot_be_served_are_refused(http, field):
     assert (answer.status_code, field in answer.json()["error"]) == (400, True)
 
 
+async def test_a_raw_prompt_cannot_ask_for_thinking(http):
+    answer = await http.post("/api/generate", json={"prompt": "hi", "raw": True, "think": True})
+
+    assert (answer.status_code, "think is not supported with raw" in answer.json()["error"]) == (400, True)
+
+
 async def test_an_unknown_model_is_not_found(http):
     answer = await http.post("/api/generate", json={"model": "other", "prompt": "hi"})
 
