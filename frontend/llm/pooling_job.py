@@ -98,6 +98,10 @@ class PoolingJob:
             state.expire_after(self._deadline.remaining_s, lambda: self._requests.fail_request(state, error))
         self._turn.start()
 
+    def abort(self) -> None:
+        """End the request; `answers` then raises FailedPrecondition. No-op if it is finished."""
+        self._requests.abort_request(self.state)
+
     async def answers(self) -> list[PoolingRequestOutput]:
         """Return the answers to all inputs, in order, when all have one; cancelling the call aborts the request."""
         try:

@@ -17,7 +17,9 @@ from tetrad.frontend.api.grpc.traced_calls import traced_call
 from tetrad.frontend.api.http.sse.rendering import drop_logprobs, num_logprobs_of, rendered
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.llm.pooling_job import PoolingJob
 from tetrad.frontend.request.outputs import RequestOutput
+from tetrad.frontend.request.pooling import PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.services.errors import TetradError
@@ -96,6 +98,18 @@ class GatewayCalls:
                 except TetradError as error:
                     yield failure_of(error)
 
+    async def pool(self, request_id: str, prompt: PromptType, params: PoolingParams) -> PoolingRequestOutput:
+        """Return the answer of a pooling request with the gateway's id; see GatewayRequest.
+
+        Raises:
+            TetradError: the request is invalid, cannot be accepted, or was aborted.
+        """
+        with traced_call(self._llm, request_id) as own_id, self._noted(own_id) as call:
+            job = await self._llm.add_pooling_request(own_id, [prompt], [params])
+            call.begin(job)
+            [answer] = await job.answers()
+            return answer
+
     def abort(self, request_ids: Iterable[str]) -> None:
         """Abort requests of this API; unknown ids, and requests of other APIs with the same ids, are ignored."""
         for request_id in request_ids:
@@ -123,17 +137,17 @@ class _OpenCall:
     """One call, from its arrival to its end."""
 
     def __init__(self) -> None:
-        self._stream: OutputStream | None = None
+        self._request: OutputStream | PoolingJob | None = None
         self._is_aborted = False
 
-    def begin(self, stream: OutputStream) -> None:
-        """Set the stream of the outputs; abort it if the call has been aborted already."""
-        self._stream = stream
+    def begin(self, request: OutputStream | PoolingJob) -> None:
+        """Set the request that runs; abort it if the call has been aborted already."""
+        self._request = request
         if self._is_aborted:
-            stream.abort()
+            request.abort()
 
     def abort(self) -> None:
         """Abort the request now, or as soon as it exists."""
         self._is_aborted = True
-        if self._stream is not None:
-            self._stream.abort()
+        if self._request is not None:
+            self._request.abort()

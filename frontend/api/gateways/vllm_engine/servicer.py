@@ -20,7 +20,6 @@ from tetrad.frontend.api.gateways.vllm_engine.facts import loads, model_info, se
 from tetrad.frontend.api.gateways.vllm_engine.kv_events import KvEventBatches
 from tetrad.frontend.api.gateways.vllm_engine.requests import request_of
 from tetrad.frontend.api.grpc.call_limits import CallLimits
-from tetrad.frontend.api.grpc.traced_calls import traced_call
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.request.pooling import EMBED, PoolingParams
 from tetrad.frontend.request.prompts import TokensPrompt
@@ -59,9 +58,8 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
         """Return the embedding of one prompt of ids."""
         self._calls.admit(context)
         self._llm.required_pooling(EMBED, "Embed", Unsupported)
-        with traced_call(self._llm, request.request_id) as request_id:
-            prompt = TokensPrompt(prompt_token_ids=list(request.tokenized.input_ids))
-            output = await self._llm.encode(prompt, PoolingParams(task=EMBED), request_id)
+        prompt = TokensPrompt(prompt_token_ids=list(request.tokenized.input_ids))
+        output = await self._calls.pool(request.request_id, prompt, PoolingParams(task=EMBED))
         values = output.outputs.values
         return vllm_engine_pb2.EmbedResponse(
             embedding=values, embedding_dim=len(values), prompt_tokens=len(output.prompt_token_ids)
