@@ -252,6 +252,7 @@ FORMATS: dict[str, tuple[Callable[[], Checkpoint], Add]] = {
     "awq": (lambda: awq_checkpoint(64), lambda *args: add_awq(*args, 64)),
     "gptq": (gptq_checkpoint, lambda *args: add_gptq(*args, 32)),
     "gptq symmetric": (lambda: gptq_checkpoint(64), lambda *args: add_gptq(*args, 64, zero=8)),
+    "gptq with zeros of 0": (gptq_checkpoint, lambda c, name, *size: add_gptq(c, name, *size, 32, zero=0)),
     "gptq in 8 bits": (lambda: gptq_checkpoint(bits=8), add_gptq_in_8_bits),
     "gptq in 2 bits": (lambda: gptq_checkpoint(bits=2), lambda c, name, *size: add_gptq(c, name, *size, 32, bits=2)),
     "gptq of other order": (gptq_checkpoint, lambda c, name, *size: add_gptq(c, name, *size, 32, shuffle=name)),
