@@ -1,4 +1,4 @@
-"""Draining: refuses new requests to a model, waits for its running ones, and ends those that take too long with an error.
+"""Draining: ends the service of a model. It refuses new requests, waits for running ones, and fails those that take too long.
 
 Owned by AsyncLLM. When the server ends, it waits for requests. When a model is unloaded, it also waits for calls that use the
 model before, between and after their requests, for example to render a chat. Used on one event loop.

@@ -39,11 +39,8 @@ async def tokenizer(sockets, carrier):
 
 @pytest.fixture
 async def engine(sockets, carrier):
-    fake = fakes.FakeEngine(sockets / "e")
-    fake.carrier = carrier
-    await fake.start()
-    yield fake
-    await fake.kill()
+    async with fakes.running_engine(fakes.FakeEngine(sockets / "e"), carrier) as fake:
+        yield fake
 
 
 def make_settings(tokenizer, engine, **changes):

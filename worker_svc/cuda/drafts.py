@@ -1,4 +1,4 @@
-"""Drafts on the device: the interface of what proposes tokens after each step, and the draw of one draft of each request."""
+"""Drafts on the device: the interface of draft models and draft heads, and the sampling of their tokens."""
 
 from typing import Protocol
 

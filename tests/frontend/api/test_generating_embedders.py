@@ -17,11 +17,8 @@ class BothEngine(fakes.FakeEngine):
 
 @pytest.fixture
 async def engine(sockets, carrier):
-    fake = BothEngine(sockets / "e")
-    fake.carrier = carrier
-    await fake.start()
-    yield fake
-    await fake.kill()
+    async with fakes.running_engine(BothEngine(sockets / "e"), carrier) as fake:
+        yield fake
 
 
 async def test_ollama_clients_see_both_capabilities(frontend):

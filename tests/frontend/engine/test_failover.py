@@ -297,7 +297,7 @@ async def test_what_no_engine_was_told_of_is_new_to_the_next(connect, engine):
             if not report.ready:
                 break
     unknown = start(llm, "unknown")
-    while llm.num_unfinished_requests < 2:  # noqa: ASYNC110 - it is on its way through the tokenizer
+    while llm.num_unfinished_requests < 2:  # noqa: ASYNC110 - the tokenizer has no event for its prompt
         await asyncio.sleep(0.005)
 
     await engine.start()

@@ -5,8 +5,8 @@ token of a resumed request.
 """
 
 from tests.frontend.fakes.alphabet import BOS, EOS, TEXT, VOCAB_SIZE, text_of
-from tests.frontend.fakes.engine import FakeEngine
+from tests.frontend.fakes.engine import FakeEngine, running_engine
 from tests.frontend.fakes.server import Fake
 from tests.frontend.fakes.tokenizer import FakeTokenizer
 
-__all__ = ["BOS", "EOS", "TEXT", "VOCAB_SIZE", "Fake", "FakeEngine", "FakeTokenizer", "text_of"]
+__all__ = ["BOS", "EOS", "TEXT", "VOCAB_SIZE", "Fake", "FakeEngine", "FakeTokenizer", "running_engine", "text_of"]

@@ -1,8 +1,8 @@
 """A fake engine core that runs its own steps and records all messages."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 from grpc_status import rpc_status
 
@@ -248,3 +248,14 @@ def _logprobs(ids, num_top):
         num_positions=len(ids),
         width=num_top + 1,
     )
+
+
+@asynccontextmanager
+async def running_engine(fake: FakeEngine, carrier) -> AsyncIterator[FakeEngine]:
+    """Start an engine core on a carrier, and kill it at the end."""
+    fake.carrier = carrier
+    await fake.start()
+    try:
+        yield fake
+    finally:
+        await fake.kill()

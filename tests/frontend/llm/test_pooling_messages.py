@@ -5,7 +5,7 @@ from array import array
 
 import pytest
 
-from tests.frontend.fakes import FakeEngine
+from tests.frontend.fakes import FakeEngine, running_engine
 from tests.frontend.llm.test_async_llm import OpenSpans
 from tetrad.frontend.llm.pooling_window import PoolingWindow
 from tetrad.frontend.net.discovery import Endpoint
@@ -62,11 +62,8 @@ class PoolingEngine(FakeEngine):
 
 @pytest.fixture
 async def engine(sockets, carrier):
-    fake = PoolingEngine(sockets / "e")
-    fake.carrier = carrier
-    await fake.start()
-    yield fake
-    await fake.kill()
+    async with running_engine(PoolingEngine(sockets / "e"), carrier) as fake:
+        yield fake
 
 
 async def test_two_thousand_texts_are_tokenized_in_few_messages_and_sent_in_about_one_a_step(connect, engine, tokenizer):

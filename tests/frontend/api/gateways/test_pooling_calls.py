@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from smg_grpc_proto.generated import vllm_engine_pb2, vllm_engine_pb2_grpc
 
+from tests.frontend.fakes import running_engine
 from tests.frontend.llm.test_pooling_messages import PoolingEngine
 from tetrad.services.rpc.status import from_rpc_error
 
@@ -13,11 +14,8 @@ PROMPT = vllm_engine_pb2.TokenizedInput(original_text="hello", input_ids=range(1
 
 @pytest.fixture
 async def engine(sockets, carrier):
-    fake = PoolingEngine(sockets / "e")
-    fake.carrier = carrier
-    await fake.start()
-    yield fake
-    await fake.kill()
+    async with running_engine(PoolingEngine(sockets / "e"), carrier) as fake:
+        yield fake
 
 
 @pytest.fixture
