@@ -1,10 +1,9 @@
 """Formats of packed weights, as in src/matrix.h, and the format into which each GGUF type is packed.
 
 4-bit types stay 4 bits; types of 5, 6 and 8 bits take 8 bits. Types of fewer bits, and types with uneven values, take 4 bits:
-linear quanta (Q2_K), or indices into a table of 16 values. Scales that are products of two numbers in the file are multiplied
-at
-load: in float32 if the file has 4 bits per weight or more, otherwise in half precision, whose rounding is far smaller than the
-weights' error.
+linear quanta (Q2_K), or indices into a table of 16 values. Types of less than two bits, and TQ2_0, take 3 bits: indices into a
+table of 8 values. Scales that are products of two numbers in the file are multiplied at load: in float32 if the file has 4 bits
+per weight or more, otherwise in half precision, whose rounding is far smaller than the weights' error.
 """
 
 from collections.abc import Mapping
@@ -18,13 +17,13 @@ class Format:
     """The storage of a matrix's weights; weight = d * (quantum - zero) + m, or d * table[quantum].
 
     Attributes:
-        bits: bits of a weight: 32 for float32, 16 for half precision or bfloat16, 4 or 8 for quanta.
+        bits: bits of a weight: 32 for float32, 16 for half precision or bfloat16, 3, 4 or 8 for quanta.
         block: number of columns that share d and m.
         scale_bytes: size of d and of m: 2 for half precision, 4 for float32.
         has_minimum: whether blocks have an m.
         zero: the quantum of the value 0, see above.
         is_bfloat: whether weights of 16 bits are bfloat16.
-        table: at most 16 values from -127 to 127; only for 4 bits without m.
+        table: at most 2 ** bits values from -127 to 127; for 3 bits, and for 4 bits without m.
     """
 
     bits: int
@@ -46,7 +45,7 @@ _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
 _E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """Values of E2M1 times two; GGUF's scales for them are halved."""
 _THREE_BITS = tuple(range(-4, 4))
-_TERNARY = Format(4, zero=1)
+_TERNARY = Format(3, table=(-1, 0, 1, 2))
 
 
 def _signed(*values: int) -> tuple[int, ...]:
@@ -76,8 +75,8 @@ BLOCK_FORMATS: Mapping[_Kind, Format] = {
 """GGUF types that src/gguf_blocks.h unpacks, and their formats."""
 
 LATTICE_FORMATS: Mapping[_Kind, Format] = {
-    _Kind.IQ1_S: Format(4, table=_ONE_BIT),
-    _Kind.IQ1_M: Format(4, block=16, table=_ONE_BIT),
+    _Kind.IQ1_S: Format(3, table=_ONE_BIT),
+    _Kind.IQ1_M: Format(3, block=16, table=_ONE_BIT),
     _Kind.IQ2_XXS: Format(4, table=_TWO_BITS),
     _Kind.IQ2_XS: Format(4, block=16, table=_TWO_BITS),
     _Kind.IQ2_S: Format(4, block=16, table=_TWO_BITS),

@@ -5,7 +5,7 @@
 //
 // As with float32, a row's sums do not depend on the rows beside it.
 #pragma once
-#include "unpacked_row.h"
+#include "quantum_packing.h"
 
 namespace tetrad {
 
@@ -68,6 +68,18 @@ typedef __m512i quanta_vector;
 inline quanta_vector load_quanta(const uint8_t* at) { return _mm512_loadu_si512(at); }
 inline quanta_vector low_bits(quanta_vector v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 inline quanta_vector high_bits(quanta_vector v) { return low_bits(_mm512_srli_epi16(v, 4)); }
+// Return a vector whose bytes have, as their low four bits, the half bytes at `at`; their high bits have no meaning.
+inline quanta_vector load_half_bytes(const uint8_t* at) {
+  const __m512i wide = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
+  return _mm512_or_si512(wide, _mm512_slli_epi16(wide, 4));
+}
+// Return bits 2 * GROUP and 2 * GROUP + 1 of each byte of `low`, below bit GROUP of each byte of `high`.
+template <int GROUP>
+inline quanta_vector three_bits(quanta_vector low, quanta_vector high) {
+  const __m512i third = GROUP < 3 ? _mm512_slli_epi16(high, 2 - GROUP % 3) : _mm512_srli_epi16(high, 1);
+  const __m512i others = _mm512_and_si512(_mm512_srli_epi16(low, 2 * GROUP), _mm512_set1_epi8(3));
+  return _mm512_or_si512(others, _mm512_and_si512(third, _mm512_set1_epi8(4)));
+}
 inline quanta_vector load_table(const uint8_t* at) {
   return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
 }
@@ -95,6 +107,16 @@ typedef __m256i quanta_vector;
 inline quanta_vector load_quanta(const uint8_t* at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)); }
 inline quanta_vector low_bits(quanta_vector v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
 inline quanta_vector high_bits(quanta_vector v) { return low_bits(_mm256_srli_epi16(v, 4)); }
+inline quanta_vector load_half_bytes(const uint8_t* at) {
+  const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+  return _mm256_or_si256(wide, _mm256_slli_epi16(wide, 4));
+}
+template <int GROUP>
+inline quanta_vector three_bits(quanta_vector low, quanta_vector high) {
+  const __m256i third = GROUP < 3 ? _mm256_slli_epi16(high, 2 - GROUP % 3) : _mm256_srli_epi16(high, 1);
+  const __m256i others = _mm256_and_si256(_mm256_srli_epi16(low, 2 * GROUP), _mm256_set1_epi8(3));
+  return _mm256_or_si256(others, _mm256_and_si256(third, _mm256_set1_epi8(4)));
+}
 inline quanta_vector load_table(const uint8_t* at) {
   return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
 }
@@ -138,6 +160,19 @@ inline quanta_vector low_bits(quanta_vector v) {
   return {vandq_u8(v.low, mask), vandq_u8(v.high, mask)};
 }
 inline quanta_vector high_bits(quanta_vector v) { return {vshrq_n_u8(v.low, 4), vshrq_n_u8(v.high, 4)}; }
+inline quanta_vector load_half_bytes(const uint8_t* at) {
+  const uint8x16_t halves = vld1q_u8(at), high = vshrq_n_u8(halves, 4);
+  return {vzip1q_u8(halves, high), vzip2q_u8(halves, high)};
+}
+template <int GROUP>
+inline uint8x16_t three_bits(uint8x16_t low, uint8x16_t high) {
+  const uint8x16_t others = vandq_u8(vshlq_u8(low, vdupq_n_s8(-2 * GROUP)), vdupq_n_u8(3));
+  return vorrq_u8(others, vandq_u8(vshlq_u8(high, vdupq_n_s8(2 - GROUP)), vdupq_n_u8(4)));
+}
+template <int GROUP>
+inline quanta_vector three_bits(quanta_vector low, quanta_vector high) {
+  return {three_bits<GROUP>(low.low, high.low), three_bits<GROUP>(low.high, high.high)};
+}
 inline quanta_vector load_table(const uint8_t* at) {
   const uint8x16_t table = vld1q_u8(at);
   return {table, table};
@@ -188,6 +223,16 @@ inline quanta_vector high_bits(quanta_vector v) {
   for (auto& byte : v.bytes) byte >>= 4;
   return v;
 }
+inline quanta_vector load_half_bytes(const uint8_t* at) {
+  quanta_vector v;
+  for (int i = 0; i < 4 * LANES; i++) v.bytes[i] = at[i / 2] >> i % 2 * 4;
+  return v;
+}
+template <int GROUP>
+inline quanta_vector three_bits(quanta_vector low, quanta_vector high) {
+  for (int i = 0; i < 4 * LANES; i++) low.bytes[i] = (low.bytes[i] >> 2 * GROUP & 3) | (high.bytes[i] >> GROUP & 1) << 2;
+  return low;
+}
 inline quanta_vector load_table(const uint8_t* at) {
   quanta_vector table;
   std::memcpy(table.bytes, at, 16);
@@ -214,7 +259,7 @@ inline vf load_scales(const uint8_t* at) {
   return load(reinterpret_cast<const float*>(at));
 }
 
-// The format that a kernel is compiled for. A table maps coded 4-bit quanta to 8 bits.
+// The format that a kernel is compiled for. A table maps coded quanta to 8 bits.
 template <int ITS_BITS, int ITS_BLOCK, int ITS_SCALE_BYTES, bool ITS_MINIMUM, bool ITS_TABLE = false>
 struct Layout {
   static constexpr int BITS = ITS_BITS, BLOCK = ITS_BLOCK, SCALE_BYTES = ITS_SCALE_BYTES;
@@ -222,12 +267,36 @@ struct Layout {
   static constexpr int DOT_BITS = IS_CODED ? 8 : BITS, SHIFT = DOT_BITS == 8 ? OFFSET_OF_8_BITS : 0;
 };
 
+// Load a block's quanta, which are packed as in quantum_packing.h.
+template <int BITS, int GROUPS>
+inline void load_block(const uint8_t* packed, quanta_vector* quanta) {
+  constexpr int BYTES = 4 * LANES;
+  if constexpr (BITS == 3) {
+    const uint8_t* thirds = packed + GROUPS / 4 * BYTES;
+    for (int run = 0; run < GROUPS; run += 4, packed += BYTES, thirds += BYTES / 2) {
+      const quanta_vector low = load_quanta(packed), high = load_half_bytes(thirds);
+      quanta[run] = three_bits<0>(low, high);
+      quanta[run + 1] = three_bits<1>(low, high);
+      quanta[run + 2] = three_bits<2>(low, high);
+      quanta[run + 3] = three_bits<3>(low, high);
+    }
+  } else if constexpr (BITS == 4) {
+    for (int group = 0; group < GROUPS / 2; group++) {
+      const quanta_vector both = load_quanta(packed + group * BYTES);
+      quanta[group] = low_bits(both);
+      quanta[group + GROUPS / 2] = high_bits(both);
+    }
+  } else {
+    for (int group = 0; group < GROUPS; group++) quanta[group] = load_quanta(packed + group * BYTES);
+  }
+}
+
 // Multiply M rows of x by a panel; out: M rows of QUANTUM_PANEL, `stride` elements apart.
 template <int M, typename Of>
 inline void multiply_quantized_rows(const Matrix& matrix, const Activations* x, const uint8_t* panel, float* out, int64_t stride) {
   constexpr int BITS = Of::BITS, BLOCK = Of::BLOCK, SCALE_BYTES = Of::SCALE_BYTES, SHIFT = Of::SHIFT;
   constexpr bool HAS_MINIMUM = Of::HAS_MINIMUM;
-  constexpr int GROUPS = BLOCK / 4, BYTES = 4 * LANES;
+  constexpr int GROUPS = BLOCK / 4;
   const int32_t shift = SHIFT - matrix.zero;
   quanta_vector table;
   if constexpr (Of::IS_CODED) table = load_table(matrix.table);
@@ -237,15 +306,7 @@ inline void multiply_quantized_rows(const Matrix& matrix, const Activations* x, 
     const vf scale = load_scales<SCALE_BYTES>(panel);
     const uint8_t* packed = panel + LANES * SCALE_BYTES * (HAS_MINIMUM ? 2 : 1);
     quanta_vector quanta[GROUPS];
-    if constexpr (BITS == 4) {
-      for (int group = 0; group < GROUPS / 2; group++) {
-        const quanta_vector both = load_quanta(packed + group * BYTES);
-        quanta[group] = low_bits(both);
-        quanta[group + GROUPS / 2] = high_bits(both);
-      }
-    } else {
-      for (int group = 0; group < GROUPS; group++) quanta[group] = load_quanta(packed + group * BYTES);
-    }
+    load_block<BITS, GROUPS>(packed, quanta);
     if constexpr (Of::IS_CODED)
       for (int group = 0; group < GROUPS; group++) quanta[group] = look_up(table, quanta[group]);
     for (int row = 0; row < M; row++) {
@@ -287,6 +348,10 @@ inline void multiply_quantized_panel(const Matrix& m, int rows, const Activation
 inline void multiply_quantized(const Matrix& m, int rows, const Activations* x, const uint8_t* panel, float* out, int64_t stride) {
   const auto multiply = [&](auto layout) { multiply_quantized_panel<decltype(layout)>(m, rows, x, panel, out, stride); };
   const bool is_half = m.scale_bytes == 2;
+  if (m.bits == 3) {
+    if (m.block == 16) return multiply(Layout<3, 16, 2, false, true>());
+    return multiply(Layout<3, 32, 2, false, true>());
+  }
   if (m.is_coded) {
     if (m.block == 16 && is_half) return multiply(Layout<4, 16, 2, false, true>());
     if (m.block == 16) return multiply(Layout<4, 16, 4, false, true>());
@@ -302,65 +367,6 @@ inline void multiply_quantized(const Matrix& m, int rows, const Activations* x, 
   if (m.block == 16) return multiply(Layout<8, 16, 4, false>());
   if (is_half) return multiply(Layout<8, 32, 2, false>());
   return multiply(Layout<8, 32, 4, true>());
-}
-
-// Write an unpacked row to its place in a panel, four quanta at a time.
-inline void pack_quantized_row(const Matrix& m, int64_t panel, int64_t place, const UnpackedRow& row) {
-  uint8_t* out = m.data + panel * m.panel_bytes();
-  const int64_t groups = m.block / 4, bytes = 4 * LANES;
-  for (int64_t block = 0; block < m.num_blocks(); block++, out += m.block_bytes()) {
-    const float values[2] = {row.scales[block], row.minima[block]};
-    for (int which = 0; which < (m.has_minimum ? 2 : 1); which++) {
-      uint8_t* at = out + (which * LANES + place) * m.scale_bytes;
-      if (m.scale_bytes == 2) {
-        const float16 half = static_cast<float16>(values[which]);
-        std::memcpy(at, &half, 2);
-      } else {
-        std::memcpy(at, &values[which], 4);
-      }
-    }
-    uint8_t* packed = out + m.scales_bytes();
-    const uint8_t* quanta = row.quanta + block * m.block;
-    const int64_t words = m.bits == 8 ? groups : groups / 2;
-    for (int64_t group = 0; group < words; group++) {
-      uint32_t four;
-      std::memcpy(&four, quanta + 4 * group, sizeof four);
-      if (m.bits == 4) {
-        uint32_t high;
-        std::memcpy(&high, quanta + 4 * (group + words), sizeof high);
-        four |= high << 4;
-      }
-      std::memcpy(packed + group * bytes + 4 * place, &four, sizeof four);
-    }
-  }
-}
-
-inline void unpack_quantized_row(const Matrix& m, int64_t row, float* out) {
-  const uint8_t* at = m.panel(row / QUANTUM_PANEL);
-  const int64_t place = row % QUANTUM_PANEL, groups = m.block / 4, bytes = 4 * LANES;
-  const auto scale_at = [&](int which) {
-    const uint8_t* where = at + (which * LANES + place) * m.scale_bytes;
-    if (m.scale_bytes == 2) return half_at(where);
-    float value;
-    std::memcpy(&value, where, 4);
-    return value;
-  };
-  for (int64_t block = 0; block < m.num_blocks(); block++, at += m.block_bytes()) {
-    const float scale = scale_at(0), minimum = m.has_minimum ? scale_at(1) : 0.0f;
-    const uint8_t* packed = at + m.scales_bytes();
-    for (int64_t k = 0; k < m.block; k++) {
-      const int64_t group = k / 4;
-      int quantum;
-      if (m.bits == 8) {
-        quantum = packed[group * bytes + 4 * place + k % 4];
-      } else {
-        const uint8_t byte = packed[group % (groups / 2) * bytes + 4 * place + k % 4];
-        quantum = group < groups / 2 ? byte & 15 : byte >> 4;
-        if (m.is_coded) quantum = m.table[quantum];
-      }
-      out[block * m.block + k] = scale * static_cast<float>(quantum - m.zero) + minimum;
-    }
-  }
 }
 
 }  // namespace tetrad

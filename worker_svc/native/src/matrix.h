@@ -4,8 +4,8 @@
 //   panel is one sequential read, and each column is two vectors.
 // Quantized: panels of LANES rows; within a panel, blocks of 32 (or 16) columns. A block has scales d [LANES], minima m [LANES]
 //   if the format has them, then the quanta: four columns of every row side by side, as instructions for integer dot products
-//   take them. With 4-bit quanta, the low bits of the bytes are the first half of a block's columns, the high bits the second.
-//   weight = d * (quantum - zero) + m, or d * (table[quantum] - zero) for coded 4-bit quanta.
+//   take them (quantum_packing.h).
+//   weight = d * (quantum - zero) + m, or d * (table[quantum] - zero) for coded quanta of 3 or 4 bits.
 #pragma once
 #include "vec.h"
 
@@ -16,13 +16,13 @@ constexpr int QUANTUM_PANEL = LANES;  // rows of a panel of quanta
 
 struct Matrix {
   int64_t rows, columns;
-  int32_t bits;         // 32: float32; 16: half precision or bfloat16; 4 or 8: quantized
+  int32_t bits;         // 32: float32; 16: half precision or bfloat16; 3, 4 or 8: quantized
   int32_t is_bfloat;
   int32_t block;        // columns that share a scale: 32 or 16; floats: 1
   int32_t scale_bytes;  // 2: half precision; 4: float32
   int32_t has_minimum;
   int32_t zero;         // quantum that represents 0
-  int32_t is_coded;     // whether 4-bit quanta are indices of the table
+  int32_t is_coded;     // whether quanta of 3 or 4 bits are indices of the table
   uint8_t table[16];
   int32_t paired;       // whether the rows are those of two matrices, gate before up, with alternating panels
   int32_t is_split;     // whether each float32 weight is stored as two bfloat16 numbers (matmul_split.h)

@@ -60,7 +60,8 @@ void tetrad_pack_gguf(Team* team, const Matrix* matrix, int32_t type, const uint
   });
 }
 
-// Pack unpacked rows: quanta [rows, columns], scales and minima (null: none) [rows, columns / block].
+// Pack unpacked rows into matrix->data, which must be zeroed: quanta [rows, columns], scales and minima (null: none)
+// [rows, columns / block].
 void tetrad_pack_quanta(Team* team, const Matrix* matrix, uint8_t* quanta, float* scales, float* minima) {
   const int64_t columns = matrix->columns, blocks = matrix->num_blocks();
   share(*team, matrix->num_panels(), [&](int64_t panel) {
