@@ -132,7 +132,7 @@ def refuse_drafter(request: LoadRequest, device: str) -> None:
         is_model = request.draft_method == "draft_model"
         what = "A draft model" if is_model else f"speculative_config.method {request.draft_method!r}"
         raise ModelError(
-            f"{what} is not supported for {device}; it runs beside a decoder on one worker of the cpu or cuda device."
+            f"{what} is not supported for {device}; it runs beside a decoder on the cpu or cuda device, in one stage."
         )
 
 

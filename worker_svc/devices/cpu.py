@@ -104,12 +104,20 @@ class CpuDevice:
     def load_model(self, request: LoadRequest, report: Progress) -> LoadedModel:
         """Load and pack the weights."""
         _check_request(request)
-        if request.draft_method:
-            if self._ranks is not None:
-                refuse_drafter(request, "several ranks")
-            return DrafterLoader(self.load_model, self._load_decoder).load(request, report)
-        if self._ranks is not None:
-            return self._load_part(request, report, self._ranks)
+        ranks = self._ranks
+        if ranks is None:
+            if request.draft_method:
+                return DrafterLoader(self._load_whole, self._load_decoder, self._load_whole).load(request, report)
+            return self._load_whole(request, report)
+        if ranks.stage.size > 1:
+            refuse_drafter(request, "several stages")
+        load_part = partial(self._load_part, ranks)
+        if request.draft_method and ranks.is_leader:
+            return DrafterLoader(load_part, load_part, self._load_whole, is_part=True).load(request, report)
+        return load_part(request, report)
+
+    def _load_whole(self, request: LoadRequest, report: Progress) -> LoadedModel:
+        """Load a whole model of any kind."""
         if request.path.is_dir():
             facts = _config_of(request)
             if is_encoder(facts):
@@ -145,8 +153,10 @@ class CpuDevice:
         give_back_memory()
         return make(replace(info, max_position_embeddings=longest, pooling=None if pooling is None else pooling.facts))
 
-    def _load_part(self, request: LoadRequest, report: Progress, ranks: RankChannels) -> LoadedModel:
-        """Load this rank's part of a model."""
+    def _load_part(
+        self, ranks: RankChannels, request: LoadRequest, report: Progress, layers: Tapped | None = None
+    ) -> LoadedModel:
+        """Load this rank's part of a model; `layers` chooses the layers whose hidden states a draft head reads."""
         if request.path.is_dir():
             check_ranks(_config_of(request), ranks.shard.size, ranks.stage.size, expert_parallel=request.expert_parallel)
         source = open_weights(request, unpacks=always)
@@ -155,15 +165,16 @@ class CpuDevice:
         check_stages(config, ranks.stage.size)
         if find_use(request, overridden) is not None:
             raise ModelError(f"{ranks.option}: a model that pools runs on one worker; use 1.")
-        layers = stage_layers(config, ranks.stage)
+        own_layers = stage_layers(config, ranks.stage)
         own: WeightSource = source
         if ranks.shard.size > 1:
             own = ShardedSource(source, config, ranks.shard, expert_parallel=request.expert_parallel)
-        weights = WeightLoader(StagedSource(own, layers, config.num_layers), report)
+        weights = WeightLoader(StagedSource(own, own_layers, config.num_layers), report)
         with torch.inference_mode():
-            model = self._models.build_part(request, config, weights, ranks, _part_reader(request, config, source, ranks))
+            reader, taps = _part_reader(request, config, source, ranks), layers(config) if layers else None
+            model = self._models.build_part(request, config, weights, ranks, reader, taps)
         weights.check_complete(stage_config(config, ranks.stage))
-        log.info("stage.loaded", stage=ranks.stage.index, layers=f"{layers.start}-{layers.stop - 1}")
+        log.info("stage.loaded", stage=ranks.stage.index, layers=f"{own_layers.start}-{own_layers.stop - 1}")
         info = _info(request, config, weights, model.weights_size_bytes, source.stored_type)
         del source, weights
         give_back_memory()

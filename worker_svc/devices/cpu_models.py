@@ -52,6 +52,7 @@ from tetrad.worker_svc.runner.pooling_rows import DecoderPooling
 from tetrad.worker_svc.runner.rank_channels import RankChannels
 
 _FLOAT32_BYTES = 4
+_PROVIDES_STATES = "A model that provides hidden states of its layers"
 _KV_DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 
 log = get_logger()
@@ -65,7 +66,7 @@ class HostModel(NamedTuple):
     make_runner: Callable[[KvLayout], Runner]
     loras: ModelLoras | None = None
     expert_tokens: Sequence[Ints] = ()
-    decoder: Model[Any] | None = None  # used if the model is a draft model; None: it cannot be one
+    decoder: Model[Any] | None = None  # used by drafters; of several ranks, the leader's part. None: there can be no drafter
 
 
 class CpuModels:
@@ -109,7 +110,7 @@ class CpuModels:
         """
         team, reason = self.team, _why_not_native(config, self.team)
         if taps is not None:
-            reason = "A model that provides hidden states of its layers"
+            reason = _PROVIDES_STATES
         if team is not None and not reason:
             kv_cache_dtype = self._kv_dtype(request, weights)
             matrices = _matrices(request, weights, team)
@@ -153,6 +154,7 @@ class CpuModels:
         weights: WeightLoader,
         ranks: RankChannels,
         read_lora: LoraReader | None = None,
+        taps: Taps | None = None,
     ) -> HostModel:
         """Return one rank's part of a model; raise ModelError if it cannot run with the settings.
 
@@ -163,9 +165,12 @@ class CpuModels:
             weights: the tensors of this rank's part.
             ranks: the connections to the other ranks.
             read_lora: reads this rank's part of adapters; None: adapters are disabled.
+            taps: read hidden states between layers; None: no taps.
         """
         team = self.team
         reason = _why_not_native(config, team) or _why_not_in_parts(request, config, ranks.shard)
+        if taps is not None or request.draft_method == "eagle3":  # all ranks run the same program
+            reason = _PROVIDES_STATES
         if team is not None and not reason:
             return self._native_part(request, config, weights, ranks, team, read_lora)
         self.check_torch(request, reason)
@@ -179,7 +184,7 @@ class CpuModels:
         if not ranks.stage.is_first:
             stage = HostStage(part, parameters, ranks=sums)
             return _stage_of(stage, ranks, weights.num_parameters * _FLOAT32_BYTES, rows)
-        model = HostDecoder(part, parameters, ranks=sums, vocab_size=config.vocab_size, is_alone=False)
+        model = HostDecoder(part, parameters, ranks=sums, vocab_size=config.vocab_size, is_alone=False, taps=taps or NoTaps())
         size_bytes = weights.num_parameters * _FLOAT32_BYTES
         if ranks.is_leader:
             return _led_by(model, ranks, size_bytes, rows)
@@ -280,7 +285,8 @@ def runner_of(
 
 def _led_by(model: Model[M], ranks: RankChannels, size_bytes: int, own: ModelLoras | None) -> HostModel:
     loras = None if own is None else LedLoras(own)
-    return HostModel(model.kv_cache_spec, size_bytes, partial(leading_runner, model, ranks, loras=loras), loras)
+    make_runner = partial(leading_runner, model, ranks, loras=loras)
+    return HostModel(model.kv_cache_spec, size_bytes, make_runner, loras, decoder=model)
 
 
 def _stage_of(stage: StageModel[M], ranks: RankChannels, size_bytes: int, loras: ModelLoras | None) -> HostModel:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.attention.interface import M
@@ -16,7 +17,7 @@ from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
 from tetrad.worker_svc.checkpoint.open import always, open_weights
 from tetrad.worker_svc.checkpoint.renamed import RenamedSource
-from tetrad.worker_svc.core.device import LoadRequest, Progress
+from tetrad.worker_svc.core.device import LoadRequest, ModelInfo, Progress
 from tetrad.worker_svc.families.eagle3 import Eagle3Config
 from tetrad.worker_svc.families.encoders import is_encoder
 from tetrad.worker_svc.families.registry import find_family, supported_config
@@ -27,7 +28,7 @@ from tetrad.worker_svc.models.draft_head import HeadParts
 from tetrad.worker_svc.models.eagle3 import Eagle3Head
 from tetrad.worker_svc.models.mtp import LAYER, MtpHead
 
-_OWN_EMBEDDINGS = "model.embed_tokens.weight"
+_EMBEDDINGS = "model.embed_tokens.weight"
 
 
 def check_described(request: LoadRequest) -> None:
@@ -65,9 +66,9 @@ def read_eagle3(
         num_layers: number of the target's layers whose hidden states the head reads.
     """
     config = facts.decoder
-    if weights.has(_OWN_EMBEDDINGS):
-        table = parts.parameters.embedding(_OWN_EMBEDDINGS, config.vocab_size, config.hidden_size)
-        embed = parts.parameters.lookup(_OWN_EMBEDDINGS.removesuffix(".weight"), table)
+    if weights.has(_EMBEDDINGS):
+        table = parts.parameters.embedding(_EMBEDDINGS, config.vocab_size, config.hidden_size)
+        embed = parts.parameters.lookup(_EMBEDDINGS.removesuffix(".weight"), table)
     elif config.hidden_size != hidden_size:
         raise ModelError(
             f"The EAGLE-3 head has no embeddings, and its hidden size {config.hidden_size} is not the target's {hidden_size}."
@@ -77,6 +78,14 @@ def read_eagle3(
     head = Eagle3Head(facts, parts, embed, num_layers * hidden_size, on_device)
     weights.check_all_read(config.architecture, without_effect=("t2d",))  # d2t has the same content
     return head
+
+
+@torch.inference_mode()
+def read_embeddings(request: LoadRequest, info: ModelInfo) -> Lookup:
+    """Return the lookup [T] -> [T, hidden] float32 of a model's embeddings, read from its files."""
+    weights = WeightLoader(open_weights(request, unpacks=always), lambda *_: None)
+    table = weights.get(_EMBEDDINGS, (info.vocab_size, info.hidden_size))
+    return lambda token_ids: F.embedding(token_ids, table)
 
 
 def open_mtp(request: LoadRequest, report: Progress) -> tuple[WeightLoader, ModelConfig]:

@@ -8,7 +8,14 @@ from tetrad.services.log import get_logger
 from tetrad.worker_svc.checkpoint.model_config import read_model_config
 from tetrad.worker_svc.core.device import LoadedModel, LoadRequest, Progress
 from tetrad.worker_svc.devices.cpu_model import CpuModel
-from tetrad.worker_svc.devices.draft_heads import check_described, open_eagle3, open_mtp, read_eagle3, read_mtp
+from tetrad.worker_svc.devices.draft_heads import (
+    check_described,
+    open_eagle3,
+    open_mtp,
+    read_eagle3,
+    read_embeddings,
+    read_mtp,
+)
 from tetrad.worker_svc.devices.drafted_model import (
     NOT_DECODERS,
     DraftedModel,
@@ -27,19 +34,25 @@ log = get_logger()
 
 
 class DrafterLoader:
-    """Loads models with drafters.
+    """Loads models with drafters. On several ranks, the leader has the whole drafter, and its part of the model.
 
     Args:
-        load_model: loads a model without a drafter.
-        load_decoder: loads a decoder of a described family; a draft head reads hidden states of some layers.
+        load_model: loads a model without a drafter, or the leader's part of it.
+        load_decoder: the same for a decoder of a described family; a draft head reads hidden states of some layers.
+        load_draft_model: loads a whole model.
+        is_part: whether the model is the leader's part, which lacks embeddings.
     """
 
     def __init__(
         self,
         load_model: Callable[[LoadRequest, Progress], LoadedModel],
         load_decoder: Callable[[LoadRequest, Progress, Tapped | None], LoadedModel],
+        load_draft_model: Callable[[LoadRequest, Progress], LoadedModel],
+        *,
+        is_part: bool = False,
     ) -> None:
-        self._load_model, self._load_decoder = load_model, load_decoder
+        self._load_model, self._load_decoder, self._load_draft_model = load_model, load_decoder, load_draft_model
+        self._is_part = is_part
 
     def load(self, request: LoadRequest, report: Progress) -> DraftedModel:
         """Load a model and its drafter; raise ModelError if they do not fit together."""
@@ -55,7 +68,7 @@ class DrafterLoader:
 
     def _with_model(self, request: LoadRequest, smaller: LoadRequest, report: Progress) -> tuple[LoadedModel, Drafter]:
         """Load a model, and a smaller one beside it."""
-        target, drafter = self._load_model(request, report), self._load_model(replace(smaller, runner="generate"), report)
+        target, drafter = self._load_model(request, report), self._load_draft_model(replace(smaller, runner="generate"), report)
         if not isinstance(target, CpuModel) or not isinstance(drafter, CpuModel) or drafter.host.decoder is None:
             raise ModelError(NOT_DECODERS)
         check_same_vocabulary(target, drafter.info.vocab_size)
@@ -78,7 +91,8 @@ class DrafterLoader:
         weights = open_eagle3(head_files.path, report)
         parts, steps = host_parts(facts.decoder, weights)
         sizes = {"hidden_size": target.info.hidden_size, "num_layers": len(taps.layers)}
-        head = read_eagle3(facts, weights, parts, embed=decoder.embed, **sizes)
+        embed = read_embeddings(request, target.info) if self._is_part else decoder.embed
+        head = read_eagle3(facts, weights, parts, embed=embed, **sizes)
         return target, HeadDrafter(head, steps, weights, lambda _: taps.take())
 
     def _with_mtp(self, request: LoadRequest, report: Progress) -> tuple[LoadedModel, Drafter]:

@@ -27,11 +27,6 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1,
 KILL, STOP = signal.SIGKILL, signal.SIGSTOP
 SLOW = [("engine-core", KILL), ("worker", STOP), ("worker-2", STOP)]
 """A process that stands still is noticed by pings: these take 20 s each. `make test-ranks` has them."""
-CASES: list[tuple[dict[str, Any], list[tuple[str, int]]]] = [
-    ({"tensor_parallel_size": 2, "speculative_config": NGRAM}, [("worker", KILL), ("worker-2", KILL)]),
-    ({"pipeline_parallel_size": 2}, [("worker-2", KILL)]),
-    ({"data_parallel_size": 2}, []),
-]
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +39,16 @@ def adapter(model, tmp_path_factory) -> LoRARequest:
     reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     modules = "q_proj|o_proj|down_proj|embed_tokens|lm_head"
     return LoRARequest("sql", 1, str(save_lora(tmp_path_factory.mktemp("adapter"), reference, modules, seed=5)))
+
+
+def cases(model: Path) -> list[tuple[dict[str, Any], list[tuple[str, int]]]]:
+    """Return the options of each split, with the processes that are stopped under load. The model drafts for itself."""
+    own = {"method": "draft_model", "model": str(model), "num_speculative_tokens": 3}
+    return [
+        ({"tensor_parallel_size": 2, "speculative_config": own}, [("worker", KILL), ("worker-2", KILL)]),
+        ({"pipeline_parallel_size": 2, "speculative_config": NGRAM}, [("worker-2", KILL)]),
+        ({"data_parallel_size": 2}, []),
+    ]
 
 
 def args(model: Path, **options: Any) -> EngineArgs:
@@ -76,7 +81,7 @@ async def test_every_split_brings_the_tokens_of_one_rank_and_a_lost_rank_costs_n
             expected = await answers(llm, "alone", adapter)
     assert len(set(expected)) == len(expected)
 
-    for options, faults in CASES:
+    for options, faults in cases(model):
         sizes = {name: value for name, value in options.items() if name.endswith("_size")}
         # Fewer blocks than the requests need: some are preempted.
         settings = args(model, num_gpu_blocks_override=20, **options).stack_settings

@@ -149,16 +149,6 @@ def test_an_order_that_fails_on_a_member_fails_the_leaders_step(tiny_llama, tmp_
             driver.step({1: 40})
 
 
-@pytest.mark.parametrize("method", ["draft_model", "mtp"])
-def test_a_model_that_drafts_on_several_ranks_is_refused(tiny_llama, tmp_path, method):
-    path, _ = tiny_llama
-    with (
-        open_group(tmp_path, 2) as group,
-        pytest.raises(ModelError, match="is not supported for several ranks; it runs"),
-    ):
-        group.load(path, draft_method=method)
-
-
 @pytest.mark.parametrize(("address", "rank"), [("unix:{}/{}.sock", 0), ("127.0.0.1:0", 1)], ids=["unix", "tcp"])
 def test_a_rank_whose_peers_do_not_come_says_so_in_one_line(address, rank, socket_directory):
     addresses = [address.format(socket_directory, number) for number in range(2)]
