@@ -13,7 +13,7 @@ MODULES = {
     "frontend": ("fastapi", "httptools", "uvicorn", "msgspec"),
     "tokenizer": ("tokenizers", "jinja2"),
     "engine-core": ("numpy", "llguidance"),
-    "worker": ("numpy", "torch", "safetensors", "gguf"),
+    "worker": ("numpy", "torch", "safetensors", "gguf", "msgspec"),
     "cli": ("httpx", "httpx_sse"),
 }
 """Modules that a part needs to start, by the part's file in requirements/ (transformers and tqdm are needed later)."""

@@ -5,8 +5,9 @@ every value. In these tests nothing but the interpreter uses the language, so wh
 """
 
 import inspect
+import threading
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 
 import numpy as np
 import triton.language as tl
@@ -18,6 +19,7 @@ def install() -> None:
     if not isinstance(interpreter._patch_lang, Replaced):
         interpreter._patch_lang = Replaced(interpreter._patch_lang)
         interpreter._get_np_dtype = by_scalar(interpreter._get_np_dtype)
+        interpreter.GridExecutor.__call__ = one_at_a_time(interpreter.GridExecutor.__call__)
 
 
 class Replaced:
@@ -55,3 +57,15 @@ def by_scalar(dtype_of: Callable[[tl.dtype], np.dtype]) -> Callable[[tl.dtype], 
         return np.dtype(np.uint64) if isinstance(scalar, tl.pointer_type) else of_scalar(scalar)
 
     return found
+
+
+def one_at_a_time(launch: Callable[..., object]) -> Callable[..., object]:
+    """Return `launch` for callers on several threads: the interpreter keeps the place in the grid in one global object."""
+    lock = threading.Lock()
+
+    @wraps(launch)
+    def locked(*arguments: object, **options: object) -> object:
+        with lock:
+            return launch(*arguments, **options)
+
+    return locked

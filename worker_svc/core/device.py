@@ -147,7 +147,13 @@ class CountsExperts(Protocol):
 
 @runtime_checkable
 class GroupDevice(Protocol):
-    """A device that computes one model together with those of other workers."""
+    """A device that computes one model together with those of other workers.
+
+    Attributes:
+        keeps_runners: whether a runner works on after its rank has joined another group; False: it has recorded connections.
+    """
+
+    keeps_runners: bool
 
     def join_group(self, place: GroupPlace) -> Orders | None:
         """Connect to the other ranks before a model is loaded, and again whenever one of them is replaced.

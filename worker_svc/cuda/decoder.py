@@ -5,7 +5,7 @@ to the residual stream.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
@@ -52,6 +52,7 @@ class KernelDecoder:
         kv_cache_dtype: type of keys and values.
         offload: holds the layers whose matrices are in host memory.
         taps: reads hidden states between layers.
+        vocab_size: vocabulary size of the whole model, if `config` describes a part of it; None: the config's.
     """
 
     def __init__(
@@ -61,8 +62,10 @@ class KernelDecoder:
         kv_cache_dtype: torch.dtype,
         offload: WeightOffload,
         taps: Taps = NoTaps(),  # noqa: B008 - it has no state
+        vocab_size: int | None = None,
     ) -> None:
-        self.config, self.offload, self._taps = config, offload, taps
+        self.config = config if vocab_size is None else replace(config, vocab_size=vocab_size)
+        self.offload, self._taps = offload, taps
         self.has_kernel_attention, self.host_steps = True, None
         groups = group_layers(config.layer_windows)
         self._group_of_layers = group_of_layers(groups)

@@ -33,6 +33,7 @@ class DeviceLinears:
         weights: loads the model's tensors.
         device: the target device.
         dtype: type of activations and of all weights that are not quantized, except the vectors that stay float32.
+        are_unpacked: see open_scheme.
 
     Raises:
         ModelError: the quantization is not supported, or the files lack a tensor of it.
@@ -45,10 +46,12 @@ class DeviceLinears:
         weights: WeightLoader,
         device: torch.device,
         dtype: torch.dtype,
+        *,
+        are_unpacked: bool = False,
     ) -> None:
         self._weights, self._device, self._dtype = weights, device, dtype
         self._plain = PlainScheme(product_context(device, dtype))
-        self._scheme = open_scheme(config_quantization, requested, self._plain)
+        self._scheme = open_scheme(config_quantization, requested, self._plain, are_unpacked=are_unpacked)
         self.tensors: list[torch.Tensor] = []
         """All loaded tensors, as stored on the device."""
 

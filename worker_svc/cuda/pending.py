@@ -16,7 +16,6 @@ import torch
 
 from tetrad.services.errors import TetradError
 from tetrad.worker_svc.core.plan import ModelRunnerOutput
-from tetrad.worker_svc.core.request_table import RequestTable
 from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.cuda.device.accelerator import Download
 from tetrad.worker_svc.cuda.pooling_rows import LaunchedPooling
@@ -43,13 +42,15 @@ class LaunchLog:
             self._launched += 1
             return self._launched
 
-    def set_aside(self, requests: RequestTable) -> None:
-        """Set the failed requests aside; called on the compute thread, before a step is launched."""
+    def take_failed(self) -> tuple[int, ...]:
+        """Return the requests that have failed since the last call; called on the compute thread, before a step is launched.
+
+        The caller sets them aside: later launches do not contain them.
+        """
         with self._lock:
-            for handle, until in self._failed_until.items():
-                if until == float("inf"):
-                    requests.set_aside(handle)
-                    self._failed_until[handle] = self._launched + 1
+            failed = tuple(handle for handle, until in self._failed_until.items() if until == float("inf"))
+            self._failed_until.update(dict.fromkeys(failed, self._launched + 1))
+            return failed
 
     def are_over(self, handles: npt.NDArray[np.uint32], launch: int) -> npt.NDArray[np.bool_]:
         """Return for each of a launch's requests whether it had failed in an earlier launch."""

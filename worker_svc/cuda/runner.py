@@ -6,7 +6,7 @@ them (`PendingStep.wait`) while the compute thread queues the next step.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import NamedTuple
@@ -126,12 +126,17 @@ class CudaModelRunner:
         """The number of known requests."""
         return len(self.batch)
 
+    def take_failed(self) -> tuple[int, ...]:
+        """Return the handles of requests that have failed on the device and take no part in later steps."""
+        return self._log.take_failed()
+
     @torch.inference_mode()
-    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput | LaunchedStep:
-        """Queue one step on the device."""
+    def execute(self, plan: SchedulerOutput, failed: Iterable[int] | None = None) -> ModelRunnerOutput | LaunchedStep:
+        """Queue one step on the device, without the requests of `failed`; None: those of `take_failed`."""
         started = time.perf_counter()
         self._verifier.settle()
-        self._log.set_aside(self._requests)
+        for handle in self.take_failed() if failed is None else failed:
+            self._requests.set_aside(handle)
         self._kv_cache.move(plan)
         scheduled = self._requests.apply(plan)
         if not len(scheduled.slots):

@@ -13,6 +13,7 @@ from tetrad.worker_svc.cuda.experts import mix_of
 from tetrad.worker_svc.cuda.torch_attention import TorchAttention
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.kv_cache.layer_groups import groups_of
+from tetrad.worker_svc.layers.collectives import Collectives
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.decoder import Decoder, GivenEmbeddings
@@ -28,6 +29,7 @@ class TorchDecoder:
         kv_cache_dtype: type of keys and values.
         device: device of all tensors.
         taps: reads hidden states between layers.
+        ranks, vocab_size: see Decoder.
     """
 
     def __init__(
@@ -37,11 +39,13 @@ class TorchDecoder:
         kv_cache_dtype: torch.dtype,
         device: torch.device,
         taps: Taps = NoTaps(),  # noqa: B008 - it has no state
+        ranks: Collectives | None = None,
+        vocab_size: int | None = None,
     ) -> None:
         groups = groups_of(config)
         attention = TorchAttention(HeadSizes(config.num_heads, config.num_kv_heads, config.head_dim), groups)
-        self._decoder = Decoder(config, parameters, attention, mix_of, device, taps=taps)
-        self.config, self.dtype = config, self._decoder.dtype
+        self._decoder = Decoder(config, parameters, attention, mix_of, device, ranks, vocab_size, taps)
+        self.config, self.dtype = self._decoder.config, self._decoder.dtype
         # States are float32, so a cache that only has states is float32 too.
         dtype = torch.float32 if groups and all(group.is_state for group in groups) else kv_cache_dtype
         self.kv_cache_spec = KvCacheSpec(groups, config.num_kv_heads, config.head_dim, dtype, state_size=config.state_size)

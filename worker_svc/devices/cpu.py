@@ -43,7 +43,7 @@ from tetrad.worker_svc.families.foreign import foreign_model
 from tetrad.worker_svc.families.pooling import is_bidirectional
 from tetrad.worker_svc.families.registry import find_family
 from tetrad.worker_svc.families.values import architecture_of
-from tetrad.worker_svc.layers.collectives import gloo_sums
+from tetrad.worker_svc.layers.collectives import Collectives, gloo_sums
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.quantization import method_of
 from tetrad.worker_svc.model_facts.sharding import check_size
@@ -68,6 +68,7 @@ class CpuDevice:
     verifies_drafts = True
     takes_embeddings = True
     keeps_states = True
+    keeps_runners = True
 
     def __init__(self, settings: WorkerSettings) -> None:
         if settings.cpu_offload_gb:
@@ -91,7 +92,7 @@ class CpuDevice:
         if self._ranks is None or (self._ranks.shard, self._ranks.stage) != (place.shard, place.stage):
             team = self._models.team
             open_sums = gloo_sums if team is None else SumsOfMachine(team.library)
-            self._ranks = RankChannels(place.shard, place.stage, open_sums)
+            self._ranks = RankChannels(place.shard, place.stage, Collectives(place.shard, open_sums))
         self._ranks.connect(place)
         log.info("group.joined", rank=place.rank, size=place.size, epoch=place.epoch)
         return None if self._ranks.is_leader else ModelOrders(self._ranks, place.epoch)

@@ -14,48 +14,52 @@ import torch
 from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
-from tetrad.worker_svc.checkpoint.lora_files import read_lora
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
-from tetrad.worker_svc.checkpoint.open import open_source, open_weights
+from tetrad.worker_svc.checkpoint.open import always, open_source, open_weights
 from tetrad.worker_svc.checkpoint.placed import PlacedWeights
 from tetrad.worker_svc.checkpoint.pooling_use import find_use
+from tetrad.worker_svc.checkpoint.sharded import ShardedSource
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import (
     LoadedModel,
     LoadRequest,
     ModelInfo,
     Progress,
+    refuse_drafter,
     refuse_loras,
 )
-from tetrad.worker_svc.cuda.decoder import TRAITS, KernelDecoder
+from tetrad.worker_svc.core.lora import LoraLimits
+from tetrad.worker_svc.core.ranks import GroupPlace, Orders
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator, CudaAccelerator
 from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
 from tetrad.worker_svc.cuda.experts import mix_of
-from tetrad.worker_svc.cuda.interface import DeviceModel, DeviceParameters
+from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.linears import DeviceLinears
 from tetrad.worker_svc.cuda.loras import AdaptedLinears, DeviceLoras
-from tetrad.worker_svc.cuda.torch_attention import MAX_HEAD_DIM
-from tetrad.worker_svc.cuda.torch_decoder import TorchDecoder
 from tetrad.worker_svc.cuda.transformers_model import DeviceTransformersModel
 from tetrad.worker_svc.devices.cuda_drafted import CudaDraftedModel
 from tetrad.worker_svc.devices.cuda_drafters import CudaDrafterLoader
 from tetrad.worker_svc.devices.cuda_encoder import CudaEncoder, device_encoder
 from tetrad.worker_svc.devices.cuda_model import CudaModel, whole_model
+from tetrad.worker_svc.devices.cuda_programs import beyond_kernels, build_part, build_whole
+from tetrad.worker_svc.devices.cuda_ranks import CudaRankModel, check_part, join_ranks, orders_of
 from tetrad.worker_svc.devices.decoder_pooling import decoder_pooling, pooler_config_of
 from tetrad.worker_svc.devices.encoder_model import check_options, load_encoder
 from tetrad.worker_svc.devices.foreign_model import load_foreign_module
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
-from tetrad.worker_svc.families.check import check_config
+from tetrad.worker_svc.devices.lora_parts import LoraPartReader, whole_reader
+from tetrad.worker_svc.families.check import check_config, check_ranks
 from tetrad.worker_svc.families.encoders import check_encoder, is_encoder
 from tetrad.worker_svc.families.foreign import foreign_model
 from tetrad.worker_svc.families.pooling import is_bidirectional
 from tetrad.worker_svc.families.registry import find_family
 from tetrad.worker_svc.families.values import architecture_of
+from tetrad.worker_svc.layers.lora import LoraReader
 from tetrad.worker_svc.model_facts.config import ModelConfig
-from tetrad.worker_svc.model_facts.traits import traits_of
 from tetrad.worker_svc.models.bidirectional import BidirectionalDecoder
-from tetrad.worker_svc.models.draft_head import NoTaps, Tapped, Taps
+from tetrad.worker_svc.models.draft_head import NoTaps, Tapped
 from tetrad.worker_svc.quantization.schemes import unpacks_on_host
+from tetrad.worker_svc.runner.rank_channels import RankChannels
 
 LEAST_CAPABILITY = (8, 0)
 """Smallest supported compute capability: Ampere, the first with bfloat16."""
@@ -79,6 +83,7 @@ class CudaDevice:
     verifies_drafts = True
     takes_embeddings = True
     keeps_states = False
+    keeps_runners = False
 
     def __init__(self, settings: WorkerSettings, open_accelerator: Callable[[], Accelerator] | None = None) -> None:
         if settings.kv_cache_dtype == "int8":
@@ -91,6 +96,7 @@ class CudaDevice:
         if open_accelerator is None:
             check_gpu()
         self._accelerator: Accelerator | None = None
+        self._ranks: RankChannels | None = None
 
     def set_up(self) -> None:
         """Open the GPU for the calling thread."""
@@ -98,8 +104,20 @@ class CudaDevice:
         free, total = self._accelerator.memory()
         log.info("device.ready", device=self.name, free_gib=round(free / _GIB, 1), total_gib=round(total / _GIB, 1))
 
-    def load_model(self, request: LoadRequest, report: Progress) -> CudaModel | CudaEncoder | CudaDraftedModel:
+    def join_group(self, place: GroupPlace) -> Orders | None:
+        """See GroupDevice."""
+        self._ranks = join_ranks(place, self._ready(), self._ranks)
+        return orders_of(self._ranks)
+
+    def leave_group(self) -> None:
+        """See GroupDevice."""
+        if self._ranks is not None:
+            self._ranks.disconnect()
+
+    def load_model(self, request: LoadRequest, report: Progress) -> CudaModel | CudaEncoder | CudaDraftedModel | CudaRankModel:
         """Load the weights to the device."""
+        if self._ranks is not None:
+            return self._load_part(request, report, self._ranks)
         if request.draft_method:
             alone = partial(self._load_alone, offload_bytes=self._offload_bytes)
             smaller = partial(self._load_alone, offload_bytes=0)  # it runs for each draft; cpu_offload_gb is the target's
@@ -141,29 +159,21 @@ class CudaDevice:
                 pooling = decoder_pooling(request, overridden, config, use, pools, placed, is_causal=is_causal)
             quantization = overridden.get("quantization_config")
             linears = DeviceLinears(quantization, request.quantization, weights, accelerator.device, dtype)
-            loras = _loras_of(request, config, accelerator, dtype)
+            loras = _loras_of(request, partial(whole_reader, config), accelerator, dtype)
             parameters = linears if loras is None else AdaptedLinears(linears, loras)
             model: DeviceModel | BidirectionalDecoder
             if is_causal:
-                model = self._build(config, parameters, dtype, offload, layers(config) if layers else NoTaps())
+                if beyond := beyond_kernels(config):
+                    _refuse_offload(f"a model with {beyond}", offload_bytes)
+                taps = layers(config) if layers else NoTaps()
+                model = build_whole(config, parameters, self._cache_dtype(dtype), offload, accelerator.device, taps)
             else:
                 model = BidirectionalDecoder(config, parameters, accelerator.device, accelerator.upload, mix_of)
             if loras is not None:
                 loras.allocate()
             weights.check_complete(config)
-        info = ModelInfo(
-            model=request.model,
-            architecture=config.architecture,
-            vocab_size=config.vocab_size,
-            max_position_embeddings=longest,
-            dtype=str(dtype).removeprefix("torch."),
-            num_parameters=weights.num_parameters,
-            weights_size_bytes=linears.weights_size_bytes,
-            num_layers=config.num_layers,
-            hidden_size=config.hidden_size,
-            weights_dtype=source.stored_type,
-            pooling=None if pooling is None else pooling.facts,
-        )
+        info = _info(request, config, weights, linears, source.stored_type)
+        info = replace(info, max_position_embeddings=longest, pooling=None if pooling is None else pooling.facts)
         del source, weights
         gc.collect()
         if isinstance(model, BidirectionalDecoder):
@@ -172,6 +182,36 @@ class CudaDevice:
         if offload.freed_bytes:
             log.info("weights.offloaded", freed_gib=round(offload.freed_bytes / _GIB, 2))
         return CudaModel(model, info, accelerator, offload, use_graphs=self._use_graphs, loras=loras, pooling=pooling)
+
+    def _load_part(self, request: LoadRequest, report: Progress, ranks: RankChannels) -> CudaRankModel:
+        """Load this rank's part of a decoder of a described family."""
+        accelerator, dtype = self._ready(), _dtype(request)
+        refuse_drafter(request, "several ranks of the cuda device")
+        _refuse_offload("a model on several ranks", self._offload_bytes)
+        if request.path.is_dir():
+            check_ranks(apply_overrides(read_model_config(request.path), request.hf_overrides_json), ranks.shard.size)
+        source = open_weights(request, accelerator.device, unpacks=always)
+        overridden = apply_overrides(source.config, request.hf_overrides_json)
+        config = check_config(overridden, self.name)
+        check_part(request, overridden, config, ranks)
+        weights = WeightLoader(ShardedSource(source, config, ranks.shard), report)
+        no_offload = WeightOffload(accelerator, 0, config.num_layers)
+        with torch.inference_mode(), whole_model(request.model, accelerator, source.total_bytes // ranks.shard.size):
+            quantization = overridden.get("quantization_config")
+            linears = DeviceLinears(
+                quantization, request.quantization, weights, accelerator.device, dtype, are_unpacked=quantization is not None
+            )
+            reader = partial(LoraPartReader, config, has=source.has, shard=ranks.shard, stage=ranks.stage)
+            loras = _loras_of(request, reader, accelerator, dtype)
+            parameters = linears if loras is None else AdaptedLinears(linears, loras)
+            model = build_part(config, parameters, self._cache_dtype(dtype), no_offload, accelerator.device, ranks.sums)
+            if loras is not None:
+                loras.allocate()
+            weights.check_complete(config)
+        info = _info(request, config, weights, linears, source.stored_type)
+        del source, weights
+        gc.collect()
+        return CudaRankModel(CudaModel(model, info, accelerator, no_offload, use_graphs=self._use_graphs, loras=loras), ranks)
 
     def _load_encoder(
         self, request: LoadRequest, config: Mapping[str, Any], report: Progress, offload_bytes: int
@@ -207,7 +247,7 @@ class CudaDevice:
         Free are `utilization` of the device's memory, minus weights, the largest step and other processes. Raises
         FailedPrecondition, with the numbers, if the step does not fit, if nothing is free, or less than kv_cache_memory_gib.
         """
-        assert isinstance(model, CudaModel | CudaEncoder | CudaDraftedModel)
+        assert isinstance(model, CudaModel | CudaEncoder | CudaDraftedModel | CudaRankModel)
         accelerator = self._ready()
         try:
             step_bytes = model.worst_case_bytes(max_num_batched_tokens)
@@ -236,18 +276,6 @@ class CudaDevice:
         """Wait for the GPU; raises the GPU's error if a kernel has failed, since every later call then fails too."""
         self._ready().check()
 
-    def _build(
-        self, config: ModelConfig, linears: DeviceParameters, dtype: torch.dtype, offload: WeightOffload, taps: Taps
-    ) -> DeviceModel:
-        """Return the decoder with this project's kernels if it supports the model, otherwise the one that torch runs."""
-        large_heads = [f"heads of {config.head_dim}"] if config.head_dim > MAX_HEAD_DIM else []
-        beyond = ", ".join([*sorted(traits_of(config) - TRAITS), *large_heads])
-        if not beyond:
-            return KernelDecoder(config, linears, self._cache_dtype(dtype), offload, taps)
-        _refuse_offload(f"a model with {beyond}", offload.size_bytes)
-        log.info("model.runs_on_torch", architecture=config.architecture, reason=f"A model with {beyond}")
-        return TorchDecoder(config, linears, self._cache_dtype(dtype), self._ready().device, taps)
-
     def _cache_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Return the type of keys and values for activations of type `dtype`."""
         if self._kv_cache_dtype == "fp8":
@@ -260,16 +288,30 @@ class CudaDevice:
         return self._accelerator
 
 
+def _loras_of(
+    request: LoadRequest, reader: Callable[[LoraLimits], LoraReader], accelerator: Accelerator, dtype: torch.dtype
+) -> DeviceLoras | None:
+    return None if request.loras is None else DeviceLoras(reader(request.loras), request.loras, accelerator, dtype)
+
+
+def _info(request: LoadRequest, config: ModelConfig, weights: WeightLoader, linears: DeviceLinears, stored: str) -> ModelInfo:
+    return ModelInfo(
+        model=request.model,
+        architecture=config.architecture,
+        vocab_size=config.vocab_size,
+        max_position_embeddings=config.max_position_embeddings,
+        dtype=str(_dtype(request)).removeprefix("torch."),
+        num_parameters=weights.num_parameters,
+        weights_size_bytes=linears.weights_size_bytes,
+        num_layers=config.num_layers,
+        hidden_size=config.hidden_size,
+        weights_dtype=stored,
+    )
+
+
 def _refuse_offload(model: str, size_bytes: int) -> None:
     if size_bytes:
         raise ModelError(f"cpu_offload_gb is not supported for {model}; it takes 0.")
-
-
-def _loras_of(request: LoadRequest, config: ModelConfig, accelerator: Accelerator, dtype: torch.dtype) -> DeviceLoras | None:
-    if request.loras is None:
-        return None
-    read = partial(read_lora, names=config.tensors, max_rank=request.loras.max_lora_rank)
-    return DeviceLoras(read, request.loras, accelerator, dtype)
 
 
 def check_gpu() -> None:

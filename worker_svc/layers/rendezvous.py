@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from tetrad.services.errors import DeadlineExceeded, InvalidRequest, TetradError, Unavailable, one_line
-from tetrad.worker_svc.core.ranks import GroupPlace
+from tetrad.worker_svc.core.ranks import GroupPlace, Shard
 
 STEP_TIMEOUT_S = 60.0
 """Longest wait for a tensor in a step, in seconds."""
@@ -80,6 +80,29 @@ class Rendezvous:
             options._devices = [gloo.create_device(hostname=self._host)]  # noqa: SLF001 - no public name
             group = gloo(c10d.PrefixStore(f"{self._place.epoch}/{name}", self._store), index, size, options)
             group.allreduce([torch.zeros(1)]).wait()  # connections are made by their first use
+        except (RuntimeError, OSError) as error:
+            raise _not_met(self._place, error) from error
+        return group
+
+    def connect_devices(self, name: str, shard: Shard, device: torch.device, timeout_s: float) -> Any:
+        """Return NCCL's process group of the shards of a stage, one GPU each, that all connect under this name.
+
+        Args:
+            name: name of the process group.
+            shard: the place of this rank.
+            device: this rank's GPU.
+            timeout_s: longest wait for another rank, in seconds.
+
+        Raises:
+            DeadlineExceeded: a rank did not join in time.
+            Unavailable: the GPUs could not connect.
+        """
+        nccl: Any = dist.ProcessGroupNCCL
+        options = nccl.Options()
+        options._timeout = timedelta(seconds=timeout_s)  # noqa: SLF001 - torch has no public name for it
+        try:
+            group = nccl(c10d.PrefixStore(f"{self._place.epoch}/{name}-devices", self._store), shard.index, shard.size, options)
+            group.allreduce([torch.zeros(1, device=device)]).wait()  # connections are made by their first use
         except (RuntimeError, OSError) as error:
             raise _not_met(self._place, error) from error
         return group

@@ -68,6 +68,36 @@ class Outputs(Protocol):
         """Return the numbers [N] of the rows with the largest logits, and these logits [N]."""
 
 
+class SplitLookup:
+    """A Lookup in a table that is split by rows among ranks.
+
+    Args:
+        part: returns this rank's rows, numbered from 0.
+        num_rows: number of rows of the whole table.
+        ranks: the exchanges with all ranks.
+    """
+
+    def __init__(self, part: Lookup, num_rows: int, ranks: Collectives) -> None:
+        self._part, self._ranks = part, ranks
+        self._first, self._end = ranks.shard.bounds(num_rows)
+
+    def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Return the rows [T, columns] of ids [T]; the caller may change them."""
+        is_elsewhere = (token_ids < self._first) | (token_ids >= self._end)
+        found = self._part((token_ids - self._first).masked_fill_(is_elsewhere, 0))
+        return self._ranks.sum_(found.masked_fill_(is_elsewhere[:, None], 0))
+
+
+def gathered_logits(own: torch.Tensor, vocab_size: int, ranks: Collectives) -> torch.Tensor:
+    """Return the logits [N, vocab_size] of all ranks, or, on a rank that gathers nothing, its `own` ones [N, rows]."""
+    size = -(-vocab_size // ranks.shard.size)
+    parts = ranks.gather(torch.nn.functional.pad(own, (0, size - own.shape[1])))
+    if not parts:
+        return own
+    bounds = [Shard(index, len(parts)).bounds(vocab_size) for index in range(len(parts))]
+    return torch.cat([part[:, : end - first] for part, (first, end) in zip(parts, bounds, strict=True)], 1)
+
+
 class SplitOutputs:
     """The Outputs of a vocabulary that is split among ranks. Every rank must call the same methods in the same order.
 
@@ -82,14 +112,7 @@ class SplitOutputs:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See Vocabulary; on a member, the logits of its own rows."""
-        own = self._part.logits(hidden)
-        size = -(-self._vocab_size // self._ranks.shard.size)
-        padded = torch.nn.functional.pad(own, (0, size - own.shape[1]))
-        parts = self._ranks.gather(padded)
-        if not parts:
-            return own
-        bounds = [Shard(index, len(parts)).bounds(self._vocab_size) for index in range(len(parts))]
-        return torch.cat([part[:, : end - first] for part, (first, end) in zip(parts, bounds, strict=True)], 1)
+        return gathered_logits(self._part.logits(hidden), self._vocab_size, self._ranks)
 
     def argmax(self, hidden: torch.Tensor) -> tuple[Ints, Floats]:
         """See Vocabulary; on a member, the largest of its own rows."""
@@ -116,13 +139,9 @@ class SplitVocabulary:
     """
 
     def __init__(self, part: WholeVocabulary, vocab_size: int, ranks: Collectives) -> None:
-        self._part, self._ranks = part, ranks
-        self._first, self._end = ranks.shard.bounds(vocab_size)
-        outputs = SplitOutputs(part, vocab_size, ranks)
+        self._lookup, outputs = SplitLookup(part.embed, vocab_size, ranks), SplitOutputs(part, vocab_size, ranks)
         self.logits, self.argmax = outputs.logits, outputs.argmax
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """See Vocabulary."""
-        is_elsewhere = (token_ids < self._first) | (token_ids >= self._end)
-        found = self._part.embed((token_ids - self._first).masked_fill_(is_elsewhere, 0))
-        return self._ranks.sum_(found.masked_fill_(is_elsewhere[:, None], 0))
+        return self._lookup(token_ids)

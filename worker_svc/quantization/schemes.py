@@ -40,13 +40,21 @@ def unpacks_on_host(config_quantization: object) -> bool:
     return False
 
 
-def open_scheme(config_quantization: object, requested: str, plain: PlainScheme) -> Scheme:
+def is_unpackable(config_quantization: object) -> bool:
+    """Return whether matrices that are unpacked on the host keep their numbers on the device; fp8 is rounded once more."""
+    if unpacks_on_host(config_quantization):
+        return True
+    return isinstance(config_quantization, Mapping) and config_quantization.get("quant_method") in ("awq", "gptq")
+
+
+def open_scheme(config_quantization: object, requested: str, plain: PlainScheme, *, are_unpacked: bool = False) -> Scheme:
     """Return the scheme for a checkpoint's own quantization, or for the requested quantization of a float checkpoint.
 
     Args:
         config_quantization: `quantization_config` of config.json; None: a float checkpoint.
         requested: LoadRequest.quantization; for a quantized checkpoint, "" or its own method.
         plain: reads matrices that are not quantized.
+        are_unpacked: whether the source unpacks the matrices of every checkpoint, not only where `unpacks_on_host` is true.
 
     Raises:
         ModelError: one of them is not supported, or they contradict each other.
@@ -58,7 +66,7 @@ def open_scheme(config_quantization: object, requested: str, plain: PlainScheme)
     method = choose(config_quantization, "quant_method", CHECKPOINT_METHODS)
     if requested not in ("", method):
         raise ModelError(f"Quantization {requested[:80]!r} cannot be had of a model that is quantized as {method} already.")
-    if unpacks_on_host(config_quantization):
+    if are_unpacked or unpacks_on_host(config_quantization):
         return PackedScheme(plain)
     return _CHECKPOINTS[method](config_quantization, plain)
 

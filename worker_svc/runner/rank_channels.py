@@ -1,6 +1,6 @@
 """Rank channels: connections that carry partial sums, orders and hidden states between the ranks of a group.
 
-Owned by the CPU device for the lifetime of the process; a rebuilt group replaces the connections inside. Orders and hidden
+Owned by the device for the lifetime of the process; a rebuilt group replaces the connections inside. Orders and hidden
 states
 have separate connections: a member waits for orders without a limit, whereas waiting for a tensor has a timeout. Sending does
 not block, so a stage computes the next step while its hidden states are in transfer.
@@ -17,7 +17,7 @@ import torch
 
 from tetrad.services.errors import one_line
 from tetrad.worker_svc.core.ranks import GroupPlace, Shard, Stage
-from tetrad.worker_svc.layers.collectives import Collectives, OpenSums, gloo_sums
+from tetrad.worker_svc.layers.collectives import Collectives
 from tetrad.worker_svc.layers.rendezvous import LIFE_S, STEP_TIMEOUT_S, Rendezvous
 
 _SHORT = 2048
@@ -59,16 +59,15 @@ class RankChannels:
 
     Args:
         shard, stage: the place of this rank.
-        open_sums: chooses how shards compute sums.
+        sums: the sums with the other shards of the stage.
 
     Attributes:
-        sums: the sums with the other shards of the stage.
+        sums: as above.
         epoch: the epoch of the last joined group; 0: none.
     """
 
-    def __init__(self, shard: Shard, stage: Stage, open_sums: OpenSums = gloo_sums) -> None:
-        self.shard, self.stage = shard, stage
-        self.sums = Collectives(shard, open_sums)
+    def __init__(self, shard: Shard, stage: Stage, sums: Collectives) -> None:
+        self.shard, self.stage, self.sums = shard, stage, sums
         self.epoch = 0
         self._rank, self._size = stage.index * shard.size + shard.index, stage.size * shard.size
         self._orders: Any = None  # torch's types say less than its objects do

@@ -124,10 +124,12 @@ class Worker:
             if place.size == 1:
                 return None
             raise Unsupported(
-                f"{place.option}: the {self._device.name} device computes a model on one worker; use the cpu device."
+                f"{place.option}: the {self._device.name} device computes a model on one worker; use the cpu or cuda device."
             )
         if (place.shard, place.stage) != self._part:
             self._drop_model()
+        elif place.size > 1 and not self._device.keeps_runners:
+            self._drop_runner()
         self._part = place.shard, place.stage
         return self._device.join_group(place)
 

@@ -5,18 +5,8 @@ import numpy as np
 from tetrad.worker_svc.cuda.pending import LaunchLog
 
 
-class Forgotten:
-    """In the place of the request table: only hears who is set aside."""
-
-    def __init__(self) -> None:
-        self.handles: list[int] = []
-
-    def set_aside(self, handle: int) -> None:
-        self.handles.append(handle)
-
-
 def test_steps_launched_before_the_failure_was_seen_leave_the_request_out():
-    log, table = LaunchLog(), Forgotten()
+    log = LaunchLog()
     first, second = log.note_launch(), log.note_launch()
     handles = np.array([4, 9], np.uint32)
     assert log.are_over(handles, first).tolist() == [False, False]
@@ -24,26 +14,23 @@ def test_steps_launched_before_the_failure_was_seen_leave_the_request_out():
     log.note_failed([9])
 
     assert log.are_over(handles, second).tolist() == [False, True]
-    assert table.handles == []
 
 
-def test_it_is_set_aside_once_before_the_next_launch():
-    log, table = LaunchLog(), Forgotten()
+def test_it_is_taken_once_before_the_next_launch():
+    log = LaunchLog()
     log.note_launch()
     log.note_failed([9])
 
-    log.set_aside(table)
-    log.set_aside(table)
-
-    assert table.handles == [9]
+    assert log.take_failed() == (9,)
+    assert log.take_failed() == ()
 
 
 def test_a_handle_that_is_used_again_means_another_request():
-    log, table = LaunchLog(), Forgotten()
+    log = LaunchLog()
     log.note_launch()
     meanwhile = log.note_launch()
     log.note_failed([9])
-    log.set_aside(table)
+    log.take_failed()
     later = log.note_launch()
 
     assert log.are_over(np.array([9], np.uint32), meanwhile).tolist() == [True]

@@ -2,14 +2,14 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from tests.worker_svc.conftest import LAYOUT
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.device import Device, KvLayout
 from tetrad.worker_svc.core.plan import ExecutedStep, ModelRunnerOutput, SchedulerOutput, finished
 from tetrad.worker_svc.core.ranks import GroupPlace, Shard, Stage
 from tetrad.worker_svc.devices.cpu import CpuDevice
@@ -23,9 +23,9 @@ SETTINGS = WorkerSettings(device="cpu", threads=1)
 class Rank:
     """One worker of a group."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_device: Callable[[], Device]) -> None:
         self.compute = ComputeThread()
-        self.worker = self.compute.run(lambda: Worker(CpuDevice(SETTINGS)))
+        self.worker = self.compute.run(lambda: Worker(make_device()))
 
     def join(self, place: GroupPlace) -> None:
         orders = self.compute.run(self.worker.join_group, place)
@@ -44,9 +44,10 @@ class Rank:
 class Group:
     """The runner of a group's leader, for a Driver."""
 
-    def __init__(self, address: str, num_shards: int, num_stages: int = 1) -> None:
+    def __init__(self, address: str, num_shards: int, num_stages: int, make_device: Callable[[], Device]) -> None:
         size = num_shards * num_stages
-        self._sizes, self._address, self.ranks = (num_shards, num_stages), address, [Rank() for _ in range(size)]
+        self._sizes, self._address = (num_shards, num_stages), address
+        self.ranks = [Rank(make_device) for _ in range(size)]
         self._threads = ThreadPoolExecutor(size)
         self._epoch = 0
 
@@ -72,6 +73,10 @@ class Group:
         [layout] = set(self._threads.map(lambda rank: rank.load(model, layout, **options), self.ranks))
         return layout
 
+    def warm_up(self) -> None:
+        """Warm all ranks up at the same time, as an engine core does."""
+        list(self._threads.map(lambda rank: rank.compute.run(rank.worker.warm_up, lambda *_: None), self.ranks))
+
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         return self.ranks[0].compute.run(lambda: finished(self.begin(plan)))
 
@@ -81,7 +86,8 @@ class Group:
 
     @property
     def _kv_cache(self) -> object:  # a Driver reads the KV groups' windows here
-        return self.ranks[0].worker._ready_runner()._kv_cache
+        runner = self.ranks[0].worker._ready_runner()
+        return getattr(runner, "_runner", runner)._kv_cache
 
     def close(self) -> None:
         for rank in self.ranks:
@@ -93,12 +99,19 @@ class Group:
 
 
 @contextlib.contextmanager
-def open_group(directory: Path, num_shards: int, num_stages: int = 1, *, address: str = "") -> Iterator[Group]:
-    """Run the ranks of a group that have met, without a model.
+def open_group(
+    directory: Path,
+    num_shards: int,
+    num_stages: int = 1,
+    *,
+    address: str = "",
+    make_device: Callable[[], Device] = lambda: CpuDevice(SETTINGS),
+) -> Iterator[Group]:
+    """Run the ranks of a group that have met, without a model, each on its own device.
 
     The ranks meet at a file in the directory, or at a port if there is an address.
     """
-    group = Group(address or f"unix:{directory}/{{}}.sock", num_shards, num_stages)
+    group = Group(address or f"unix:{directory}/{{}}.sock", num_shards, num_stages, make_device)
     try:
         group.join()
         yield group

@@ -5,10 +5,13 @@ consists of tensors and kernels and is the same for both.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+
+from tetrad.worker_svc.core.ranks import Shard
+from tetrad.worker_svc.layers.rendezvous import Rendezvous
 
 
 class Download(Protocol):
@@ -70,6 +73,19 @@ class Accelerator(Protocol):
 
     def give_back_memory(self) -> None:
         """Return freed memory to the device; graphs that are recorded later share no memory with earlier ones."""
+
+    def process_group(self, met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: float) -> Any:
+        """Return torch's process group for tensors on the device; all ranks call this together.
+
+        Args:
+            met: the meeting point of the ranks.
+            name: name of the process group.
+            group: the ranks' process group for tensors in host memory.
+            shard: the place of this rank.
+            timeout_s: longest wait for another rank, in seconds.
+
+        Raises Unavailable or DeadlineExceeded if the ranks do not reach each other.
+        """
 
     def check(self) -> None:
         """Wait for all queued work; raise RuntimeError if the device's context is lost, so that every later call fails too."""
@@ -137,7 +153,8 @@ class CudaAccelerator:
             work()
         torch.cuda.current_stream(self.device).wait_stream(self._rehearsals)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._graph_memory):
+        # Threads of NCCL and of the results' reader query the device meanwhile; in the default mode that ends a recording.
+        with torch.cuda.graph(graph, pool=self._graph_memory, capture_error_mode="thread_local"):
             work()
         return graph
 
@@ -160,6 +177,10 @@ class CudaAccelerator:
         torch.cuda.empty_cache()
         # A pool whose graphs were deleted cannot be used for captures again.
         self._graph_memory = torch.cuda.graph_pool_handle()
+
+    def process_group(self, met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: float) -> Any:  # noqa: ARG002
+        """Return a process group of NCCL."""
+        return met.connect_devices(name, shard, self.device, timeout_s)
 
     def check(self) -> None:
         """Synchronize with the device. This allocates no memory, so it succeeds after a step that ran out of memory."""
@@ -228,6 +249,10 @@ class HostAccelerator:
 
     def give_back_memory(self) -> None:
         """Do nothing: the allocator manages host memory."""
+
+    def process_group(self, met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: float) -> Any:  # noqa: ARG002
+        """Return the process group for host memory."""
+        return group
 
     def check(self) -> None:
         """Do nothing: host memory has no device context that could be lost."""

@@ -1,0 +1,206 @@
+"""Several ranks of the cuda device, interpreted, with gloo in place of NCCL: the tokens of one rank, whatever a step has."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.lora_files import merged, save_lora
+from tests.worker_svc.conftest import GREEDY, Driver, save_tiny, tiny_config
+from tests.worker_svc.cuda.conftest import layout_of
+from tests.worker_svc.families.tiny_models import save_family
+from tests.worker_svc.packed_weights.whole_models import FORMATS, write_model
+from tests.worker_svc.ranks.groups import Group, open_group
+from tests.worker_svc.ranks.test_loras import LIMITS, install
+from tetrad.services.errors import ModelError, TetradError, Unsupported
+from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.plan import SamplingSpec
+from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
+from tetrad.worker_svc.devices.cuda import CudaDevice
+
+LAYOUT = KvLayout(num_blocks=40, block_size=16, max_model_len=64, max_num_seqs=4, max_num_batched_tokens=32)
+SIZES = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+SEEDED = SamplingSpec(temperature=0.8, top_p=0.9, seed=3)
+SAMPLINGS = (SamplingSpec(temperature=0.0, num_logprobs=2, num_prompt_logprobs=0), SEEDED, GREEDY)
+FAMILIES = ("qwen3", "gpt_oss", "qwen2_moe", "deepseek_v3", "olmo2", "gemma2", "falcon_h1")
+
+
+def device() -> CudaDevice:
+    return CudaDevice(WorkerSettings(device="cuda", enforce_eager=True), HostAccelerator)
+
+
+def recording() -> CudaDevice:
+    return CudaDevice(WorkerSettings(device="cuda"), HostAccelerator)
+
+
+def answers(driver: Driver) -> dict[int, list[int]]:
+    """Generate in chunks, the rest of a prompt beside decodes."""
+    for handle, sampling in enumerate(SAMPLINGS):
+        driver.add(handle, range(5 + handle, 25 + 3 * handle), sampling)
+    driver.step({0: 20})
+    driver.step({0: 1, 1: 16})
+    return driver.generate(5, chunk=10)
+
+
+@contextmanager
+def loaded(directory: Path, model: Path, size: int = 2, layout: KvLayout = LAYOUT, **options: object) -> Iterator[Group]:
+    with open_group(directory, size, make_device=device) as group:
+        group.load(model, layout, **{"dtype": "float32", **options})
+        yield group
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory) -> tuple[Path, torch.nn.Module]:
+    directory = tmp_path_factory.mktemp("llama")
+    return directory, save_tiny(directory, tiny_config("LlamaForCausalLM", **SIZES))
+
+
+@pytest.fixture(scope="module")
+def alone(llama, load_cuda) -> Driver:
+    driver = Driver(load_cuda(llama[0], enforce_eager=True).make_runner(LAYOUT), LAYOUT)
+    answers(driver)
+    return driver
+
+
+def outputs_of(driver: Driver) -> dict[int, list[int]]:
+    return {handle: request.output for handle, request in driver.requests.items()}
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_tokens_are_those_of_one_rank_and_log_probabilities_within_a_tolerance(llama, alone, size, tmp_path):
+    """With four ranks, two have the same keys and values."""
+    with loaded(tmp_path, llama[0], size) as group:
+        together = Driver(group, LAYOUT)
+        assert answers(together) == outputs_of(alone)
+
+    for (ids, values, _), (other_ids, other_values, _) in zip(
+        alone.requests[0].logprobs, together.requests[0].logprobs, strict=True
+    ):
+        assert ids.tolist() == other_ids.tolist()
+        np.testing.assert_allclose(other_values, values, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_kind_of_layer_is_divided(family, load_cuda, tmp_path):
+    """Norms of heads, sinks, experts, latent attention, norms over all heads, norms around layers, states beside attention."""
+    save_family(tmp_path / "model", family)
+    model = load_cuda(tmp_path / "model", enforce_eager=True)
+    layout = layout_of(model, LAYOUT)
+    expected = answers(Driver(model.make_runner(layout), layout))
+
+    with open_group(tmp_path, 2, make_device=device) as group:
+        layout = group.load(tmp_path / "model", LAYOUT, dtype="float32")
+        assert answers(Driver(group, layout)) == expected
+
+
+def test_recorded_steps_serve_every_group_that_the_ranks_join(llama, alone, tmp_path):
+    """A graph has the connections of one group: in the next one the ranks record again, with the weights that they have."""
+    with open_group(tmp_path, 2, make_device=recording) as group:
+        group.load(llama[0], LAYOUT, dtype="float32")
+        group.warm_up()
+        assert answers(Driver(group, LAYOUT)) == outputs_of(alone)
+        models = [rank.worker._loaded() for rank in group.ranks]
+
+        group.join()
+        group.load(llama[0], LAYOUT, dtype="float32")
+        group.warm_up()
+
+        assert [rank.worker._loaded() for rank in group.ranks] == models
+        assert answers(Driver(group, LAYOUT)) == outputs_of(alone)
+
+
+def test_drafts_are_verified_on_every_rank(llama, alone, tmp_path):
+    expected = outputs_of(alone)
+    with loaded(tmp_path, llama[0]) as group:
+        driver = Driver(group, LAYOUT)
+        for handle, sampling in enumerate(SAMPLINGS):
+            driver.add(handle, range(5 + handle, 25 + 3 * handle), sampling)
+        while any(driver.remaining(handle) > 1 or not driver.requests[handle].output for handle in driver.requests):
+            driver.step({h: min(10, driver.remaining(h)) for h in driver.requests if not driver.requests[h].output})
+        driver.verify({0: expected[0][1:3], 1: [expected[1][1], 7], 2: [9]})
+
+    assert [request.output for request in driver.requests.values()] == [expected[0][:4], expected[1][:3], expected[2][:2]]
+
+
+def test_a_request_that_fails_on_the_device_leaves_the_steps_of_all_ranks(llama, tmp_path):
+    """The leader alone finds the failure: it reads the results."""
+    path, _ = llama
+    with loaded(tmp_path, path) as group:
+        driver = Driver(group, LAYOUT)
+        driver.add(0, [5, 6, 7])
+        expected = driver.generate(4)[0]
+        driver.remove(0)
+        for rank in group.ranks:
+            spoil_second_row(rank.worker._runner._runner)
+        driver.add(1, [5, 6, 7])
+        driver.add(2, [9, 9])
+        failed = group.execute(driver.plan({1: 3, 2: 2}))
+
+        assert [handle for handle, _ in failed.failures] == [2]
+        driver.remove(2)
+        driver.take(replace(failed, failures=()))
+        assert driver.generate(4)[1] == expected
+
+
+def spoil_second_row(runner) -> None:
+    """Make the second row of the next logits not a number."""
+    make, pending = runner._model.logits, [True]
+
+    def logits(hidden):
+        found = make(hidden)
+        if pending:
+            pending.clear()
+            found[1] = torch.nan
+        return found
+
+    runner._model.logits = logits
+
+
+def test_adapters_are_divided_like_the_layers(llama, assert_greedy, tmp_path):
+    path, reference = llama
+    adapter = save_lora(tmp_path / "adapter", reference, "q_proj|k_proj|o_proj|up_proj|down_proj|lm_head", rank=4, seed=1)
+    references = [reference, merged(reference, adapter)]
+    with loaded(tmp_path, path, loras=LIMITS) as group:
+        [_] = set(install(group, 1, adapter))
+        driver = Driver(group, LAYOUT)
+        for handle in range(3):
+            driver.add(handle, range(5 + handle, 25), GREEDY, lora_id=handle % 2)
+        outputs = driver.generate(4)
+
+    for handle in range(3):
+        assert_greedy(references[handle % 2], list(range(5 + handle, 25)), outputs[handle])
+
+
+@pytest.mark.parametrize("form", ["awq", "int4 with zeros"])
+def test_quantized_weights_are_cut_in_whole_groups(form, load_cuda, tmp_path):
+    new, add = FORMATS[form]
+    quantized, _ = write_model(tmp_path, new(), add)
+    alone = Driver(load_cuda(quantized, enforce_eager=True).make_runner(LAYOUT), LAYOUT)
+    alone.add(0, [5, 9, 200])
+
+    with loaded(tmp_path, quantized) as group:
+        together = Driver(group, LAYOUT)
+        together.add(0, [5, 9, 200])
+        assert together.generate(2) == alone.generate(2)
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes", "error", "text"),
+    [
+        ({}, (3, 1), ModelError, r"tensor_parallel_size 3 does not divide .* It may be: 1, 2, 4\."),
+        ({}, (1, 2), Unsupported, "pipeline_parallel_size 2: the cuda device divides a model by tensor_parallel_size alone"),
+        ({"expert_parallel": True}, (2, 1), ModelError, "enable_expert_parallel runs on the cpu device"),
+        ({"draft_method": "mtp"}, (2, 1), ModelError, "is not supported for several ranks of the cuda device"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_divided_is_refused_in_one_line(llama, options, sizes, error, text, tmp_path):
+    with pytest.raises(TetradError, match=text) as raised, open_group(tmp_path, *sizes, make_device=device) as group:
+        group.load(llama[0], LAYOUT, **options)
+
+    assert isinstance(raised.value, error)

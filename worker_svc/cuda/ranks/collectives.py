@@ -1,0 +1,63 @@
+"""Device collectives: sums and gathers device tensors over the ranks. They are queued like kernels, and graphs record them.
+
+Every rank receives all gathered parts, because every rank samples. NCCL computes them, or gloo where the device is host memory.
+"""
+
+from typing import Any
+
+import torch
+
+from tetrad.worker_svc.core.ranks import Shard
+from tetrad.worker_svc.cuda.device.accelerator import Accelerator
+from tetrad.worker_svc.layers.collectives import Collectives
+from tetrad.worker_svc.layers.rendezvous import Rendezvous
+
+
+class DeviceSums:
+    """The exchanges of one process group; see Sums.
+
+    Args:
+        group: the process group.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def sum_(self, x: torch.Tensor) -> torch.Tensor:
+        """See Sums; the host does not wait."""
+        x = x.contiguous()
+        self._group.allreduce([x]).wait()
+        return x
+
+    def gather(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Return every rank's x, all of the same shape, on every rank; the host does not wait."""
+        parts = [torch.empty_like(x) for _ in range(self._group.size())]
+        self._group.allgather([parts], [x.contiguous()]).wait()
+        return parts
+
+    def leave(self) -> None:
+        """See Sums; NCCL's pending operations of this rank are aborted."""
+        abort = getattr(self._group, "abort", None)
+        if abort is not None:
+            abort()
+
+
+class DeviceCollectives(Collectives):
+    """The exchanges of one rank's device; see Collectives.
+
+    Args:
+        shard: the place of this rank.
+        accelerator: the rank's device.
+    """
+
+    def __init__(self, shard: Shard, accelerator: Accelerator) -> None:
+        def open_sums(met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: float) -> DeviceSums:
+            return DeviceSums(accelerator.process_group(met, name, group, shard, timeout_s))
+
+        super().__init__(shard, open_sums)
+
+    def gather(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Return every rank's x, all of the same shape, on every rank."""
+        sums = self.sums
+        assert isinstance(sums, DeviceSums)
+        return sums.gather(x)

@@ -1,0 +1,94 @@
+"""Plan orders: messages by which the leader has every member run a plan, as it runs the plan itself.
+
+A member applies the same plans to the same state, so an order has the plan, and what only the leader knows: the requests that
+it has found failed, and whether a new engine core began. Orders are MessagePack; an array is its type, its shape and its bytes.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tetrad.services.errors import InternalError, TetradError
+from tetrad.worker_svc.core.plan import SchedulerOutput
+from tetrad.worker_svc.runner.rank_channels import RankChannels
+
+_WORD = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOrder:
+    """An Order: a plan, and what the leader adds to it.
+
+    Attributes:
+        plan: the plan.
+        failed: handles of requests to set aside before the step.
+        is_first: whether all earlier requests are forgotten before the step.
+    """
+
+    plan: SchedulerOutput
+    failed: tuple[int, ...] = ()
+    is_first: bool = False
+
+
+class PlanOrders:
+    """The Orders of one group's leader.
+
+    Args:
+        ranks: the connections to the other ranks.
+        epoch: the epoch of the group.
+    """
+
+    def __init__(self, ranks: RankChannels, epoch: int) -> None:
+        self._ranks, self._epoch = ranks, epoch
+
+    @property
+    def are_current(self) -> bool:
+        """See Orders."""
+        return self._ranks.epoch == self._epoch
+
+    def receive(self) -> PlanOrder:
+        """See Orders."""
+        numbers, _ = self._ranks.receive_order(self._epoch)
+        return decode_order(numbers)
+
+    def end(self) -> None:
+        """See Orders."""
+        self._ranks.disconnect(self._epoch)
+
+
+def encode_order(order: PlanOrder) -> npt.NDArray[np.int64]:
+    """Return the numbers of an order: the length of the message in bytes, then the message."""
+    content = _ENCODER.encode(order)
+    padded = bytearray(content + bytes(-len(content) % _WORD))
+    return np.concatenate([[len(content)], np.frombuffer(padded, np.int64)])
+
+
+def decode_order(numbers: npt.NDArray[np.int64]) -> PlanOrder:
+    """Return the order; raise msgspec.ValidationError if the message is none."""
+    order: PlanOrder = _DECODER.decode(numbers[1:].tobytes()[: int(numbers[0])])
+    return order
+
+
+def _encode_value(value: Any) -> Any:
+    """Return an array, or the error of a request that a rank cannot run, as values of MessagePack."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, np.ascontiguousarray(value).tobytes()
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, TetradError):
+        return value.message  # members return no results: it matters only that there is an error
+    raise NotImplementedError(f"A plan has no {type(value)}.")
+
+
+def _decode_value(kind: Any, value: Any) -> Any:
+    if kind is TetradError:
+        return InternalError(value)
+    dtype, shape, content = value
+    return np.frombuffer(bytearray(content), np.dtype(dtype)).reshape(shape)
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_encode_value)
+_DECODER = msgspec.msgpack.Decoder(PlanOrder, dec_hook=_decode_value)

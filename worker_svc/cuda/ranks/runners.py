@@ -1,0 +1,80 @@
+"""Rank runners: the leader sends each plan to the members, and every rank runs it.
+
+The products of a step exchange partial results, so all ranks run a step at the same time. Sums and gathered logits have the
+same bits on every rank, and so have the sampled tokens; only the leader returns them.
+"""
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from tetrad.services.errors import InternalError
+from tetrad.worker_svc.core.plan import ExecutedStep, SchedulerOutput
+from tetrad.worker_svc.cuda.ranks.orders import PlanOrder, encode_order
+from tetrad.worker_svc.cuda.runner import CudaModelRunner
+from tetrad.worker_svc.runner.rank_channels import RankChannels
+
+
+class PlanLeader:
+    """The Runner of rank 0; see Runner.
+
+    Args:
+        runner: runs this rank's part.
+        ranks: the connections to the members.
+    """
+
+    def __init__(self, runner: CudaModelRunner, ranks: RankChannels) -> None:
+        self._runner, self._ranks, self._is_first = runner, ranks, True
+
+    @property
+    def num_requests(self) -> int:
+        """The number of known requests."""
+        return self._runner.num_requests
+
+    def execute(self, plan: SchedulerOutput) -> ExecutedStep:
+        """Send the plan to the members, and queue this rank's part of the step."""
+        failed = self._runner.take_failed()
+        self._ranks.send_order(encode_order(PlanOrder(plan, failed, self._is_first)))
+        self._is_first = False
+        return self._runner.execute(plan, failed)
+
+    def forget_all(self) -> None:
+        """Remove every request; the next order tells the members."""
+        self._is_first = True
+        self._runner.forget_all()
+
+    def warm_up(self, report: Callable[[int, int], None]) -> None:
+        """Run dummy steps; every rank's worker calls this at the same time."""
+        self._runner.warm_up(report)
+
+
+class PlanMember:
+    """The Runner of another rank, which executes orders instead of plans; see Runner.
+
+    Args:
+        runner: runs this rank's part.
+    """
+
+    def __init__(self, runner: CudaModelRunner) -> None:
+        self._runner = runner
+
+    @property
+    def num_requests(self) -> int:
+        """The number of known requests."""
+        return self._runner.num_requests
+
+    def execute(self, plan: SchedulerOutput) -> NoReturn:
+        """Raise InternalError: only the leader takes plans."""
+        raise InternalError(f"Step {plan.step_id} came to a member of a worker group; its leader takes plans.")
+
+    def obey(self, order: PlanOrder) -> None:
+        """Queue this rank's part of a step; the leader alone reads its results."""
+        if order.is_first:
+            self._runner.forget_all()
+        self._runner.execute(order.plan, order.failed)
+
+    def forget_all(self) -> None:
+        """Do nothing: the leader's next order tells when to forget."""
+
+    def warm_up(self, report: Callable[[int, int], None]) -> None:
+        """Run dummy steps; every rank's worker calls this at the same time."""
+        self._runner.warm_up(report)

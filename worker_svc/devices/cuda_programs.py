@@ -1,0 +1,76 @@
+"""CUDA programs: builds the program of a decoder on the device, with this project's kernels if they support the model."""
+
+import torch
+
+from tetrad.services.log import get_logger
+from tetrad.worker_svc.cuda.decoder import TRAITS, KernelDecoder
+from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
+from tetrad.worker_svc.cuda.interface import DeviceModel, DeviceParameters
+from tetrad.worker_svc.cuda.ranks.linears import ShardLinears
+from tetrad.worker_svc.cuda.torch_attention import MAX_HEAD_DIM
+from tetrad.worker_svc.cuda.torch_decoder import TorchDecoder
+from tetrad.worker_svc.layers.collectives import Collectives
+from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.sharding import shard_config
+from tetrad.worker_svc.model_facts.traits import traits_of
+from tetrad.worker_svc.models.draft_head import Taps
+
+log = get_logger()
+
+
+def beyond_kernels(config: ModelConfig) -> str:
+    """Return what a model has that the kernel decoder does not support; an empty text: nothing."""
+    large_heads = [f"heads of {config.head_dim}"] if config.head_dim > MAX_HEAD_DIM else []
+    return ", ".join([*sorted(traits_of(config) - TRAITS), *large_heads])
+
+
+def build_whole(
+    config: ModelConfig,
+    linears: DeviceParameters,
+    cache_dtype: torch.dtype,
+    offload: WeightOffload,
+    device: torch.device,
+    taps: Taps,
+) -> DeviceModel:
+    """Return the program of a whole decoder.
+
+    Args:
+        config: the model's description.
+        linears: loads the weights to the device.
+        cache_dtype: type of keys and values.
+        offload: holds the layers whose matrices are in host memory; only the kernel decoder has some.
+        device: the device.
+        taps: read hidden states between layers.
+    """
+    if not beyond_kernels(config):
+        return KernelDecoder(config, linears, cache_dtype, offload, taps)
+    _log_torch(config)
+    return TorchDecoder(config, linears, cache_dtype, device, taps)
+
+
+def build_part(
+    config: ModelConfig,
+    linears: DeviceParameters,
+    cache_dtype: torch.dtype,
+    offload: WeightOffload,
+    device: torch.device,
+    ranks: Collectives,
+) -> DeviceModel:
+    """Return the program of one rank's part of a decoder.
+
+    Args:
+        config: the description of the whole model.
+        linears: loads the weights of the part to the device.
+        cache_dtype, offload, device: see build_whole.
+        ranks: the exchanges with the other ranks.
+    """
+    part, vocab_size = shard_config(config, ranks.shard), config.vocab_size
+    if not beyond_kernels(config):
+        shards = ShardLinears(linears, vocab_size, ranks)
+        return KernelDecoder(part, shards, cache_dtype, offload, vocab_size=vocab_size)
+    _log_torch(config)
+    return TorchDecoder(part, linears, cache_dtype, device, ranks=ranks, vocab_size=vocab_size)
+
+
+def _log_torch(config: ModelConfig) -> None:
+    log.info("model.runs_on_torch", architecture=config.architecture, reason=f"A model with {beyond_kernels(config)}")
