@@ -226,3 +226,16 @@ async def test_truncation_drops_the_oldest_turns(http, engine):
     assert prompt.endswith("<user>last\n<assistant>")
     # One more turn would not have fitted.
     assert 512 - 100 - 2 * 50 < len(prompt) <= 512 - 100
+
+
+@pytest.mark.parametrize("max_output_tokens", [505, 512, 4096])
+async def test_truncation_drops_nothing_for_an_output_that_cannot_have_its_room_anyway(http, engine, max_output_tokens):
+    """The last turn alone leaves no room for so many tokens; max_output_tokens is then limited to the context."""
+    items = [{"role": role, "content": role} for role in ("user", "assistant", "user")]
+
+    answer = await http.post(
+        "/v1/responses", json={"input": items, "truncation": "auto", "max_output_tokens": max_output_tokens}
+    )
+
+    assert answer.status_code == 200
+    assert prompt_of(engine.requests[0]) == "<user>user\n<assistant>assistant\n<user>user\n<assistant>"
