@@ -239,3 +239,13 @@ async def test_truncation_drops_nothing_for_an_output_that_cannot_have_its_room_
 
     assert answer.status_code == 200
     assert prompt_of(engine.requests[0]) == "<user>user\n<assistant>assistant\n<user>user\n<assistant>"
+
+
+async def test_input_tokens_are_counted_after_truncation(http):
+    turns = [{"role": role, "content": "x" * 50} for _ in range(9) for role in ("user", "assistant")]
+    body = {"input": [*turns, {"role": "user", "content": "last"}], "truncation": "auto"}
+
+    count = await http.post("/v1/responses/input_tokens", json=body)
+    answer = await http.post("/v1/responses", json=body)
+
+    assert count.json()["input_tokens"] == answer.json()["usage"]["input_tokens"]
