@@ -116,6 +116,21 @@ async def test_a_tool_round_trip_through_the_store(client, engine):
     assert prompt_of(engine.requests[1]) == "<user>Weather?\n<assistant>\n<tool>rain\n<assistant>"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_that_a_stop_string_cut_off_is_incomplete_and_left_out_of_what_follows(http, engine, stream):
+    """Clients run complete calls; templates need the arguments of all calls as valid JSON."""
+    writes(engine, TEXTS["calls"], "It rains.")
+    body = {"input": "Weather?", "tools": TOOLS, "stop": "ris"}
+    answer = await http.post("/v1/responses", json=body | {"stream": stream})
+    cut = json.loads(answer.text.strip().rsplit("data: ", 1)[1])["response"] if stream else answer.json()
+
+    after = await http.post("/v1/responses", json={"input": "And?", "previous_response_id": cut["id"], "tools": TOOLS})
+
+    assert [(item["name"], item["status"]) for item in cut["output"]] == [("get_weather", "incomplete")]
+    assert cut["status"] == "completed"
+    assert (after.status_code, after.json()["output"][0]["content"][0]["text"]) == (200, "It rains.")
+
+
 async def test_a_tool_round_trip_without_the_store(client, engine):
     writes(engine, TEXTS["all"], "It rains.")
     asked = await client.responses.create(model="fake", input="Weather?", tools=TOOLS, store=False)
