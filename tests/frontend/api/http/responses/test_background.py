@@ -7,6 +7,8 @@ import openai
 import pytest
 
 from tests.frontend.fakes import EOS, TEXT
+from tetrad.frontend.api.http.responses.background import BackgroundJob
+from tetrad.frontend.api.http.responses.sqlite_store import SqliteStore
 from tetrad.services.errors import Overloaded
 
 
@@ -66,6 +68,33 @@ async def test_cancelling_twice_or_too_late_changes_nothing(client):
     done = await when_final(client, created.id)
 
     assert (await client.responses.cancel(created.id)) == done
+
+
+async def test_cancelling_while_the_end_is_saved_loses_no_event(client, monkeypatch):
+    is_saving, is_cancelling = asyncio.Event(), asyncio.Event()
+    finish, wait_settled = SqliteStore.finish, BackgroundJob.wait_settled
+
+    async def save(store, stored):
+        is_saving.set()
+        await is_cancelling.wait()
+        await finish(store, stored)
+
+    async def cancelled(job):
+        is_cancelling.set()
+        await wait_settled(job)
+
+    monkeypatch.setattr(SqliteStore, "finish", save)
+    monkeypatch.setattr(BackgroundJob, "wait_settled", cancelled)
+    stream = await client.responses.create(model="fake", input="hi", max_output_tokens=3, background=True, stream=True)
+    first = await anext(aiter(stream))
+    await is_saving.wait()
+
+    answer = await client.responses.cancel(first.response.id)
+
+    rest = [event async for event in stream]
+    assert answer.status == "incomplete"
+    assert [event.sequence_number for event in rest] == list(range(1, len(rest) + 1))
+    assert (rest[-1].type, rest[-1].response) == ("response.incomplete", answer)
 
 
 async def test_only_background_responses_can_be_cancelled(client):
