@@ -42,6 +42,39 @@ async def test_a_wrong_request_is_refused_at_once(client):
         await client.responses.create(model="fake", input="x" * 600, background=True)
 
 
+async def test_a_read_never_goes_back_behind_an_earlier_one(client, engine, monkeypatch):
+    """The response is completed while it is read from the store."""
+    is_read, is_final, get = asyncio.Event(), asyncio.Event(), SqliteStore.get
+
+    async def slow_get(store, response_id):
+        stored = await get(store, response_id)
+        if not is_read.is_set():
+            is_read.set()
+            await is_final.wait()
+        return stored
+
+    engine.pause()
+    await engine.allow(1)
+    stream = await client.responses.create(model="fake", input="hi", max_output_tokens=3, background=True, stream=True)
+    async for event in stream:
+        if event.type == "response.created":
+            response_id = event.response.id
+        if event.type == "response.in_progress":
+            break
+    earlier = await client.responses.retrieve(response_id)
+    monkeypatch.setattr(SqliteStore, "get", slow_get)
+    reading = asyncio.create_task(client.responses.retrieve(response_id))
+    await is_read.wait()
+    await engine.allow(None)
+    await when_final(client, response_id)
+    is_final.set()
+
+    later = await reading
+    await stream.close()
+
+    assert (earlier.status, later.status) == ("in_progress", "incomplete")
+
+
 async def test_what_the_engine_refuses_later_is_a_failed_response(client, engine):
     engine.reject = lambda _: Overloaded("full")
 
