@@ -82,9 +82,8 @@ async def get_response(
     """Return a response as it is now, or its events."""
     service = _service(request)
     if stream:
-        job = service.jobs.followable(response_id)
+        job = await service.followable(response_id)
         if job is None:
-            await service.store.get(response_id)
             text = f"The events of response {response_id!r} are not kept: it was not created with background and stream."
             raise InvalidRequest(text, field="stream")
         return _followed(request, job, starting_after + 1)

@@ -51,6 +51,16 @@ class ResponsesService:
             return await self._settled(job)
         return job.generation.events.response()
 
+    async def followable(self, response_id: str) -> BackgroundJob | None:
+        """Return the job of a response whose events are kept; None: there is none. NotFound if it is not stored."""
+        job = self.jobs.followable(response_id)
+        try:
+            await self.store.get(response_id)
+        except Unavailable:
+            if job is None:
+                raise
+        return job
+
     async def cancel(self, response_id: str) -> Json:
         """Cancel a response that is generated in the background; return its new state.
 

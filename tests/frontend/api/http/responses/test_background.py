@@ -242,6 +242,20 @@ async def test_what_another_frontend_generates_can_be_read_cancelled_and_deleted
         assert (await new.http.get(deleted)).status_code == 404
 
 
+async def test_what_another_frontend_deleted_cannot_be_followed_either(serve_frontend, tmp_path):
+    path = str(tmp_path / "responses.sqlite3")
+    async with serve_frontend(responses_store=path) as one, serve_frontend(responses_store=path) as other:
+        body = {"input": "hi", "background": True, "stream": True, "max_output_tokens": 2}
+        stream = (await one.http.post("/v1/responses", json=body)).text
+        url = f"/v1/responses/{json.loads(stream.splitlines()[1].removeprefix('data: '))['response']['id']}"
+        followed = await one.http.get(url, params={"stream": True})
+
+        await other.http.delete(url)
+
+        assert followed.text == stream
+        assert (await one.http.get(url, params={"stream": True})).status_code == 404
+
+
 async def test_without_a_store_there_is_no_background(serve_frontend):
     async with serve_frontend(responses_store="none") as frontend:
         response = await frontend.http.post("/v1/responses", content=json.dumps({"input": "hi", "background": True}))
