@@ -131,6 +131,25 @@ async def test_a_call_that_a_stop_string_cut_off_is_incomplete_and_left_out_of_w
     assert (after.status_code, after.json()["output"][0]["content"][0]["text"]) == (200, "It rains.")
 
 
+@pytest.mark.parametrize("replayed", [False, True])
+async def test_an_incomplete_call_that_has_an_output_stays_in_the_conversation(client, engine, replayed):
+    """The limit ended the response behind the arguments; the client could run the call."""
+    writes(engine, TEXTS["call"], "It rains.", "Yes.")
+    limit = len(TEXTS["call"].removesuffix("\n</tool_call>").encode())
+    asked = await client.responses.create(model="fake", input="Weather?", tools=TOOLS, max_output_tokens=limit)
+    [call] = asked.output
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+    if replayed:
+        items = [{"role": "user", "content": "Weather?"}, call.model_dump(exclude_none=True), result]
+        first = await client.responses.create(model="fake", input=items, tools=TOOLS)
+    else:
+        first = await client.responses.create(model="fake", input=[result], previous_response_id=asked.id, tools=TOOLS)
+
+    second = await client.responses.create(model="fake", input="Sure?", previous_response_id=first.id, tools=TOOLS)
+
+    assert (call.status, first.output_text, second.output_text) == ("incomplete", "It rains.", "Yes.")
+
+
 async def test_a_tool_round_trip_without_the_store(client, engine):
     writes(engine, TEXTS["all"], "It rains.")
     asked = await client.responses.create(model="fake", input="Weather?", tools=TOOLS, store=False)
