@@ -54,7 +54,9 @@ class BackgroundJob:
 
     async def cancel(self) -> None:
         """Stop the generation. The response is then cancelled, unless it was complete; it is saved, or `is_unsaved` is set."""
-        self._generating.cancel()
+        # Of a final response, only the saving is left, and then its last events.
+        if not self.generation.events.is_final:
+            self._generating.cancel()
         await self.wait_settled()
 
     async def wait_settled(self) -> None:

@@ -77,8 +77,11 @@ class ResponseEvents:
         """Return the events at the end: the turn is complete, or has reached its maximum number of tokens."""
         cut_off = totals.finish_reason == "length"
         steps = self._blocks.finish()
-        events = [event for step in steps for event in self._events_of(step, "incomplete" if cut_off else "completed")]
+        # Clients run complete calls; one that a stop string cut off must not run.
+        has_cut_call = isinstance(totals.stop_reason, str) and self._blocks.ends_in_incomplete_call
         self._end("incomplete" if cut_off else "completed", totals)
+        self._status = "incomplete" if cut_off or has_cut_call else "completed"
+        events = [event for step in steps for event in self._events_of(step, self._status)]
         if cut_off:
             self._response["incomplete_details"] = {"reason": "max_output_tokens"}
             return [*events, self._state("response.incomplete")]

@@ -13,7 +13,8 @@ _LASTING_ROLES = ("system", "developer")
 async def fitted(llm: AsyncLLM, conversation: Conversation, *, max_output_tokens: int | None) -> Conversation:
     """Return the conversation with as many of its latest turns as leave room for the output. The last turn is always kept.
 
-    Instructions at the start are kept, too. Whole turns are dropped, so that no tool output loses its call.
+    Instructions at the start are kept, too. Whole turns are dropped, so that no tool output loses its call. If not even the
+    last turn leaves room for `max_output_tokens`, the output is limited to the context: it then gets what remains.
     """
     room = llm.max_model_len - (max_output_tokens or 1)
     if await _fits(llm, conversation, room):
@@ -29,7 +30,11 @@ async def fitted(llm: AsyncLLM, conversation: Conversation, *, max_output_tokens
             high = middle
         else:
             low = middle + 1
-    return _without(conversation, first, candidates[low])
+    kept = _without(conversation, first, candidates[low])
+    is_shortest = low == len(candidates) - 1
+    if is_shortest and max_output_tokens is not None and not await _fits(llm, kept, room):
+        return await fitted(llm, conversation, max_output_tokens=None)
+    return kept
 
 
 def _without(conversation: Conversation, start: int, end: int) -> Conversation:

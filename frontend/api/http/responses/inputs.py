@@ -1,8 +1,8 @@
-"""Inputs: the sampling parameters and the conversation of a request to /v1/responses, for generation and for rendering."""
+"""Inputs: the sampling parameters and the conversation of a request to /v1/responses, also for rendering and counting."""
 
 from collections.abc import Sequence
 
-from tetrad.frontend.api.http.responses.bodies import LOGPROBS, InputItem, ResponsesRequest
+from tetrad.frontend.api.http.responses.bodies import LOGPROBS, InputBody, InputItem, ResponsesRequest
 from tetrad.frontend.api.http.responses.conversations import conversation_of, json_format
 from tetrad.frontend.api.http.responses.fitting import fitted
 from tetrad.frontend.api.http.responses.lookup import history_before, resolved_items
@@ -33,9 +33,7 @@ def response_params(llm: AsyncLLM, body: ResponsesRequest) -> SamplingParams:
     )
 
 
-async def conversation_behind(
-    llm: AsyncLLM, store: ResponseStore, body: ResponsesRequest
-) -> tuple[Conversation, Sequence[InputItem]]:
+async def conversation_behind(llm: AsyncLLM, store: ResponseStore, body: InputBody) -> tuple[Conversation, Sequence[InputItem]]:
     """Return the conversation that a response continues, and the items of the request itself.
 
     Raises:
@@ -45,5 +43,6 @@ async def conversation_behind(
     items = await resolved_items(store, body.input)
     conversation = conversation_of(body, items, await history_before(store, body.previous_response_id))
     if body.truncation == "auto":
-        conversation = await fitted(llm, conversation, max_output_tokens=body.max_output_tokens)
+        limit = body.max_output_tokens if isinstance(body, ResponsesRequest) else None
+        conversation = await fitted(llm, conversation, max_output_tokens=limit)
     return conversation, items

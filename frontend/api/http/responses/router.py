@@ -15,11 +15,10 @@ from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.responses import documentation as docs
 from tetrad.frontend.api.http.responses.background import BackgroundJob
 from tetrad.frontend.api.http.responses.bodies import InputTokensRequest, ResponsesRequest
-from tetrad.frontend.api.http.responses.conversations import conversation_of
 from tetrad.frontend.api.http.responses.encoding import encoded_events, response_of
 from tetrad.frontend.api.http.responses.event_documentation import RESPONSE_EVENT
 from tetrad.frontend.api.http.responses.generation import Generation
-from tetrad.frontend.api.http.responses.lookup import history_before, resolved_items
+from tetrad.frontend.api.http.responses.inputs import conversation_behind
 from tetrad.frontend.api.http.responses.objects import Json
 from tetrad.frontend.api.http.responses.service import ResponsesService
 from tetrad.frontend.api.http.responses.store import NoStore
@@ -68,8 +67,7 @@ async def count_input_tokens(request: Request) -> Response:
     llm = llm_of(request, body.model)
     store = _service(request).store
     llm.model_names.resolve(body.model)
-    items = await resolved_items(store, body.input)
-    conversation = conversation_of(body, items, await history_before(store, body.previous_response_id))
+    conversation, _ = await conversation_behind(llm, store, body)
     prompt = await render_conversation(llm, conversation)
     return JsonResponse({"object": "response.input_tokens", "input_tokens": len(prompt["prompt_token_ids"])})
 
@@ -84,9 +82,8 @@ async def get_response(
     """Return a response as it is now, or its events."""
     service = _service(request)
     if stream:
-        job = service.jobs.followable(response_id)
+        job = await service.followable(response_id)
         if job is None:
-            await service.store.get(response_id)
             text = f"The events of response {response_id!r} are not kept: it was not created with background and stream."
             raise InvalidRequest(text, field="stream")
         return _followed(request, job, starting_after + 1)

@@ -36,20 +36,30 @@ class ResponsesService:
 
     async def response(self, response_id: str) -> Json:
         """Return the present state of a response; NotFound if it is not stored."""
+        # Before the store is read: the job may end meanwhile, and what was read is then older than what it has shown.
+        job = self.jobs.running(response_id)
         try:
             stored = (await self.store.get(response_id)).response
         except Unavailable:
             # A response that this frontend generates can still be read.
-            job = self.jobs.running(response_id)
             if job is None:
                 raise
             return job.generation.events.response()
-        job = self.jobs.running(response_id)
         if job is None or stored["status"] not in UNFINISHED:
             return stored
         if job.generation.events.is_final:
             return await self._settled(job)
         return job.generation.events.response()
+
+    async def followable(self, response_id: str) -> BackgroundJob | None:
+        """Return the job of a response whose events are kept; None: there is none. NotFound if it is not stored."""
+        job = self.jobs.followable(response_id)
+        try:
+            await self.store.get(response_id)
+        except Unavailable:
+            if job is None:
+                raise
+        return job
 
     async def cancel(self, response_id: str) -> Json:
         """Cancel a response that is generated in the background; return its new state.

@@ -7,6 +7,8 @@ import openai
 import pytest
 
 from tests.frontend.fakes import EOS, TEXT
+from tetrad.frontend.api.http.responses.background import BackgroundJob
+from tetrad.frontend.api.http.responses.sqlite_store import SqliteStore
 from tetrad.services.errors import Overloaded
 
 
@@ -40,6 +42,39 @@ async def test_a_wrong_request_is_refused_at_once(client):
         await client.responses.create(model="fake", input="x" * 600, background=True)
 
 
+async def test_a_read_never_goes_back_behind_an_earlier_one(client, engine, monkeypatch):
+    """The response is completed while it is read from the store."""
+    is_read, is_final, get = asyncio.Event(), asyncio.Event(), SqliteStore.get
+
+    async def slow_get(store, response_id):
+        stored = await get(store, response_id)
+        if not is_read.is_set():
+            is_read.set()
+            await is_final.wait()
+        return stored
+
+    engine.pause()
+    await engine.allow(1)
+    stream = await client.responses.create(model="fake", input="hi", max_output_tokens=3, background=True, stream=True)
+    async for event in stream:
+        if event.type == "response.created":
+            response_id = event.response.id
+        if event.type == "response.in_progress":
+            break
+    earlier = await client.responses.retrieve(response_id)
+    monkeypatch.setattr(SqliteStore, "get", slow_get)
+    reading = asyncio.create_task(client.responses.retrieve(response_id))
+    await is_read.wait()
+    await engine.allow(None)
+    await when_final(client, response_id)
+    is_final.set()
+
+    later = await reading
+    await stream.close()
+
+    assert (earlier.status, later.status) == ("in_progress", "incomplete")
+
+
 async def test_what_the_engine_refuses_later_is_a_failed_response(client, engine):
     engine.reject = lambda _: Overloaded("full")
 
@@ -66,6 +101,33 @@ async def test_cancelling_twice_or_too_late_changes_nothing(client):
     done = await when_final(client, created.id)
 
     assert (await client.responses.cancel(created.id)) == done
+
+
+async def test_cancelling_while_the_end_is_saved_loses_no_event(client, monkeypatch):
+    is_saving, is_cancelling = asyncio.Event(), asyncio.Event()
+    finish, wait_settled = SqliteStore.finish, BackgroundJob.wait_settled
+
+    async def save(store, stored):
+        is_saving.set()
+        await is_cancelling.wait()
+        await finish(store, stored)
+
+    async def cancelled(job):
+        is_cancelling.set()
+        await wait_settled(job)
+
+    monkeypatch.setattr(SqliteStore, "finish", save)
+    monkeypatch.setattr(BackgroundJob, "wait_settled", cancelled)
+    stream = await client.responses.create(model="fake", input="hi", max_output_tokens=3, background=True, stream=True)
+    first = await anext(aiter(stream))
+    await is_saving.wait()
+
+    answer = await client.responses.cancel(first.response.id)
+
+    rest = [event async for event in stream]
+    assert answer.status == "incomplete"
+    assert [event.sequence_number for event in rest] == list(range(1, len(rest) + 1))
+    assert (rest[-1].type, rest[-1].response) == ("response.incomplete", answer)
 
 
 async def test_only_background_responses_can_be_cancelled(client):
@@ -178,6 +240,20 @@ async def test_what_another_frontend_generates_can_be_read_cancelled_and_deleted
         assert (await new.http.get(read)).json()["status"] == "incomplete"
         assert (await new.http.get(cancelled)).json()["status"] == "cancelled"
         assert (await new.http.get(deleted)).status_code == 404
+
+
+async def test_what_another_frontend_deleted_cannot_be_followed_either(serve_frontend, tmp_path):
+    path = str(tmp_path / "responses.sqlite3")
+    async with serve_frontend(responses_store=path) as one, serve_frontend(responses_store=path) as other:
+        body = {"input": "hi", "background": True, "stream": True, "max_output_tokens": 2}
+        stream = (await one.http.post("/v1/responses", json=body)).text
+        url = f"/v1/responses/{json.loads(stream.splitlines()[1].removeprefix('data: '))['response']['id']}"
+        followed = await one.http.get(url, params={"stream": True})
+
+        await other.http.delete(url)
+
+        assert followed.text == stream
+        assert (await one.http.get(url, params={"stream": True})).status_code == 404
 
 
 async def test_without_a_store_there_is_no_background(serve_frontend):

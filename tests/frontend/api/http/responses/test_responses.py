@@ -116,6 +116,40 @@ async def test_a_tool_round_trip_through_the_store(client, engine):
     assert prompt_of(engine.requests[1]) == "<user>Weather?\n<assistant>\n<tool>rain\n<assistant>"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_that_a_stop_string_cut_off_is_incomplete_and_left_out_of_what_follows(http, engine, stream):
+    """Clients run complete calls; templates need the arguments of all calls as valid JSON."""
+    writes(engine, TEXTS["calls"], "It rains.")
+    body = {"input": "Weather?", "tools": TOOLS, "stop": "ris"}
+    answer = await http.post("/v1/responses", json=body | {"stream": stream})
+    cut = json.loads(answer.text.strip().rsplit("data: ", 1)[1])["response"] if stream else answer.json()
+
+    after = await http.post("/v1/responses", json={"input": "And?", "previous_response_id": cut["id"], "tools": TOOLS})
+
+    assert [(item["name"], item["status"]) for item in cut["output"]] == [("get_weather", "incomplete")]
+    assert cut["status"] == "completed"
+    assert (after.status_code, after.json()["output"][0]["content"][0]["text"]) == (200, "It rains.")
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+async def test_an_incomplete_call_that_has_an_output_stays_in_the_conversation(client, engine, replayed):
+    """The limit ended the response behind the arguments; the client could run the call."""
+    writes(engine, TEXTS["call"], "It rains.", "Yes.")
+    limit = len(TEXTS["call"].removesuffix("\n</tool_call>").encode())
+    asked = await client.responses.create(model="fake", input="Weather?", tools=TOOLS, max_output_tokens=limit)
+    [call] = asked.output
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+    if replayed:
+        items = [{"role": "user", "content": "Weather?"}, call.model_dump(exclude_none=True), result]
+        first = await client.responses.create(model="fake", input=items, tools=TOOLS)
+    else:
+        first = await client.responses.create(model="fake", input=[result], previous_response_id=asked.id, tools=TOOLS)
+
+    second = await client.responses.create(model="fake", input="Sure?", previous_response_id=first.id, tools=TOOLS)
+
+    assert (call.status, first.output_text, second.output_text) == ("incomplete", "It rains.", "Yes.")
+
+
 async def test_a_tool_round_trip_without_the_store(client, engine):
     writes(engine, TEXTS["all"], "It rains.")
     asked = await client.responses.create(model="fake", input="Weather?", tools=TOOLS, store=False)
@@ -226,3 +260,26 @@ async def test_truncation_drops_the_oldest_turns(http, engine):
     assert prompt.endswith("<user>last\n<assistant>")
     # One more turn would not have fitted.
     assert 512 - 100 - 2 * 50 < len(prompt) <= 512 - 100
+
+
+@pytest.mark.parametrize("max_output_tokens", [505, 512, 4096])
+async def test_truncation_drops_nothing_for_an_output_that_cannot_have_its_room_anyway(http, engine, max_output_tokens):
+    """The last turn alone leaves no room for so many tokens; max_output_tokens is then limited to the context."""
+    items = [{"role": role, "content": role} for role in ("user", "assistant", "user")]
+
+    answer = await http.post(
+        "/v1/responses", json={"input": items, "truncation": "auto", "max_output_tokens": max_output_tokens}
+    )
+
+    assert answer.status_code == 200
+    assert prompt_of(engine.requests[0]) == "<user>user\n<assistant>assistant\n<user>user\n<assistant>"
+
+
+async def test_input_tokens_are_counted_after_truncation(http):
+    turns = [{"role": role, "content": "x" * 50} for _ in range(9) for role in ("user", "assistant")]
+    body = {"input": [*turns, {"role": "user", "content": "last"}], "truncation": "auto"}
+
+    count = await http.post("/v1/responses/input_tokens", json=body)
+    answer = await http.post("/v1/responses", json=body)
+
+    assert count.json()["input_tokens"] == answer.json()["usage"]["input_tokens"]
