@@ -3,7 +3,8 @@
 Owned by AsyncLLM. Refuses texts too long for a prompt of the served model; starts no requests.
 """
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 from tetrad.frontend.llm.chat_messages import in_parts, num_chars, plain_messages
@@ -26,7 +27,7 @@ class Texts:
         tokenizer: client of the tokenizer service.
         admission: limits the texts and conversations in progress.
         metrics: count refused calls.
-        timeout_s: maximum duration of rendering a conversation in seconds; None: no limit.
+        timeout_s: maximum duration of a call in seconds; None: no limit.
     """
 
     def __init__(
@@ -74,19 +75,18 @@ class Texts:
         limits, size = self._model.limits, num_chars([plain, tools, documents, chat_template_kwargs])
         limits.check_num_chars(size, field="messages")
         # The admission is released after rendering; a following `add_request` takes it in the same iteration of the event loop.
-        with self._admission.admit(num_tokens=estimated_tokens(size)):
-            async with within(earliest_deadline(self._timeout_s)):
-                chat = await self._tokenizer.render_chat(
-                    plain,
-                    tools=tools,
-                    documents=documents,
-                    chat_template=chat_template,
-                    chat_template_kwargs=chat_template_kwargs,
-                    add_generation_prompt=add_generation_prompt,
-                    continue_final_message=continue_final_message,
-                    add_special_tokens=add_special_tokens,
-                    max_prompt_chars=limits.max_prompt_chars,
-                )
+        async with self._admitted(size):
+            chat = await self._tokenizer.render_chat(
+                plain,
+                tools=tools,
+                documents=documents,
+                chat_template=chat_template,
+                chat_template_kwargs=chat_template_kwargs,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                add_special_tokens=add_special_tokens,
+                max_prompt_chars=limits.max_prompt_chars,
+            )
         return TokensPrompt(prompt=chat.prompt, prompt_token_ids=chat.token_ids)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -97,12 +97,12 @@ class Texts:
         """Return the ids of a text and the vocabulary entry of each."""
         size = len(normalize_prompt(text).text or "")
         self._model.limits.check_num_chars(size)
-        with self._admission.admit(num_tokens=estimated_tokens(size)):
+        async with self._admitted(size):
             return await self._tokenizer.encode_with_strings(text, add_special_tokens=add_special_tokens)
 
     async def encode_pieces(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each piece of a rendered conversation, without special tokens around them."""
-        with self._admission.admit(num_tokens=estimated_tokens(sum(map(len, texts)))):
+        async with self._admitted(sum(map(len, texts))):
             found = await self._tokenizer.encode([text for text in texts if text], add_special_tokens=False)
         ids = iter(found)
         return [next(ids) if text else [] for text in texts]
@@ -124,7 +124,7 @@ class Texts:
                 check_text("text", text)
                 limits.check_text(text)
         size = sum(len(first) + len(second) for first, second in pairs)
-        with self._admission.admit(num_tokens=estimated_tokens(size)):
+        async with self._admitted(size):
             return await self._tokenizer.encode_pairs(pairs, max_tokens=most, template=template)
 
     async def cut(self, texts: Sequence[str], max_tokens: int, *, field: str) -> list[str]:
@@ -142,7 +142,7 @@ class Texts:
         unique = list(dict.fromkeys(texts))
         for text in unique:
             limits.check_text(text)
-        with self._admission.admit(num_tokens=estimated_tokens(sum(map(len, unique)))):
+        async with self._admitted(sum(map(len, unique))):
             encoded = await self._tokenizer.encode_many(
                 unique, add_special_tokens=False, max_tokens=max_tokens + 1, keep_end=False
             )
@@ -157,10 +157,19 @@ class Texts:
         wrong = next((i for i in token_ids if not 0 <= i < vocab_size), None)
         if wrong is not None:
             raise InvalidRequest(f"Token id {wrong} is out of vocabulary. Vocabulary size: {vocab_size}", field="tokens")
-        return (await self._tokenizer.decode([token_ids], skip_special_tokens=skip_special_tokens))[0]
+        async with within(earliest_deadline(self._timeout_s)):
+            return (await self._tokenizer.decode([token_ids], skip_special_tokens=skip_special_tokens))[0]
 
     async def token_texts(self, token_ids: Iterable[int]) -> dict[int, str]:
         """Return the text of each token by itself, as in log-probabilities."""
         ids = set(token_ids)
-        await self._tokenizer.load_token_texts(ids)
+        async with within(earliest_deadline(self._timeout_s)):
+            await self._tokenizer.load_token_texts(ids)
         return {token_id: self._tokenizer.text_of(token_id) or "" for token_id in ids}
+
+    @contextlib.asynccontextmanager
+    async def _admitted(self, num_chars: int) -> AsyncIterator[None]:
+        """Admit a call with so many characters, and end it at its deadline with DeadlineExceeded. Raises Overloaded."""
+        with self._admission.admit(num_tokens=estimated_tokens(num_chars)):
+            async with within(earliest_deadline(self._timeout_s)):
+                yield
