@@ -5,11 +5,12 @@ Owned by AsyncLLM. Refuses texts too long for a prompt of the served model; star
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from tetrad.frontend.llm.chat_messages import in_parts, num_chars, plain_messages
 from tetrad.frontend.llm.pooling_inputs import tokens_to_keep
 from tetrad.frontend.llm.served_model import ServedModel
+from tetrad.frontend.net.together import all_of
 from tetrad.frontend.observability.metrics import FrontendMetrics, counting_errors
 from tetrad.frontend.request.admission import Admission, estimated_tokens
 from tetrad.frontend.request.deadlines import earliest_deadline, within
@@ -17,6 +18,30 @@ from tetrad.frontend.request.prompts import TokensPrompt, normalize_prompt
 from tetrad.frontend.request.sampling_values import check_text
 from tetrad.frontend.tokenizer.client import NO_TEMPLATE, PairTemplate, TokenizerClient
 from tetrad.services.errors import InvalidRequest
+
+
+class ChatOptions(TypedDict, total=False):
+    """How a conversation becomes a prompt.
+
+    Attributes:
+        tools: the functions that the model may call, in OpenAI's form.
+        documents: the documents, for templates of retrieval models.
+        chat_template: a Jinja template to use instead of the model's.
+        chat_template_kwargs: further variables of the template.
+        add_generation_prompt: end the prompt with the opening of an assistant's turn, as by default.
+        continue_final_message: leave the last message open.
+        add_special_tokens: let the tokenizer add BOS and the like.
+        keep_parts: keep contents as lists of text parts, for templates that read such lists; else the parts are joined.
+    """
+
+    tools: Sequence[dict[str, Any]] | None
+    documents: Sequence[dict[str, Any]] | None
+    chat_template: str | None
+    chat_template_kwargs: dict[str, Any] | None
+    add_generation_prompt: bool
+    continue_final_message: bool
+    add_special_tokens: bool
+    keep_parts: bool
 
 
 class Texts:
@@ -45,49 +70,46 @@ class Texts:
         self._timeout_s = timeout_s
 
     @counting_errors
-    async def encode_chat(
-        self,
-        messages: Sequence[dict[str, Any]],
-        *,
-        tools: Sequence[dict[str, Any]] | None = None,
-        documents: Sequence[dict[str, Any]] | None = None,
-        chat_template: str | None = None,
-        chat_template_kwargs: dict[str, Any] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        add_special_tokens: bool = False,
-        keep_parts: bool = False,
-    ) -> TokensPrompt:
+    async def encode_chat(self, messages: Sequence[dict[str, Any]], **options: Unpack[ChatOptions]) -> TokensPrompt:
         """Return the prompt of a conversation, as text and ids.
-
-        `keep_parts` keeps contents as lists of text parts, for templates that read such lists; else the parts are joined.
 
         Raises:
             InvalidRequest: there are no messages, or the model's template refuses them; PromptTooLong if they are far too long.
             Overloaded, DeadlineExceeded: as in AsyncLLM.add_request.
         """
-        plain = plain_messages(messages)
-        if add_generation_prompt and continue_final_message:
-            text = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
-            raise InvalidRequest(text, field="continue_final_message")
-        if keep_parts:
-            plain = in_parts(messages, plain)
-        limits, size = self._model.limits, num_chars([plain, tools, documents, chat_template_kwargs])
-        limits.check_num_chars(size, field="messages")
+        chat, size = self._checked_chat(messages, options)
         # The admission is released after rendering; a following `add_request` takes it in the same iteration of the event loop.
         async with self._admitted(size):
-            chat = await self._tokenizer.render_chat(
-                plain,
-                tools=tools,
-                documents=documents,
-                chat_template=chat_template,
-                chat_template_kwargs=chat_template_kwargs,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                add_special_tokens=add_special_tokens,
-                max_prompt_chars=limits.max_prompt_chars,
-            )
-        return TokensPrompt(prompt=chat.prompt, prompt_token_ids=chat.token_ids)
+            return await self._rendered(chat)
+
+    @counting_errors
+    async def encode_chats(
+        self, conversations: Sequence[Sequence[dict[str, Any]]], **options: Unpack[ChatOptions]
+    ) -> list[TokensPrompt]:
+        """Return the prompts of several conversations, in their order; together they are one admission.
+
+        There is at least one. Options and errors: see `encode_chat`.
+        """
+        chats, sizes = zip(*[self._checked_chat(messages, options) for messages in conversations], strict=True)
+        async with self._admitted(sum(sizes)):
+            return await all_of(self._rendered(chat) for chat in chats)
+
+    def _checked_chat(self, messages: Sequence[dict[str, Any]], options: ChatOptions) -> tuple[dict[str, Any], int]:
+        """Return the arguments of the tokenizer's render_chat, and the number of characters of the conversation."""
+        given: dict[str, Any] = {"add_generation_prompt": True, **options}
+        plain = plain_messages(messages)
+        if given["add_generation_prompt"] and given.get("continue_final_message"):
+            text = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
+            raise InvalidRequest(text, field="continue_final_message")
+        if given.pop("keep_parts", False):
+            plain = in_parts(messages, plain)
+        size = num_chars([plain, *(given.get(name) for name in ("tools", "documents", "chat_template_kwargs"))])
+        self._model.limits.check_num_chars(size, field="messages")
+        return {"messages": plain, **given, "max_prompt_chars": self._model.limits.max_prompt_chars}, size
+
+    async def _rendered(self, chat: dict[str, Any]) -> TokensPrompt:
+        found = await self._tokenizer.render_chat(**chat)
+        return TokensPrompt(prompt=found.prompt, prompt_token_ids=found.token_ids)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text."""

@@ -17,7 +17,6 @@ from tetrad.frontend.api.http.requests.headers import request_id_of
 from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.schemas.objects import Usage, encode
 from tetrad.frontend.llm.async_llm import AsyncLLM
-from tetrad.frontend.net.together import all_of
 from tetrad.frontend.request.pooling import PooledTensor, PoolingFacts, PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.services.errors import InvalidRequest
@@ -79,17 +78,15 @@ async def conversations_of(llm: AsyncLLM, body: InputBody, most: int) -> list[Pr
     given = body.messages or []
     every = given if given and isinstance(given[0], list) else [given] if given else []
     _check_number(len(every), most, "messages")
-    return await all_of(
-        llm.texts.encode_chat(
-            [message.model_dump(exclude_unset=True) for message in conversation],
-            chat_template=body.chat_template,
-            chat_template_kwargs=body.chat_template_kwargs,
-            add_generation_prompt=body.add_generation_prompt,
-            continue_final_message=body.continue_final_message,
-            add_special_tokens=body.add_special_tokens or False,
-        )
-        for conversation in every
+    prompts = await llm.texts.encode_chats(
+        [[message.model_dump(exclude_unset=True) for message in conversation] for conversation in every],
+        chat_template=body.chat_template,
+        chat_template_kwargs=body.chat_template_kwargs,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        add_special_tokens=body.add_special_tokens or False,
     )
+    return list(prompts)
 
 
 def _check_number(number: int, most: int, field: str) -> None:
