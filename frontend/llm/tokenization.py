@@ -92,7 +92,10 @@ class Texts:
         """
         chats, sizes = zip(*[self._checked_chat(messages, options) for messages in conversations], strict=True)
         async with self._admitted(sum(sizes)):
-            return await all_of(self._rendered(chat) for chat in chats)
+            if options.get("chat_template") is None:
+                return await all_of(self._rendered(chat) for chat in chats)
+            # Tokenizers limit how many clients' templates they run at a time.
+            return [await self._rendered(chat) for chat in chats]
 
     def _checked_chat(self, messages: Sequence[dict[str, Any]], options: ChatOptions) -> tuple[dict[str, Any], int]:
         """Return the arguments of the tokenizer's render_chat, and the number of characters of the conversation."""

@@ -1,8 +1,34 @@
 """Conversations as inputs of pooling routes."""
 
+import asyncio
+
+import pytest
+
+from tests.frontend.fakes import FakeTokenizer
 from tests.frontend.llm.test_pooling_messages import engine  # noqa: F401 - the fixture
 
 CHATS = [[{"role": "user", "content": text}] for text in ("aaaaa", "bbbbb", "ccccc")]
+
+
+class CountingTokenizer(FakeTokenizer):
+    """Counts the conversations that it renders at the same time."""
+
+    num_rendering = most_rendering = 0
+
+    async def RenderChat(self, request, context):
+        self.num_rendering += 1
+        self.most_rendering = max(self.most_rendering, self.num_rendering)
+        await asyncio.sleep(0)
+        self.num_rendering -= 1
+        return await super().RenderChat(request, context)
+
+
+@pytest.fixture
+async def tokenizer(sockets):
+    fake = CountingTokenizer(sockets / "t")
+    await fake.start()
+    yield fake
+    await fake.kill()
 
 
 async def test_the_conversations_of_a_request_are_one_admission(serve_frontend):
@@ -11,3 +37,11 @@ async def test_the_conversations_of_a_request_are_one_admission(serve_frontend):
 
     assert answer.status_code == 200, answer.text
     assert [bytes(map(int, each["embedding"])).decode() for each in answer.json()["data"]] == ["aaaa\n", "bbbb\n", "cccc\n"]
+
+
+async def test_conversations_with_a_template_are_rendered_one_after_the_other(http, tokenizer):
+    """A tokenizer refuses more than 16 conversations with templates of their own at the same time."""
+    answer = await http.post("/v1/embeddings", json={"messages": CHATS, "chat_template": "{{ messages[0].content }}"})
+
+    assert answer.status_code == 200, answer.text
+    assert tokenizer.most_rendering == 1
