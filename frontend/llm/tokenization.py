@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, TypedDict, Unpack
 
 from tetrad.frontend.llm.chat_messages import in_parts, num_chars, plain_messages
-from tetrad.frontend.llm.pooling_inputs import tokens_to_keep
+from tetrad.frontend.llm.pooling_inputs import placed, tokens_to_keep
 from tetrad.frontend.llm.served_model import ServedModel
 from tetrad.frontend.net.together import all_of
 from tetrad.frontend.observability.metrics import FrontendMetrics, counting_errors
@@ -88,14 +88,26 @@ class Texts:
     ) -> list[TokensPrompt]:
         """Return the prompts of several conversations, in their order; together they are one admission.
 
-        There is at least one. Options and errors: see `encode_chat`.
+        There is at least one. Options and errors: see `encode_chat`; with several, an InvalidRequest names the index of one.
         """
-        chats, sizes = zip(*[self._checked_chat(messages, options) for messages in conversations], strict=True)
+
+        def checked(place: int) -> tuple[dict[str, Any], int]:
+            try:
+                return self._checked_chat(conversations[place], options)
+            except InvalidRequest as error:
+                raise placed(error, place, conversations) from None
+
+        async def rendered(place: int, chat: dict[str, Any]) -> TokensPrompt:
+            try:
+                return await self._rendered(chat)
+            except InvalidRequest as error:
+                raise placed(error, place, conversations) from None
+
+        chats, sizes = zip(*map(checked, range(len(conversations))), strict=True)
         async with self._admitted(sum(sizes)):
-            if options.get("chat_template") is None:
-                return await all_of(self._rendered(chat) for chat in chats)
+            work = (rendered(place, chat) for place, chat in enumerate(chats))
             # Tokenizers limit how many clients' templates they run at a time.
-            return [await self._rendered(chat) for chat in chats]
+            return await all_of(work) if options.get("chat_template") is None else [await each for each in work]
 
     def _checked_chat(self, messages: Sequence[dict[str, Any]], options: ChatOptions) -> tuple[dict[str, Any], int]:
         """Return the arguments of the tokenizer's render_chat, and the number of characters of the conversation."""

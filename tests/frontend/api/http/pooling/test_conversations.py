@@ -45,3 +45,20 @@ async def test_conversations_with_a_template_are_rendered_one_after_the_other(ht
 
     assert answer.status_code == 200, answer.text
     assert tokenizer.most_rendering == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ([{"role": "user", "content": "forbidden"}], "Input 1: Conversation roles must alternate"),
+        ([{"role": "user", "content": "x" * 20_000}], "Input 1: This model's maximum context length"),
+        ([], "Input 1: "),
+    ],
+)
+@pytest.mark.parametrize("template", [None, "{{ messages[0].content }}"])
+async def test_an_error_names_the_conversation(http, wrong, text, template):
+    body = {"messages": [CHATS[0], wrong, CHATS[2]], "chat_template": template}
+
+    error = (await http.post("/v1/embeddings", json=body)).json()["error"]
+
+    assert error["message"].startswith(text)
