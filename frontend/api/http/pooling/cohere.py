@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tetrad.frontend.api.http.documentation.routes import documented
-from tetrad.frontend.api.http.pooling.batch import Job, base64_of, prompts_of
+from tetrad.frontend.api.http.pooling.batch import Job, base64_of, check_number
 from tetrad.frontend.api.http.pooling.bodies import PoolingBody
 from tetrad.frontend.api.http.pooling.cohere_bodies import (
     CohereAnswer,
@@ -49,16 +49,17 @@ _ANSWER = {
 async def create_cohere_embeddings(request: Request) -> Response:
     """Return an embedding of each input, in the forms that Cohere's clients read."""
     body = await read_prompt_body(request, CohereEmbedRequest)
-    texts = body.all_texts()
-    prompts_of(texts, request.app.state.settings.max_pooling_inputs)
+    texts, field = body.all_texts(), "inputs" if body.texts is None else "texts"
+    check_number(len(texts), request.app.state.settings.max_pooling_inputs, field)
     job = Job.of(request, _pooling_body(request, body), "embd")
     job.facts(EMBED, "Embeddings")
     prefix = _prefix(body.input_type, job.llm.tokenizer_info.prompts)
     for place, text in enumerate(texts):
         if not text:  # the prefix would hide that it is empty
-            raise InvalidRequest(f"Input {place}: The text cannot be empty.", field="texts")
+            raise InvalidRequest(f"Input {place}: The text cannot be empty.", field=field)
     params = PoolingParams(task=EMBED, dimensions=body.output_dimension)
-    work = job.run([prefix + text for text in texts], [params] * len(texts))
+    names = {"prompt": field, "dimensions": "output_dimension"}
+    work = job.run([prefix + text for text in texts], [params] * len(texts), names=names)
     outputs = await until_disconnected(request.receive, work)
     embeddings = _embeddings(body.embedding_types or ["float"], [output.outputs.values for output in outputs])
     num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
