@@ -96,8 +96,12 @@ class PoolingRequest(InputBody):
 class PairBody(PoolingBody):
     """Common fields of the routes that score queries against documents."""
 
-    max_tokens_per_query: Integer | None = Field(None, description="Keep at most this many tokens of each query. Unset: all.")
-    max_tokens_per_doc: Integer | None = Field(None, description="Keep at most this many tokens of each document. Unset: all.")
+    max_tokens_per_query: Integer | None = Field(
+        None, description="Keep at most this many tokens of each query. Unset or 0: all."
+    )
+    max_tokens_per_doc: Integer | None = Field(
+        None, description="Keep at most this many tokens of each document. Unset or 0: all."
+    )
     instruction: str | None = Field(
         None, description="The task, for the chat template that writes the pairs of a reranker. Unset: the template's own."
     )

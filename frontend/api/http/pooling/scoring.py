@@ -75,7 +75,7 @@ async def _score(job: Job, body: PairBody, pairs: Sequence[tuple[str, str]]) -> 
         job.llm,
         pairs,
         job.run,
-        PairLimits(body.truncate_prompt_tokens, body.max_tokens_per_query, body.max_tokens_per_doc),
+        PairLimits(body.truncate_prompt_tokens, body.max_tokens_per_query or None, body.max_tokens_per_doc or None),
         use_activation=body.use_activation,
         template=_template(body),
     )
