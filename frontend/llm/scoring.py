@@ -40,11 +40,13 @@ class PairLimits:
         prompt: limit of the model's whole prompt; -1: the length of the context. The end of the document is cut off.
         query: limit of the first text of each pair.
         document: limit of the second text of each pair.
+        side: the end of a prompt that the caller wants cut off, "left" or "right". None: the right one.
     """
 
     prompt: int | None = None
     query: int | None = None
     document: int | None = None
+    side: str | None = None
 
 
 NO_LIMITS = PairLimits()
@@ -91,6 +93,9 @@ async def score_pairs(
             text = "This model embeds the texts of a pair one by one: instruction and chat_template are for cross-encoders."
             raise InvalidRequest(text, field="chat_template")
         return await _by_embeddings(pairs, run, task)
+    if limits.side == "left":
+        text = "truncation_side must be 'right' for a cross-encoder: the end of the document is cut off, never the query."
+        raise InvalidRequest(text, field="truncation_side")
     encoded = await llm.texts.tokenize_pairs(pairs, max_tokens=limits.prompt, template=template)
     prompts = [TokensPrompt(prompt_token_ids=ids) for ids, _ in encoded]
     params = [

@@ -27,6 +27,7 @@ from tetrad.library.pooling_outputs import (
 )
 from tetrad.library.progress import ProgressBar, UseTqdm
 from tetrad.library.running_llm import RunningLLM
+from tetrad.services.errors import InvalidRequest
 
 PoolingArgument = PoolingParams | Sequence[PoolingParams] | None
 
@@ -137,6 +138,11 @@ class PoolingMethods:
         pairs = pairs_of(_texts("data_1", data_1), _texts("data_2", data_2))
         options = tokenization_of(tokenization_kwargs)
         adapters = lora_requests_of(lora_request, 1)
+        facts = self._running.frontend.pooling
+        is_cross_encoder = facts is not None and CLASSIFY in facts.tasks
+        if is_cross_encoder and options.get("add_special_tokens") is False:
+            text = "add_special_tokens cannot be False for a cross-encoder: special tokens join the texts of a pair."
+            raise InvalidRequest(text, field="add_special_tokens")
         with ProgressBar(len(pairs), use_tqdm=use_tqdm, what="Scored pairs", shows_speed=False) as bar:
 
             async def run(prompts: Sequence[PromptType], params: Sequence[PoolingParams]) -> list[PoolingRequestOutput]:
@@ -147,15 +153,13 @@ class PoolingMethods:
                     self._running.frontend,
                     pairs,
                     run,
-                    PairLimits(options.get("truncate_prompt_tokens")),
+                    PairLimits(options.get("truncate_prompt_tokens"), side=options.get("truncation_side")),
                     use_activation=None if pooling_params is None else pooling_params.use_activation,
                     template=PairTemplate(template_of(chat_template)),
                 )
             )
         # An embedding model has a prompt for each text, not for each pair.
-        facts = self._running.frontend.pooling
-        has_prompts = facts is not None and CLASSIFY in facts.tasks
-        ids = [output.prompt_token_ids for output in found.outputs] if has_prompts else [[] for _ in pairs]
+        ids = [output.prompt_token_ids for output in found.outputs] if is_cross_encoder else [[] for _ in pairs]
         return [PooledRequestOutput(str(place), ScoringOutput(value), ids[place]) for place, value in enumerate(found.values)]
 
     def _pool(
