@@ -93,6 +93,7 @@ async def test_tokens_of_the_prompt_are_counted_or_told(http):
         ("completions", {"generate_responses": [GIVEN], "prompt_tokens": [1, 2]}, "prompt_tokens"),
         ("completions", {"generate_responses": [GIVEN], "prompt_tokens": [-1]}, "prompt_tokens.0"),
         ("completions", {"generate_responses": [GIVEN], "prompt_token_ids": []}, "prompt_token_ids"),
+        ("chat/completions", {"generate_response": GIVEN, "prompt_token_ids": [300]}, "prompt_token_ids"),
         ("completions", {"generate_responses": [GIVEN | {"output_mode": "text"}]}, None),
         ("completions", {"generate_responses": [GIVEN | {"prompt_logprobs": [None, {}]}]}, "prompt_logprobs"),
         (
