@@ -39,6 +39,7 @@ def plain(answer):
         {"stop": ["e"]},
         {"stop": ["e"], "include_stop_str_in_output": True},
         {"stop_token_ids": [101]},
+        {"stop_token_ids": [101], "include_stop_str_in_output": True},
         {"max_tokens": 5},
         {"include_reasoning": False, "tool_choice": "none"},
     ],
