@@ -127,7 +127,8 @@ class PoolingMethods:
             data_2: one text or several.
             use_tqdm, tokenization_kwargs: see `embed`.
             lora_request: adapter for all pairs.
-            pooling_params: `use_activation` decides whether a cross-encoder's logits are converted to probabilities.
+            pooling_params: `use_activation` decides whether a cross-encoder's logits are converted to probabilities,
+                `dimensions` on the length of a model's embeddings.
             chat_template: template of a pair for a reranker, with two messages of the roles "query" and "document": Jinja
                 source or the path of a file. None: the tokenizer joins the texts.
 
@@ -137,7 +138,7 @@ class PoolingMethods:
         """
         pairs = pairs_of(_texts("data_1", data_1), _texts("data_2", data_2))
         options = tokenization_of(tokenization_kwargs)
-        adapters = lora_requests_of(lora_request, 1)
+        [wanted], adapters = pooling_params_of(pooling_params, 1), lora_requests_of(lora_request, 1)
         facts = self._running.frontend.pooling
         is_cross_encoder = facts is not None and CLASSIFY in facts.tasks
         if is_cross_encoder and options.get("add_special_tokens") is False:
@@ -154,7 +155,8 @@ class PoolingMethods:
                     pairs,
                     run,
                     PairLimits(options.get("truncate_prompt_tokens"), side=options.get("truncation_side")),
-                    use_activation=None if pooling_params is None else pooling_params.use_activation,
+                    use_activation=wanted.use_activation,
+                    dimensions=wanted.dimensions,
                     template=PairTemplate(template_of(chat_template)),
                 )
             )

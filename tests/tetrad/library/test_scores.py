@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tetrad.frontend.request.pooling import PooledTensor, PoolingFacts, PoolingRequestOutput
+from tetrad.frontend.request.pooling import PooledTensor, PoolingFacts, PoolingParams, PoolingRequestOutput
 from tetrad.library.pooling import PoolingMethods
 from tetrad.services.errors import InvalidRequest
 
@@ -15,6 +15,7 @@ class Batches:
     """Embeds each text as its number of characters."""
 
     async def pool(self, prompts, params, options, on_finished, adapters):
+        self.params = params
         return [PoolingRequestOutput("r", PooledTensor((1,), array("f", [len(text)])), list(text.encode())) for text in prompts]
 
 
@@ -58,3 +59,9 @@ def test_an_embedder_takes_all_options(embedder):
     options = {"truncation_side": "left", "truncate_prompt_tokens": 5, "add_special_tokens": False}
 
     assert len(embedder.score("a", "bb", use_tqdm=False, tokenization_kwargs=options)) == 1
+
+
+def test_embeddings_are_as_long_as_asked_for(embedder):
+    embedder.score("a", "bb", use_tqdm=False, pooling_params=PoolingParams(dimensions=1))
+
+    assert [each.dimensions for each in embedder._batches.params] == [1, 1]
