@@ -144,6 +144,7 @@ class Texts:
         ids = iter(found)
         return [next(ids) if text else [] for text in texts]
 
+    @counting_errors
     async def tokenize_pairs(
         self, pairs: Sequence[tuple[str, str]], *, max_tokens: int | None = None, template: PairTemplate = NO_TEMPLATE
     ) -> list[tuple[list[int], int | None]]:
@@ -164,6 +165,7 @@ class Texts:
         async with self._admitted(size):
             return await self._tokenizer.encode_pairs(pairs, max_tokens=most, template=template)
 
+    @counting_errors
     async def cut(self, texts: Sequence[str], max_tokens: int, *, field: str) -> list[str]:
         """Return the texts, each cut after its first `max_tokens` tokens; special tokens do not count.
 
