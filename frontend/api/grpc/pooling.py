@@ -89,21 +89,26 @@ class PoolingCalls:
             raise InvalidRequest("Exactly one of `texts` and `prompts` must be given.", field="texts")
         inputs: list[PromptType] = list(request.texts)
         inputs = inputs or [TokensPrompt(prompt_token_ids=list(each.ids)) for each in request.prompts]
-        self._check_number(len(inputs), "texts" if request.texts else "prompts")
+        field = "texts" if request.texts else "prompts"
+        self._check_number(len(inputs), field)
         if request.truncation_side not in ("", "left", "right"):
             text = f"truncation_side must be left or right, got {request.truncation_side[:32]!r}."
             raise InvalidRequest(text, field="truncation_side")
-        return await llm.encode_all(
-            inputs,
-            [params] * len(inputs),
-            request_id,
-            lora_requests=[llm.model_names.lora_of(request.model)] * len(inputs),
-            priority=request.priority,
-            add_special_tokens=request.add_special_tokens if request.HasField("add_special_tokens") else True,
-            truncate_prompt_tokens=request.truncate_prompt_tokens if request.HasField("truncate_prompt_tokens") else None,
-            truncation_side=request.truncation_side or "right",
-            cache_salt=request.cache_salt,
-        )
+        try:
+            return await llm.encode_all(
+                inputs,
+                [params] * len(inputs),
+                request_id,
+                lora_requests=[llm.model_names.lora_of(request.model)] * len(inputs),
+                priority=request.priority,
+                add_special_tokens=request.add_special_tokens if request.HasField("add_special_tokens") else True,
+                truncate_prompt_tokens=request.truncate_prompt_tokens if request.HasField("truncate_prompt_tokens") else None,
+                truncation_side=request.truncation_side or "right",
+                cache_salt=request.cache_salt,
+            )
+        except InvalidRequest as error:
+            error.field = field if error.field == "prompt" else error.field
+            raise
 
     def _found(self, model: str) -> AsyncLLM:
         llm = self._models.find(model)
