@@ -6,13 +6,13 @@ late_interaction.py.
 """
 
 import operator
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.late_interaction import max_sims
 from tetrad.frontend.net.side_thread import in_side_thread
-from tetrad.frontend.request.pooling import CLASSIFY, EMBED, TOKEN_EMBED, PoolingParams, PoolingRequestOutput
+from tetrad.frontend.request.pooling import CLASSIFY, EMBED, TOKEN_EMBED, PooledTensor, PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.tokenizer.client import NO_TEMPLATE, PairTemplate
 from tetrad.services.errors import InvalidRequest
@@ -136,7 +136,11 @@ async def _by_embeddings(pairs: Pairs, run: Run, params: PoolingParams) -> Score
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     outputs = await run(texts, [params] * len(texts))
     found = {text: output.outputs for text, output in zip(texts, outputs, strict=True)}
-    if params.task == TOKEN_EMBED:
-        matrices = [(found[first], found[second]) for first, second in pairs]
-        return Scores(await in_side_thread(lambda: max_sims(matrices)), outputs)
-    return Scores([sum(map(operator.mul, found[first].values, found[second].values)) for first, second in pairs], outputs)
+    matrices = [(found[first], found[second]) for first, second in pairs]
+    measure = max_sims if params.task == TOKEN_EMBED else _cosines
+    return Scores(await in_side_thread(lambda: measure(matrices)), outputs)
+
+
+def _cosines(pairs: Iterable[tuple[PooledTensor, PooledTensor]]) -> list[float]:
+    """Return the dot product of the embeddings of each pair, which are normalised."""
+    return [sum(map(operator.mul, first.values, second.values)) for first, second in pairs]
