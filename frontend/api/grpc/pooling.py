@@ -9,6 +9,7 @@ from tetrad.frontend.request.pooling import CLASSIFY, EMBED, PoolingParams, Pool
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.tokenizer.client import PairTemplate
 from tetrad.services.errors import InvalidRequest, Unsupported
+from tetrad.services.timers.time_slice import TimeSlice
 from tetrad.v1 import inference_pb2
 
 
@@ -33,9 +34,11 @@ class PoolingCalls:
         llm = self._found(request.model)
         llm.required_pooling(EMBED, "Embed", Unsupported)
         outputs = await self._run(llm, request, request_id, params)
-        return inference_pb2.EmbedResponse(
-            embeddings=[inference_pb2.Embedding(values=output.outputs.values) for output in outputs], usage=_usage(outputs)
-        )
+        response, time_slice = inference_pb2.EmbedResponse(usage=_usage(outputs)), TimeSlice()
+        for output in outputs:
+            await time_slice.check()
+            response.embeddings.add(values=output.outputs.values)
+        return response
 
     async def classify(self, request: inference_pb2.ClassifyRequest, request_id: str) -> inference_pb2.ClassifyResponse:
         """Return the probability of each class for each input."""

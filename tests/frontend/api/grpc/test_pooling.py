@@ -1,9 +1,10 @@
-"""Embed of the public gRPC API: errors name the field of the request."""
+"""Embed of the public gRPC API: errors name the field of the request, and large answers are made in slices."""
 
 import grpc
 import pytest
 
 from tests.frontend.llm.test_pooling_messages import engine  # noqa: F401 - the fixture
+from tetrad.frontend.api.grpc import pooling
 from tetrad.services.rpc.channel import open_channel
 from tetrad.services.rpc.status import from_rpc_error
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
@@ -33,3 +34,18 @@ async def test_an_error_names_the_field(stub, fields, field):
 
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert from_rpc_error(caught.value).field == field
+
+
+async def test_other_calls_run_between_two_embeddings_of_an_answer(stub, monkeypatch):
+    checks = []
+
+    class Slice:
+        async def check(self):
+            checks.append(self)
+
+    monkeypatch.setattr(pooling, "TimeSlice", Slice)
+
+    answer = await stub.Embed(inference_pb2.EmbedRequest(texts=["hello", "again"]))
+
+    assert [bytes(map(int, each.values)) for each in answer.embeddings] == [b"hello", b"again"]
+    assert len(checks) == 2
