@@ -87,11 +87,12 @@ class PromptTooLong(InvalidRequest):
     reason = "CONTEXT_LENGTH_EXCEEDED"
 
     @classmethod
-    def of_tokens(cls, num_prompt_tokens: int, max_model_len: int, *, field: str) -> Self:
-        """Return the error for a prompt of `num_prompt_tokens` tokens, which leaves no room for one output token."""
+    def of_tokens(cls, num_prompt_tokens: int, max_model_len: int, *, generates: bool = True, field: str) -> Self:
+        """Return the error for a prompt of `num_prompt_tokens` tokens; `generates`: it leaves no room for one output token."""
+        parts = f" ({num_prompt_tokens} in the prompt, at least 1 in the output)" if generates else ""
         return cls(
-            f"This model's maximum context length is {max_model_len} tokens. However, you requested {num_prompt_tokens + 1} "
-            f"tokens ({num_prompt_tokens} in the prompt, at least 1 in the output). Please reduce the length of the prompt.",
+            f"This model's maximum context length is {max_model_len} tokens. However, you requested "
+            f"{num_prompt_tokens + generates} tokens{parts}. Please reduce the length of the prompt.",
             field=field,
         )
 

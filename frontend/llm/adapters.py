@@ -3,6 +3,8 @@
 LoRA adapters are loaded in the engine cores, prompt adapters in this frontend. Called by operators' endpoints and the library.
 """
 
+import asyncio
+
 from tetrad.frontend.engine.admin_client import EngineAdminClient
 from tetrad.frontend.llm.adapter_names import AdapterNames
 from tetrad.frontend.llm.prompt_adapters import PromptAdapters
@@ -16,10 +18,14 @@ class Adapters:
     Args:
         engine_admin: client of the engine cores' administration.
         prompts: the prompt adapters.
+
+    Attributes:
+        changing: guards the names of adapters while one is loaded or unloaded, so that no two adapters get the same name or id.
     """
 
     def __init__(self, engine_admin: EngineAdminClient, prompts: PromptAdapters) -> None:
         self._engine_admin, self._prompts = engine_admin, prompts
+        self.changing = asyncio.Lock()
 
     async def load_named(self, names: AdapterNames, *, supports_lora: bool) -> None:
         """Load the adapters of the settings; raise if one is unusable.

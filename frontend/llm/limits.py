@@ -79,7 +79,7 @@ class Limits:
             raise InvalidRequest("The decoder prompt cannot be empty", field="prompt")
         limit = longest or self.max_model_len
         if len(ids) + num_new_tokens > limit:
-            raise PromptTooLong.of_tokens(len(ids), limit, field="prompt")
+            raise PromptTooLong.of_tokens(len(ids), limit, generates=num_new_tokens > 0, field="prompt")
         if max(ids) >= self._vocab_size or min(ids) < 0:
             wrong = next(i for i in ids if not 0 <= i < self._vocab_size)
             text = f"Token id {wrong} in the prompt is out of vocabulary. Vocabulary size: {self._vocab_size}"

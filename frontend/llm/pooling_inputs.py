@@ -58,7 +58,7 @@ class PoolingInputs:
             try:
                 self._limits.check_prompt(each, num_new_tokens=0, longest=longest)
             except InvalidRequest as error:
-                raise _placed(error, place, new.prompts) from None
+                raise placed(error, place, new.prompts) from None
         return ids, [prompt.cache_salt for prompt in prompts]
 
     def _checked(self, place: int, given: object, new: NewPooling, longest: int) -> Prompt:
@@ -70,7 +70,7 @@ class PoolingInputs:
                 self._limits.check_text(prompt.text or "", longest=longest)
             return prompt
         except InvalidRequest as error:
-            raise _placed(error, place, new.prompts) from None
+            raise placed(error, place, new.prompts) from None
 
 
 def tokens_to_keep(truncate: int | None, longest: int) -> int | None:
@@ -88,7 +88,7 @@ def tokens_to_keep(truncate: int | None, longest: int) -> int | None:
     return longest if truncate == -1 else truncate
 
 
-def _placed(error: InvalidRequest, place: int, prompts: Sequence[object]) -> InvalidRequest:
+def placed(error: InvalidRequest, place: int, prompts: Sequence[object]) -> InvalidRequest:
     """Return the error; with several inputs, its message names the index of the input."""
     if len(prompts) > 1:
         error.message = f"Input {place}: {error.message}"

@@ -6,13 +6,13 @@ late_interaction.py.
 """
 
 import operator
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.late_interaction import max_sims
 from tetrad.frontend.net.side_thread import in_side_thread
-from tetrad.frontend.request.pooling import CLASSIFY, EMBED, TOKEN_EMBED, PoolingParams, PoolingRequestOutput
+from tetrad.frontend.request.pooling import CLASSIFY, EMBED, TOKEN_EMBED, PooledTensor, PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.tokenizer.client import NO_TEMPLATE, PairTemplate
 from tetrad.services.errors import InvalidRequest
@@ -40,11 +40,13 @@ class PairLimits:
         prompt: limit of the model's whole prompt; -1: the length of the context. The end of the document is cut off.
         query: limit of the first text of each pair.
         document: limit of the second text of each pair.
+        side: the end of a prompt that the caller wants cut off, "left" or "right". None: the right one.
     """
 
     prompt: int | None = None
     query: int | None = None
     document: int | None = None
+    side: str | None = None
 
 
 NO_LIMITS = PairLimits()
@@ -69,6 +71,7 @@ async def score_pairs(
     limits: PairLimits = NO_LIMITS,
     *,
     use_activation: bool | None = None,
+    dimensions: int | None = None,
     template: PairTemplate = NO_TEMPLATE,
 ) -> Scores:
     """Return the score of each pair.
@@ -79,10 +82,11 @@ async def score_pairs(
         run: runs the pooling requests.
         limits: limits of tokens.
         use_activation: for a cross-encoder: convert its logit to a probability. None: as the model's files specify.
+        dimensions: for an embedding model: length of the embeddings. None: the model's.
         template: for a cross-encoder: makes its prompts.
 
     Raises:
-        InvalidRequest: the model is generative, or does not have exactly one label; a text or a limit is invalid.
+        InvalidRequest: the model is generative, or does not have exactly one label; a text, a limit or `dimensions` is invalid.
     """
     task = _scoring_task(llm)
     pairs = await _cut(llm, pairs, limits)
@@ -90,12 +94,14 @@ async def score_pairs(
         if template:
             text = "This model embeds the texts of a pair one by one: instruction and chat_template are for cross-encoders."
             raise InvalidRequest(text, field="chat_template")
-        return await _by_embeddings(pairs, run, task)
+        return await _by_embeddings(pairs, run, PoolingParams(task=task, use_activation=True, dimensions=dimensions))
+    if limits.side == "left":
+        text = "truncation_side must be 'right' for a cross-encoder: the end of the document is cut off, never the query."
+        raise InvalidRequest(text, field="truncation_side")
     encoded = await llm.texts.tokenize_pairs(pairs, max_tokens=limits.prompt, template=template)
     prompts = [TokensPrompt(prompt_token_ids=ids) for ids, _ in encoded]
-    params = [
-        PoolingParams(task=CLASSIFY, use_activation=use_activation, token_type_boundary=boundary) for _, boundary in encoded
-    ]
+    common = PoolingParams(task=CLASSIFY, use_activation=use_activation, dimensions=dimensions)
+    params = [replace(common, token_type_boundary=boundary) for _, boundary in encoded]
     outputs = await run(prompts, params)
     return Scores([output.outputs.values[0] for output in outputs], outputs)
 
@@ -125,12 +131,16 @@ async def _cut(llm: AsyncLLM, pairs: Pairs, limits: PairLimits) -> Pairs:
     return list(zip(firsts, seconds, strict=True))
 
 
-async def _by_embeddings(pairs: Pairs, run: Run, task: str) -> Scores:
+async def _by_embeddings(pairs: Pairs, run: Run, params: PoolingParams) -> Scores:
     """Return the scores of an embedding model; each text is embedded once, even if it is in several pairs."""
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
-    outputs = await run(texts, [PoolingParams(task=task, use_activation=True)] * len(texts))
+    outputs = await run(texts, [params] * len(texts))
     found = {text: output.outputs for text, output in zip(texts, outputs, strict=True)}
-    if task == TOKEN_EMBED:
-        matrices = [(found[first], found[second]) for first, second in pairs]
-        return Scores(await in_side_thread(lambda: max_sims(matrices)), outputs)
-    return Scores([sum(map(operator.mul, found[first].values, found[second].values)) for first, second in pairs], outputs)
+    matrices = [(found[first], found[second]) for first, second in pairs]
+    measure = max_sims if params.task == TOKEN_EMBED else _cosines
+    return Scores(await in_side_thread(lambda: measure(matrices)), outputs)
+
+
+def _cosines(pairs: Iterable[tuple[PooledTensor, PooledTensor]]) -> list[float]:
+    """Return the dot product of the embeddings of each pair, which are normalised."""
+    return [sum(map(operator.mul, first.values, second.values)) for first, second in pairs]

@@ -3,12 +3,14 @@
 Owned by AsyncLLM. Refuses texts too long for a prompt of the served model; starts no requests.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, TypedDict, Unpack
 
 from tetrad.frontend.llm.chat_messages import in_parts, num_chars, plain_messages
-from tetrad.frontend.llm.pooling_inputs import tokens_to_keep
+from tetrad.frontend.llm.pooling_inputs import placed, tokens_to_keep
 from tetrad.frontend.llm.served_model import ServedModel
+from tetrad.frontend.net.together import all_of
 from tetrad.frontend.observability.metrics import FrontendMetrics, counting_errors
 from tetrad.frontend.request.admission import Admission, estimated_tokens
 from tetrad.frontend.request.deadlines import earliest_deadline, within
@@ -16,6 +18,30 @@ from tetrad.frontend.request.prompts import TokensPrompt, normalize_prompt
 from tetrad.frontend.request.sampling_values import check_text
 from tetrad.frontend.tokenizer.client import NO_TEMPLATE, PairTemplate, TokenizerClient
 from tetrad.services.errors import InvalidRequest
+
+
+class ChatOptions(TypedDict, total=False):
+    """How a conversation becomes a prompt.
+
+    Attributes:
+        tools: the functions that the model may call, in OpenAI's form.
+        documents: the documents, for templates of retrieval models.
+        chat_template: a Jinja template to use instead of the model's.
+        chat_template_kwargs: further variables of the template.
+        add_generation_prompt: end the prompt with the opening of an assistant's turn, as by default.
+        continue_final_message: leave the last message open.
+        add_special_tokens: let the tokenizer add BOS and the like.
+        keep_parts: keep contents as lists of text parts, for templates that read such lists; else the parts are joined.
+    """
+
+    tools: Sequence[dict[str, Any]] | None
+    documents: Sequence[dict[str, Any]] | None
+    chat_template: str | None
+    chat_template_kwargs: dict[str, Any] | None
+    add_generation_prompt: bool
+    continue_final_message: bool
+    add_special_tokens: bool
+    keep_parts: bool
 
 
 class Texts:
@@ -26,7 +52,7 @@ class Texts:
         tokenizer: client of the tokenizer service.
         admission: limits the texts and conversations in progress.
         metrics: count refused calls.
-        timeout_s: maximum duration of rendering a conversation in seconds; None: no limit.
+        timeout_s: maximum duration of a call in seconds; None: no limit.
     """
 
     def __init__(
@@ -44,50 +70,61 @@ class Texts:
         self._timeout_s = timeout_s
 
     @counting_errors
-    async def encode_chat(
-        self,
-        messages: Sequence[dict[str, Any]],
-        *,
-        tools: Sequence[dict[str, Any]] | None = None,
-        documents: Sequence[dict[str, Any]] | None = None,
-        chat_template: str | None = None,
-        chat_template_kwargs: dict[str, Any] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        add_special_tokens: bool = False,
-        keep_parts: bool = False,
-    ) -> TokensPrompt:
+    async def encode_chat(self, messages: Sequence[dict[str, Any]], **options: Unpack[ChatOptions]) -> TokensPrompt:
         """Return the prompt of a conversation, as text and ids.
-
-        `keep_parts` keeps contents as lists of text parts, for templates that read such lists; else the parts are joined.
 
         Raises:
             InvalidRequest: there are no messages, or the model's template refuses them; PromptTooLong if they are far too long.
             Overloaded, DeadlineExceeded: as in AsyncLLM.add_request.
         """
+        chat, size = self._checked_chat(messages, options)
+        # The admission is released after rendering; a following `add_request` takes it in the same iteration of the event loop.
+        async with self._admitted(size):
+            return await self._rendered(chat)
+
+    @counting_errors
+    async def encode_chats(
+        self, conversations: Sequence[Sequence[dict[str, Any]]], **options: Unpack[ChatOptions]
+    ) -> list[TokensPrompt]:
+        """Return the prompts of several conversations, in their order; together they are one admission.
+
+        There is at least one. Options and errors: see `encode_chat`; with several, an InvalidRequest names the index of one.
+        """
+
+        def checked(place: int) -> tuple[dict[str, Any], int]:
+            try:
+                return self._checked_chat(conversations[place], options)
+            except InvalidRequest as error:
+                raise placed(error, place, conversations) from None
+
+        async def rendered(place: int, chat: dict[str, Any]) -> TokensPrompt:
+            try:
+                return await self._rendered(chat)
+            except InvalidRequest as error:
+                raise placed(error, place, conversations) from None
+
+        chats, sizes = zip(*map(checked, range(len(conversations))), strict=True)
+        async with self._admitted(sum(sizes)):
+            work = (rendered(place, chat) for place, chat in enumerate(chats))
+            # Tokenizers limit how many clients' templates they run at a time.
+            return await all_of(work) if options.get("chat_template") is None else [await each for each in work]
+
+    def _checked_chat(self, messages: Sequence[dict[str, Any]], options: ChatOptions) -> tuple[dict[str, Any], int]:
+        """Return the arguments of the tokenizer's render_chat, and the number of characters of the conversation."""
+        given: dict[str, Any] = {"add_generation_prompt": True, **options}
         plain = plain_messages(messages)
-        if add_generation_prompt and continue_final_message:
+        if given["add_generation_prompt"] and given.get("continue_final_message"):
             text = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
             raise InvalidRequest(text, field="continue_final_message")
-        if keep_parts:
+        if given.pop("keep_parts", False):
             plain = in_parts(messages, plain)
-        limits, size = self._model.limits, num_chars([plain, tools, documents, chat_template_kwargs])
-        limits.check_num_chars(size, field="messages")
-        # The admission is released after rendering; a following `add_request` takes it in the same iteration of the event loop.
-        with self._admission.admit(num_tokens=estimated_tokens(size)):
-            async with within(earliest_deadline(self._timeout_s)):
-                chat = await self._tokenizer.render_chat(
-                    plain,
-                    tools=tools,
-                    documents=documents,
-                    chat_template=chat_template,
-                    chat_template_kwargs=chat_template_kwargs,
-                    add_generation_prompt=add_generation_prompt,
-                    continue_final_message=continue_final_message,
-                    add_special_tokens=add_special_tokens,
-                    max_prompt_chars=limits.max_prompt_chars,
-                )
-        return TokensPrompt(prompt=chat.prompt, prompt_token_ids=chat.token_ids)
+        size = num_chars([plain, *(given.get(name) for name in ("tools", "documents", "chat_template_kwargs"))])
+        self._model.limits.check_num_chars(size, field="messages")
+        return {"messages": plain, **given, "max_prompt_chars": self._model.limits.max_prompt_chars}, size
+
+    async def _rendered(self, chat: dict[str, Any]) -> TokensPrompt:
+        found = await self._tokenizer.render_chat(**chat)
+        return TokensPrompt(prompt=found.prompt, prompt_token_ids=found.token_ids)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text."""
@@ -97,16 +134,17 @@ class Texts:
         """Return the ids of a text and the vocabulary entry of each."""
         size = len(normalize_prompt(text).text or "")
         self._model.limits.check_num_chars(size)
-        with self._admission.admit(num_tokens=estimated_tokens(size)):
+        async with self._admitted(size):
             return await self._tokenizer.encode_with_strings(text, add_special_tokens=add_special_tokens)
 
     async def encode_pieces(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each piece of a rendered conversation, without special tokens around them."""
-        with self._admission.admit(num_tokens=estimated_tokens(sum(map(len, texts)))):
+        async with self._admitted(sum(map(len, texts))):
             found = await self._tokenizer.encode([text for text in texts if text], add_special_tokens=False)
         ids = iter(found)
         return [next(ids) if text else [] for text in texts]
 
+    @counting_errors
     async def tokenize_pairs(
         self, pairs: Sequence[tuple[str, str]], *, max_tokens: int | None = None, template: PairTemplate = NO_TEMPLATE
     ) -> list[tuple[list[int], int | None]]:
@@ -124,9 +162,10 @@ class Texts:
                 check_text("text", text)
                 limits.check_text(text)
         size = sum(len(first) + len(second) for first, second in pairs)
-        with self._admission.admit(num_tokens=estimated_tokens(size)):
+        async with self._admitted(size):
             return await self._tokenizer.encode_pairs(pairs, max_tokens=most, template=template)
 
+    @counting_errors
     async def cut(self, texts: Sequence[str], max_tokens: int, *, field: str) -> list[str]:
         """Return the texts, each cut after its first `max_tokens` tokens; special tokens do not count.
 
@@ -142,7 +181,7 @@ class Texts:
         unique = list(dict.fromkeys(texts))
         for text in unique:
             limits.check_text(text)
-        with self._admission.admit(num_tokens=estimated_tokens(sum(map(len, unique)))):
+        async with self._admitted(sum(map(len, unique))):
             encoded = await self._tokenizer.encode_many(
                 unique, add_special_tokens=False, max_tokens=max_tokens + 1, keep_end=False
             )
@@ -157,10 +196,19 @@ class Texts:
         wrong = next((i for i in token_ids if not 0 <= i < vocab_size), None)
         if wrong is not None:
             raise InvalidRequest(f"Token id {wrong} is out of vocabulary. Vocabulary size: {vocab_size}", field="tokens")
-        return (await self._tokenizer.decode([token_ids], skip_special_tokens=skip_special_tokens))[0]
+        async with within(earliest_deadline(self._timeout_s)):
+            return (await self._tokenizer.decode([token_ids], skip_special_tokens=skip_special_tokens))[0]
 
     async def token_texts(self, token_ids: Iterable[int]) -> dict[int, str]:
         """Return the text of each token by itself, as in log-probabilities."""
         ids = set(token_ids)
-        await self._tokenizer.load_token_texts(ids)
+        async with within(earliest_deadline(self._timeout_s)):
+            await self._tokenizer.load_token_texts(ids)
         return {token_id: self._tokenizer.text_of(token_id) or "" for token_id in ids}
+
+    @contextlib.asynccontextmanager
+    async def _admitted(self, num_chars: int) -> AsyncIterator[None]:
+        """Admit a call with so many characters, and end it at its deadline with DeadlineExceeded. Raises Overloaded."""
+        with self._admission.admit(num_tokens=estimated_tokens(num_chars)):
+            async with within(earliest_deadline(self._timeout_s)):
+                yield

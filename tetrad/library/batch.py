@@ -18,6 +18,8 @@ from tetrad.library.request_counter import RequestCounter
 
 # Maximum number of prompts that are tokenized at the same time; the number of requests in the engine is not limited.
 _MAX_ENCODING = 32
+# Likewise for conversations with templates of their own: a tokenizer refuses more than 16 at the same time.
+_MAX_RENDERING = 8
 
 T = TypeVar("T")
 
@@ -50,6 +52,7 @@ class BatchRunner:
         self._llm = llm
         self.numbers = RequestCounter()
         self._encoding = asyncio.Semaphore(_MAX_ENCODING)
+        self._rendering = asyncio.Semaphore(_MAX_RENDERING)
         self._enqueued: list[OutputStream] = []
 
     async def run(self, items: Sequence[BatchItem], on_finished: OnFinished) -> list[RequestOutput]:
@@ -109,11 +112,14 @@ class BatchRunner:
         streams, self._enqueued = self._enqueued, []
         return await all_of(_finish(stream, on_finished) for stream in streams)
 
-    async def render_chats(self, render: Sequence[Callable[[], Coroutine[Any, Any, TokensPrompt]]]) -> list[TokensPrompt]:
-        """Return the prompts that these calls of Texts.encode_chat return, in order."""
+    async def render_chats(
+        self, render: Sequence[Callable[[], Coroutine[Any, Any, TokensPrompt]]], *, own_template: bool
+    ) -> list[TokensPrompt]:
+        """Return the prompts that these calls of Texts.encode_chat return, in order; `own_template`: they have a template."""
+        limit = self._rendering if own_template else self._encoding
 
         async def one(call: Callable[[], Coroutine[Any, Any, TokensPrompt]]) -> TokensPrompt:
-            async with self._encoding:
+            async with limit:
                 return await call()
 
         return await all_of(one(call) for call in render)

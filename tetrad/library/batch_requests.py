@@ -80,15 +80,17 @@ class BatchRequests:
     ) -> list[BatchItem]:
         """Render conversations and return their requests. Arguments and errors: see LLM.chat."""
         check_content_format(content_format)
+        template_text = chat_template or self._chat_template
         render = functools.partial(
             self._running.frontend.texts.encode_chat,
             tools=tools_of(tools),
-            chat_template=chat_template or self._chat_template,
+            chat_template=template_text,
             keep_parts=content_format == "openai",
             add_special_tokens=tokenization_of(tokenization_kwargs).get("add_special_tokens", False),
             **template,
         )
-        prompts = self._running.run(self._batches.render_chats([functools.partial(render, each) for each in conversations]))
+        calls = [functools.partial(render, each) for each in conversations]
+        prompts = self._running.run(self._batches.render_chats(calls, own_template=template_text is not None))
         return self.of_prompts(
             prompts, params, lora_request=lora_request, priority=priority, tokenization_kwargs=tokenization_kwargs
         )

@@ -27,6 +27,7 @@ from tetrad.library.pooling_outputs import (
 )
 from tetrad.library.progress import ProgressBar, UseTqdm
 from tetrad.library.running_llm import RunningLLM
+from tetrad.services.errors import InvalidRequest
 
 PoolingArgument = PoolingParams | Sequence[PoolingParams] | None
 
@@ -126,7 +127,8 @@ class PoolingMethods:
             data_2: one text or several.
             use_tqdm, tokenization_kwargs: see `embed`.
             lora_request: adapter for all pairs.
-            pooling_params: `use_activation` decides whether a cross-encoder's logits are converted to probabilities.
+            pooling_params: `use_activation` decides whether a cross-encoder's logits are converted to probabilities,
+                `dimensions` on the length of a model's embeddings.
             chat_template: template of a pair for a reranker, with two messages of the roles "query" and "document": Jinja
                 source or the path of a file. None: the tokenizer joins the texts.
 
@@ -136,7 +138,12 @@ class PoolingMethods:
         """
         pairs = pairs_of(_texts("data_1", data_1), _texts("data_2", data_2))
         options = tokenization_of(tokenization_kwargs)
-        adapters = lora_requests_of(lora_request, 1)
+        [wanted], adapters = pooling_params_of(pooling_params, 1), lora_requests_of(lora_request, 1)
+        facts = self._running.frontend.pooling
+        is_cross_encoder = facts is not None and CLASSIFY in facts.tasks
+        if is_cross_encoder and options.get("add_special_tokens") is False:
+            text = "add_special_tokens cannot be False for a cross-encoder: special tokens join the texts of a pair."
+            raise InvalidRequest(text, field="add_special_tokens")
         with ProgressBar(len(pairs), use_tqdm=use_tqdm, what="Scored pairs", shows_speed=False) as bar:
 
             async def run(prompts: Sequence[PromptType], params: Sequence[PoolingParams]) -> list[PoolingRequestOutput]:
@@ -147,15 +154,14 @@ class PoolingMethods:
                     self._running.frontend,
                     pairs,
                     run,
-                    PairLimits(options.get("truncate_prompt_tokens")),
-                    use_activation=None if pooling_params is None else pooling_params.use_activation,
+                    PairLimits(options.get("truncate_prompt_tokens"), side=options.get("truncation_side")),
+                    use_activation=wanted.use_activation,
+                    dimensions=wanted.dimensions,
                     template=PairTemplate(template_of(chat_template)),
                 )
             )
         # An embedding model has a prompt for each text, not for each pair.
-        facts = self._running.frontend.pooling
-        has_prompts = facts is not None and CLASSIFY in facts.tasks
-        ids = [output.prompt_token_ids for output in found.outputs] if has_prompts else [[] for _ in pairs]
+        ids = [output.prompt_token_ids for output in found.outputs] if is_cross_encoder else [[] for _ in pairs]
         return [PooledRequestOutput(str(place), ScoringOutput(value), ids[place]) for place, value in enumerate(found.values)]
 
     def _pool(

@@ -9,6 +9,7 @@ from tetrad.frontend.request.pooling import CLASSIFY, EMBED, PoolingParams, Pool
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.tokenizer.client import PairTemplate
 from tetrad.services.errors import InvalidRequest, Unsupported
+from tetrad.services.timers.time_slice import TimeSlice
 from tetrad.v1 import inference_pb2
 
 
@@ -33,9 +34,11 @@ class PoolingCalls:
         llm = self._found(request.model)
         llm.required_pooling(EMBED, "Embed", Unsupported)
         outputs = await self._run(llm, request, request_id, params)
-        return inference_pb2.EmbedResponse(
-            embeddings=[inference_pb2.Embedding(values=output.outputs.values) for output in outputs], usage=_usage(outputs)
-        )
+        response, time_slice = inference_pb2.EmbedResponse(usage=_usage(outputs)), TimeSlice()
+        for output in outputs:
+            await time_slice.check()
+            response.embeddings.add(values=output.outputs.values)
+        return response
 
     async def classify(self, request: inference_pb2.ClassifyRequest, request_id: str) -> inference_pb2.ClassifyResponse:
         """Return the probability of each class for each input."""
@@ -89,21 +92,26 @@ class PoolingCalls:
             raise InvalidRequest("Exactly one of `texts` and `prompts` must be given.", field="texts")
         inputs: list[PromptType] = list(request.texts)
         inputs = inputs or [TokensPrompt(prompt_token_ids=list(each.ids)) for each in request.prompts]
-        self._check_number(len(inputs), "texts" if request.texts else "prompts")
+        field = "texts" if request.texts else "prompts"
+        self._check_number(len(inputs), field)
         if request.truncation_side not in ("", "left", "right"):
             text = f"truncation_side must be left or right, got {request.truncation_side[:32]!r}."
             raise InvalidRequest(text, field="truncation_side")
-        return await llm.encode_all(
-            inputs,
-            [params] * len(inputs),
-            request_id,
-            lora_requests=[llm.model_names.lora_of(request.model)] * len(inputs),
-            priority=request.priority,
-            add_special_tokens=request.add_special_tokens if request.HasField("add_special_tokens") else True,
-            truncate_prompt_tokens=request.truncate_prompt_tokens if request.HasField("truncate_prompt_tokens") else None,
-            truncation_side=request.truncation_side or "right",
-            cache_salt=request.cache_salt,
-        )
+        try:
+            return await llm.encode_all(
+                inputs,
+                [params] * len(inputs),
+                request_id,
+                lora_requests=[llm.model_names.lora_of(request.model)] * len(inputs),
+                priority=request.priority,
+                add_special_tokens=request.add_special_tokens if request.HasField("add_special_tokens") else True,
+                truncate_prompt_tokens=request.truncate_prompt_tokens if request.HasField("truncate_prompt_tokens") else None,
+                truncation_side=request.truncation_side or "right",
+                cache_salt=request.cache_salt,
+            )
+        except InvalidRequest as error:
+            error.field = field if error.field == "prompt" else error.field
+            raise
 
     def _found(self, model: str) -> AsyncLLM:
         llm = self._models.find(model)

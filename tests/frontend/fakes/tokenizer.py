@@ -95,6 +95,7 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         return tokenizer_pb2.EncodeResponse(encodings=encodings)
 
     async def Decode(self, request, context):
+        await self.hung.wait()
         sequences = [unpack_u32(sequence.ids) for sequence in request.sequences]
         if any(token_id >= self.vocab_size for ids in sequences for token_id in ids):
             raise InvalidRequest("A token id is outside the vocabulary.", field="sequences")

@@ -11,7 +11,7 @@ from tetrad.frontend.llm.pooling_window import PoolingWindow
 from tetrad.frontend.net.discovery import Endpoint
 from tetrad.frontend.request.pooling import EMBED, PooledTensor, PoolingParams
 from tetrad.frontend.request.steps import OddOutput, RichUpdate, Step
-from tetrad.services.errors import InternalError, InvalidRequest, Overloaded
+from tetrad.services.errors import InternalError, InvalidRequest, Overloaded, PromptTooLong
 from tetrad.services.rpc.columns import pack_f32
 from tetrad.v1 import engine_core_pb2, types_pb2
 
@@ -153,6 +153,15 @@ async def test_a_prompt_may_have_a_salt_of_its_own(connect, engine):
     await llm.encode_all(prompts, [EMBEDDING] * 3, "r", cache_salt="common")
 
     assert [request.cache_salt for request in engine.requests] == ["one", "two", "common"]
+
+
+async def test_an_input_may_fill_the_whole_context(connect, engine):
+    """The error of a longer one mentions no output, as there is none."""
+    llm = await connect()
+
+    await llm.encode({"prompt_token_ids": [5] * 512}, EMBEDDING, "r")
+    with pytest.raises(PromptTooLong, match=r"length is 512 tokens\. However, you requested 513 tokens\. Please"):
+        await llm.encode({"prompt_token_ids": [5] * 513}, EMBEDDING, "r")
 
 
 async def test_an_input_too_large_for_a_message_leaves_no_span_open(connect, engine):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tetrad.services.errors import InvalidRequest
+from tetrad.frontend.request.deadlines import deadline_after
+from tetrad.services.errors import DeadlineExceeded, InvalidRequest
 
 
 @pytest.mark.parametrize("max_tokens", [0, -5, 513, 2**40])
@@ -17,3 +18,27 @@ async def test_pairs_are_cut_to_lengths_that_fit_the_context_alone(llm, tokenize
 async def test_pairs_are_valid_text(llm):
     with pytest.raises(InvalidRequest, match=r"text contains the lone surrogate U\+D800 at character 1"):
         await llm.texts.tokenize_pairs([("a", "b\ud800")])
+
+
+@pytest.mark.parametrize(
+    ("method", "args", "options"),
+    [
+        ("tokenize_pairs", [[("a", "b")]], {}),
+        ("cut", [["a"], 5], {"field": "max_tokens_per_doc"}),
+        ("tokenize", ["a"], {}),
+        ("encode_pieces", [["a"]], {}),
+        ("detokenize", [[97]], {}),
+        ("token_texts", [[97]], {}),
+        ("encode_chat", [[{"role": "user", "content": "a"}]], {}),
+    ],
+)
+async def test_a_call_ends_at_its_deadline(connect, tokenizer, method, args, options):
+    """Also if the tokenizer may take longer, as for /score with an X-Request-Timeout."""
+    llm = await connect(recovery_timeout_s=3)
+    tokenizer.hung.clear()
+
+    with deadline_after(0.05), pytest.raises(DeadlineExceeded):
+        await getattr(llm.texts, method)(*args, **options)
+
+    tokenizer.hung.set()
+    assert llm.admission.num_requests == 0

@@ -61,6 +61,17 @@ async def test_what_is_refused_is_counted_by_its_reason(llm):
     assert value(llm, "requests_unfinished") == 4
 
 
+async def test_refused_pairs_are_counted_too(llm):
+    """A cross-encoder's pairs are tokenized before its pooling request begins."""
+    with pytest.raises(TetradError):
+        await llm.texts.tokenize_pairs([("query", "x" * 100_000)])
+    with pytest.raises(TetradError):
+        await llm.texts.cut(["document"], 0, field="max_tokens_per_doc")
+
+    assert value(llm, "request_errors_total", reason="CONTEXT_LENGTH_EXCEEDED") == 1
+    assert value(llm, "request_errors_total") == 2
+
+
 async def test_http_requests_are_counted_by_route_and_status_and_not_by_what_clients_write(http):
     await http.post("/v1/completions", json={"prompt": "hello", "max_tokens": 1})
     await http.post("/v1/completions", json={"max_tokens": "many"})

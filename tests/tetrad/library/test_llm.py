@@ -193,6 +193,20 @@ def test_a_template_sees_tools_and_variables(llm):
     assert output.prompt == "Hi|get_time|fine|False"
 
 
+def test_a_template_renders_any_number_of_conversations(llm):
+    """A tokenizer refuses more than 16 conversations with templates of their own at the same time."""
+    contents = [f"number {place}" for place in range(40)]
+
+    outputs = llm.chat(
+        [[{"role": "user", "content": content}] for content in contents],
+        PARAMS,
+        use_tqdm=False,
+        chat_template="<{{ messages[0].content }}>",
+    )
+
+    assert [output.prompt for output in outputs] == [f"<{content}>" for content in contents]
+
+
 def test_the_last_message_can_be_continued(llm):
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "The time is"}]
 

@@ -33,12 +33,13 @@ class LoraAdapters:
         """
         llm = self._updatable()
         wanted = _decoded(message)
-        known = llm.model_names.adapters.get(wanted.lora_name)
-        if known is not None and (known.lora_int_id, known.lora_path) == (wanted.lora_int_id, wanted.lora_path):
-            return True
-        self._check_free(llm, wanted, known)
-        await llm.adapters.load(wanted)
-        llm.model_names.adapters.add(wanted)
+        async with llm.adapters.changing:
+            known = llm.model_names.adapters.get(wanted.lora_name)
+            if known is not None and (known.lora_int_id, known.lora_path) == (wanted.lora_int_id, wanted.lora_path):
+                return True
+            self._check_free(llm, wanted, known)
+            await llm.adapters.load(wanted)
+            llm.model_names.adapters.add(wanted)
         return False
 
     async def unload(self, name: str) -> control_pb2.LoraAdapter:
@@ -49,11 +50,12 @@ class LoraAdapters:
             FailedPrecondition: the server does not support unloading of adapters, or unfinished requests use this one.
         """
         llm = self._updatable()
-        known = llm.model_names.adapters.get(name)
-        if known is None:
-            raise NotFound(f"The adapter `{name}` does not exist.", field="lora_name")
-        await llm.adapters.unload(known.lora_int_id)
-        llm.model_names.adapters.remove(name)
+        async with llm.adapters.changing:
+            known = llm.model_names.adapters.get(name)
+            if known is None:
+                raise NotFound(f"The adapter `{name}` does not exist.", field="lora_name")
+            await llm.adapters.unload(known.lora_int_id)
+            llm.model_names.adapters.remove(name)
         return _encoded(known)
 
     def __iter__(self) -> Iterator[control_pb2.LoraAdapter]:

@@ -18,6 +18,7 @@ from tetrad.frontend.api.http.ollama.objects import Chatted, Embedded, Generated
 from tetrad.frontend.api.http.ollama.route import OllamaRoute
 from tetrad.frontend.api.http.ollama.sampling import check_context, sampling_params_of
 from tetrad.frontend.api.http.ollama.turns import News, OllamaTurn, Writer, line_of, loaded, write_chatted, write_generated
+from tetrad.frontend.api.http.pooling.batch import in_slices
 from tetrad.frontend.api.http.requests.body import read_prompt_body
 from tetrad.frontend.api.http.requests.headers import request_id_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
@@ -90,7 +91,7 @@ async def embed(request: Request) -> Response:
     texts = [body.input] if isinstance(body.input, str) else body.input
     keep = None if body.truncate is False else -1
     outputs = await _embeddings(request, body, texts, keep=keep, dimensions=body.dimensions)
-    embeddings = [output.outputs.values.tolist() for output in outputs]
+    embeddings = await in_slices(outputs, lambda _, output: output.outputs.values.tolist())
     num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
     _, model = named_model(request, body.model)
     return JsonResponse(Embedded(model, embeddings, time.monotonic_ns() - started_ns, 0, num_tokens))

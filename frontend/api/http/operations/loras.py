@@ -73,22 +73,23 @@ async def load_lora_adapter(request: Request) -> Response:
         raise InvalidRequest("Both 'lora_name' and 'lora_path' must be provided.")
     if any(name in other.model_names.names for other in models_of(request).started()):
         raise InvalidRequest(f"The lora adapter '{name}' conflicts with a served base model.", field="lora_name")
-    known = names.adapters.get(name)
-    owner = _model_with(request, name)
-    if known is None and owner.model_names.adapters.get(name) is not None:
-        text = f"The lora adapter '{name}' is one of the model {owner.model_names.names[0]}; unload it first."
-        raise InvalidRequest(text, field="lora_name")
-    if known is not None and not body.load_inplace:
-        raise InvalidRequest(
-            f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, set "
-            "'load_inplace' to True.",
-            field="lora_name",
-        )
-    lora = adapter_of(name, body.lora_path)
-    if known is not None:
-        lora = dataclasses.replace(lora, lora_int_id=known.lora_int_id, load_inplace=True)
-    await llm.adapters.load(lora)
-    names.adapters.add(dataclasses.replace(lora, load_inplace=False))
+    async with llm.adapters.changing:
+        known = names.adapters.get(name)
+        owner = _model_with(request, name)
+        if known is None and owner.model_names.adapters.get(name) is not None:
+            text = f"The lora adapter '{name}' is one of the model {owner.model_names.names[0]}; unload it first."
+            raise InvalidRequest(text, field="lora_name")
+        if known is not None and not body.load_inplace:
+            raise InvalidRequest(
+                f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, set "
+                "'load_inplace' to True.",
+                field="lora_name",
+            )
+        lora = adapter_of(name, body.lora_path)
+        if known is not None:
+            lora = dataclasses.replace(lora, lora_int_id=known.lora_int_id, load_inplace=True)
+        await llm.adapters.load(lora)
+        names.adapters.add(dataclasses.replace(lora, load_inplace=False))
     return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
 
 
@@ -102,11 +103,12 @@ async def unload_lora_adapter(request: Request) -> Response:
         raise InvalidRequest("'lora_name' needs to be provided to unload a LoRA adapter.", field="lora_name")
     llm = _model_with(request, name)
     adapters = llm.model_names.adapters
-    known = adapters.get(name)
-    if known is None:
-        raise NotFound(f"The lora adapter '{name}' cannot be found.", field="lora_name")
-    await llm.adapters.unload(known.lora_int_id)
-    adapters.remove(name)
+    async with llm.adapters.changing:
+        known = adapters.get(name)
+        if known is None:
+            raise NotFound(f"The lora adapter '{name}' cannot be found.", field="lora_name")
+        await llm.adapters.unload(known.lora_int_id)
+        adapters.remove(name)
     return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
 

@@ -5,7 +5,7 @@ import base64
 import sys
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -17,12 +17,13 @@ from tetrad.frontend.api.http.requests.headers import request_id_of
 from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.schemas.objects import Usage, encode
 from tetrad.frontend.llm.async_llm import AsyncLLM
-from tetrad.frontend.net.together import all_of
 from tetrad.frontend.request.pooling import PooledTensor, PoolingFacts, PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.services.errors import InvalidRequest
 
 Item = TypeVar("Item")
+
+NO_NAMES: Mapping[str, str] = {}
 
 _VALUES_AT_ONCE = 32_768
 """Number of values that are encoded as JSON without a pause: about 4 ms."""
@@ -58,41 +59,56 @@ class Job:
         return self.llm.required_pooling(task, f"{api} API")
 
     async def run(
-        self, prompts: Sequence[PromptType], params: Sequence[PoolingParams], *, add_special_tokens: bool = True
+        self,
+        prompts: Sequence[PromptType],
+        params: Sequence[PoolingParams],
+        *,
+        add_special_tokens: bool = True,
+        names: Mapping[str, str] = NO_NAMES,
     ) -> list[PoolingRequestOutput]:
-        """Return the answers in the order of the prompts."""
-        return await self.llm.encode_all(
-            prompts,
-            params,
-            self.request_id,
-            lora_requests=[self.llm.model_names.lora_of(self.model)] * len(prompts),
-            priority=self.body.priority,
-            add_special_tokens=add_special_tokens,
-            truncate_prompt_tokens=self.body.truncate_prompt_tokens,
-            truncation_side=self.body.truncation_side or "right",
-            cache_salt=self.body.cache_salt or "",
-        )
+        """Return the answers in the order of the prompts.
+
+        Args:
+            prompts: the prompts.
+            params: the parameters of each prompt.
+            add_special_tokens: let the tokenizer add [CLS] and the like to texts.
+            names: the names of fields in the body, by those of AsyncLLM.encode_all, for errors.
+        """
+        try:
+            return await self.llm.encode_all(
+                prompts,
+                params,
+                self.request_id,
+                lora_requests=[self.llm.model_names.lora_of(self.model)] * len(prompts),
+                priority=self.body.priority,
+                add_special_tokens=add_special_tokens,
+                truncate_prompt_tokens=self.body.truncate_prompt_tokens,
+                truncation_side=self.body.truncation_side or "right",
+                cache_salt=self.body.cache_salt or "",
+            )
+        except InvalidRequest as error:
+            error.field = names.get(error.field or "", error.field)
+            raise
 
 
 async def conversations_of(llm: AsyncLLM, body: InputBody, most: int) -> list[PromptType]:
     """Return the prompts of a request's conversations; InvalidRequest if there are none or too many, or one is invalid."""
     given = body.messages or []
     every = given if given and isinstance(given[0], list) else [given] if given else []
-    _check_number(len(every), most, "messages")
-    return await all_of(
-        llm.texts.encode_chat(
-            [message.model_dump(exclude_unset=True) for message in conversation],
-            chat_template=body.chat_template,
-            chat_template_kwargs=body.chat_template_kwargs,
-            add_generation_prompt=body.add_generation_prompt,
-            continue_final_message=body.continue_final_message,
-            add_special_tokens=body.add_special_tokens or False,
-        )
-        for conversation in every
+    check_number(len(every), most, "messages")
+    prompts = await llm.texts.encode_chats(
+        [[message.model_dump(exclude_unset=True) for message in conversation] for conversation in every],
+        chat_template=body.chat_template,
+        chat_template_kwargs=body.chat_template_kwargs,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        add_special_tokens=body.add_special_tokens or False,
     )
+    return list(prompts)
 
 
-def _check_number(number: int, most: int, field: str) -> None:
+def check_number(number: int, most: int, field: str) -> None:
+    """Raise InvalidRequest if there are no prompts, or more than `most`."""
     if not number:
         raise InvalidRequest("You must pass at least one prompt.", field=field)
     if number > most:
@@ -105,7 +121,7 @@ def prompts_of(given: Inputs, most: int) -> list[PromptType]:
         return [given]
     if given and isinstance(given[0], int):
         return [TokensPrompt(prompt_token_ids=msgspec.convert(given, list[int]))]
-    _check_number(len(given), most, "input")
+    check_number(len(given), most, "input")
     return [
         each if isinstance(each, str) else TokensPrompt(prompt_token_ids=msgspec.convert(each, list[int])) for each in given
     ]

@@ -60,12 +60,30 @@ class InputBody(PoolingBody):
         return self
 
 
-class EmbeddingRequest(InputBody):
-    """POST /v1/embeddings."""
+class EncodedBody(InputBody):
+    """Common fields of the routes whose values may be base64."""
 
     encoding_format: Literal["float", "base64"] | None = Field(
-        "float", description="float: a list of numbers. base64: float32 values, little-endian."
+        "float", description="float: numbers. base64: float32 values, little-endian, of several rows one after the other."
     )
+    embed_dtype: str | None = Field(None, description="With base64: float32 is supported.")
+    endianness: str | None = Field(None, description="With base64: little and native, which are the same, are supported.")
+
+    @model_validator(mode="after")
+    def _refuse_other_bytes(self) -> Self:
+        if self.encoding_format == "base64":
+            if self.embed_dtype not in (None, "float32"):
+                text = f"embed_dtype must be float32, got {self.embed_dtype[:32]!r}: no other type is supported."
+                raise InvalidRequest(text, field="embed_dtype")
+            if self.endianness not in (None, "little", "native"):
+                text = f"endianness must be little or native, got {self.endianness[:32]!r}: base64 is of little-endian values."
+                raise InvalidRequest(text, field="endianness")
+        return self
+
+
+class EmbeddingRequest(EncodedBody):
+    """POST /v1/embeddings."""
+
     dimensions: Integer | None = Field(
         None, description="Length of each embedding, for models with Matryoshka embeddings. Unset: the model's."
     )
@@ -75,14 +93,11 @@ class ClassifyRequest(InputBody):
     """POST /classify."""
 
 
-class PoolingRequest(InputBody):
+class PoolingRequest(EncodedBody):
     """POST /pooling."""
 
     task: Literal["embed", "classify", "token_embed", "token_classify"] | None = Field(
         None, description="What to make of each input. Unset: the model's first task."
-    )
-    encoding_format: Literal["float", "base64"] | None = Field(
-        "float", description="float: lists of numbers. base64: float32 values, little-endian, row after row."
     )
     dimensions: Any = Field(None, description="Not supported here; /v1/embeddings has it.")
 
@@ -96,8 +111,12 @@ class PoolingRequest(InputBody):
 class PairBody(PoolingBody):
     """Common fields of the routes that score queries against documents."""
 
-    max_tokens_per_query: Integer | None = Field(None, description="Keep at most this many tokens of each query. Unset: all.")
-    max_tokens_per_doc: Integer | None = Field(None, description="Keep at most this many tokens of each document. Unset: all.")
+    max_tokens_per_query: Integer | None = Field(
+        None, description="Keep at most this many tokens of each query. Unset or 0: all."
+    )
+    max_tokens_per_doc: Integer | None = Field(
+        None, description="Keep at most this many tokens of each document. Unset or 0: all."
+    )
     instruction: str | None = Field(
         None, description="The task, for the chat template that writes the pairs of a reranker. Unset: the template's own."
     )

@@ -1,14 +1,14 @@
 """/v2/embed: embeddings for Cohere's clients."""
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tetrad.frontend.api.http.documentation.routes import documented
-from tetrad.frontend.api.http.pooling.batch import Job, base64_of, prompts_of
+from tetrad.frontend.api.http.pooling.batch import Item, Job, base64_of, check_number, in_slices
 from tetrad.frontend.api.http.pooling.bodies import PoolingBody
 from tetrad.frontend.api.http.pooling.cohere_bodies import (
     CohereAnswer,
@@ -23,7 +23,7 @@ from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.api.http.sse.streams import until_disconnected
 from tetrad.frontend.llm.async_llm import AsyncLLM
-from tetrad.frontend.request.pooling import EMBED, PoolingParams
+from tetrad.frontend.request.pooling import EMBED, PoolingParams, PoolingRequestOutput
 from tetrad.services.errors import InvalidRequest
 
 router = APIRouter()
@@ -49,18 +49,19 @@ _ANSWER = {
 async def create_cohere_embeddings(request: Request) -> Response:
     """Return an embedding of each input, in the forms that Cohere's clients read."""
     body = await read_prompt_body(request, CohereEmbedRequest)
-    texts = body.all_texts()
-    prompts_of(texts, request.app.state.settings.max_pooling_inputs)
+    texts, field = body.all_texts(), "inputs" if body.texts is None else "texts"
+    check_number(len(texts), request.app.state.settings.max_pooling_inputs, field)
     job = Job.of(request, _pooling_body(request, body), "embd")
     job.facts(EMBED, "Embeddings")
     prefix = _prefix(body.input_type, job.llm.tokenizer_info.prompts)
     for place, text in enumerate(texts):
         if not text:  # the prefix would hide that it is empty
-            raise InvalidRequest(f"Input {place}: The text cannot be empty.", field="texts")
+            raise InvalidRequest(f"Input {place}: The text cannot be empty.", field=field)
     params = PoolingParams(task=EMBED, dimensions=body.output_dimension)
-    work = job.run([prefix + text for text in texts], [params] * len(texts))
+    names = {"prompt": field, "dimensions": "output_dimension"}
+    work = job.run([prefix + text for text in texts], [params] * len(texts), names=names)
     outputs = await until_disconnected(request.receive, work)
-    embeddings = _embeddings(body.embedding_types or ["float"], [output.outputs.values for output in outputs])
+    embeddings = await _embeddings(body.embedding_types or ["float"], outputs)
     num_tokens = sum(len(output.prompt_token_ids) for output in outputs)
     meta = CohereMeta(CohereVersion("2"), CohereUnits(num_tokens))
     return JsonResponse(CohereAnswer(job.request_id, embeddings, texts, meta, "embeddings_by_type"))
@@ -91,21 +92,21 @@ def _prefix(input_type: str | None, prompts: Mapping[str, str]) -> str:
     return next((prompts[name] for name in names if name in prompts), "")
 
 
-def _embeddings(types: Sequence[str], vectors: Sequence["array[float]"]) -> CohereEmbeddings:
-    found = CohereEmbeddings()
-    width = len(vectors[0])
+async def _embeddings(types: Sequence[str], outputs: Sequence[PoolingRequestOutput]) -> CohereEmbeddings:
+    width = len(outputs[0].outputs.values)
     if width % 8 and {"binary", "ubinary"} & {*types}:
         text = f"binary and ubinary need a dimension that is divisible by 8; the embeddings have {width}."
         raise InvalidRequest(text, field="embedding_types")
-    if "float" in types:
-        found.floats = [values.tolist() for values in vectors]
-    if "base64" in types:
-        found.base64 = [base64_of(values) for values in vectors]
-    if "ubinary" in types:
-        found.ubinary = [_bits(values) for values in vectors]
-    if "binary" in types:
-        found.binary = [[byte - 128 for byte in _bits(values)] for values in vectors]
-    return found
+
+    async def encoded(name: str, form: Callable[["array[float]"], Item]) -> list[Item] | None:
+        return await in_slices(outputs, lambda _, output: form(output.outputs.values)) if name in types else None
+
+    return CohereEmbeddings(
+        floats=await encoded("float", lambda values: values.tolist()),
+        base64=await encoded("base64", base64_of),
+        ubinary=await encoded("ubinary", _bits),
+        binary=await encoded("binary", lambda values: [byte - 128 for byte in _bits(values)]),
+    )
 
 
 def _bits(values: "array[float]") -> list[int]:

@@ -84,10 +84,11 @@ async def pool(request: Request) -> Response:
 async def _outputs(request: Request, job: Job, body: InputBody, params: PoolingParams) -> list[PoolingRequestOutput]:
     most = request.app.state.settings.max_pooling_inputs
     if body.input is None:
-        prompts = await conversations_of(job.llm, body, most)
+        field, prompts = "messages", await conversations_of(job.llm, body, most)
     else:
-        prompts = prompts_of(body.input, most)
-    return await job.run(prompts, [params] * len(prompts), add_special_tokens=body.add_special_tokens is not False)
+        field, prompts = "input", prompts_of(body.input, most)
+    special, names = body.add_special_tokens is not False, {"prompt": field}
+    return await job.run(prompts, [params] * len(prompts), add_special_tokens=special, names=names)
 
 
 def _classification(index: int, output: PoolingRequestOutput, labels: tuple[str, ...]) -> Classification:

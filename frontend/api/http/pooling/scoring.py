@@ -71,11 +71,17 @@ async def rerank(request: Request) -> Response:
 
 
 async def _score(job: Job, body: PairBody, pairs: Sequence[tuple[str, str]]) -> Scores:
+    limits = PairLimits(
+        body.truncate_prompt_tokens,
+        body.max_tokens_per_query or None,
+        body.max_tokens_per_doc or None,
+        body.truncation_side,
+    )
     return await score_pairs(
         job.llm,
         pairs,
         job.run,
-        PairLimits(body.truncate_prompt_tokens, body.max_tokens_per_query, body.max_tokens_per_doc),
+        limits,
         use_activation=body.use_activation,
         template=_template(body),
     )

@@ -1,6 +1,6 @@
 """Derender bodies: generated token ids and the requests that they belong to, in vLLM's field names."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -83,7 +83,9 @@ class DerenderCompletionRequest(Body):
     stream: Flag = Field(False, description=_STREAM)
     model: str | None = Field(None, description=MODEL)
     generate_responses: list[GivenAnswer] = Field(min_length=1, description="An answer for each prompt, in their order.")
-    prompt_tokens: list[Integer] | None = Field(None, description="Tokens of each prompt, for usage. Unset: those of its ids.")
+    prompt_tokens: list[Annotated[Integer, Field(ge=0)]] | None = Field(
+        None, description="Tokens of each prompt, for usage. Unset: those of its ids."
+    )
     prompt_token_ids: list[TokenIds | None] | None = Field(None, description="The prompts. Unset: those of the answers.")
     completion_request: RenderCompletionRequest | None = Field(None, description="The request that was rendered.")
 

@@ -119,7 +119,9 @@ class _Generation:
         self._as_text = body.output_mode == "text"
         self._form = _FORMS[body.output_mode]
         self._params = params_of(body.sampling_params, stream=bool(body.stream), as_text=self._as_text)
-        self._num_top = max(self._params.logprobs or 0, 1)
+        listed = self._params.logprob_token_ids
+        # With logprob_token_ids, all of these and the sampled token are returned.
+        self._num_top = len(listed) + 1 if listed else max(self._params.logprobs or 0, 1)
         if self._params.logprobs == -1:
             self._num_top = llm.engine_info.vocab_size
         self._usage = UsageCount()

@@ -58,7 +58,8 @@ class GivenTexts:
 
     async def _text(self, choice: GivenChoice, prompt_ids: list[int]) -> str:
         ids, stop = choice.token_ids, choice.stop_reason
-        if choice.finish_reason == "stop" and not isinstance(stop, str) and self._ends(ids[-1], stop):
+        has_stop = self._params.include_stop_str_in_output
+        if choice.finish_reason == "stop" and not has_stop and not isinstance(stop, str) and self._ends(ids[-1], stop):
             return await self._decoded(ids[:-1], prompt_ids)
         text = await self._decoded(ids, prompt_ids)
         if not isinstance(stop, str) or not stop:
@@ -68,10 +69,10 @@ class GivenTexts:
         place = text.find(stop, max(len(before) - len(stop) + 1, 0))
         if place < 0:
             return text
-        return text[: place + len(stop)] if self._params.include_stop_str_in_output else text[:place]
+        return text[: place + len(stop)] if has_stop else text[:place]
 
     def _ends(self, token_id: int, stop: int | None) -> bool:
-        """Return whether the last token ended the output; such a token is not part of the text."""
+        """Return whether the last token ended the output."""
         return token_id == stop or (stop is None and token_id in self._llm.tokenizer_info.eos_token_ids)
 
     async def _decoded(self, ids: list[int], prompt_ids: list[int]) -> str:

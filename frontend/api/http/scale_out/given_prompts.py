@@ -31,6 +31,10 @@ async def given_turn(
     if prompt_ids is None and formats.reasoning is not None:
         text = "chat_request or prompt_token_ids is required: this model reasons, and the prompt may have begun that."
         raise InvalidRequest(text, field="chat_request")
-    text = await llm.texts.detokenize(prompt_ids or [], skip_special_tokens=False)
+    try:
+        text = await llm.texts.detokenize(prompt_ids or [], skip_special_tokens=False)
+    except InvalidRequest as error:
+        error.field = "prompt_token_ids"
+        raise
     params = dataclasses.replace(params, skip_special_tokens=not needs_special_tokens(formats, conversation))
     return TokensPrompt(prompt=text, prompt_token_ids=prompt_ids or []), params

@@ -18,6 +18,7 @@ from tetrad.frontend.api.http.schemas.objects import CompletionTokensDetails, Pr
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.replays import Part
 from tetrad.frontend.net.together import all_of
+from tetrad.frontend.request.deadlines import earliest_deadline, within
 from tetrad.frontend.request.outputs import CompletionOutput, RequestOutput
 from tetrad.frontend.request.prompts import TokensPrompt
 from tetrad.frontend.request.sampling_params import SamplingParams
@@ -94,6 +95,7 @@ class GivenStream:
 
         Raises:
             InvalidRequest: a choice has ended before, or ends with a stop string that the request does not have.
+            DeadlineExceeded: the deadline of the call passed.
         """
         self._prompt = prompt
         earlier = {each.index: each for each in self._earlier}
@@ -104,7 +106,8 @@ class GivenStream:
                 text = f"The stop string {choice.stop_reason[:64]!r} ended a choice: send the request with its `stop`."
                 raise InvalidRequest(text, field=_CHUNK)
         indexes = sorted(wanted)
-        found = await all_of(self._replayed(i, earlier.get(i), choices.get(i), params) for i in indexes)
+        async with within(earliest_deadline(None)):
+            found = await all_of(self._replayed(i, earlier.get(i), choices.get(i), params) for i in indexes)
         self._outputs = dict(zip(indexes, found, strict=True))
 
     async def _replayed(

@@ -6,11 +6,13 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tetrad.frontend.api.gateways.openengine_control.adapters import LoraAdapters
 from tetrad.frontend.api.gateways.openengine_control.health import health_of
 from tetrad.frontend.api.gateways.openengine_inference.open_requests import OpenRequests
+from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.frontend.llm.readiness import Dependency, Report
 from tetrad.openengine_api import common_pb2, control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc, kv_events_pb2
-from tetrad.services.errors import NotFound, Overloaded
+from tetrad.services.errors import AlreadyExists, NotFound, Overloaded
 from tetrad.services.rpc.channel import open_channel
 from tetrad.services.rpc.columns import pack_u32
 from tetrad.services.rpc.status import from_rpc_error
@@ -252,6 +254,30 @@ async def test_an_adapter_that_conflicts_or_is_wrong_is_refused(adaptable, engin
 
     assert await refusal_of(load(adaptable, number, name, path)) == (code, field)
     assert len(engine.orders) == 1
+
+
+async def test_two_adapters_with_one_name_are_not_loaded_at_the_same_time(connect, engine, monkeypatch):
+    """The second call arrives while the engine cores load the first adapter."""
+    engine.supports_lora = True
+    llm = await connect(allow_runtime_lora_updating=True)
+    adapters, loads = LoraAdapters(ModelDirectory.alone(llm)), []
+    began, go = asyncio.Event(), asyncio.Event()
+
+    async def load(lora):
+        loads.append(lora.lora_int_id)
+        began.set()
+        await go.wait()
+
+    monkeypatch.setattr(llm.adapters, "load", load)
+    messages = [Lora(lora_id=number, lora_name="sql", source_path="/adapters/a") for number in (7, 8)]
+    first, second = (asyncio.create_task(adapters.load(message)) for message in messages)
+    await began.wait()
+    go.set()
+
+    assert await first is False
+    with pytest.raises(AlreadyExists):
+        await second
+    assert loads == [7]
 
 
 async def test_an_unknown_adapter_cannot_be_unloaded(adaptable):

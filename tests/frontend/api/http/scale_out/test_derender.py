@@ -39,6 +39,7 @@ def plain(answer):
         {"stop": ["e"]},
         {"stop": ["e"], "include_stop_str_in_output": True},
         {"stop_token_ids": [101]},
+        {"stop_token_ids": [101], "include_stop_str_in_output": True},
         {"max_tokens": 5},
         {"include_reasoning": False, "tool_choice": "none"},
     ],
@@ -91,7 +92,9 @@ async def test_tokens_of_the_prompt_are_counted_or_told(http):
         ("chat/completions", {"generate_response": GIVEN | {"choices": []}, "chat_request": {"messages": HI}}, None),
         ("completions", {"generate_responses": []}, "generate_responses"),
         ("completions", {"generate_responses": [GIVEN], "prompt_tokens": [1, 2]}, "prompt_tokens"),
+        ("completions", {"generate_responses": [GIVEN], "prompt_tokens": [-1]}, "prompt_tokens.0"),
         ("completions", {"generate_responses": [GIVEN], "prompt_token_ids": []}, "prompt_token_ids"),
+        ("chat/completions", {"generate_response": GIVEN, "prompt_token_ids": [300]}, "prompt_token_ids"),
         ("completions", {"generate_responses": [GIVEN | {"output_mode": "text"}]}, None),
         ("completions", {"generate_responses": [GIVEN | {"prompt_logprobs": [None, {}]}]}, "prompt_logprobs"),
         (

@@ -317,3 +317,14 @@ async def test_a_reasoning_model_needs_its_prompt_with_each_chunk(http):
     error = (await told(http, "/v1/chat/completions/derender", body, status=400))["error"]
 
     assert error["param"] == "chat_request"
+
+
+async def test_a_chunk_ends_at_its_deadline(serve_frontend, tokenizer):
+    """Also if the tokenizer may take longer to decode it."""
+    async with serve_frontend(recovery_timeout_s=3) as running:
+        tokenizer.hung.clear()
+        body = {"stream": True, "generate_chunk": chunk_of([104])}
+        answer = await running.http.post("/v1/completions/derender", json=body, headers={"X-Request-Timeout": "0.05"})
+        tokenizer.hung.set()
+
+    assert answer.status_code == 504

@@ -4,7 +4,12 @@ import json
 
 import pytest
 
+from tests.frontend.conftest import make_settings, running_frontend
+from tests.frontend.fakes import FakeEngine, running_engine
 from tests.frontend.turns import FORMATS, WEATHER
+from tetrad.services.rpc.carrier import GRPC
+from tetrad.services.rpc.columns import pack_f32, pack_u32
+from tetrad.v1 import types_pb2
 
 HI = [{"role": "user", "content": "hi"}]
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}}]
@@ -157,6 +162,47 @@ async def test_text_and_log_probabilities_come_when_they_are_asked_for(http):
     assert [each["token"] for each in shown["logprobs"]["content"]] == [chr(each) for each in shown["token_ids"]]
     assert all(each["top_logprobs"][0]["token_id"] == each["token_id"] for each in choice["logprobs"]["content"])
     assert tokens["usage"]["completion_tokens"] == 3
+
+
+class ListedIds(FakeEngine):
+    """Returns the log-probabilities of the sampled token and of the ids that a request lists."""
+
+    def _rich(self, each, ids, finish):
+        output = super()._rich(each, ids, finish)
+        rows = [token_id for sampled in ids for token_id in (sampled, *each.request.sampling_params.logprob_token_ids)]
+        width = len(rows) // len(ids)
+        output.new_logprobs.CopyFrom(
+            types_pb2.LogprobsColumns(
+                token_ids=pack_u32(rows),
+                logprobs=pack_f32([-1.0] * len(rows)),
+                ranks=pack_u32([1] * len(ids)),
+                num_positions=len(ids),
+                width=width,
+            )
+        )
+        return output
+
+
+@pytest.fixture
+async def listed_ids(sockets, tokenizer):
+    async with (
+        running_engine(ListedIds(sockets / "l"), GRPC) as engine,
+        running_frontend(make_settings(tokenizer, engine)) as frontend,
+    ):
+        yield frontend.http
+
+
+@pytest.mark.parametrize("mode", ["tokens", "text"])
+async def test_all_listed_ids_have_log_probabilities_beside_the_sampled_token(listed_ids, mode):
+    sampling = {"max_tokens": 1, "logprob_token_ids": [5, 6, 7]}
+    body = {"token_ids": [104, 105], "sampling_params": sampling, "output_mode": mode}
+
+    [choice] = (await listed_ids.post("/inference/v1/generate", json=body)).json()["choices"]
+
+    [position] = choice["logprobs"]["content"]
+    key = {"tokens": "token_id", "text": "token"}[mode]
+    found = [each[key] for each in position["top_logprobs"]]
+    assert found == [position[key], *([5, 6, 7] if mode == "tokens" else map(chr, (5, 6, 7)))]
 
 
 async def events(http, body):
