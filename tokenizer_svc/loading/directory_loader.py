@@ -17,6 +17,7 @@ from tetrad.tokenizer_svc.tokenizer.facts import LoadedTokenizer, SpecialTokens
 
 # transformers writes 10^30 for "no limit".
 _UNLIMITED = 1 << 31
+_EXTRA = "extra_special_tokens"
 _MORE_TEMPLATES = "additional_chat_templates"
 _SENTENCE_TRANSFORMERS = "config_sentence_transformers.json"
 _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
@@ -33,11 +34,12 @@ def load_directory(path: Path, model_path: Path) -> LoadedTokenizer:
         ModelError: a file is missing, is not JSON, or is not a tokenizer.
     """
     tokenizer_config = _load_json(path, "tokenizer_config.json")
+    if "added_tokens_decoder" not in tokenizer_config:  # as transformers, which ignores the other file otherwise
+        tokenizer_config |= _load_json(path, "special_tokens_map.json")
     facts_path = model_path if model_path.is_dir() else path
     config = _load_json(facts_path, "config.json") or _load_json(path, "config.json")
     generation_config = _load_json(facts_path, "generation_config.json") or _load_json(path, "generation_config.json")
-    special_map = _load_json(path, "special_tokens_map.json") | tokenizer_config
-    special = SpecialTokens(*(_token_text(special_map.get(f"{role}_token")) for role in ("bos", "eos", "pad", "unk")))
+    special = _special_tokens(tokenizer_config)
     rust = _load_rust(path)
     _mark_special(rust, special, tokenizer_config)
     return LoadedTokenizer(
@@ -84,10 +86,18 @@ def _convert(path: Path) -> RustTokenizer:
     return RustTokenizer.from_str(backend.to_str())
 
 
+def _special_tokens(tokenizer_config: Mapping[str, Any]) -> SpecialTokens:
+    """Return the tokens with a role: all keys that end in "_token", some of which newer files have in an object."""
+    extra = tokenizer_config.get(_EXTRA)
+    keys = {**tokenizer_config, **(extra if isinstance(extra, dict) else {})}
+    texts = {key: text for key, token in keys.items() if key.endswith("_token") and (text := _token_text(token)) is not None}
+    return SpecialTokens(*(texts.pop(f"{role}_token", None) for role in ("bos", "eos", "pad", "unk")), more=texts)
+
+
 def _mark_special(rust: RustTokenizer, special: SpecialTokens, tokenizer_config: Mapping[str, Any]) -> None:
-    """Mark tokens as special that only tokenizer_config.json declares so, as transformers does; no token gets a new id."""
-    more = tokenizer_config.get("additional_special_tokens")
-    more = more if isinstance(more, list) else []
+    """Mark tokens as special that only the configs declare so, as transformers does; no token gets a new id."""
+    more = tokenizer_config.get(_EXTRA) or tokenizer_config.get("additional_special_tokens")
+    more = list(more.values()) if isinstance(more, dict) else more if isinstance(more, list) else []
     texts = [*special.named().values(), *filter(None, (_token_text(token) for token in more))]
     known = {token.content for token in rust.get_added_tokens_decoder().values() if token.special}
     missing = [text for text in texts if text not in known and rust.token_to_id(text) is not None]

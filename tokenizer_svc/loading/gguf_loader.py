@@ -22,6 +22,12 @@ _PREFIX = "tokenizer.ggml."
 # The value for "none" in files: -1, as an unsigned number.
 _NO_TOKEN = 2**32 - 1
 _MAX_MERGED_CHARS = 512
+_ENDS_OF_TURNS = frozenset(
+    {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|call|>", "[EOT]", "<end_of_utterance>"}
+)
+"""Tokens that end a turn in chat templates. Many files give only the id that ends a text; llama.cpp looks for these, too."""
+_END_OF_MESSAGE, _END_OF_CALL = "<|end|>", "<|call|>"
+"""In gpt-oss, which has the second token, the first one ends a message, and the turn goes on."""
 _SAMPLING = {
     "temp": "temperature",
     "top_k": "top_k",
@@ -90,8 +96,8 @@ class _Fields:
         return None if token_id is None else self.tokens[token_id]
 
     def eos_token_ids(self) -> tuple[int, ...]:
-        ids = (self.token_id(f"{role}_token_id") for role in ("eos", "eot", "eom"))
-        return tuple(dict.fromkeys(token_id for token_id in ids if token_id is not None))
+        ids = [self.token_id(f"{role}_token_id") for role in ("eos", "eot", "eom")]
+        return tuple(dict.fromkeys(token_id for token_id in (*ids, *self._ends_of_turns()) if token_id is not None))
 
     def merges(self) -> list[tuple[str, str]]:
         pairs = []
@@ -132,6 +138,15 @@ class _Fields:
     def generation_config(self) -> dict[str, Any]:
         found = {name: self._metadata.get(f"general.sampling.{key}") for key, name in _SAMPLING.items()}
         return {name: value for name, value in found.items() if value is not None}
+
+    def _ends_of_turns(self) -> list[int]:
+        """Return the ids of tokens with which the chat template ends a turn."""
+        template = self.chat_templates().get("default", "")
+        written = {text for text in _ENDS_OF_TURNS if text in template}
+        if _END_OF_CALL in written:
+            written.discard(_END_OF_MESSAGE)
+        kinds = zip(self.tokens, self.token_types, strict=True)
+        return [token_id for token_id, (text, kind) in enumerate(kinds) if text in written and kind != _NORMAL]
 
     def _architecture(self) -> str:
         return str(self._metadata.get("general.architecture", ""))

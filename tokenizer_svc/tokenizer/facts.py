@@ -12,17 +12,22 @@ from tokenizers import Tokenizer as RustTokenizer
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The texts of the tokens with a role; None if the model has no such token."""
+    """The texts of the tokens with a role; None if the model has no such token.
+
+    Attributes:
+        more: the tokens with other roles, by the name that templates use: {"sep_token": "</s>", ...}.
+    """
 
     bos: str | None = None
     eos: str | None = None
     pad: str | None = None
     unk: str | None = None
+    more: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def named(self) -> dict[str, str]:
         """Return the existing ones by the names that templates use: {"bos_token": "<s>", ...}."""
         roles = {"bos_token": self.bos, "eos_token": self.eos, "pad_token": self.pad, "unk_token": self.unk}
-        return {name: text for name, text in roles.items() if text is not None}
+        return {name: text for name, text in roles.items() if text is not None} | dict(self.more)
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ def gpt_oss(facts: Facts) -> dict[str, Any]:
     return {
         **experts(facts),
         "intermediate_size": facts("expert_feed_forward_length"),
-        "rope_scaling": scaling if facts("rope.scaling.type") == "yarn" else None,
+        "rope_scaling": scaling if facts("rope.scaling.type") == "yarn" else {"rope_type": "default"},
     }
 
 

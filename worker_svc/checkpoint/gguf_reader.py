@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tetrad.services.errors import ModelError, one_line
 from tetrad.services.models.gguf_container import GgufTensor
 from tetrad.services.models.gguf_parts import gguf_part_paths
+from tetrad.worker_svc.checkpoint.gguf_configs import Facts, scaling_of
 from tetrad.worker_svc.checkpoint.gguf_metadata import config_from_metadata
 from tetrad.worker_svc.checkpoint.gguf_part import GgufPart
 from tetrad.worker_svc.checkpoint.gguf_values import dequantize
@@ -121,7 +122,9 @@ class GgufFile:
             config["rope_scaling"] = {"rope_type": "factors", "factors": self._rope_factors(_ROPE_FACTORS)}
         if all(self.has(name) for name in _LONGROPE.values()):
             lists = {key: self._rope_factors(name) for key, name in _LONGROPE.items()}
-            config["rope_scaling"] = {**config.get("rope_scaling", {}), "rope_type": "longrope", **lists}
+            # Files of Phi-3 have the values of the scaling, but not its type.
+            values = scaling_of(Facts(self.architecture, self.field, self.has))
+            config["rope_scaling"] = {**values, "rope_type": "longrope", **lists}
         return config
 
     def _rope_factors(self, name: str) -> list[float]:

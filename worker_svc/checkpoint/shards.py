@@ -6,6 +6,8 @@ from tetrad.services.errors import ModelError
 from tetrad.services.models.model_directory import find_model_file, list_model_files, read_model_json
 
 _MAX_NAMED = 10
+_OTHER_FORM = "consolidated"
+"""Beginning of the names of files with the same weights in Mistral's form, beside those in Hugging Face's."""
 
 
 def find_shards(directory: Path, index_name: str, pattern: str) -> list[Path]:
@@ -16,7 +18,8 @@ def find_shards(directory: Path, index_name: str, pattern: str) -> list[Path]:
     """
     index = read_model_json(directory, index_name)
     if index is None:
-        return list_model_files(directory, pattern, is_weights=True)
+        paths = list_model_files(directory, pattern, is_weights=True)
+        return [path for path in paths if not path.name.startswith(_OTHER_FORM)] or paths
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise ModelError(f"{directory / index_name} is not an index of files of weights.")

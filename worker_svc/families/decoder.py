@@ -31,7 +31,7 @@ def decoder(
     default_kind: str = FULL,
     default_window: int | None = None,
     rope_kinds: Sequence[str] = (FULL, SLIDING),
-    rope: Mapping[str, float] = NO_VALUES,
+    rope: Mapping[str, Any] = NO_VALUES,
     is_tied: bool = False,
     default_activation: str = "silu",
     default_size: int = 0,

@@ -10,6 +10,18 @@ from tetrad.worker_svc.model_facts.config import Experts, ModelConfig
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored
 
 _GPT_OSS_WINDOW = 128
+_GPT_OSS_ROPE = {
+    "theta": 150_000.0,
+    "scaling": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 4096,
+    },
+}
+"""The rotary embedding of a config without values of it."""
 _PARTS = ("gate_proj", "up_proj", "down_proj")
 
 
@@ -51,7 +63,12 @@ def gpt_oss(values: Values) -> ModelConfig:
     """Describe gpt-oss: attention sinks, a window in every other layer, biases everywhere, alternating rows of gate and up."""
     kinds = values.layer_kinds([FULL if index % 2 else SLIDING for index in range(values.num_layers())])
     config = decoder(
-        values, kinds=kinds, default_window=_GPT_OSS_WINDOW, has_sinks=True, biases=QKV | {"o_proj", "router", *_PARTS}
+        values,
+        kinds=kinds,
+        default_window=_GPT_OSS_WINDOW,
+        rope=_GPT_OSS_ROPE,
+        has_sinks=True,
+        biases=QKV | {"o_proj", "router", *_PARTS},
     )
     size = config.layers[0].intermediate_size
     rows = {"gate_proj": Rows(size, 2, 0, 1), "up_proj": Rows(size, 2, 1, 2), "down_proj": None}

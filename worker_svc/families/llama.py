@@ -10,6 +10,18 @@ from tetrad.worker_svc.model_facts.config import ModelConfig, QueryScaling
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
 
 _NO_ROPE_INTERVAL = 4
+_MINISTRAL3_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16_384,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale_all_dim": 1.0,
+    "mscale": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+"""The parameters of a config without values of the rotary embedding."""
 
 
 def llama(values: Values) -> ModelConfig:
@@ -24,8 +36,8 @@ def mistral(values: Values) -> ModelConfig:
 
 def ministral3(values: Values) -> ModelConfig:
     """Describe Ministral 3: queries are scaled by their position."""
-    parameters = values.get("rope_parameters", default={})
-    config = decoder(values, default_kind=SLIDING)
+    parameters = values.get("rope_scaling") or values.get("rope_parameters", default=_MINISTRAL3_ROPE)
+    config = decoder(values, default_kind=SLIDING, rope={"scaling": _MINISTRAL3_ROPE})
     if not parameters.get("llama_4_scaling_beta"):
         return config
     values.ignore("llama_4_scaling_beta")

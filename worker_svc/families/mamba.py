@@ -100,7 +100,7 @@ def bamba(values: Values) -> ModelConfig:
 
 def falcon_h1(values: Values) -> ModelConfig:
     """Describe Falcon-H1: attention and Mamba2 read the same norm, their outputs are added; every product has a multiplier."""
-    config = decoder(values, kinds=[FULL] * values.num_layers(), rope={"theta": 1e11})
+    config = decoder(values, kinds=[FULL] * values.num_layers())
     norm: GatedNorm = "none"
     if values.get("mamba_rms_norm", default=False):
         norm = "before_gate" if values.get("mamba_norm_before_gate", default=True) else "after_gate"

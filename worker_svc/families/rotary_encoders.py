@@ -113,11 +113,12 @@ def nomic(config: Mapping[str, Any], family: str) -> EncoderConfig:
 
 
 def gte(config: Mapping[str, Any], family: str) -> EncoderConfig:
-    """Describe GTE in its new implementation: BERT with rotary embeddings and a gate."""
+    """Describe GTE in its new implementation, transformers' or its own: BERT with rotary embeddings and a gate."""
     refuse(config, "position_embedding_type", "rope")
     refuse(config, "layer_norm_type", "layer_norm")
     refuse(config, "logn_attention_scale", False)
-    return _gated_bert(config, family, _GTE, BIASES - {"gate_up"}, theta=10_000.0, share=1.0, default_activation="gelu")
+    theta = 160_000.0 if family == "Gte" else 10_000.0
+    return _gated_bert(config, family, _GTE, BIASES - {"gate_up"}, theta=theta, share=1.0, default_activation="gelu")
 
 
 def _gated_bert(

@@ -5,6 +5,7 @@ so that a model never runs with wrong results.
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from tetrad.services.errors import ModelError
@@ -120,22 +121,31 @@ class Values:
             )
         return number
 
-    def rope(self, head_dim: int, *, kind: str = FULL, theta: float = 10_000.0, share: float = 1.0) -> Rope:
+    def rope(
+        self,
+        head_dim: int,
+        *,
+        kind: str = FULL,
+        theta: float = 10_000.0,
+        share: float = 1.0,
+        scaling: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Rope:
         """Return the rotary embedding, from rope_theta and rope_scaling, or from the newer rope_parameters.
 
         Args:
             head_dim: size of a head.
             kind: kind of the layers; newer configs may have parameters for each kind.
             theta, share: the base, and the rotated share of a head, if the config does not say.
+            scaling: the parameters, if the config has neither rope_scaling nor rope_parameters.
         """
-        parameters = self.get("rope_parameters", default={})
+        parameters = self.get("rope_parameters", default={} if self.get("rope_scaling") else scaling)
         of_kind = parameters.get(kind) or ({} if FULL in parameters else parameters)
-        scaling = dict(self.get("rope_scaling", default={}) or of_kind)
+        found = dict(self.get("rope_scaling", default={}) or of_kind)
         theta = self.get("rope_theta", "rotary_emb_base", default=theta)
-        theta = next((each["rope_theta"] for each in (scaling, of_kind) if "rope_theta" in each), theta)
+        theta = next((each["rope_theta"] for each in (found, of_kind) if "rope_theta" in each), theta)
         share = self.get("partial_rotary_factor", "rotary_pct", default=share)
-        share = scaling.get("partial_rotary_factor") or parameters.get("partial_rotary_factor") or share
-        return Rope(int(head_dim * float(share)), float(theta), self._scaling(scaling))
+        share = found.get("partial_rotary_factor") or parameters.get("partial_rotary_factor") or share
+        return Rope(int(head_dim * float(share)), float(theta), self._scaling(found))
 
     def layer_kinds(self, default: Sequence[str]) -> list[str]:
         """Return each layer's kind of attention: layer_types, or `default` if the config has none."""

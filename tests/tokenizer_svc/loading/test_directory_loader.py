@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import pre_tokenizers
+from tokenizers import Tokenizer as RustTokenizer
+from tokenizers import models, pre_tokenizers
 
 from tetrad.services.errors import ModelError, NotFound
 from tetrad.tokenizer_svc.loading.load import load_tokenizer
@@ -42,6 +43,42 @@ def test_facts_are_those_of_the_gguf_file(saved: Path, tokenizer: Tokenizer) -> 
     assert loaded.vocab_size == tokenizer.vocab_size
     assert loaded.facts.eos_token_ids == (2,)
     assert loaded.facts.max_length is None
+
+
+DECODER = {"6": {"content": "<add>", "special": False}}
+
+
+@pytest.mark.parametrize(
+    ("config", "special_map"),
+    [
+        ({"sep_token": "<sep>", "cls_token": "<cls>", "mask_token": "<mask>"}, {}),
+        ({"image_token": "<image>"}, {}),
+        ({"extra_special_tokens": ["<image>", "<add>"]}, {}),
+        ({"extra_special_tokens": {"image_token": "<image>"}}, {}),
+        ({"additional_special_tokens": ["<add>"]}, {}),
+        ({"additional_special_tokens": ["<add>"], "extra_special_tokens": []}, {}),
+        ({"pad_token": None}, {"pad_token": "<add>"}),
+        ({"pad_token": "<image>"}, {"pad_token": "<add>"}),
+        ({"pad_token": "<image>", "added_tokens_decoder": DECODER}, {"pad_token": "<add>", "eos_token": "<sep>"}),
+    ],
+)
+def test_special_tokens_are_those_of_transformers(tmp_path: Path, config: dict[str, Any], special_map: dict[str, Any]) -> None:
+    from transformers import AutoTokenizer
+
+    words = ["a", "<s>", "<sep>", "<cls>", "<mask>", "<image>", "<add>"]
+    rust = RustTokenizer(models.WordLevel({word: token_id for token_id, word in enumerate(words)}, unk_token="a"))
+    rust.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    rust.save(str(tmp_path / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", **config}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(special_map))
+    theirs = AutoTokenizer.from_pretrained(str(tmp_path))
+
+    ours = load_tokenizer(str(tmp_path))
+
+    assert ours.facts.special.named() == theirs.special_tokens_map
+    assert ours.special_token_ids == tuple(sorted(theirs.all_special_ids))
+    assert ours.encode("".join(words)).token_ids == theirs("".join(words))["input_ids"]
 
 
 def test_generation_config_gives_the_eos_ids(directory: Path) -> None:

@@ -25,14 +25,14 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes a GGUF file with these `tokenizer.ggml.*` fields; None leaves one out."""
+    """Writes a GGUF file with these `tokenizer.ggml.*` fields, and a chat template; None leaves one out."""
 
     def write_file(**fields: Any) -> Path:
         path = tmp_path / "model.gguf"
         writer = gguf.GGUFWriter(path, "llama")
         writer.add_context_length(128)
         for key, value in fields.items():
-            name = f"tokenizer.ggml.{key}"
+            name = "tokenizer.chat_template" if key == "chat_template" else f"tokenizer.ggml.{key}"
             if isinstance(value, bool):
                 writer.add_bool(name, value)
             elif isinstance(value, str):
@@ -123,6 +123,30 @@ def test_every_id_that_ends_a_turn_is_an_eos_id(write: Write) -> None:
     tokenizer = load_tokenizer(str(write(**byte_level(eot_token_id=len(tokens) - 1))))
 
     assert tokenizer.facts.eos_token_ids == (len(tokens) - 2, len(tokens) - 1)
+
+
+@pytest.mark.parametrize(
+    ("written", "ends"),
+    [
+        ("{{ m.content }}<end_of_turn>", ["<end_of_turn>"]),
+        ("{{ m.content }}<|end|>", ["<|end|>"]),
+        # Of gpt-oss, whose messages within a turn end with <|end|>.
+        ("{{ m.content }}<|end|>{{ m.call }}<|call|>", ["<|call|>"]),
+        ("{{ m.content }}", []),
+        (None, []),
+    ],
+)
+def test_a_token_with_which_the_chat_template_ends_turns_is_an_eos_id(
+    write: Write, written: str | None, ends: list[str]
+) -> None:
+    """llama.cpp's converter gives the id of only one token; Gemma's and Phi-3's files give that of the end of a text."""
+    fields = byte_level()
+    tokens = [*fields["tokens"], "<end_of_turn>", "<|end|>", "<|call|>"]
+    types = [*fields["token_type"], CONTROL, CONTROL, CONTROL]
+
+    tokenizer = load_tokenizer(str(write(**fields | {"tokens": tokens, "token_type": types, "chat_template": written})))
+
+    assert [tokens[token_id] for token_id in tokenizer.facts.eos_token_ids] == ["</s>", *ends]
 
 
 def test_an_id_that_stands_for_none_is_none(write: Write) -> None:

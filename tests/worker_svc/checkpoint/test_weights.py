@@ -5,6 +5,8 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.gguf_file import GgufSource
@@ -28,6 +30,16 @@ def test_sharded_safetensors(tmp_path, load, make_driver, save_tiny_model, asser
     driver.add(0, PROMPT)
 
     assert_greedy(reference, PROMPT, driver.generate(5)[0])
+
+
+def test_the_same_weights_in_mistrals_form_are_not_read(tmp_path, tiny_llama):
+    both = shutil.copytree(tiny_llama[0], tmp_path / "both")
+    save_file({"layers.0.attention.wq.weight": torch.ones(2, 2)}, both / "consolidated.safetensors")
+
+    source = open_source(both)
+
+    assert not source.has("layers.0.attention.wq.weight")
+    assert source.total_bytes == (both / "model.safetensors").stat().st_size
 
 
 def test_missing_shard(tmp_path, save_tiny_model):

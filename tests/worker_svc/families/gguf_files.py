@@ -1,5 +1,6 @@
 """GGUF files of tiny models, as llama.cpp's converter writes them: its names of tensors are those of the gguf package."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +132,15 @@ def _windows(config: Config) -> dict[str, Any]:
         "attention.sliding_window": config.sliding_window,
         "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
         "rope.freq_base": theta,
+    }
+
+
+def _phi3_with_long_contexts(config: Config) -> dict[str, Any]:
+    original = config.original_max_position_embeddings
+    longer = config.max_position_embeddings / original
+    return {
+        "rope.scaling.original_context_length": original,
+        "rope.scaling.attn_factor": math.sqrt(1 + math.log(longer) / math.log(original)),
     }
 
 
@@ -310,6 +320,9 @@ CONVERSIONS = {
     "phi3": Conversion(
         gguf.MODEL_ARCH.PHI3, lambda config: _turned(config) | {"attention.sliding_window": config.sliding_window or 0}
     ),
+    "phi3 with long contexts": Conversion(
+        gguf.MODEL_ARCH.PHI3, _phi3_with_long_contexts, tensors=tensors.phi3_with_long_contexts
+    ),
     "qwen2": Conversion(gguf.MODEL_ARCH.QWEN2),
     "qwen2_moe": Conversion(gguf.MODEL_ARCH.QWEN2MOE, _experts),
     "qwen3": Conversion(gguf.MODEL_ARCH.QWEN3),
@@ -369,7 +382,7 @@ def write_gguf(
         if key == "lm_head.weight" and config.tie_word_embeddings:
             continue
         values = _converted(conversion, config, key, tensor).float().numpy()
-        name = names.get_name(key, (".weight", ".bias"))
+        name = names.get_name(key, (".weight", ".bias")) or key
         is_quantized = values.ndim >= 2 and values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0
         is_kept = name.endswith(KEPT)
         its_kind = kind if is_quantized and not is_kept else gguf.GGMLQuantizationType.F32

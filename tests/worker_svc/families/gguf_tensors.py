@@ -25,6 +25,12 @@ def gpt_neox(config: Config, state: State) -> dict[str, torch.Tensor]:
     return {key: reordered(tensor) if "query_key_value" in key else tensor for key, tensor in state.items()}
 
 
+def phi3_with_long_contexts(config: Config, state: State) -> dict[str, torch.Tensor]:
+    """The divisors of frequencies are tensors."""
+    lists = {f"rope_factors_{kind}.weight": config.rope_parameters[f"{kind}_factor"] for kind in ("long", "short")}
+    return {**state, **{name: torch.tensor(factors) for name, factors in lists.items()}}
+
+
 def glm4_moe(config: Config, state: State) -> dict[str, torch.Tensor]:
     """What is added to scores counts as a bias."""
     return {key.replace(".e_score_correction_bias", ".e_score_correction.bias"): tensor for key, tensor in state.items()}

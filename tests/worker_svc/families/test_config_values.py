@@ -31,6 +31,12 @@ def as_read(config):
     return kind.from_dict(deepcopy(config)).to_dict() | {"architectures": config["architectures"]}
 
 
+def rotations(config):
+    """Return the frequencies and the gain of each rotary embedding."""
+    rotaries = [rotary_of(rope.dim, rope.theta, rope.scaling) for rope in config.ropes]
+    return [(rotary.frequencies.tolist(), rotary.gain) for rotary in rotaries]
+
+
 @pytest.mark.parametrize(
     ("name", "key"),
     [
@@ -49,11 +55,22 @@ def test_a_value_that_the_config_omits_is_that_of_transformers(name, key):
     assert read_config(config) == read_config(as_read(config))
 
 
-@pytest.mark.parametrize("name", ["cohere", "llama4", "mixtral", "olmo3", "smollm3"])
+@pytest.mark.parametrize("name", ["cohere", "falcon_h1", "llama4", "mixtral", "olmo3", "smollm3"])
 def test_the_base_of_a_rotary_embedding_that_the_config_omits_is_that_of_transformers(name):
     config = config_of(name, rope_parameters=ABSENT)
 
     assert read_config(config).ropes == read_config(as_read(config)).ropes
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "ministral3"])
+@pytest.mark.parametrize("given", [{}, {"rope_theta": 5e5}, {"rope_scaling": None}, {"rope_parameters": {}}])
+def test_the_scaling_of_a_rotary_embedding_that_the_config_omits_is_that_of_transformers(name, given):
+    config = config_of(name, **{"rope_parameters": ABSENT, **given})
+
+    ours, theirs = read_config(config), read_config(as_read(config))
+
+    assert rotations(ours) == rotations(theirs)
+    assert [layer.query_scaling for layer in ours.layers] == [layer.query_scaling for layer in theirs.layers]
 
 
 def test_a_gpt_oss_with_another_activation_is_refused():

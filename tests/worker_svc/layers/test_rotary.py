@@ -100,3 +100,11 @@ def test_a_gguf_file_says_how_long_its_contexts_were():
     config = config_from_metadata(fields.get, lambda _: False, vocab_size=10, is_tied=True)
 
     assert config["rope_scaling"] == {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+
+
+def test_a_gguf_file_of_gpt_oss_without_a_scaling_has_none():
+    fields = {"general.architecture": "gpt-oss"}
+
+    config = config_from_metadata(fields.get, lambda _: False, vocab_size=10, is_tied=True)
+
+    assert config["rope_scaling"] == {"rope_type": "default"}

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import GteConfig
 
 from tests.worker_svc.pooling.checkpoints import CLASSIFIERS, ENCODERS, VOCAB_SIZE, save_colbert, save_encoder, save_modules
 from tests.worker_svc.pooling.runs import load, load_with, run
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.pooling import PoolingSpec
+from tetrad.worker_svc.families.encoders import read_encoder_config
 from tetrad.worker_svc.native.team import Team
 
 LENGTHS = (1, 2, 7, 7, 20, 63, 7, 1)
@@ -137,6 +139,16 @@ def test_checkpoints_of_gtes_own_implementation_are_loaded(tmp_path, architectur
 
     for ids, each in zip(prompts, pooled, strict=True):
         np.testing.assert_allclose(each.values, hidden_of(reference, ids).numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize(("architecture", "theta"), [("GteModel", 160_000.0), ("NewModel", 10_000.0)])
+def test_the_base_that_a_gte_omits_is_that_of_its_implementation(architecture, theta):
+    config = GteConfig().to_dict()
+    del config["rope_parameters"]
+
+    facts = read_encoder_config(config | {"architectures": [architecture]})
+
+    assert {rope.theta for rope in facts.ropes} == {theta}
 
 
 def test_classifiers_of_gtes_own_implementation_are_loaded(tmp_path):
