@@ -8,6 +8,8 @@ from tests.worker_svc.cuda.conftest import SMALL
 from tests.worker_svc.families.test_parity import verified
 from tests.worker_svc.native.test_gguf import logprobs
 from tests.worker_svc.packed_weights.published_gpt_oss import save_published
+from tests.worker_svc.packed_weights.test_families import FORMS
+from tests.worker_svc.packed_weights.test_families import write_model as write_family
 from tests.worker_svc.packed_weights.test_stacked_experts import write_model as write_experts
 from tests.worker_svc.packed_weights.whole_models import FORMATS, write_model
 from tetrad.worker_svc.cuda import experts
@@ -55,3 +57,23 @@ def test_quantized_experts_compute_their_own_tokens(family, form, tmp_path, load
     quantized, floats = (load_cuda(path) for path in write_experts(tmp_path, family, form))
 
     np.testing.assert_allclose(logprobs(quantized, make_driver), logprobs(floats, make_driver), atol=2e-3)
+
+
+@pytest.mark.parametrize(("family", "form"), [("phi3", "awq"), ("cohere", "gptq"), ("gpt2", "gptq")])
+def test_matrices_that_a_family_cuts_or_reorders_are_unpacked_before_that(family, form, tmp_path, load_cuda):
+    """A word of AWQ or GPTQ has values of several rows."""
+    new, add = FORMS[form]
+    quantized, floats = (load_cuda(path) for path in write_family(tmp_path, family, new(), add))
+
+    np.testing.assert_allclose(logprobs(quantized, make_driver), logprobs(floats, make_driver), atol=2e-3)
+
+
+@pytest.mark.parametrize("form", ["fp8 of blocks", "modelopt fp8"])
+def test_scales_of_several_rows_of_a_matrix_that_is_cut_are_read(form, tmp_path, load_cuda):
+    new, add = FORMATS[form]
+    quantized, floats = (load_cuda(path) for path in write_family(tmp_path, "phi3", new(), add))
+
+    expected = logprobs(floats, make_driver)
+
+    # Activations are quantized, too; see exact_activations.
+    assert np.abs(logprobs(quantized, make_driver) - expected).mean() < 0.1 * expected.std()
