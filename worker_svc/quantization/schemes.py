@@ -28,7 +28,8 @@ _CHECKPOINTS: Mapping[str, Callable[[Mapping[str, Any], PlainScheme], Scheme]] =
 def unpacks_on_host(config_quantization: object, names: TensorNames = CANONICAL) -> bool:
     """Return whether the scheme of a checkpoint needs a source that unpacks matrices; see open_weights.
 
-    Matrices that `names` cuts, reorders or transposes are unpacked before that, if words or blocks contain several rows.
+    Matrices that `names` transposes or scales are unpacked before that, and those that it cuts or reorders, if words or blocks
+    contain several rows.
     """
     if not isinstance(config_quantization, Mapping):
         return False
@@ -45,7 +46,7 @@ def unpacks_on_host(config_quantization: object, names: TensorNames = CANONICAL)
             return any(_changes_rows(stored) for stored in _matrices(names))
         case "fp8" | "compressed-tensors" if has_blocks(config_quantization):
             return any(_changes_rows(stored) for stored in _matrices(names))
-    return any(stored.is_transposed for stored in _matrices(names))
+    return any(_is_changed(stored) for stored in _matrices(names))
 
 
 def _matrices(names: TensorNames) -> Iterator[Stored]:
@@ -58,8 +59,12 @@ def _matrices(names: TensorNames) -> Iterator[Stored]:
             place = place.otherwise
 
 
+def _is_changed(stored: Stored) -> bool:
+    return stored.is_transposed or stored.times != 1
+
+
 def _changes_rows(stored: Stored) -> bool:
-    return stored.is_transposed or stored.rows is not None or stored.paired is not None
+    return stored.rows is not None or stored.paired is not None or _is_changed(stored)
 
 
 def open_scheme(config_quantization: object, requested: str, plain: PlainScheme, names: TensorNames = CANONICAL) -> Scheme:
