@@ -215,7 +215,7 @@ def _row(architecture: str) -> str:
     config = _usual_config(architecture)
     traits = traits_of(config)
     on_gpu = "kernels" if traits <= KERNEL_TRAITS and config.head_dim <= MAX_HEAD_DIM else "torch"
-    is_native = traits <= NATIVE_TRAITS
+    is_native, checkpoints = traits <= NATIVE_TRAITS, _quantized_checkpoints(config)
     gguf = [name for name, known in GGUF.items() if architecture in (*known.names, known.mixture)]
     cells = (
         FAMILIES[architecture].title,
@@ -223,8 +223,8 @@ def _row(architecture: str) -> str:
         "native" if is_native else "torch",
         on_gpu,
         ", ".join(f"`{name}`" for name in gguf) or "–",
-        ", ".join(_on_host(is_native=is_native, has_gguf=bool(gguf), checkpoints=_on_host_quantized(config))) or "–",
-        "at load, checkpoints" if _has_plain_matrices(config) else "at load",
+        ", ".join(_on_host(is_native=is_native, has_gguf=bool(gguf), checkpoints=checkpoints)) or "–",
+        f"at load, {checkpoints}" if checkpoints else "at load",
         _loras(config),
         "CPU, GPU" if generator_of(_pooling_variant(architecture), FAMILIES) else "–",
         ", ".join(sorted(traits)) or "–",
@@ -264,8 +264,8 @@ def _usual_config(architecture: str) -> ModelConfig:
     return read_config(values | {"architectures": [architecture]})
 
 
-def _on_host_quantized(config: ModelConfig) -> str:
-    """Return the kinds of quantized checkpoints that the CPU device reads; "": none."""
+def _quantized_checkpoints(config: ModelConfig) -> str:
+    """Return the kinds of quantized checkpoints that are read; "": none."""
     places = [_places(stored) for name, stored in config.tensors.in_layer.items() if ".experts." in name]
     if all(any(not place.is_stacked for place in each) for each in places):
         return "checkpoints"
@@ -275,13 +275,6 @@ def _on_host_quantized(config: ModelConfig) -> str:
 
 def _places(stored: Stored | None) -> list[Stored]:
     return [] if stored is None else [stored, *_places(stored.otherwise)]
-
-
-def _has_plain_matrices(config: ModelConfig) -> bool:
-    matrices = (stored for name, stored in config.tensors.in_layer.items() if name.endswith("_proj"))
-    return all(stored == Stored(stored.name) for stored in matrices) and not any(
-        trait in traits_of(config) for trait in (Trait.EXPERTS,)
-    )
 
 
 def _listed(names: Any) -> str:

@@ -14,6 +14,7 @@ from tetrad.worker_svc.cuda.output_layer import output_layer
 from tetrad.worker_svc.layers.linear import Linear, PlainLinear, SideBySide
 from tetrad.worker_svc.layers.parameters import Lookup
 from tetrad.worker_svc.layers.rotary import interleave_heads
+from tetrad.worker_svc.model_facts.tensor_names import CANONICAL, TensorNames
 from tetrad.worker_svc.quantization.context import product_context
 from tetrad.worker_svc.quantization.matrix import Matrix, can_fuse, fused
 from tetrad.worker_svc.quantization.plain import PlainScheme
@@ -33,6 +34,7 @@ class DeviceLinears:
         weights: loads the model's tensors.
         device: the target device.
         dtype: type of activations and of all weights that are not quantized, except the vectors that stay float32.
+        names: the tensor names of the model's family.
         are_unpacked: see open_scheme.
 
     Raises:
@@ -46,12 +48,13 @@ class DeviceLinears:
         weights: WeightLoader,
         device: torch.device,
         dtype: torch.dtype,
+        names: TensorNames = CANONICAL,
         *,
         are_unpacked: bool = False,
     ) -> None:
         self._weights, self._device, self._dtype = weights, device, dtype
         self._plain = PlainScheme(product_context(device, dtype))
-        self._scheme = open_scheme(config_quantization, requested, self._plain, are_unpacked=are_unpacked)
+        self._scheme = open_scheme(config_quantization, requested, self._plain, names, are_unpacked=are_unpacked)
         self.tensors: list[torch.Tensor] = []
         """All loaded tensors, as stored on the device."""
 

@@ -158,7 +158,7 @@ class CudaDevice:
                 placed = PlacedWeights(weights, accelerator.device)
                 pooling = decoder_pooling(request, overridden, config, use, pools, placed, is_causal=is_causal)
             quantization = overridden.get("quantization_config")
-            linears = DeviceLinears(quantization, request.quantization, weights, accelerator.device, dtype)
+            linears = DeviceLinears(quantization, request.quantization, weights, accelerator.device, dtype, config.tensors)
             loras = _loras_of(request, partial(whole_reader, config), accelerator, dtype)
             parameters = linears if loras is None else AdaptedLinears(linears, loras)
             model: DeviceModel | BidirectionalDecoder

@@ -4,7 +4,7 @@
 the values; `weight.absmax` has a scale for each block of values, in float32, or quantized again, in bytes: indices into
 `weight.nested_quant_map` [256], scaled by `weight.nested_absmax` for 256 of them, plus an offset. Sizes and offset are in
 `weight.quant_state.bitsandbytes__nf4`, a JSON text as bytes.
-8 bits: `weight` [R, C] int8 and `SCB` [R], the largest value of each row.
+8 bits: `weight` [R, C] int8 and `SCB` [R], the largest value of each row; `weight_format` 0: the matrix is row by row.
 """
 
 import json
@@ -94,6 +94,9 @@ def _scales(files: StoredTensors, name: str, count: int, state: _State) -> torch
 
 
 def _int8(files: StoredTensors, name: str) -> GroupedMatrix:
+    form = f"{name}.weight_format"
+    if files.has(form) and (order := int(load(files, form, (), (1,), dtypes=_BYTES))):
+        raise ModelError(f"Tensor {form} is {order}, an order for one kind of GPU, which is not supported; supported: 0, rows.")
     weight = load_matrix(files, f"{name}.weight", dtypes=[torch.int8])
     scales = load(files, f"{name}.SCB", (len(weight),), dtypes=FLOATS).float()[:, None] / 127
     return GroupedMatrix(8, weight.view(torch.uint8) ^ _INT8_ZERO, scales, _INT8_ZERO)

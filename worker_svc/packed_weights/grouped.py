@@ -7,7 +7,7 @@ import torch
 
 _LARGEST = 127
 BLOCK = 32
-"""Number of columns in a group of values that `rounded` quantizes."""
+"""Number of columns in a group of values that `rounded` quantizes, and of activations that are quantized together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,8 +41,8 @@ class GroupedMatrix:
 
     @property
     def block(self) -> int:
-        """The number of columns that must not be separated: a group, or BLOCK if a group is a whole row."""
-        return self.group if self.scales.shape[1] > 1 else BLOCK
+        """The number of columns that must not be separated: a group, or BLOCK if a group is smaller or a whole row."""
+        return max(self.group, BLOCK) if self.scales.shape[1] > 1 else BLOCK
 
     @property
     def form(self) -> object:

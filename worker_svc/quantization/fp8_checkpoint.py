@@ -48,6 +48,16 @@ class Fp8Scheme:
         return fp8_matrix(self._plain.context, weight.to(device), scales.reshape(-1, 1).expand(rows, 1), columns)
 
 
+def has_blocks(config: Mapping[str, Any]) -> bool:
+    """Return whether a config of Hugging Face's `fp8` or of `compressed-tensors` has scales of blocks."""
+    groups = config.get("config_groups")
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        weights = group.get("weights") if isinstance(group, Mapping) else None
+        if isinstance(weights, Mapping) and weights.get("strategy") == "block":
+            return True
+    return config.get("weight_block_size") is not None
+
+
 def open_fp8(config: Mapping[str, Any], plain: PlainScheme) -> Fp8Scheme:
     """Return the scheme of checkpoints with Hugging Face's `fp8`."""
     choose(config, "fmt", ["e4m3", "float8_e4m3fn"], default="e4m3")

@@ -1,4 +1,4 @@
-"""GPTQ checkpoints: Frantar et al., "GPTQ" (2022), in 4 bits, or in 8 bits with symmetric zeros.
+"""GPTQ checkpoints: Frantar et al., "GPTQ" (2022), in 4 bits or in 8; 8 bits with zeros that are not symmetric become floats.
 
 The transposed matrix [C, R] is stored with several rows per word: `qweight` [C / p, R] int32 of p = 32 / bits values, lowest
 first; `qzeros` [C / G, R / p] int32, unchanged (format "gptq_v2") or with one subtracted from each zero, as one number per
@@ -15,11 +15,12 @@ from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.loader import FLOATS, WeightLoader
 from tetrad.worker_svc.kernels.int4_matmul import pack_int4
 from tetrad.worker_svc.model_facts.quantization import check_groups, choose, group_size_of
+from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
 from tetrad.worker_svc.packed_weights.words import ones
 from tetrad.worker_svc.quantization.int4 import Int4Form
 from tetrad.worker_svc.quantization.int8 import Int8Form
 from tetrad.worker_svc.quantization.matrix import Matrix
-from tetrad.worker_svc.quantization.plain import PlainScheme
+from tetrad.worker_svc.quantization.plain import PlainForm, PlainScheme
 
 _SYMMETRIC_ZERO = 128
 _INTS = (torch.int32,)
@@ -55,17 +56,18 @@ class GptqScheme:
         order = self._order(weights, name, columns, group)
         if order is not None:
             quanta = quanta[:, order]
-        return self._matrix(name, group, (quanta, scales.to(device).T, zeros), order)
+        return self._matrix(group, (quanta, scales.to(device).T, zeros), order)
 
     def _matrix(
-        self, name: str, group: int, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor], order: torch.Tensor | None
+        self, group: int, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor], order: torch.Tensor | None
     ) -> Matrix:
         quanta, scales, zeros = tensors
         context = self._plain.context
         if self._bits == 4:
             return Matrix(Int4Form(context, group), (pack_int4(quanta), scales, zeros), order)
         if bool((zeros != _SYMMETRIC_ZERO).any()):
-            raise ModelError(f"Tensor {name}.qzeros is not symmetric, which is not supported of GPTQ in 8 bits.")
+            floats = GroupedMatrix(self._bits, quanta, scales.float(), zeros).dequantized()
+            return Matrix(PlainForm(), (floats.to(context.dtype),), order)
         return Matrix(Int8Form(context, group), ((quanta ^ _SYMMETRIC_ZERO).view(torch.int8), scales), order)
 
     def _values(self, words: torch.Tensor) -> torch.Tensor:

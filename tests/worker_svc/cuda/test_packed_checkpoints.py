@@ -1,5 +1,8 @@
 """Quantized models on the CUDA device, interpreted, equal the same weights in floats; experts compute only their tokens."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,9 +11,12 @@ from tests.worker_svc.cuda.conftest import SMALL
 from tests.worker_svc.families.test_parity import verified
 from tests.worker_svc.native.test_gguf import logprobs
 from tests.worker_svc.packed_weights.published_gpt_oss import save_published
+from tests.worker_svc.packed_weights.test_families import FORMS
+from tests.worker_svc.packed_weights.test_families import write_model as write_family
 from tests.worker_svc.packed_weights.test_stacked_experts import write_model as write_experts
 from tests.worker_svc.packed_weights.whole_models import FORMATS, write_model
-from tetrad.worker_svc.cuda import experts
+from tetrad.services.errors import ModelError
+from tetrad.worker_svc.cuda import experts, linears
 
 
 def make_driver(model) -> Driver:
@@ -55,3 +61,45 @@ def test_quantized_experts_compute_their_own_tokens(family, form, tmp_path, load
     quantized, floats = (load_cuda(path) for path in write_experts(tmp_path, family, form))
 
     np.testing.assert_allclose(logprobs(quantized, make_driver), logprobs(floats, make_driver), atol=2e-3)
+
+
+@pytest.mark.parametrize(("family", "form"), [("phi3", "awq"), ("cohere", "gptq"), ("gpt2", "gptq")])
+def test_matrices_that_a_family_cuts_or_reorders_are_unpacked_before_that(family, form, tmp_path, load_cuda):
+    """A word of AWQ or GPTQ has values of several rows."""
+    new, add = FORMS[form]
+    quantized, floats = (load_cuda(path) for path in write_family(tmp_path, family, new(), add))
+
+    np.testing.assert_allclose(logprobs(quantized, make_driver), logprobs(floats, make_driver), atol=2e-3)
+
+
+@pytest.mark.parametrize("form", ["fp8 of blocks", "modelopt fp8"])
+def test_scales_of_several_rows_of_a_matrix_that_is_cut_are_read(form, tmp_path, load_cuda):
+    new, add = FORMATS[form]
+    quantized, floats = (load_cuda(path) for path in write_family(tmp_path, "phi3", new(), add))
+
+    expected = logprobs(floats, make_driver)
+
+    # Activations are quantized, too; see exact_activations.
+    assert np.abs(logprobs(quantized, make_driver) - expected).mean() < 0.1 * expected.std()
+
+
+@pytest.mark.parametrize("form", ["gptq", "fp8 of blocks"])
+def test_matrices_that_expand_latents_become_floats(form, tmp_path, load_cuda, monkeypatch):
+    made = linears.product_context
+    monkeypatch.setattr(linears, "product_context", lambda *a: replace(made(*a), has_fp8=False))  # activations stay floats
+    new, add = FORMATS[form]
+    quantized, floats = (load_cuda(path) for path in write_family(tmp_path, "deepseek_v3", new(), add))
+
+    np.testing.assert_allclose(logprobs(quantized, make_driver), logprobs(floats, make_driver), atol=2e-3)
+
+
+def test_transforms_of_activations_are_refused(tmp_path, load_cuda):
+    checkpoint, add = FORMATS["fp8 of rows"]
+    path, _ = write_model(tmp_path, checkpoint(), add)
+    config = json.loads((path / "config.json").read_text())
+    scheme = {"type": "hadamard", "apply": [{"targets": ["Linear"], "location": "input"}]}
+    config["quantization_config"]["transform_config"] = {"config_groups": {"R4": scheme}}
+    (path / "config.json").write_text(json.dumps(config))
+
+    with pytest.raises(ModelError, match="transform_config 'R4' changes 'input', which is not supported"):
+        load_cuda(path)

@@ -97,6 +97,7 @@ NAME = "model.layers.1.mlp.up_proj"
         ("nf4", "weight", torch.zeros(5, 1, dtype=torch.uint8), "has shape"),
         ("nf4 with nested scales", "weight.nested_absmax", None, "which its quantization needs"),
         ("bitsandbytes int8", "SCB", torch.ones(3), "has shape"),
+        ("bitsandbytes int8", "weight_format", torch.tensor(3, dtype=torch.uint8), "weight_format is 3, .* supported: 0"),
     ],
     ids=str,
 )

@@ -95,6 +95,14 @@ def test_gptq_in_8_bits(tmp_path):
     assert_multiplies(layer, checkpoint, "o", X)
 
 
+@pytest.mark.parametrize("shuffle", ["", "order"])
+def test_gptq_in_8_bits_with_zeros_becomes_floats(tmp_path, shuffle):
+    checkpoint = gptq_checkpoint(32, 8)
+    add_gptq(checkpoint, "o", 16, 128, 32, bits=8, shuffle=shuffle)
+
+    assert_multiplies(checkpoint.open(tmp_path).linear([("o", 16)], 128), checkpoint, "o", X)
+
+
 def test_groups_out_of_order_are_put_in_order_at_load(tmp_path):
     """Parts of one product have seen the same activations, so their columns are in one order: one gather, one product."""
     checkpoint = gptq_checkpoint(desc_act=True)
@@ -202,11 +210,3 @@ def test_a_matrix_that_cannot_be_cut_into_groups_is_one_line(tmp_path, rows, col
 
     with pytest.raises(ModelError, match="does not divide into groups of 32 columns and words of 8 rows"):
         checkpoint.open(tmp_path).linear([("o", rows)], columns)
-
-
-def test_8_bits_that_are_not_symmetric_are_refused(tmp_path):
-    checkpoint = gptq_checkpoint(32, 8)
-    add_gptq(checkpoint, "o", 16, 128, 32, bits=8, zero=127)
-
-    with pytest.raises(ModelError, match="not symmetric"):
-        checkpoint.open(tmp_path).linear([("o", 16)], 128)

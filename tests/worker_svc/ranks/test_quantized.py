@@ -46,6 +46,7 @@ def of_gguf(kind: Kind) -> QuantizedTensor:
 MATRICES = {
     **{kind.name: of_gguf(kind) for kind in (Kind.Q8_0, Kind.Q4_1, Kind.Q4_K)},
     "groups of 64": grouped(64),
+    "groups of 16": grouped(16),
     "a group for each row": grouped(COLUMNS),
     "one zero": rounded(torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(1))),
 }
@@ -81,8 +82,11 @@ def test_parts_beside_each_other_are_the_matrix(name, module, dimension):
     assert {stored_bytes for _, stored_bytes in found} == {1000 if dimension is None else 500}
 
 
-@pytest.mark.parametrize(("name", "size", "block"), [("Q8_0", 3, 32), ("Q4_K", 4, 256), ("groups of 64", 16, 64)])
+@pytest.mark.parametrize(
+    ("name", "size", "block"), [("Q8_0", 3, 32), ("Q4_K", 4, 256), ("groups of 64", 16, 64), ("groups of 16", 32, 32)]
+)
 def test_blocks_are_not_cut(name, size, block):
+    """Activations are quantized in blocks of 32 columns, so groups of 16 stay in pairs."""
     text = (
         rf"tensor_parallel_size {size} cuts the 512 columns of .*down_proj.weight into parts of {COLUMNS // size}.* of {block};"
     )
