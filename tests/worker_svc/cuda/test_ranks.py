@@ -115,6 +115,16 @@ def test_recorded_steps_serve_every_group_that_the_ranks_join(llama, alone, tmp_
         assert answers(Driver(group, LAYOUT)) == outputs_of(alone)
 
 
+def test_ranks_sleep_and_wake_with_their_parts(llama, alone, tmp_path):
+    with loaded(tmp_path, llama[0]) as group:
+        for rank in group.ranks:
+            rank.compute.run(rank.worker.sleep, 1)
+        for rank in group.ranks:
+            assert not rank.compute.run(rank.worker.wake_up, ())
+
+        assert answers(Driver(group, LAYOUT)) == outputs_of(alone)
+
+
 def test_drafts_are_verified_on_every_rank(llama, alone, tmp_path):
     expected = outputs_of(alone)
     with loaded(tmp_path, llama[0]) as group:
