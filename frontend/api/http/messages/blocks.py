@@ -52,7 +52,7 @@ def conversation_of(body: ConversationBody) -> Conversation:
 
 def _system(blocks: Sequence[ContentBlock], path: str = "system") -> list[Message]:
     texts = [_text(f"{path}.{place}", block) for place, block in enumerate(blocks)]
-    kept = [text for text in texts if not text.startswith(_BILLING)]
+    kept = [text for text in texts if text and not text.startswith(_BILLING)]
     return [{"role": "system", "content": "\n".join(kept)}] if kept else []
 
 

@@ -51,7 +51,8 @@ class InputItem(Body):
     id: str | None = Field(None, description="The item's id. item_reference: of the item that is meant.")
     status: str | None = Field(
         None,
-        description="`completed`, `incomplete` or `in_progress`. A last message of the assistant not completed is continued.",
+        description="`completed`, `incomplete` or `in_progress`. A last message of the assistant not completed is continued; "
+        "an incomplete call without output is left out.",
     )
     role: str | None = Field(None, description="message: `user`, `assistant`, `system` or `developer`.")
     content: Parts = Field(None, description="message: what is said, a text or parts. reasoning: what the model thought.")

@@ -19,14 +19,11 @@ def conversation_of(body: InputBody, items: Sequence[InputItem], history: Sequen
         history: the stored items of the earlier responses, oldest first.
     """
     tools, choice = chosen_tools(body)
-    messages = Messages()
+    earlier = [InputItem.model_validate(item) for item in history]
+    messages = Messages(answered={item.call_id for item in (*earlier, *items) if item.type == "function_call_output"})
     if body.instructions:
         messages.messages.append({"role": "system", "content": body.instructions})
-    earlier = [InputItem.model_validate(item) for item in history]
-    # A call that was cut off usually has no output, and its arguments are not valid JSON.
-    answered = {item.call_id for item in (*earlier, *items) if item.type == "function_call_output"}
-    kept = [item for item in earlier if not _is_cut_off_call(item) or item.call_id in answered]
-    messages.add_all(kept, "previous_response_id")
+    messages.add_all(earlier, "previous_response_id")
     messages.add_all(items, "input")
     continues = is_continued(items[-1])
     return Conversation(
@@ -49,10 +46,6 @@ def json_format(body: InputBody) -> StructuredOutputsParams | None:
     if form.type == "json_object":
         return StructuredOutputsParams(json_object=True)
     return StructuredOutputsParams(json=form.schema_, disable_additional_properties=form.strict is True)
-
-
-def _is_cut_off_call(item: InputItem) -> bool:
-    return item.type == "function_call" and item.status == "incomplete"
 
 
 def _template_kwargs(body: InputBody) -> dict[str, Any]:

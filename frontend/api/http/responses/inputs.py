@@ -28,8 +28,8 @@ def response_params(llm: AsyncLLM, body: ResponsesRequest) -> SamplingParams:
         stop=body.stop,
         json_format=json_format(body),
         logprobs=num_logprobs,
-        # Only deltas contain the texts of single tokens.
-        in_deltas=bool(body.stream) or num_logprobs is not None,
+        # Only deltas contain the texts of single tokens, and show how far a response in the background is.
+        in_deltas=bool(body.stream or body.background) or num_logprobs is not None,
     )
 
 

@@ -4,7 +4,7 @@ A turn of the assistant consists of several items (reasoning, a message, calls),
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from tetrad.frontend.api.http.responses.bodies import ContentPart, InputItem
@@ -20,11 +20,15 @@ _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_t
 class Messages:
     """Collects the messages of a conversation's items.
 
+    Args:
+        answered: ids of the calls that have an output.
+
     Attributes:
         messages: the messages so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, answered: Container[str | None]) -> None:
+        self._answered = answered
         self.messages: list[Message] = []
         # The assistant's present message, to which further items of its turn are added.
         self._turn: Message | None = None
@@ -34,7 +38,10 @@ class Messages:
     def add_all(self, items: Iterable[InputItem], path: str) -> None:
         """Append items, which are at `path` in the body; InvalidRequest names the invalid item."""
         for place, item in enumerate(items):
-            self.add(item, f"{path}.{place}")
+            # A call that was cut off usually has no output, and its arguments are not valid JSON: it is left out.
+            is_cut_off = item.type == "function_call" and item.status == "incomplete"
+            if not is_cut_off or item.call_id in self._answered:
+                self.add(item, f"{path}.{place}")
 
     def add(self, item: InputItem, path: str) -> None:
         """Append one item; `path` is its name in errors."""

@@ -46,7 +46,7 @@ SELECT response, input, status, previous_id, owner FROM chain LEFT JOIN owners U
 _ALL_UNFINISHED = f"SELECT id FROM responses WHERE {_IS_UNFINISHED}"
 _PUSH_OUT = f"""
 DELETE FROM responses
-WHERE seq = (SELECT seq FROM responses WHERE NOT {_IS_UNFINISHED} AND id != ? ORDER BY seq LIMIT 1)
+WHERE seq IN (SELECT seq FROM responses WHERE NOT {_IS_UNFINISHED} AND id != ? ORDER BY seq LIMIT ?)
 """
 _LOST = {"code": "server_error", "message": "The server was restarted before the response was complete."}
 
@@ -175,11 +175,11 @@ class SqliteStore:
         """Evict responses beyond the limits; return whether the newest response now fits."""
         oldest_s = self._now() - self._max_age_s
         database.execute(f"DELETE FROM responses WHERE stored_at < ? AND NOT {_IS_UNFINISHED}", (oldest_s,))
-        # Deleted rows leave gaps in seq: fewer rows than the limit may remain, never more.
-        newest = "SELECT max(seq) FROM responses"
-        database.execute(f"DELETE FROM responses WHERE seq <= ({newest}) - ? AND NOT {_IS_UNFINISHED}", (self._max_count,))
+        num_too_many = database.execute("SELECT count(*) FROM responses").fetchone()[0] - self._max_count
+        if num_too_many > 0:
+            database.execute(_PUSH_OUT, (newest_id, num_too_many))
         while _used_bytes(database) > self._max_bytes:
-            if not database.execute(_PUSH_OUT, (newest_id,)).rowcount:
+            if not database.execute(_PUSH_OUT, (newest_id, 1)).rowcount:
                 return False
         return True
 

@@ -96,6 +96,12 @@ def test_the_system_prompt_comes_first(system):
     assert conversation(user(text("hi")), system=system).messages[0] == {"role": "system", "content": "be\nbrief"}
 
 
+@pytest.mark.parametrize("system", ["", [], [text("")]])
+def test_an_empty_system_prompt_is_none(system):
+    """An empty message would replace the default prompt that some templates have."""
+    assert conversation(user(text("hi")), system=system).messages == [{"role": "user", "content": "hi"}]
+
+
 @pytest.mark.parametrize("system", [[text("be")], []])
 def test_a_header_that_differs_between_requests_is_no_part_of_the_prompt(system):
     header = text("x-anthropic-billing-header: cc_version=2.1; cch=5f3a1;")

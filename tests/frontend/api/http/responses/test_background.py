@@ -96,6 +96,20 @@ async def test_a_background_response_can_be_cancelled(client, engine):
     await engine.until(lambda: engine.aborted)
 
 
+async def test_a_background_response_shows_what_it_has_so_far_also_when_it_is_cancelled(client, engine):
+    engine.pause()
+    created = await client.responses.create(model="fake", input="hi", background=True)
+    await engine.take(2)
+    async with asyncio.timeout(10):
+        while (begun := await client.responses.retrieve(created.id)).output_text != TEXT[:2]:
+            pass
+
+    cancelled = await client.responses.cancel(created.id)
+
+    assert (begun.status, cancelled.status) == ("in_progress", "cancelled")
+    assert (cancelled.output_text, cancelled.usage.output_tokens) == (TEXT[:2], 2)
+
+
 async def test_cancelling_twice_or_too_late_changes_nothing(client):
     created = await client.responses.create(model="fake", input="hi", max_output_tokens=2, background=True)
     done = await when_final(client, created.id)

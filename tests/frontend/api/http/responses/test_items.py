@@ -116,6 +116,16 @@ def test_instructions_come_first_then_what_was_said_before():
     assert found.messages[2]["tool_calls"] == [template_call()]
 
 
+def test_a_call_that_was_cut_off_is_left_out_whether_it_is_stored_or_sent_again():
+    """Templates need the arguments of all calls as valid JSON."""
+    said_before = [Q, said("a"), call("c1", status="incomplete", arguments='{"ci')]
+
+    again = conversation([*said_before, Q])
+
+    assert again.messages == conversation([Q], [item | {"type": item.get("type", "message")} for item in said_before]).messages
+    assert again.messages == [Q, message("assistant", "a"), Q]
+
+
 @pytest.mark.parametrize(("status", "continued"), [("in_progress", True), ("incomplete", True), ("completed", False)])
 def test_a_last_message_of_the_assistant_that_is_not_complete_is_continued(status, continued):
     found = conversation([Q, said("The answer is", status=status)])

@@ -133,6 +133,20 @@ async def test_the_oldest_go_when_there_are_too_many(open_file):
     assert await kept(store, "a", "b", "c") == ["b", "c"]
 
 
+async def test_none_go_before_there_are_too_many(open_file):
+    """Neither deleted responses nor the earlier states of finished ones count."""
+    store = open_file(max_count=3)
+    await store.create(stored("oldest"))
+    for number in range(5):
+        await store.create(stored(str(number)))
+        await store.delete(str(number))
+    for name in ("a", "b"):
+        await store.create(stored(name, status="queued"))
+        await store.finish(stored(name))
+
+    assert await kept(store, "oldest", "a", "b") == ["oldest", "a", "b"]
+
+
 async def test_the_old_go_when_their_time_is_over(open_file):
     clock = Clock()
     store = open_file(max_age_s=10.0, now=clock)
