@@ -49,11 +49,11 @@ class Limits:
         """The largest length of a text to be tokenized, in characters; no longer text can fit the context."""
         return self.max_model_len * self._settings.max_chars_per_token
 
-    def check_text(self, text: str, *, longest: int | None = None) -> None:
+    def check_text(self, text: str, *, field: str = "prompt", longest: int | None = None) -> None:
         """Refuse an empty or too long text; `longest`, in tokens, replaces the context's length."""
         if not text:
-            raise InvalidRequest("The decoder prompt cannot be empty", field="prompt")
-        self.check_num_chars(len(text), longest=longest)
+            raise InvalidRequest("The decoder prompt cannot be empty", field=field)
+        self.check_num_chars(len(text), field=field, longest=longest)
 
     def check_num_chars(self, number: int, *, field: str = "prompt", longest: int | None = None) -> None:
         """Refuse a text of `number` characters if it is too long to be tokenized.

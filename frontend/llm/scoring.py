@@ -87,6 +87,7 @@ async def score_pairs(
 
     Raises:
         InvalidRequest: the model is generative, or does not have exactly one label; a text, a limit or `dimensions` is invalid.
+            Its field is text_1 or text_2 for a text of a cross-encoder's pair.
     """
     task = _scoring_task(llm)
     pairs = await _cut(llm, pairs, limits)
@@ -125,9 +126,9 @@ async def _cut(llm: AsyncLLM, pairs: Pairs, limits: PairLimits) -> Pairs:
     """Return the pairs with first texts cut at limits.query and second texts at limits.document."""
     firsts, seconds = ([pair[side] for pair in pairs] for side in (0, 1))
     if limits.query is not None:
-        firsts = await llm.texts.cut(firsts, limits.query, field="max_tokens_per_query")
+        firsts = await llm.texts.cut(firsts, limits.query, field="max_tokens_per_query", text_field="text_1")
     if limits.document is not None:
-        seconds = await llm.texts.cut(seconds, limits.document, field="max_tokens_per_doc")
+        seconds = await llm.texts.cut(seconds, limits.document, field="max_tokens_per_doc", text_field="text_2")
     return list(zip(firsts, seconds, strict=True))
 
 

@@ -157,22 +157,26 @@ class Texts:
         """
         limits = self._model.limits
         most = tokens_to_keep(max_tokens, limits.max_model_len)
-        for pair in pairs:
-            for text in pair:
-                check_text("text", text)
-                limits.check_text(text)
+        for place, pair in enumerate(pairs):
+            try:
+                for field, text in zip(("text_1", "text_2"), pair, strict=True):
+                    check_text("text", text, field=field)
+                    limits.check_text(text, field=field)
+            except InvalidRequest as error:
+                raise placed(error, place, pairs) from None
         size = sum(len(first) + len(second) for first, second in pairs)
         async with self._admitted(size):
             return await self._tokenizer.encode_pairs(pairs, max_tokens=most, template=template)
 
     @counting_errors
-    async def cut(self, texts: Sequence[str], max_tokens: int, *, field: str) -> list[str]:
+    async def cut(self, texts: Sequence[str], max_tokens: int, *, field: str, text_field: str) -> list[str]:
         """Return the texts, each cut after its first `max_tokens` tokens; special tokens do not count.
 
         Args:
             texts: the texts; none is empty.
             max_tokens: at least 1, and less than the length of the context.
             field: the request's field with this limit, for errors.
+            text_field: the request's field with the texts, for errors.
         """
         limits = self._model.limits
         if not 1 <= max_tokens < limits.max_model_len:
@@ -180,7 +184,7 @@ class Texts:
             raise InvalidRequest(text, field=field)
         unique = list(dict.fromkeys(texts))
         for text in unique:
-            limits.check_text(text)
+            limits.check_text(text, field=text_field)
         async with self._admitted(sum(map(len, unique))):
             encoded = await self._tokenizer.encode_many(
                 unique, add_special_tokens=False, max_tokens=max_tokens + 1, keep_end=False

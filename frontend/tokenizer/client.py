@@ -39,6 +39,8 @@ _BROKEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 _REFUSED = object()
 _LOSSES_TO_BE_ALONE, _MOST_LOSSES = 2, 3
 _CONTENTS = {"Encode": "Text to tokenize", "Decode": "A list of token ids", "RenderChat": "The conversation, with its tools,"}
+_FIELDS_OF_PAIRS = {"texts": "text_1", "text_pairs": "text_2", "messages_json": "chat_template"}
+"""Fields of an EncodeRequest with pairs -> fields of the public API. A template writes the messages of a pair."""
 _ENTRY_BYTES = 16
 """Upper bound of the bytes that a message adds to an entry: tags and lengths."""
 
@@ -173,7 +175,8 @@ class TokenizerClient:
             with call_phase("tokenize"):
                 response = await self._call("Encode", request)
         except InvalidRequest as error:
-            error.field = (error.field or "text_1").removesuffix("_json")
+            field = error.field or "texts"
+            error.field = _FIELDS_OF_PAIRS.get(field, field).removesuffix("_json")
             raise
         return [
             (unpack_u32(each.token_ids), each.token_type_boundary if each.HasField("token_type_boundary") else None)

@@ -12,6 +12,9 @@ from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.services.timers.time_slice import TimeSlice
 from tetrad.v1 import inference_pb2
 
+_FIELDS_OF_SCORE = {"text_1": "queries", "text_2": "documents", "max_tokens_per_doc": "max_tokens_per_document"}
+"""Names of fields in the errors of score_pairs -> names in ScoreRequest."""
+
 
 class PoolingCalls:
     """Answers the calls of pooling models.
@@ -78,7 +81,11 @@ class PoolingCalls:
 
         activation = request.use_activation if request.HasField("use_activation") else None
         template = PairTemplate(kwargs={"instruction": request.instruction} if request.instruction else {})
-        found = await score_pairs(llm, pairs, run, limits, use_activation=activation, template=template)
+        try:
+            found = await score_pairs(llm, pairs, run, limits, use_activation=activation, template=template)
+        except InvalidRequest as error:
+            error.field = _FIELDS_OF_SCORE.get(error.field or "", error.field)
+            raise
         return inference_pb2.ScoreResponse(scores=found.values, usage=_usage(found.outputs))
 
     async def _run(

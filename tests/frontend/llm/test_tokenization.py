@@ -24,7 +24,7 @@ async def test_pairs_are_valid_text(llm):
     ("method", "args", "options"),
     [
         ("tokenize_pairs", [[("a", "b")]], {}),
-        ("cut", [["a"], 5], {"field": "max_tokens_per_doc"}),
+        ("cut", [["a"], 5], {"field": "max_tokens_per_doc", "text_field": "text_2"}),
         ("tokenize", ["a"], {}),
         ("encode_pieces", [["a"]], {}),
         ("detokenize", [[97]], {}),

@@ -66,7 +66,7 @@ async def test_refused_pairs_are_counted_too(llm):
     with pytest.raises(TetradError):
         await llm.texts.tokenize_pairs([("query", "x" * 100_000)])
     with pytest.raises(TetradError):
-        await llm.texts.cut(["document"], 0, field="max_tokens_per_doc")
+        await llm.texts.cut(["document"], 0, field="max_tokens_per_doc", text_field="text_2")
 
     assert value(llm, "request_errors_total", reason="CONTEXT_LENGTH_EXCEEDED") == 1
     assert value(llm, "request_errors_total") == 2

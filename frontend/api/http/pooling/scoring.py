@@ -3,7 +3,7 @@
 frontend/llm/scoring.py computes the scores. Rerank answers have the form that Jina's and Cohere's clients read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -48,7 +48,9 @@ async def score(request: Request) -> Response:
     body = await read_prompt_body(request, ScoreRequest)
     job = Job.of(request, body, "score")
     pairs = _pairs(_as_list(body.text_1), _as_list(body.text_2), request.app.state.settings.max_pooling_inputs)
-    found = await until_disconnected(request.receive, _score(job, body, pairs))
+    names = {"text_1": _name_of(body, body.text_1, "data_1", "queries") or "text_1"}
+    names["text_2"] = _name_of(body, body.text_2, "data_2", "documents", "items") or "text_2"
+    found = await until_disconnected(request.receive, _score(job, body, pairs, names))
     data = [ScoreItem(index, "score", each) for index, each in enumerate(found.values)]
     return JsonResponse(ScoreAnswer(job.request_id, "list", job.created, job.model, data, usage_of(found.outputs)))
 
@@ -62,7 +64,8 @@ async def rerank(request: Request) -> Response:
     job = Job.of(request, body, "rerank")
     documents = body.texts()
     pairs = _pairs([body.query], documents, request.app.state.settings.max_pooling_inputs)
-    found = await until_disconnected(request.receive, _score(job, body, pairs))
+    names = {"text_1": "query", "text_2": "documents"}
+    found = await until_disconnected(request.receive, _score(job, body, pairs, names))
     places = sorted(range(len(documents)), key=lambda place: -found.values[place])[: body.top_n or len(documents)]
     results = [
         Ranked(place, found.values[place], RankedText(documents[place]) if body.return_documents else None) for place in places
@@ -70,21 +73,24 @@ async def rerank(request: Request) -> Response:
     return JsonResponse(Ranking(job.request_id, job.model, usage_of(found.outputs), results))
 
 
-async def _score(job: Job, body: PairBody, pairs: Sequence[tuple[str, str]]) -> Scores:
+async def _score(job: Job, body: PairBody, pairs: Sequence[tuple[str, str]], names: Mapping[str, str]) -> Scores:
+    """Return the scores of pairs; `names` are the names of the body's texts, by those of `score_pairs`, for errors."""
     limits = PairLimits(
         body.truncate_prompt_tokens,
         body.max_tokens_per_query or None,
         body.max_tokens_per_doc or None,
         body.truncation_side,
     )
-    return await score_pairs(
-        job.llm,
-        pairs,
-        job.run,
-        limits,
-        use_activation=body.use_activation,
-        template=_template(body),
-    )
+    try:
+        return await score_pairs(job.llm, pairs, job.run, limits, use_activation=body.use_activation, template=_template(body))
+    except InvalidRequest as error:
+        error.field = names.get(error.field or "", error.field)
+        raise
+
+
+def _name_of(body: ScoreRequest, texts: object, *names: str) -> str | None:
+    """Return the name of the field that the texts were taken from; None: it is none of these."""
+    return next((name for name in names if getattr(body, name) is not None and getattr(body, name) == texts), None)
 
 
 def _template(body: PairBody) -> PairTemplate:

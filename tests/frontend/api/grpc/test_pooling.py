@@ -36,6 +36,13 @@ async def test_an_error_names_the_field(stub, fields, field):
     assert from_rpc_error(caught.value).field == field
 
 
+async def test_an_error_of_score_names_the_limit(stub):
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Score(inference_pb2.ScoreRequest(queries=["a"], documents=["b"], max_tokens_per_document=600))
+
+    assert from_rpc_error(caught.value).field == "max_tokens_per_document"
+
+
 async def test_other_calls_run_between_two_embeddings_of_an_answer(stub, monkeypatch):
     checks = []
 

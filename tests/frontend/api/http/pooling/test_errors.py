@@ -2,7 +2,11 @@
 
 import pytest
 
-from tests.frontend.llm.test_pooling_messages import engine  # noqa: F401 - the fixture
+from tests.frontend.conftest import make_settings, running_frontend
+from tests.frontend.fakes import running_engine
+from tests.frontend.llm.test_pooling_messages import PoolingEngine, engine  # noqa: F401 - a fixture
+from tetrad.services.rpc.carrier import GRPC
+from tetrad.v1 import types_pb2
 
 LONG = "x" * 600
 
@@ -33,3 +37,43 @@ async def test_an_error_names_the_field(http, path, body, field):
 
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == field
+
+
+class CrossEncoder(PoolingEngine):
+    """Serves a model that reads both texts of a pair together."""
+
+    def _info(self):
+        info = super()._info()
+        info.pooling.CopyFrom(types_pb2.PoolingInfo(tasks=["classify"], num_labels=1))
+        return info
+
+
+@pytest.fixture
+async def cross_encoder(sockets, tokenizer):
+    async with (
+        running_engine(CrossEncoder(sockets / "c"), GRPC) as fake,
+        running_frontend(make_settings(tokenizer, fake)) as frontend,
+    ):
+        yield frontend.http
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "text"),
+    [
+        ("/score", {"text_1": "a", "text_2": ["b", ""]}, "text_2", "Input 1: "),
+        ("/score", {"queries": ["a", ""], "documents": ["b", "c"]}, "queries", "Input 1: "),
+        ("/score", {"queries": "a", "items": ["b", "x" * 100_000]}, "items", "Input 1: "),
+        ("/score", {"data_1": "a", "data_2": "x" * 100_000}, "data_2", "This model's maximum context length"),
+        ("/rerank", {"query": "", "documents": ["b"]}, "query", ""),
+        ("/rerank", {"query": "a", "documents": ["b", ""]}, "documents", "Input 1: "),
+        ("/rerank", {"query": "a", "documents": ["b", ""], "max_tokens_per_doc": 5}, "documents", ""),
+        ("/rerank", {"query": "a", "documents": ["b"], "max_tokens_per_doc": 600}, "max_tokens_per_doc", ""),
+        ("/rerank", {"query": "a", "documents": ["b"], "truncation_side": "left"}, "truncation_side", ""),
+    ],
+)
+async def test_an_error_names_the_field_of_a_pair(cross_encoder, path, body, field, text):
+    answer = await cross_encoder.post(path, json=body)
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == field
+    assert answer.json()["error"]["message"].startswith(text)
