@@ -113,11 +113,12 @@ def mistral3(facts: Facts) -> dict[str, Any]:
     if facts("expert_count"):
         raise facts.refuse("with experts")
     beta, gain = facts("attention.temperature_scale"), facts("rope.scaling.yarn_log_multiplier")
-    if facts("rope.scaling.type") != "yarn" or not beta:
+    if facts("rope.scaling.type") != "yarn":
         return {"architectures": ["MistralForCausalLM"]}
-    scaling = scaling_of(facts) | {"rope_theta": facts("rope.freq_base"), "llama_4_scaling_beta": beta}
-    if gain:
-        scaling |= {"mscale": 1.0, "mscale_all_dim": gain}
+    scaling = scaling_of(facts) | ({"mscale": 1.0, "mscale_all_dim": gain} if gain else {})
+    if not beta:
+        return {"architectures": ["MistralForCausalLM"], "rope_scaling": scaling}
+    scaling |= {"rope_theta": facts("rope.freq_base"), "llama_4_scaling_beta": beta}
     return {"rope_parameters": scaling, "rope_scaling": None}
 
 

@@ -23,8 +23,8 @@ _BY_KEY_ROWS = frozenset({"k_proj", "v_proj"})
 _BY_COLUMNS = frozenset({"o_proj", "down_proj"})
 _KIND = re.compile(r"\.(weight|bias)$")
 _EXPERTS = ".experts."
-_EXPERT = re.compile(r"(?<=\.experts\.)\d+(?=\.)")
-"""Pattern of an expert's number in the name of a file's tensor."""
+_EXPERT = re.compile(r"\.(?:experts|ffn_gate|ffn_up|ffn_down)\.(\d+)\.")
+"""Pattern of an expert's number in the name of a file's tensor; older GGUF files have ffn_gate.3 and so on."""
 
 
 class ShardCuts:
@@ -127,6 +127,6 @@ class ShardedSource(WrappedSource):
 
     def _is_elsewhere(self, stored_name: str) -> bool:
         found = _EXPERT.search(stored_name) if self._expert_parallel else None
-        if found is None or int(found.group()) >= self._num_experts:
+        if found is None or int(found[1]) >= self._num_experts:
             return False
-        return int(found.group()) not in own_experts(self._num_experts, self._shard)
+        return int(found[1]) not in own_experts(self._num_experts, self._shard)

@@ -312,6 +312,13 @@ CONVERSIONS = {
         lambda config: _experts(config) | {"attention.sliding_window": config.sliding_window or 0},
         has_interleaved_heads=True,
     ),
+    "mixtral of older files": Conversion(
+        gguf.MODEL_ARCH.LLAMA,
+        lambda config: _experts(config) | {"attention.sliding_window": config.sliding_window or 0},
+        has_interleaved_heads=True,
+        tensors=tensors.experts_apart,
+        model="mixtral",
+    ),
     "nemotron": Conversion(gguf.MODEL_ARCH.NEMOTRON, _turned, adds_one=True),
     "olmo2": Conversion(gguf.MODEL_ARCH.OLMO2),
     "olmo3": Conversion(gguf.MODEL_ARCH.OLMO2, _windows),

@@ -31,6 +31,18 @@ def phi3_with_long_contexts(config: Config, state: State) -> dict[str, torch.Ten
     return {**state, **{name: torch.tensor(factors) for name, factors in lists.items()}}
 
 
+def experts_apart(config: Config, state: State) -> dict[str, torch.Tensor]:
+    """Each expert has tensors of its own, as in files of 2023."""
+    found = {}
+    for key, tensor in state.items():
+        if ".experts." not in key:
+            found[key] = tensor
+            continue
+        layer, part = key.split(".")[2], key.split(".")[-2].removesuffix("_proj")
+        found |= {f"blk.{layer}.ffn_{part}.{number}.weight": each for number, each in enumerate(tensor)}
+    return found
+
+
 def glm4_moe(config: Config, state: State) -> dict[str, torch.Tensor]:
     """What is added to scores counts as a bias."""
     return {key.replace(".e_score_correction_bias", ".e_score_correction.bias"): tensor for key, tensor in state.items()}

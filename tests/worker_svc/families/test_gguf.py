@@ -79,6 +79,18 @@ def test_a_file_of_mistral3_without_a_scale_of_queries_is_a_mistral(tmp_path, lo
     assert outputs == {0: verified(reference, PROMPTS[1], outputs[0])}
 
 
+def test_a_scaled_mistral3_whose_queries_are_not_scaled_has_the_gain_that_the_file_says(tmp_path, load, make_driver):
+    rope = YARN | {"rope_theta": 1e4, "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.0}
+    reference = save_family(tmp_path, "ministral3", rope_parameters=rope)
+    write_gguf(tmp_path / "m.gguf", "ministral3", reference)
+    driver = make_driver(load(tmp_path / "m.gguf", dtype="float32"))
+    driver.add(0, PROMPTS[2])
+
+    outputs = driver.generate(NUM_TOKENS)
+
+    assert outputs == {0: verified(reference, PROMPTS[2], outputs[0])}
+
+
 def test_split_latents_beside_the_whole_are_not_used(tmp_path, load, make_driver):
     reference = save_family(tmp_path, "deepseek_v2")
     parts = ["blk.0.attn_k_b.weight", "blk.0.attn_v_b.weight"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.worker_svc.conftest import LAYOUT, Driver, tiny_config
+from tests.worker_svc.families.gguf_files import write_gguf
 from tests.worker_svc.families.tiny_models import save_family
 from tests.worker_svc.ranks.groups import open_group
 from tests.worker_svc.ranks.test_tensor_parallel import TOLERANCE, answers
@@ -52,6 +53,17 @@ def test_tokens_are_those_of_one_rank_and_each_rank_has_its_experts_alone(load, 
     assert {each.numbers for each in experts} == {
         range(*Shard(index, shape[0]).bounds(experts[0].num_experts)) for index in range(shape[0])
     }
+
+
+def test_ranks_divide_the_experts_of_a_gguf_file_with_tensors_of_each(load, tmp_path):
+    file = tmp_path / "model.gguf"
+    write_gguf(file, "mixtral of older files", save_family(tmp_path, "mixtral"))
+    expected = answers(Driver(load(file, dtype="float32").make_runner(LAYOUT), LAYOUT))
+
+    with open_group(tmp_path, 2, 1) as group:
+        found = answers(Driver(group, group.load(file, expert_parallel=True, dtype="float32")))
+
+    assert found == expected
 
 
 def moe_config(num_experts: int) -> dict:
