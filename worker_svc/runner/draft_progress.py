@@ -95,6 +95,7 @@ class DraftProgress:
             )
         )
         ends.update((new.handle, new.num_computed_tokens + new.num_scheduled_tokens) for new in plan.new_requests)
+        new = {each.handle for each in plan.new_requests}
         handles, rows, left = set(sampled), [], self._max_tokens
         for handle, planned_end in ends.items():
             slot = self._batch.slot_of(handle)
@@ -103,6 +104,8 @@ class DraftProgress:
             end = int(self._batch.num_tokens[slot]) if handle in handles else planned_end
             # The tokens proposed after the previous step may differ from the sampled ones.
             num_computed = min(self._num_computed.get(handle, 0), end - 1)
+            if handle in new:
+                num_computed = min(num_computed, self._num_first_written(slot, num_computed))
             # The last token may belong to a new block, which only the next plan allocates.
             num_slots = int(self._batch.num_blocks[slot]) * self._batch.block_size
             count = min(end, num_slots, num_computed + left) - num_computed
@@ -118,9 +121,16 @@ class DraftProgress:
     def _note_written(self, handle: int, slot: int) -> None:
         """Note the blocks whose tokens the draft model has all computed; these are known tokens, not drafts."""
         before, now = self._num_written.get(handle, 0), self._num_computed[handle] // self._batch.block_size
-        if now > before:
-            self._written.add(self._batch.block_tables[0, slot, before:now].tolist())
+        if now != before:
+            table = self._batch.block_tables[0, slot]
+            self._written.add(table[before:now].tolist())
+            self._written.discard(table[now:before].tolist())  # the step had no room for all tokens of a new request
             self._num_written[handle] = now
+
+    def _num_first_written(self, slot: int, num_tokens: int) -> int:
+        """Return how many of a request's first tokens are in written blocks; a step may lack the room for those of another."""
+        size = self._batch.block_size
+        return self._written.num_first(self._batch.block_tables[0, slot, : num_tokens // size].tolist()) * size
 
     def advance(self, slots: Ints) -> None:
         """Count one more token of each request as computed."""

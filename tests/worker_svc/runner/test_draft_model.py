@@ -87,6 +87,27 @@ def test_drafts_after_a_cached_prefix_are_right_whether_the_draft_model_has_comp
     assert proposals_of(result)[1] == expected[1:5]
 
 
+@pytest.mark.parametrize("is_together", [True, False])
+def test_drafts_after_a_prefix_that_the_draft_model_has_computed_in_part_are_right(load, target, make_driver, is_together):
+    """The tokens that a request lacks leave no room in the draft model's step for the whole prompt of a new one."""
+    prompt, rest = list(range(20, 52)), list(range(100, 110))
+    plain = make_driver(load(target), LAYOUT)
+    plain.add(2, [*prompt, *rest])
+    expected = plain.generate(6)[2]
+    driver = make_driver(load(target), LAYOUT)
+    driver.add(0, range(60, 110))
+    driver.step({0: 50})
+    blocks = [driver._free.pop() for _ in range(5)]
+    driver.add(1, [*prompt, 5]).tables[0] += blocks
+    driver.add(2, [*prompt, *rest], shared=blocks[:4], computed=32)
+
+    driver.step({0: 1, 1: 33} | ({2: 10} if is_together else {}), num_spec_tokens=4)
+    result = driver.step({2: driver.remaining(2)}, num_spec_tokens=4)
+
+    begin = len(driver.requests[2].output)
+    assert proposals_of(result)[2] == expected[begin : begin + 4]
+
+
 def test_a_block_that_is_given_again_is_computed_again_by_the_draft_model(load, target, make_driver):
     prompt = list(range(20, 52))
     plain = make_driver(load(target), LAYOUT)
