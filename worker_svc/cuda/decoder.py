@@ -63,7 +63,7 @@ class KernelDecoder:
         taps: Taps = NoTaps(),  # noqa: B008 - it has no state
     ) -> None:
         self.config, self.offload, self._taps = config, offload, taps
-        self.has_kernel_attention, self.host_steps = True, None
+        self.has_kernel_attention, self.host_steps, self.bytes_per_draft = True, None, 0
         groups = group_layers(config.layer_windows)
         self._group_of_layers = group_of_layers(groups)
         self.kv_cache_spec = KvCacheSpec(groups, config.num_kv_heads, config.head_dim, kv_cache_dtype)

@@ -78,7 +78,7 @@ class CudaDevice:
     name = "cuda"
     verifies_drafts = True
     takes_embeddings = True
-    keeps_states = False
+    keeps_states = True
 
     def __init__(self, settings: WorkerSettings, open_accelerator: Callable[[], Accelerator] | None = None) -> None:
         if settings.kv_cache_dtype == "int8":

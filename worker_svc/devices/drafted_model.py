@@ -77,9 +77,7 @@ class DraftedModel:
 
     def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
         """Return the target's groups; the size of a block is the sum of the target's and the drafter's blocks."""
-        groups = self._target.kv_groups(block_size)
-        drafts = self._drafter.kv_cache_spec.block_size_bytes(groups[0].block_size or block_size)
-        return tuple(replace(group, block_size_bytes=group.block_size_bytes + drafts) for group in groups)
+        return with_drafts(self._target.kv_groups(block_size), self._drafter.kv_cache_spec, block_size)
 
     def make_runner(self, layout: KvLayout) -> Runner:
         """Allocate both KV caches and return the drafter's runner, which wraps the target's.
@@ -105,6 +103,12 @@ class DraftedModel:
         """Do nothing: the weights have not moved."""
 
 
+def with_drafts(groups: tuple[KvGroup, ...], drafter: KvCacheSpec, block_size: int) -> tuple[KvGroup, ...]:
+    """Return a target's KV groups with the drafter's part of their blocks, which states make longer than `block_size`."""
+    drafts = drafter.block_size_bytes(groups[0].block_size or block_size)
+    return tuple(replace(group, block_size_bytes=group.block_size_bytes + drafts) for group in groups)
+
+
 def check_positions(drafter: LoadedModel, layout: KvLayout) -> None:
     """Raise FailedPrecondition if sequences can be longer than a draft model's largest position."""
     longest = drafter.info.max_position_embeddings
@@ -123,12 +127,12 @@ def check_same_vocabulary(target: LoadedModel, vocab_size: int) -> None:
         )
 
 
-def check_target(target: LoadedModel, *, takes_states: bool) -> None:
+def check_target(target: LoadedModel, *, takes_states: bool = True) -> None:
     """Raise ModelError if no drafter of the worker can draft for this model.
 
     Args:
         target: the model that samples. A drafter uses the blocks of its first KV group, which must keep all tokens.
-        takes_states: whether the device's runner takes drafts with a model that has states.
+        takes_states: whether the target may have states; on several ranks it may not.
     """
     groups = target.kv_groups(16)
     if target.info.pooling is not None or not takes_states or not any(group.is_state for group in groups):

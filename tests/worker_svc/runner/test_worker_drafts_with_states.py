@@ -1,6 +1,7 @@
 """Draft models and heads beside a model with states: they propose their own tokens, and change no output token."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -60,16 +61,16 @@ def load(cpu):
     return load_path
 
 
-def driver_of(model) -> Driver:
+def driver_of(model, samplings: Sequence[SamplingSpec] = SAMPLINGS) -> Driver:
     size = max(group.block_size for group in model.kv_groups(16))
     layout = KvLayout(num_blocks=60, block_size=size, max_model_len=512, max_num_seqs=8, max_num_batched_tokens=512)
     driver = Driver(model.make_runner(layout), layout)
-    for handle, sampling in enumerate(SAMPLINGS):
+    for handle, sampling in enumerate(samplings):
         driver.add(handle, range(20 + handle, 40 + 3 * handle), sampling)
     return driver
 
 
-def drafted(drafting: Driver, expected: dict[int, list[int]], propose=None) -> int:
+def drafted(drafting: Driver, expected: dict[int, list[int]], propose=None, num_tokens: int = NUM_TOKENS) -> int:
     """Generate with proposals, right and wrong drafts, and drafts cut short; return the number of compared proposals.
 
     Prompts are computed in two chunks. A request is preempted in between, and comes again with its output.
@@ -77,22 +78,21 @@ def drafted(drafting: Driver, expected: dict[int, list[int]], propose=None) -> i
     random, num_compared = Random(1), 0
     drafting.step(dict.fromkeys(drafting.requests, 9), num_spec_tokens=K)
     result = drafting.step({handle: drafting.remaining(handle) for handle in drafting.requests}, num_spec_tokens=K)
-    for number in range(10 * NUM_TOKENS):
-        running = {handle: each for handle, each in drafting.requests.items() if len(each.output) < NUM_TOKENS}
-        if not running:
-            break
+    number = 0
+    while running := {handle: each for handle, each in drafting.requests.items() if len(each.output) < num_tokens}:
+        number += 1
         found = proposals_of(result) if result.proposals is not None else {}
         drafts = {}
         for handle, request in running.items():
             if propose is not None and handle < 2 and handle in found:
                 assert found[handle] == propose(request.prompt + request.output)[: len(found[handle])]
                 num_compared += len(found[handle])
-            room = min(-request.num_tokens % drafting.layout.block_size, NUM_TOKENS - 1 - len(request.output))
+            room = min(-request.num_tokens % drafting.layout.block_size, num_tokens - 1 - len(request.output))
             right = expected[handle][len(request.output) :][:K]
             wrong = [*right[: random.randrange(3)], 7]
             drafts[handle] = random.choice([found.get(handle, []), right, wrong])[: max(room, 0)]
         result = drafting.verify(drafts, num_spec_tokens=K if random.random() < 0.8 else 0)
-        if number == 4:
+        if number == 4 and len(drafting.requests[1].output) < num_tokens:
             again = drafting.remove(1)
             drafting.add(1, again.prompt, again.sampling)
             request = drafting.requests[1]
