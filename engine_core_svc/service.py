@@ -152,8 +152,7 @@ def _drafts(settings: EngineCoreSettings, facts: WorkerFacts, layout: KVCacheLay
         InvalidRequest: the worker or the model does not support drafts.
     """
     config = read_speculative_config(settings.speculative_config)
-    has_states = any(group.is_state for group in layout.groups)
-    keeps_states = facts.keeps_states or not has_states
+    keeps_states = facts.keeps_states or not any(group.is_state for group in layout.groups)
     if config is None:
         return drafts_for(None) if facts.verifies_drafts and facts.pooling is None and keeps_states else NoDrafts()
     if facts.pooling is not None:
@@ -161,8 +160,8 @@ def _drafts(settings: EngineCoreSettings, facts: WorkerFacts, layout: KVCacheLay
     if not facts.verifies_drafts:
         text = f"speculative_config is not supported: a worker on {facts.device} does not verify drafts."
         raise InvalidRequest(text, field="speculative_config")
-    if has_states and (config.is_on_worker or not keeps_states):
-        where = f"with method {config.method!r}" if config.is_on_worker else f"on {settings.num_ranks} ranks of {facts.device}"
+    if not keeps_states:
+        where = f"on {settings.num_ranks} ranks of {facts.device}"
         text = (
             f"speculative_config is not supported {where} for a model with states: they cannot go back behind a rejected draft."
         )

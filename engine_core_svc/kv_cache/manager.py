@@ -174,7 +174,12 @@ class KVCacheManager:
         return -request.num_computed_tokens % self.block_size if self._has_states else self._max_step_tokens
 
     def extend_ahead(self, request: Request, num_tokens: int) -> NewBlocks | None:
-        """Allocate blocks for tokens that no plan computes yet, and do not cache them; see `extend`."""
+        """Allocate blocks for tokens that no plan computes yet, and do not cache them; see `extend`.
+
+        None for a model with states: the block of a request's state must stay the last one of its table until it is read.
+        """
+        if self._has_states:
+            return None
         return self.coordinator.extend_ahead(request, request.num_computed_tokens + num_tokens)
 
     def blocks_of(self, request: Request) -> Sequence[int]:

@@ -19,8 +19,10 @@ from tests.e2e.test_speculation import (
     answers_together,
     check,
     served,
+    unjudged,
 )
 from tests.engine_core_svc.scheduler.fake_drafts import KnownTexts
+from tests.mtp_files import save_qwen_mtp
 from tests.toy_tokenizer import EOS_IDS, SPECIALS, toy_tokenizer
 from tests.worker_svc.families.tiny_models import save_family
 
@@ -33,12 +35,16 @@ def drawn(*lengths: int) -> list[list[int]]:
 def save(directory: Path, name: str):
     """Write a family's tiny model with a tokenizer; return transformers' own."""
     reference = save_family(directory, name)
+    save_tokenizer(directory)
+    return reference
+
+
+def save_tokenizer(directory: Path) -> None:
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": list(EOS_IDS)}))
     (directory / "tokenizer.json").write_text(toy_tokenizer())
     (directory / "tokenizer_config.json").write_text(
         json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SPECIALS[0]})
     )
-    return reference
 
 
 def test_states_beside_keys_alone_cached_in_chunks_and_preempted(tmp_path):
@@ -97,4 +103,34 @@ async def test_drafts_leave_states_as_they_were(family, num_blocks, tmp_path):
             check(await answers_together(llm, requests), expected)
             stats = (await llm.engine_admin.loads_known())[0].scheduler
         assert stats.num_draft_tokens > stats.num_accepted_tokens > 0
+        assert (stats.num_preemptions > 0) == (name == "tight")
+
+
+@pytest.mark.parametrize("method", ["draft_model", "mtp"])
+@pytest.mark.usefixtures(unjudged.__name__)
+async def test_what_the_worker_drafts_leaves_states_as_they_were(method, tmp_path):
+    """As above, with an ordinary draft model, and with the model's own MTP layer."""
+    config = {"method": method, "num_speculative_tokens": 3}
+    if method == "mtp":
+        save_qwen_mtp(tmp_path, "qwen3_next")
+        save_tokenizer(tmp_path)
+    else:
+        save(tmp_path, "lfm2")
+        (tmp_path / "small").mkdir()
+        save(tmp_path / "small", "llama")
+        config["model"] = str(tmp_path / "small")
+    kinds = [GREEDY, SEEDED, replace(SEEDED, seed=4, presence_penalty=0.6), replace(GREEDY, logprobs=3)]
+    prompts = drawn(*range(3, 90, 8))
+    prompts.append([*prompts[-1][:70], 7])
+    requests = [Request(prompt, kinds[number % len(kinds)], None) for number, prompt in enumerate(prompts)]
+    async with served(tmp_path, f"plain-{method}") as llm:
+        expected = await answers_alone(llm, requests)
+
+    num_blocks = 30 if method == "draft_model" else 24
+    for name, options in (("roomy", {}), ("tight", {"num_gpu_blocks_override": num_blocks, "max_num_batched_tokens": 48})):
+        async with served(tmp_path, f"{name}-{method}", speculative_config=json.dumps(config), **options) as llm:
+            check(await answers_alone(llm, requests), expected)
+            check(await answers_together(llm, requests), expected)
+            stats = (await llm.engine_admin.loads_known())[0].scheduler
+        assert stats.num_draft_tokens > stats.num_accepted_tokens
         assert (stats.num_preemptions > 0) == (name == "tight")

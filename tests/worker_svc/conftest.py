@@ -58,7 +58,8 @@ class Driver:
 
     def __init__(self, runner: Runner, layout: KvLayout = LAYOUT, *, keeps_passed: bool = False) -> None:
         self.runner, self.layout, self._keeps_passed = runner, layout, keeps_passed
-        cache: KvCache | None = getattr(runner, "_kv_cache", None)  # a simulated device has none
+        target = getattr(runner, "_runner", runner)  # of a runner that drafts
+        cache: KvCache | None = getattr(target, "_kv_cache", None)  # a simulated device has none
         # The block of a state is that of the last computed token, as with a window of two.
         self.windows = [2 if group.is_state else group.sliding_window for group in cache.spec.groups] if cache else [None]
         self.requests: dict[int, Running] = {}

@@ -11,6 +11,7 @@ from tetrad.worker_svc.checkpoint.canonical import CanonicalSource
 from tetrad.worker_svc.checkpoint.gguf_architectures import tensor_names
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
 from tetrad.worker_svc.checkpoint.random import RandomSource
+from tetrad.worker_svc.checkpoint.renamed import RenamedSource
 from tetrad.worker_svc.checkpoint.source import WeightSource
 from tetrad.worker_svc.checkpoint.split_latents import SplitLatentSource
 from tetrad.worker_svc.checkpoint.text_part import TextPartSource
@@ -54,7 +55,8 @@ def open_weights(
         if quantization is not None:
             reader, is_whole = open_reader(quantization), unpacks(quantization, names)
             source = UnpackedSource(source, reader) if is_whole else UnpackedSource(source, reader, LATENTS)
-        return CanonicalSource(TextPartSource(source, names.text_parts) if names.text_parts else with_prefix(source), names)
+        inner = TextPartSource(source, names.text_parts) if names.text_parts else with_prefix(source)
+        return CanonicalSource(RenamedSource(inner, names.moved) if names.moved else inner, names)
     config = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
     source = RandomSource(config, supported_config(config), request.seed, device)
     available = available_memory_bytes()

@@ -16,6 +16,9 @@ from tetrad.services.errors import InvalidRequest, TetradError, Unsupported
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.plan import CachedRequests, DraftTokens, Ints, NewRequest, SamplingSpec, SchedulerOutput
 
+MOST_DRAFTS_WITH_STATES = 512
+"""Largest number of drafts in a step of a model with states: layers keep their inputs for all drafts until the step's end."""
+
 _NONE: Ints = np.empty(0, np.int64)
 
 
@@ -54,7 +57,7 @@ class RequestTable:
         listeners: called for every added and every removed request.
         checks: functions that raise the error of a request that cannot run.
         takes_drafts: whether plans may contain drafts. False for models with states that cannot go back behind a rejected
-            draft: on the cuda device, and on several ranks.
+            draft: on several ranks.
         has_states: whether the model has states, so that drafts must stay in the block of the last known token.
     """
 
@@ -89,6 +92,8 @@ class RequestTable:
             num_computed = _joined(num_computed, (new.num_computed_tokens for new in added))
             num_scheduled = _joined(num_scheduled, (new.num_scheduled_tokens for new in added))
         self._set_drafts(slots, plan.drafts)
+        if self._has_states and plan.drafts is not None:
+            num_scheduled = num_scheduled - self._drop_drafts(slots)
         rows = ScheduledRows(slots, num_computed, num_scheduled, failures)
         self._check_rows(rows)
         return rows
@@ -176,6 +181,15 @@ class RequestTable:
                 f"The plan has {batch.num_drafts[slot]} drafts after token {batch.num_tokens[slot] - 1} of request "
                 f"{batch.handles[slot]}, beyond the block of {batch.block_size} tokens that has its state."
             )
+
+    def _drop_drafts(self, slots: Ints) -> Ints:
+        """Remove the drafts beyond MOST_DRAFTS_WITH_STATES, as if they were rejected; return their number for each slot."""
+        num_drafts = self._batch.num_drafts[slots]
+        num_before = np.cumsum(num_drafts) - num_drafts
+        kept = np.clip(MOST_DRAFTS_WITH_STATES - num_before, 0, num_drafts)
+        self._batch.num_drafts[slots] = kept
+        dropped: Ints = num_drafts - kept
+        return dropped
 
     def _check_rows(self, rows: ScheduledRows) -> None:
         """Raise InvalidRequest unless each request has one row, within max_model_len and its known tokens and blocks."""

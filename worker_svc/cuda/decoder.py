@@ -66,7 +66,7 @@ class KernelDecoder:
     ) -> None:
         self.config = config if vocab_size is None else replace(config, vocab_size=vocab_size)
         self.offload, self._taps = offload, taps
-        self.has_kernel_attention, self.host_steps = True, None
+        self.has_kernel_attention, self.host_steps, self.bytes_per_draft = True, None, 0
         groups = group_layers(config.layer_windows)
         self._group_of_layers = group_of_layers(groups)
         self.kv_cache_spec = KvCacheSpec(groups, config.num_kv_heads, config.head_dim, kv_cache_dtype)

@@ -48,6 +48,10 @@ class PagedModel(Protocol):
 class DeviceModel(PagedModel, Protocol):
     """A loaded decoder. It keeps no state between steps, and only queues work for the device."""
 
+    @property
+    def bytes_per_draft(self) -> int:
+        """The bytes that the layers keep for each draft until the end of its step."""
+
     def forward(
         self,
         token_ids: torch.Tensor,

@@ -2,7 +2,8 @@
 
 The step has the largest number of tokens, and requests with the most expensive parameters: penalties, which take a line of the
 vocabulary for each request, truncated sampling, log-probabilities, and adapters if the model supports them. Before it, blocks
-are swapped out. A model that pools also runs a step of pooling requests, with an answer for every token if it has such a task.
+are swapped out. What layers with states keep for drafts is added. A model that pools also runs a step of pooling requests, with
+an answer for every token if it has such a task.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.plan import Runner, SamplingSpec, finished
 from tetrad.worker_svc.core.pooling import PoolingFacts, PoolingSpec
+from tetrad.worker_svc.core.request_table import MOST_DRAFTS_WITH_STATES
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.loras import DeviceLoras
@@ -70,7 +72,8 @@ def worst_case_bytes(
                 finished(runner.execute(replace(plan, swap_out=(the_same, the_same))))
                 runner.forget_all()
 
-    return accelerator.peak_bytes(run)
+    num_drafts = min(max_num_batched_tokens, MOST_DRAFTS_WITH_STATES)
+    return accelerator.peak_bytes(run) + num_drafts * model.bytes_per_draft
 
 
 def largest_asked(facts: PoolingFacts | None) -> list[PoolingSpec | None]:

@@ -105,8 +105,8 @@ class CudaModelRunner:
         self._embeds = SlotEmbeds(config.embedding_size)
         listeners = (self.state, self.sampler, self._asked_prompts, self._pooling, self._loras, self._embeds)
         checks = (self._pooling.check, self._loras.check, self._embeds.check)
-        takes_drafts = not model.kv_cache_spec.state_size
-        self._requests = RequestTable(self.batch, config.vocab_size, listeners, checks, takes_drafts=takes_drafts)
+        has_states = bool(model.kv_cache_spec.state_size)
+        self._requests = RequestTable(self.batch, config.vocab_size, listeners, checks, has_states=has_states)
         self._verifier = Verifier(self.batch, self.state, self.sampler)
         self._log = LaunchLog()
         self._passes = ForwardPasses(model, self._kv_cache, self.state, self.batch, accelerator)
@@ -234,8 +234,15 @@ class CudaModelRunner:
         return PlainSamples(self.batch.handles[slots].astype(np.uint32), sampled)
 
     def _verify(self, rows: StepRows, logits_of: LogitsOfTokens, plan: SchedulerOutput) -> VerifiedSamples:
-        """Launch the sampling at the places of drafts and after the last drafts."""
-        return self._verifier.sample(places_of(rows, self.batch), logits_of, plan.grammar)
+        """Launch the sampling at the places of drafts and after the last drafts; states change as the accepted drafts do."""
+        samples = self._verifier.sample(places_of(rows, self.batch), logits_of, plan.grammar)
+        drafted = [] if self._model.host_steps is None else self._model.host_steps.drafted
+        if drafted:
+            upload = self.accelerator.upload
+            are_accepted = samples.are_accepted(drafted[0].slots, upload)
+            for states in drafted:
+                states.settle_on_device(upload(states.targets), are_accepted)
+        return samples
 
     def _forward(self, rows: StepRows) -> Outputs:
         """Run the model; launch the requested log-probabilities of prompts, and the answers of pooling requests."""

@@ -50,6 +50,8 @@ class TorchDecoder:
         dtype = torch.float32 if groups and all(group.is_state for group in groups) else kv_cache_dtype
         self.kv_cache_spec = KvCacheSpec(groups, config.num_kv_heads, config.head_dim, dtype, state_size=config.state_size)
         self.has_kernel_attention, self.host_steps = attention.has_kernels, attention.host_steps()
+        num_inputs = sum(sum(layer.state.parts.values()) for layer in config.layers if layer.state)
+        self.bytes_per_draft = num_inputs * self.dtype.itemsize
 
     def forward(
         self,

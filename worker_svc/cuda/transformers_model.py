@@ -59,6 +59,7 @@ class DeviceTransformersModel:
         self.dtype = dtype
         self.kv_cache_spec = KvCacheSpec(groups, heads.num_kv_heads, heads.head_dim, kv_cache_dtype)
         self.has_kernel_attention, self.host_steps = attention.has_kernels, attention.host_steps()
+        self.bytes_per_draft = 0
 
     def forward(
         self,

@@ -117,6 +117,21 @@ class VerifiedSamples:
         sampled, kept = self._sampled(arrays)
         return self.handles[kept], sampled.select(kept)
 
+    def are_accepted(self, slots: Ints, upload: Callable[[np.ndarray], torch.Tensor]) -> torch.Tensor:
+        """Return [R, K] bool on the device: whether each draft of these slots [R], and all before it, equal the samples.
+
+        K is the largest number of drafts of a slot. `upload` copies an array to the device.
+        """
+        places = self.places
+        first_of = dict(zip(places.slots[places.first].tolist(), places.first.tolist(), strict=True))
+        first = np.array([first_of[slot] for slot in slots.tolist()], np.int64)
+        ends = dict(zip(places.slots.tolist(), range(len(places.slots)), strict=True))
+        last = np.array([ends[slot] for slot in slots.tolist()], np.int64)  # the place after the last draft, which has none
+        index = np.minimum(first[:, None] + np.arange((last - first).max()), last[:, None])
+        sampled = torch.cat([piece.token_ids for piece in self._pieces])
+        are_right = sampled.index_select(0, upload(index.ravel())) == upload(places.drafts[index].ravel())
+        return are_right.view(index.shape).cumprod(1).bool()
+
     def counts(self, arrays: list[np.ndarray]) -> Ints:
         """Return the number of new tokens of each request [R]."""
         _, kept = self._sampled(arrays)

@@ -82,7 +82,7 @@ class CudaDevice:
     name = "cuda"
     verifies_drafts = True
     takes_embeddings = True
-    keeps_states = False
+    keeps_states = True
     keeps_runners = False
 
     def __init__(self, settings: WorkerSettings, open_accelerator: Callable[[], Accelerator] | None = None) -> None:

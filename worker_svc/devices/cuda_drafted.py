@@ -14,7 +14,7 @@ from tetrad.worker_svc.cuda.drafts import DeviceDrafts
 from tetrad.worker_svc.cuda.model_drafts import ModelDrafts
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.devices.cuda_model import CudaModel, check_room
-from tetrad.worker_svc.devices.drafted_model import check_positions
+from tetrad.worker_svc.devices.drafted_model import check_positions, with_drafts
 from tetrad.worker_svc.kv_cache.cache import KvCache, KvCacheSpec
 
 
@@ -83,7 +83,7 @@ class CudaDraftedModel:
     """The LoadedModel of a target model and its drafter; see LoadedModel.
 
     Args:
-        target: the model that samples; all its layers have full attention.
+        target: the model that samples; its first KV group has full attention, all others have it too or have states.
         drafter: proposes tokens.
         accelerator: the device.
     """
@@ -99,9 +99,8 @@ class CudaDraftedModel:
         return self._target.weights_on_device_bytes + self._drafter.weights_on_device_bytes
 
     def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
-        """Return the target's group; the size of a block is the sum of the target's and the drafter's blocks."""
-        [group], drafts = self._target.kv_groups(block_size), self._drafter.kv_cache_spec.block_size_bytes(block_size)
-        return (replace(group, block_size_bytes=group.block_size_bytes + drafts),)
+        """Return the target's groups; the size of a block is the sum of the target's and the drafter's blocks."""
+        return with_drafts(self._target.kv_groups(block_size), self._drafter.kv_cache_spec, block_size)
 
     def make_runner(self, layout: KvLayout) -> DeviceDraftingRunner:
         """Allocate both KV caches and return the drafting runner, which wraps the target's.

@@ -16,7 +16,7 @@ from tetrad.worker_svc.devices.cuda_drafted import CudaDraftedModel, CudaDrafter
 from tetrad.worker_svc.devices.cuda_heads import load_head
 from tetrad.worker_svc.devices.cuda_model import CudaModel, whole_model
 from tetrad.worker_svc.devices.draft_heads import check_described, open_eagle3, open_mtp, read_eagle3, read_mtp
-from tetrad.worker_svc.devices.drafted_model import NOT_DECODERS, check_same_vocabulary, check_sees_all
+from tetrad.worker_svc.devices.drafted_model import NOT_DECODERS, check_same_vocabulary, check_sees_all, check_target
 from tetrad.worker_svc.families.eagle3 import eagle3_config
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.draft_head import LayerTaps, Tapped
@@ -70,7 +70,7 @@ class CudaDrafterLoader:
         if not isinstance(target, CudaModel) or not isinstance(drafter, CudaModel):
             raise ModelError(NOT_DECODERS)
         check_same_vocabulary(target, drafter.info.vocab_size)
-        check_sees_all("target", target)
+        check_target(target)
         check_sees_all("draft model", drafter)
         return target, CudaDraftModel(drafter)
 
@@ -107,10 +107,10 @@ class CudaDrafterLoader:
         return target, head
 
     def _described(self, request: LoadRequest, report: Progress, tapped: Tapped | None) -> CudaModel:
-        """Load the target of a head: a decoder of a described family with full attention in all layers."""
+        """Load the target of a head: a decoder of a described family, whose layers have full attention or states."""
         check_described(request)
         target = self._load_decoder(request, report, layers=tapped)
         if not isinstance(target, CudaModel):
             raise ModelError(NOT_DECODERS)
-        check_sees_all("target", target)
+        check_target(target)
         return target

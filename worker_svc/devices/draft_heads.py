@@ -23,7 +23,7 @@ from tetrad.worker_svc.families.encoders import is_encoder
 from tetrad.worker_svc.families.registry import find_family, supported_config
 from tetrad.worker_svc.families.values import architecture_of
 from tetrad.worker_svc.layers.parameters import Lookup
-from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.config import LayerConfig, ModelConfig
 from tetrad.worker_svc.models.draft_head import HeadParts
 from tetrad.worker_svc.models.eagle3 import Eagle3Head
 from tetrad.worker_svc.models.mtp import LAYER, MtpHead
@@ -95,14 +95,18 @@ def open_mtp(request: LoadRequest, report: Progress) -> tuple[WeightLoader, Mode
     source = open_weights(request, unpacks=always)
     values = apply_overrides(source.config, request.hf_overrides_json)
     config = supported_config(values)
-    prefix = f"model.layers.{config.num_layers}"
-    if not values.get("num_nextn_predict_layers") or not source.has(f"{prefix}.eh_proj.weight"):
+    prefix, like = f"model.layers.{config.num_layers}", [layer for layer in config.layers if _has_attention_alone(layer)]
+    if not source.has(f"{prefix}.eh_proj.weight") or not like:
         raise ModelError(
             f"speculative_config.method 'mtp': {request.model} has no layer that predicts further tokens; a model of DeepSeek "
-            "V3's or GLM-4.5's shape with num_nextn_predict_layers has."
+            "V3's or GLM-4.5's shape with num_nextn_predict_layers has, and one of Qwen3-Next's shape with tensors mtp.*."
         )
     renamed = RenamedSource(source, ((f"{LAYER}.", f"{prefix}."),))
-    return WeightLoader(renamed, report), replace(config, layers=config.layers[-1:])
+    return WeightLoader(renamed, report), replace(config, layers=tuple(like[-1:]))
+
+
+def _has_attention_alone(layer: LayerConfig) -> bool:
+    return layer.has_attention and layer.state is None
 
 
 @torch.inference_mode()

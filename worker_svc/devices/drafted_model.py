@@ -61,8 +61,11 @@ class DraftModel:
 class DraftedModel:
     """The LoadedModel of a target model and its drafter; see LoadedModel.
 
+    The drafter's keys and values are under the ids of the first group's blocks. The blocks of other groups, which have states,
+    leave the drafter's part unused.
+
     Args:
-        target: the model that samples; all its layers have full attention.
+        target: the model that samples; its first KV group has full attention, all others have it too or have states.
         drafter: proposes tokens.
     """
 
@@ -73,9 +76,8 @@ class DraftedModel:
         self.expert_tokens = target.expert_tokens if isinstance(target, CountsExperts) else ()
 
     def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
-        """Return the target's group; the size of a block is the sum of the target's and the drafter's blocks."""
-        [group], drafts = self._target.kv_groups(block_size), self._drafter.kv_cache_spec.block_size_bytes(block_size)
-        return (replace(group, block_size_bytes=group.block_size_bytes + drafts),)
+        """Return the target's groups; the size of a block is the sum of the target's and the drafter's blocks."""
+        return with_drafts(self._target.kv_groups(block_size), self._drafter.kv_cache_spec, block_size)
 
     def make_runner(self, layout: KvLayout) -> Runner:
         """Allocate both KV caches and return the drafter's runner, which wraps the target's.
@@ -101,6 +103,12 @@ class DraftedModel:
         """Do nothing: the weights have not moved."""
 
 
+def with_drafts(groups: tuple[KvGroup, ...], drafter: KvCacheSpec, block_size: int) -> tuple[KvGroup, ...]:
+    """Return a target's KV groups with the drafter's part of their blocks, which states make longer than `block_size`."""
+    drafts = drafter.block_size_bytes(groups[0].block_size or block_size)
+    return tuple(replace(group, block_size_bytes=group.block_size_bytes + drafts) for group in groups)
+
+
 def check_positions(drafter: LoadedModel, layout: KvLayout) -> None:
     """Raise FailedPrecondition if sequences can be longer than a draft model's largest position."""
     longest = drafter.info.max_position_embeddings
@@ -117,6 +125,24 @@ def check_same_vocabulary(target: LoadedModel, vocab_size: int) -> None:
             f"Target and draft model should have the same vocabulary size. The target has {target.info.vocab_size} tokens, "
             f"the draft model {vocab_size}."
         )
+
+
+def check_target(target: LoadedModel, *, takes_states: bool = True) -> None:
+    """Raise ModelError if no drafter of the worker can draft for this model.
+
+    Args:
+        target: the model that samples. A drafter uses the blocks of its first KV group, which must keep all tokens.
+        takes_states: whether the target may have states; on several ranks it may not.
+    """
+    groups = target.kv_groups(16)
+    if target.info.pooling is not None or not any(group.is_state for group in groups):
+        check_sees_all("target", target)
+    elif not takes_states:
+        raise ModelError("speculative_config.method: a target with states runs with a drafter on one rank alone.")
+    elif groups[0].is_state:
+        raise ModelError("speculative_config.method: all layers of the target have states; a drafter needs one with attention.")
+    elif any(group.sliding_window is not None for group in groups):
+        raise ModelError("speculative_config.method: a target with states must have no windows; some of its layers have one.")
 
 
 def check_sees_all(name: str, model: LoadedModel) -> None:

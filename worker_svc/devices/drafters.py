@@ -23,6 +23,7 @@ from tetrad.worker_svc.devices.drafted_model import (
     DraftModel,
     check_same_vocabulary,
     check_sees_all,
+    check_target,
 )
 from tetrad.worker_svc.devices.host_heads import HeadDrafter, host_parts
 from tetrad.worker_svc.families.eagle3 import eagle3_config
@@ -72,7 +73,7 @@ class DrafterLoader:
         if not isinstance(target, CpuModel) or not isinstance(drafter, CpuModel) or drafter.host.decoder is None:
             raise ModelError(NOT_DECODERS)
         check_same_vocabulary(target, drafter.info.vocab_size)
-        check_sees_all("target", target)
+        check_target(target, takes_states=not self._is_part)
         check_sees_all("draft model", drafter)
         return target, DraftModel(drafter, drafter.host)
 
@@ -106,10 +107,10 @@ class DrafterLoader:
         return target, HeadDrafter(head, steps, weights, decoder.normed)
 
     def _described(self, request: LoadRequest, report: Progress, tapped: Tapped | None) -> CpuModel:
-        """Load the target of a head: a decoder of a described family with full attention in all layers."""
+        """Load the target of a head: a decoder of a described family, whose layers have full attention or states."""
         check_described(request)
         target = self._load_decoder(request, report, tapped)
         if not isinstance(target, CpuModel) or target.host.decoder is None:
             raise ModelError(NOT_DECODERS)
-        check_sees_all("target", target)
+        check_target(target, takes_states=not self._is_part)
         return target

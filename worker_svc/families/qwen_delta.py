@@ -1,4 +1,7 @@
-"""Qwen3-Next and 3.5: three gated delta nets, then gated attention with a quarter of a head rotated; norms times 1 + w."""
+"""Qwen3-Next and 3.5: three gated delta nets, then gated attention with a quarter of a head rotated; norms times 1 + w.
+
+The files have a layer for multi-token prediction under "mtp."; here it is the layer after the last one.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,11 +17,17 @@ from tetrad.worker_svc.families.states import (
     with_states,
 )
 from tetrad.worker_svc.families.values import FULL, Values
-from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.config import ModelConfig, Mtp
 from tetrad.worker_svc.model_facts.states import GatedDeltaRule
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored
 
 _EVERY_FOURTH = 4
+_MTP = {
+    "eh_proj": Stored("fc"),
+    "enorm": Stored("pre_fc_norm_embedding", plus=1.0),
+    "hnorm": Stored("pre_fc_norm_hidden", plus=1.0),
+    "shared_head.norm": Stored("norm", plus=1.0),
+}
 _NORMS = ("input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm")
 
 
@@ -67,7 +76,10 @@ def _described(values: Values, state: GatedDeltaRule, names: Mapping[str, Stored
         "self_attn.q_proj": Stored("self_attn.q_proj", rows=Rows(rows, 2 * dim, 0, dim)),
         "self_attn.output_gate_proj": Stored("self_attn.q_proj", rows=Rows(rows, 2 * dim, dim, 2 * dim)),
     }
-    in_layer = mixer_names("linear_attn", state) | dict(names) | gates | {name: Stored(name, plus=1.0) for name in _NORMS}
+    in_layer = (
+        mixer_names("linear_attn", state) | dict(names) | gates | {name: Stored(name, plus=1.0) for name in _NORMS} | _MTP
+    )
+    moved = [(f"model.layers.{number}.{stored.name}.", f"mtp.{stored.name}.") for stored in _MTP.values()]
     biases = config.biases | {"output_gate_proj"} if "q_proj" in config.biases else config.biases
     config = replace(config, has_output_gate=True, biases=biases)
     return with_states(
@@ -78,8 +90,10 @@ def _described(values: Values, state: GatedDeltaRule, names: Mapping[str, Stored
             config.tensors,
             in_layer=in_layer,
             in_model={"model.norm": Stored("model.norm", plus=1.0)},
+            moved=(*moved, (f"model.layers.{number}.", "mtp.layers.0.")),
             unused_layers=("mtp.",),
         ),
+        mtp=Mtp(hides_first=False, continues_normed=True),
     )
 
 

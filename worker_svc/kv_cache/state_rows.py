@@ -5,8 +5,9 @@ state after its last token to the block of that token. It also writes the state 
 contains; the engine core keeps such blocks for the prefix cache.
 
 Draft tokens may be rejected, and a state cannot be taken back. So a step writes the state after a row's last known token, and
-computes the drafts on a copy. After verification, `settle` repeats the changes of the accepted drafts. The engine core plans
-no drafts beyond the block of the last known token. Dims: D decode rows, P inputs and S values of a state layer.
+computes the drafts on a copy. After verification, `settle` repeats the changes of the accepted drafts; `settle_on_device` does
+so where only the device knows which drafts are accepted. The engine core plans no drafts beyond the block of the last known
+token. Dims: D decode rows, P inputs and S values of a state layer, R rows with drafts, K drafts of the row with the most.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,11 +15,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from tetrad.worker_svc.attention.interface import Tables
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.core.step_inputs import StepInputs
+
+_ROWS_AT_ONCE = 32
+"""Number of rows whose states are settled at once on a device: three copies of their states in a layer exist meanwhile."""
 
 Advance = Callable[[torch.Tensor, torch.Tensor], object]
 """Function (inputs [1, P], states [1, S]) that changes a state as one token does."""
@@ -58,11 +63,10 @@ class _DraftedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class _Drafted:
-    """The drafts of a row in a layer: the layer's inputs [drafts, P] for them, its step, and its cache [num_blocks, S]."""
+class _DraftedLayer:
+    """The drafts in a layer: its inputs [drafts, P] for those of each row, its step, and its cache [num_blocks, S]."""
 
-    row: _DraftedRow
-    inputs: torch.Tensor
+    inputs: Sequence[torch.Tensor]
     advance: Advance
     cache: torch.Tensor
 
@@ -75,24 +79,58 @@ class DraftedStates:
     """
 
     def __init__(self, rows: Sequence[_DraftedRow]) -> None:
-        self._rows, self._layers = rows, list[_Drafted]()
+        self._rows, self._layers = rows, list[_DraftedLayer]()
+
+    @property
+    def slots(self) -> Ints:
+        """The slots [R] of the rows."""
+        return np.array([row.slot for row in self._rows], np.int64)
+
+    @property
+    def targets(self) -> Ints:
+        """The blocks [R] that have the states of the rows."""
+        return np.array([row.target for row in self._rows], np.int64)
 
     def add(self, inputs: Sequence[torch.Tensor], advance: Advance, cache: torch.Tensor) -> None:
         """Add a layer's inputs [drafts, P] for each row."""
-        self._layers += [_Drafted(row, its, advance, cache) for row, its in zip(self._rows, inputs, strict=True)]
+        if inputs:
+            self._layers.append(_DraftedLayer(inputs, advance, cache))
 
     def settle(self, batch: InputBatch) -> None:
         """Change the states as the accepted drafts do; the batch contains the sampled tokens of all rows that did not fail."""
-        for drafted in self._layers:
-            row = drafted.row
-            # The last token of a row is sampled after the accepted drafts; no step has computed it.
-            num_accepted = int(batch.num_tokens[row.slot]) - 1 - row.num_known
-            if num_accepted > 0:
-                state = drafted.cache[row.target].clone()
-                for place in range(num_accepted):
-                    drafted.advance(drafted.inputs[place, None], state[None])
-                drafted.cache[row.target] = state
+        for layer in self._layers:
+            for row, inputs in zip(self._rows, layer.inputs, strict=True):
+                # The last token of a row is sampled after the accepted drafts; no step has computed it.
+                num_accepted = int(batch.num_tokens[row.slot]) - 1 - row.num_known
+                if num_accepted > 0:
+                    state = layer.cache[row.target].clone()
+                    for place in range(num_accepted):
+                        layer.advance(inputs[place, None].float(), state[None])
+                    layer.cache[row.target] = state
         self._layers.clear()
+
+    def settle_on_device(self, targets: torch.Tensor, are_accepted: torch.Tensor) -> None:
+        """Change the states as the accepted drafts do, for several rows at once; wait for nothing.
+
+        Args:
+            targets: [R], as above, on the device.
+            are_accepted: [R, K] bool on the device: whether the draft at a place and all drafts before it are accepted.
+        """
+        for layer in self._layers:
+            for begin in range(0, len(layer.inputs), _ROWS_AT_ONCE):
+                rows = slice(begin, begin + _ROWS_AT_ONCE)
+                _settle_rows(layer, rows, targets[rows], are_accepted[rows])
+        self._layers.clear()
+
+
+def _settle_rows(layer: _DraftedLayer, rows: slice, targets: torch.Tensor, are_accepted: torch.Tensor) -> None:
+    inputs = pad_sequence(list(layer.inputs[rows]), batch_first=True)  # [rows, their most drafts, P]
+    states = layer.cache.index_select(0, targets)
+    for place in range(inputs.shape[1]):
+        changed = states.clone()
+        layer.advance(inputs[:, place].float(), changed)
+        states = torch.where(are_accepted[:, place, None], changed, states)
+    layer.cache.index_copy_(0, targets, states)
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,19 @@ class LayerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Mtp:
+    """The properties of the layer for multi-token prediction. The defaults are DeepSeek V3's.
+
+    Attributes:
+        hides_first: whether the embedding of a text's second token is 0 in the layer's first input.
+        continues_normed: whether the layer's next draft follows its hidden state after the norm; otherwise, the one before.
+    """
+
+    hides_first: bool = True
+    continues_normed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class StageOf:
     """Facts of the whole model that a pipeline stage needs.
 
@@ -173,6 +186,7 @@ class ModelConfig:
         embedding_multiplier, residual_multiplier, logit_multiplier: factors of embeddings, of a branch's output, of logits.
         latent: latent attention instead of KV heads; None: KV heads.
         num_learned_positions: rows of a table of positions that is added to embeddings; 0: no table.
+        mtp: the properties of the layer for multi-token prediction, if the checkpoint has one.
         tensors: the names of tensors in the checkpoint.
         stage: the pipeline stage that the layers belong to; None: the whole model.
     """
@@ -207,6 +221,7 @@ class ModelConfig:
     logit_multiplier: float = 1.0
     latent: Latent | None = None
     num_learned_positions: int = 0
+    mtp: Mtp = Mtp()
     tensors: TensorNames = CANONICAL
     stage: StageOf | None = None
 

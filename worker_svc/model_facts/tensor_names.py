@@ -89,6 +89,8 @@ class TensorNames:
         in_layer: canonical name within a layer (for experts "mlp.experts.{expert}.up_proj") -> stored tensor.
         in_model: canonical name -> stored tensor.
         ignored: ends of the names of tensors that do not change results.
+        moved: pairs (beginning of a name, beginning of the name in the files) for tensors outside of the model's layers in the
+            files; the first match applies.
         unused_layers: beginnings of the names of layers that are not used.
     """
 
@@ -98,6 +100,7 @@ class TensorNames:
     in_layer: Mapping[str, Stored] = field(default_factory=dict, hash=False)
     in_model: Mapping[str, Stored] = field(default_factory=dict, hash=False)
     ignored: tuple[str, ...] = ()
+    moved: tuple[tuple[str, str], ...] = ()
     unused_layers: tuple[str, ...] = ()
 
 

@@ -37,21 +37,24 @@ class HostSteps:
     Args:
         attention: builds the metadata of groups with attention; None: no group gathers pages.
         state_groups: numbers of the groups with states.
+
+    Attributes:
+        drafted: the drafts of the last step, for each group with states.
     """
 
     def __init__(self, attention: TorchPagedAttention | None, state_groups: tuple[int, ...]) -> None:
         self._attention, self._state_groups = attention, state_groups
-        self._drafted: list[DraftedStates] = []
+        self.drafted: list[DraftedStates] = []
 
     def build_metadata(self, inputs: StepInputs, batch: Tables) -> HostStep:
         """See MetadataBuilder."""
         states = {group: build_state_rows(inputs, batch, group) for group in self._state_groups}
-        self._drafted = [rows.drafted for rows in states.values()]
+        self.drafted = [rows.drafted for rows in states.values()]
         return HostStep(self._attention.build_metadata(inputs, batch) if self._attention else {}, states)
 
     def settle_drafts(self, batch: InputBatch) -> None:
         """Change the states as the accepted drafts of the last step do; the batch contains the sampled tokens."""
-        for drafted in self._drafted:
+        for drafted in self.drafted:
             drafted.settle(batch)
 
 

@@ -1,7 +1,8 @@
-"""MTP head in torch, on any device: the layer after a model's last one that predicts further tokens (DeepSeek V3, GLM-4.5).
+"""MTP head in torch, on any device: the layer after a model's last one that predicts further tokens.
 
-Loaded by devices/draft_heads.py. One product joins a token's embedding and the hidden state before the token, both normed; a
-layer like the model's own follows. When the head drafts further tokens, its own hidden state replaces the model's.
+DeepSeek V3, GLM-4.5, Qwen3-Next and Qwen3.5 have one; devices/draft_heads.py loads it. One product joins a token's embedding
+and the hidden state before the token, both normed; a layer like the model's own follows. When the head drafts further tokens,
+its own hidden state replaces the model's.
 """
 
 from typing import Generic
@@ -31,6 +32,7 @@ class MtpHead(Generic[M]):
 
     def __init__(self, config: ModelConfig, parts: HeadParts[M]) -> None:
         hidden, vocab_size, parameters = config.hidden_size, config.vocab_size, parts.parameters
+        self._mtp = config.mtp
         self.config, self.state_size, self.longest = config, hidden, config.max_position_embeddings
         read = LayerReader(config, parameters, parts.attention, parts.mix_of)
         own = f"{LAYER}.embed_tokens.weight"
@@ -55,15 +57,18 @@ class MtpHead(Generic[M]):
         caches: list[torch.Tensor],
         metadata: ByGroup[M],
     ) -> torch.Tensor:
-        """Return the residual stream [T, hidden] after the layer; see DraftHead."""
-        embeddings = self._embed(token_ids).masked_fill_((positions == 0)[:, None], 0)  # as in the training of MTP heads
+        """Return the residual stream [T, hidden] after the layer, or the normed one; see DraftHead."""
+        embeddings = self._embed(token_ids)
+        if self._mtp.hides_first:
+            embeddings.masked_fill_((positions == 0)[:, None], 0)
         stream = self._join(torch.cat([self._token_norm(embeddings), self._hidden_norm(hidden)], 1))
         self._stack.add_to(stream, positions, caches, metadata)
-        return stream
+        return self._norm(stream) if self._mtp.continues_normed else stream
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See DraftHead."""
-        return scaled_and_capped(self._output(self._norm(hidden)).float(), self.config)
+        normed = hidden if self._mtp.continues_normed else self._norm(hidden)
+        return scaled_and_capped(self._output(normed).float(), self.config)
 
     def argmax(self, hidden: torch.Tensor) -> Ints:
         """See DraftHead."""

@@ -53,7 +53,7 @@ class Walk(RuleBasedStateMachine):
         seed=st.integers(0, 1000),
     )
     def start(self, policy, depth, budget, caching, max_drafts, shares, asks_worker, num_host_blocks, seed):
-        random, asks_worker = Random(seed), asks_worker and STATE not in self.windows
+        random = Random(seed)
         letters = self.vocabulary.tokens.tokenize_str("abcde")
         self.bench = self.make_bench(
             num_blocks=self.num_blocks, block_size=BLOCK_SIZE, enable_caching=caching, policy=policy,

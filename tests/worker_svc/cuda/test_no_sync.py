@@ -211,8 +211,10 @@ def test_steps_that_the_host_prepares_are_launched_without_waiting(name, tmp_pat
 
     chunks = execute(driver, watch, {0: 4, 1: 3})
     decodes = execute(driver, watch, {0: 1, 1: 1})
+    drafts = DraftTokens(np.array([0, 1]), np.array([1, 2]), np.array([7, 8, 9]))
+    verifying = execute(driver, watch, {0: 2, 1: 3}, drafts=drafts)
 
-    assert chunks == decodes == []
+    assert chunks == decodes == verifying == []
 
 
 @pytest.mark.parametrize("task", ["embed", "token_embed"])

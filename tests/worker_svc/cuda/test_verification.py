@@ -36,6 +36,8 @@ EVEN, ODD, NOTHING = (np.full(10, word, np.uint32) for word in (0x55555555, 0xAA
 KINDS = list(SAMPLINGS)
 DRAWN, PENALISED, BIASED, LOGPROBS = (KINDS.index(kind) for kind in ("drawn", "with penalties", "with biases", "with logprobs"))
 ALL = range(len(KINDS))
+STATEFUL, MOST = (0, DRAWN, PENALISED), 9
+"""Requests of a model with states, and the number of their tokens."""
 
 
 def prompts_of(model, handles: Iterable[int] = ALL, layout: KvLayout = LAYOUT) -> Driver:
@@ -163,13 +165,45 @@ def test_layers_without_a_kernel_verify_drafts(tmp_path, load_cuda):
     assert driver.requests[PENALISED].output == expected[PENALISED][:3]
 
 
-def test_drafts_for_a_model_with_states_are_refused(tmp_path, load_cuda):
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [
+        *((family, "float32") for family in ("lfm2", "mamba2", "granite_hybrid", "qwen3_next", "falcon_h1", "nemotron_h")),
+        ("lfm2", "float16"),
+        ("qwen3_next", "float16"),
+    ],
+)
+def test_states_contain_no_rejected_draft(family, dtype, tmp_path, load_cuda):
+    """Right drafts, wrong ones, and right ones before a wrong one, beside rows without drafts and a chunk of a prompt."""
+    save_family(tmp_path, family)
+    model, random = load_cuda(tmp_path, dtype=dtype), Random(2)
+    layout = layout_of(model, LAYOUT)
+    expected = prompts_of(model, STATEFUL, layout).generate(MOST)
+    driver = prompts_of(model, STATEFUL, layout)
+    driver.add(BIASED, range(60, 80), SAMPLINGS["with biases"])
+
+    num_steps = 0
+    while running := {handle: driver.requests[handle] for handle in STATEFUL if len(driver.requests[handle].output) < MOST}:
+        drafts = {}
+        for handle, request in running.items():
+            room = min(-request.num_tokens % layout.block_size, MOST - 1 - len(request.output), random.randint(0, 3))
+            right = expected[handle][len(request.output) :][: max(room, 0)]
+            drafts[handle] = [token if random.random() < 0.8 else random.randrange(320) for token in right]
+        driver.verify(drafts | ({BIASED: []} if num_steps == 1 else {}))
+        num_steps += 1
+
+    assert {handle: driver.requests[handle].output for handle in STATEFUL} == expected
+    assert num_steps < 0.9 * MOST
+
+
+def test_drafts_beyond_the_block_of_a_state_are_refused(tmp_path, load_cuda):
     save_family(tmp_path, "lfm2")
     model = load_cuda(tmp_path)
     driver = prompts_of(model, (0,), layout_of(model, LAYOUT))
+    most = -driver.requests[0].num_tokens % driver.layout.block_size
 
-    with pytest.raises(InvalidRequest, match="The plan has drafts; a model with states takes none"):
-        driver.verify({0: [1, 2]})
+    with pytest.raises(InvalidRequest, match=f"{most + 1} drafts .* beyond the block"):
+        driver.verify({0: [5] * (most + 1)})
 
 
 def test_many_places_are_sampled_in_parts(tiny_cuda, plain, monkeypatch):

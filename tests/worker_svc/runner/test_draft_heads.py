@@ -86,8 +86,8 @@ class EagleReference:
 class MtpReference:
     """The layer over a whole text at once, by transformers' own layer."""
 
-    def __init__(self, model: torch.nn.Module, own: dict[str, torch.Tensor]) -> None:
-        self.model, self.layer, self.own = model, model.model.layers[-1], own
+    def __init__(self, model: torch.nn.Module, own: dict[str, torch.Tensor], *, is_qwen: bool = False) -> None:
+        self.model, self.layer, self.own, self._is_qwen = model, model.model.layers[-1], own, is_qwen
 
     @torch.inference_mode()
     def propose(self, tokens: list[int]) -> list[int]:
@@ -98,7 +98,8 @@ class MtpReference:
         ids, own = list(tokens[1:]), self.own
         for _ in range(K):
             embeddings = own["embed_tokens.weight"][ids].clone()
-            embeddings[0] = 0
+            if not self._is_qwen:
+                embeddings[0] = 0
             both = [rms_norm(embeddings, own["enorm.weight"]), rms_norm(hidden, own["hnorm.weight"])]
             x = (torch.cat(both, 1) @ own["eh_proj.weight"].T)[None]
             positions = torch.arange(len(ids))[None]
@@ -106,8 +107,9 @@ class MtpReference:
             turns = self.model.model.rotary_emb(x, positions)
             stream = self.layer(x, attention_mask=mask, position_ids=positions, position_embeddings=turns)
             stream = (stream[0] if isinstance(stream, tuple) else stream).view(len(ids), -1)
-            ids.append(int((rms_norm(stream[-1], own["shared_head.norm.weight"]) @ own["shared_head.head.weight"].T).argmax()))
-            hidden = torch.cat([hidden, stream[-1:]])
+            normed = rms_norm(stream[-1:], own["shared_head.norm.weight"])
+            ids.append(int((normed[0] @ own["shared_head.head.weight"].T).argmax()))
+            hidden = torch.cat([hidden, normed if self._is_qwen else stream[-1:]])
         return ids[-K:]
 
 

@@ -8,6 +8,7 @@ from tests.worker_svc.conftest import Driver
 from tests.worker_svc.families.tiny_models import save_family
 from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.config import WorkerSettings
+from tetrad.worker_svc.core import request_table
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.devices.cpu import CpuDevice
@@ -67,3 +68,16 @@ def test_drafts_beyond_the_block_of_a_state_are_refused(model):
 
     with pytest.raises(InvalidRequest, match=f"{most + 1} drafts .* beyond the block of {driver.layout.block_size} tokens"):
         driver.verify({0: [5] * (most + 1)})
+
+
+def test_drafts_beyond_the_most_of_a_step_are_as_if_they_were_rejected(model, monkeypatch):
+    """The layers keep their inputs for all drafts of a step."""
+    monkeypatch.setattr(request_table, "MOST_DRAFTS_WITH_STATES", 3)
+    expected = prompted(model).generate(NUM_TOKENS)
+    driver = prompted(model)
+    room = {handle: min(2, -each.num_tokens % driver.layout.block_size) for handle, each in driver.requests.items()}
+
+    result = driver.verify({handle: expected[handle][1 : 1 + most] for handle, most in room.items()})
+
+    assert len(result.handles) == len(room) + min(3, sum(room.values()))
+    assert driver.generate(NUM_TOKENS) == expected

@@ -46,7 +46,8 @@ class StateLayer:
 
     def __call__(self, x: torch.Tensor, cache: torch.Tensor, rows: StateRows) -> torch.Tensor:
         """Return the output [T, hidden] for x [T, hidden]; read and write the layer's cache [num_blocks, S]."""
-        inputs = self._inputs(x).float()
+        stored = self._inputs(x)
+        inputs = stored.float()
         outputs = inputs.new_empty((len(x), self._recurrence.num_outputs))
         chunks = [(chunk, self._state_before(chunk, cache)) for chunk in rows.chunks]
         num_decodes = len(rows.sources)
@@ -64,7 +65,7 @@ class StateLayer:
                 for token in range(chunk.drafts.start, chunk.drafts.stop):
                     outputs[token] = self._recurrence.step(inputs[token, None], state[None])[0]
         drafts = [chunk.drafts for chunk in rows.chunks if chunk.drafts is not None]
-        rows.drafted.add([inputs[its].clone() for its in drafts], self._recurrence.step, cache)
+        rows.drafted.add([stored[its].clone() for its in drafts], self._recurrence.step, cache)
         return self._output(self._recurrence.gated(outputs, inputs).to(x.dtype))
 
     def _in_order(self, inputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
