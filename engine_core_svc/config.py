@@ -49,7 +49,8 @@ class EngineCoreSettings(ServiceSettings):
     )
     enable_expert_parallel: bool = Field(
         False,
-        description="Divide the experts of a mixture of experts among tensor-parallel-size workers, instead of each expert.",
+        description="Divide the experts of a mixture of experts among tensor-parallel-size workers, instead of each expert; if "
+        "the workers have expert-targets, also among the workers of several engine cores.",
     )
     tokenizer_targets: Names = Field(
         ("127.0.0.1:50051",),

@@ -1,11 +1,11 @@
 """Settings of the worker: device, threads, memory. Measured values (free memory, block count) are not settings."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from tetrad.services.settings import ServiceSettings
+from tetrad.services.settings import Names, ServiceSettings
 
 
 class WorkerSettings(ServiceSettings):
@@ -31,6 +31,13 @@ class WorkerSettings(ServiceSettings):
         "engine core names it.",
     )
     rank: int = Field(0, ge=0, description="Rank of this worker in its group.")
+    expert_targets: Names = Field(
+        (),
+        description="Unix sockets (unix:/path) of the workers that share the experts of a model, one of each engine core, in "
+        "the same order for all of them. Needs the cpu device and enable-expert-parallel of the engine cores. Empty: the "
+        "workers of one engine core have all experts.",
+    )
+    expert_index: int = Field(0, ge=0, description="Place of this worker's own socket in expert-targets, from 0.")
     trust_remote_code: bool = Field(
         False,
         description="Run the Python code in a model's files (auto_map in config.json), in this process and with this user's "
@@ -99,3 +106,15 @@ class WorkerSettings(ServiceSettings):
         description="sim device: a request whose prompt has this token fails after three tokens, for tests. Unset: never.",
     )
     sim_kv_cache_memory_gib: float = Field(4.0, gt=0, description="sim device: simulated memory of the KV cache, in GiB.")
+
+    @model_validator(mode="after")
+    def _check_expert_targets(self) -> Self:
+        if other := next((target for target in self.expert_targets if not target.startswith("unix:/")), None):
+            raise ValueError(f"expert_targets must be Unix sockets (unix:/path) of one machine, got {other[:200]!r}")
+        if len(set(self.expert_targets)) < len(self.expert_targets):
+            raise ValueError("expert_targets must not name one socket twice")
+        if self.expert_index >= max(1, len(self.expert_targets)):
+            raise ValueError(
+                f"expert_index must be below the {len(self.expert_targets)} expert_targets, got {self.expert_index}"
+            )
+        return self

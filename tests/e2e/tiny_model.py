@@ -10,10 +10,11 @@ from tests.toy_tokenizer import EOS_IDS, SPECIALS, toy_tokenizer
 from tetrad.worker_svc.families.registry import read_config
 from tetrad.worker_svc.model_facts.tensors import tensor_shapes
 
+VOCAB_SIZE = 272  # a few more than the tokenizer has, as real models have
 _CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
-    "vocab_size": 272,  # a few more than the tokenizer has, as real models have
+    "vocab_size": VOCAB_SIZE,
     "hidden_size": 64,
     "intermediate_size": 96,
     "num_hidden_layers": 2,
@@ -41,9 +42,14 @@ def save_tiny_model(directory: Path, **changes: object) -> Path:
     }
     save_file(weights, directory / "model.safetensors")
     (directory / "config.json").write_text(json.dumps(config))
+    save_tokenizer(directory)
+    return directory
+
+
+def save_tokenizer(directory: Path) -> None:
+    """Write the tokenizer of a model with a vocabulary of `VOCAB_SIZE`."""
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": list(EOS_IDS)}))
     (directory / "tokenizer.json").write_text(toy_tokenizer())
     (directory / "tokenizer_config.json").write_text(
         json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SPECIALS[0]})
     )
-    return directory

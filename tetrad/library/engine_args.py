@@ -112,10 +112,10 @@ class EngineArgs(OlderEngineArguments):
         chat_template: file with a Jinja chat template that replaces the model's own.
         tensor_parallel_size: number of workers of an engine core, each with a part of every layer.
         pipeline_parallel_size: number of stages, each with some of the layers, on `tensor_parallel_size` workers.
-        enable_expert_parallel: divide the experts of a mixture of experts among the `tensor_parallel_size` workers, instead of
-            each expert.
-        data_parallel_size: number of engine cores, each with a worker and all weights; requests are routed by load and known
-            prefixes.
+        enable_expert_parallel: divide the experts of a mixture of experts among the `tensor_parallel_size` workers of all
+            `data_parallel_size` engine cores, instead of each expert.
+        data_parallel_size: number of engine cores, each with a worker and all weights but for shared experts; requests are
+            routed by load and known prefixes.
         tokenizer_pool_size: number of tokenizer services. None: 2 for a server, 1 for a program.
         device: "auto" (an NVIDIA GPU if there is one, else the CPU), "cuda", "cpu", or "sim" (simulated, without a model).
         trust_remote_code: run the model's own code (auto_map in its config.json), only in the worker; the tokenizer is read
@@ -330,6 +330,7 @@ class EngineArgs(OlderEngineArguments):
             self.tensor_parallel_size,
             self.pipeline_parallel_size,
             expert_parallel=self.enable_expert_parallel,
+            num_engines=self.data_parallel_size,
         )
 
     def _changed(self, config: Mapping[str, Any]) -> Mapping[str, Any]:

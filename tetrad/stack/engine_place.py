@@ -63,3 +63,8 @@ class EnginePlace:
     def worker_targets(self) -> list[str]:
         """The addresses of the workers, by rank."""
         return [f"unix:{self.directory}/{self.prefix}{name}.sock" for name in self.worker_names]
+
+    @property
+    def expert_targets(self) -> list[str]:
+        """The addresses at which the workers compute experts for the workers of other engine cores, by rank."""
+        return [f"unix:{self.directory}/{self.prefix}{name}-experts.sock" for name in self.worker_names]

@@ -153,19 +153,22 @@ class ServiceChildren:
     def workers(self) -> list[Child]:
         """Return the workers of every engine core."""
         return [
-            self._worker(model, each, rank)
+            self._worker(model, at, each, rank)
             for model, at in self._models
             for each in at.engines
             for rank in range(each.num_workers)
         ]
 
-    def _worker(self, model: StackSettings, place: EnginePlace, rank: int) -> Child:
+    def _worker(self, model: StackSettings, at: ModelPlace, place: EnginePlace, rank: int) -> Child:
         number = place.worker_numbers[rank]
+        sharing = at.engines if model.shares_experts else ()
         settings = self._placement.worker(
             replaced(
                 model.worker,
                 listen=place.worker_targets[rank],
                 rank=rank,
+                expert_targets=tuple(each.expert_targets[rank] for each in sharing),
+                expert_index=place.rank if sharing else 0,
                 drain_timeout_s=_SERVICE_DRAIN_S,
             )
         )

@@ -63,6 +63,11 @@ class StackSettings:
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
+    def shares_experts(self) -> bool:
+        """Whether the workers of all engine cores hold the experts together."""
+        return self.engine_core.enable_expert_parallel and self.data_parallel_size > 1
+
+    @property
     def models(self) -> tuple["StackSettings", ...]:
         """The settings of every model, in order."""
         return (self, *self.further)

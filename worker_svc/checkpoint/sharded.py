@@ -33,18 +33,18 @@ class ShardCuts:
     Args:
         config: the description of the whole model.
         shard: the rank's shard.
-        expert_parallel: whether each rank has whole experts.
+        has_whole_experts: whether each rank has whole experts.
     """
 
-    def __init__(self, config: ModelConfig, shard: Shard, *, expert_parallel: bool = False) -> None:
-        self._shard, self._expert_parallel = shard, expert_parallel
+    def __init__(self, config: ModelConfig, shard: Shard, *, has_whole_experts: bool = False) -> None:
+        self._shard, self._has_whole_experts = shard, has_whole_experts
         self._shards = dict.fromkeys(_BY_ROWS, shard) | dict.fromkeys(_BY_KEY_ROWS, key_shard(config, shard))
         if config.head_norms in ("each", "whole"):
             self._shards |= {"q_norm": shard, "k_norm": key_shard(config, shard)}
 
     def of(self, name: str) -> tuple[Shard | None, Shard | None]:
         """Return the rank's part of the rows and of the columns of a module, by its canonical name; None: all."""
-        if self._expert_parallel and _EXPERTS in name:
+        if self._has_whole_experts and _EXPERTS in name:
             return None, None
         module = name.rpartition(".")[2]
         return self._shards.get(module), self._shard if module in _BY_COLUMNS else None
@@ -57,13 +57,13 @@ class ShardedSource(WrappedSource):
         source: the tensors of the whole model.
         config: the description of the whole model.
         shard: this rank's shard.
-        expert_parallel: whether each rank has whole experts.
+        experts: the part of whole experts; None: a part of each expert.
     """
 
-    def __init__(self, source: WeightSource, config: ModelConfig, shard: Shard, *, expert_parallel: bool = False) -> None:
+    def __init__(self, source: WeightSource, config: ModelConfig, shard: Shard, *, experts: Shard | None = None) -> None:
         super().__init__(source)
-        self._shard, self._cuts = shard, ShardCuts(config, shard, expert_parallel=expert_parallel)
-        self._expert_parallel = expert_parallel
+        self._shard, self._cuts = shard, ShardCuts(config, shard, has_whole_experts=experts is not None)
+        self._experts = experts
         self._num_experts = max((layer.experts.num_experts for layer in config.layers if layer.experts), default=0)
 
     @property
@@ -126,7 +126,7 @@ class ShardedSource(WrappedSource):
         return whole[:, first:end]
 
     def _is_elsewhere(self, stored_name: str) -> bool:
-        found = _EXPERT.search(stored_name) if self._expert_parallel else None
-        if found is None or int(found[1]) >= self._num_experts:
+        found = None if self._experts is None else _EXPERT.search(stored_name)
+        if self._experts is None or found is None or int(found[1]) >= self._num_experts:
             return False
-        return int(found[1]) not in own_experts(self._num_experts, self._shard)
+        return int(found[1]) not in own_experts(self._num_experts, self._experts)

@@ -146,6 +146,14 @@ class CountsExperts(Protocol):
 
 
 @runtime_checkable
+class SharesExperts(Protocol):
+    """A LoadedModel that may have only some of the experts, while the workers of other engines have the others."""
+
+    def meet(self) -> None:
+        """Connect to these workers; do nothing if there are none. Raises Unavailable if one is not ready in time."""
+
+
+@runtime_checkable
 class GroupDevice(Protocol):
     """A device that computes one model together with those of other workers.
 

@@ -3,6 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
+from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.device import Device
 
 if TYPE_CHECKING:
@@ -11,7 +12,17 @@ if TYPE_CHECKING:
 
 
 def open_device(settings: "WorkerSettings") -> Device:
-    """Return the device that the settings name."""
+    """Return the device that the settings name. Raises ModelError if the settings share experts and it cannot."""
+    device = _open(settings)
+    if len(settings.expert_targets) > 1 and device.name != "cpu":
+        raise ModelError(
+            f"enable_expert_parallel with data_parallel_size {len(settings.expert_targets)}: the {device.name} device has all "
+            "experts on each worker; use the cpu device, or start without enable_expert_parallel."
+        )
+    return device
+
+
+def _open(settings: "WorkerSettings") -> Device:
     # The simulated device starts fast because it never imports torch.
     if settings.device == "sim":
         from tetrad.worker_svc.devices.sim import SimDevice

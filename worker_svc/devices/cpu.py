@@ -3,6 +3,7 @@
 Activations are float32 because most CPUs multiply it fastest; on CPUs with a bf16 unit, parity is still promised for float32.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -28,7 +29,7 @@ from tetrad.worker_svc.core.device import (
     refuse_drafter,
 )
 from tetrad.worker_svc.core.host import available_memory_bytes, give_back_memory, usable_cores
-from tetrad.worker_svc.core.ranks import GroupPlace, Orders
+from tetrad.worker_svc.core.ranks import GroupPlace, Orders, Shard, Stage
 from tetrad.worker_svc.devices.cpu_model import CpuModel
 from tetrad.worker_svc.devices.cpu_models import CpuModels
 from tetrad.worker_svc.devices.decoder_pooling import decoder_pooling, pooler_config_of
@@ -44,9 +45,10 @@ from tetrad.worker_svc.families.pooling import is_bidirectional
 from tetrad.worker_svc.families.registry import find_family
 from tetrad.worker_svc.families.values import architecture_of
 from tetrad.worker_svc.layers.collectives import Collectives, gloo_sums
+from tetrad.worker_svc.layers.shared_experts import ExpertExchange, SharedMixes
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.quantization import method_of
-from tetrad.worker_svc.model_facts.sharding import check_size
+from tetrad.worker_svc.model_facts.sharding import check_size, shard_config
 from tetrad.worker_svc.model_facts.stages import check_stages, stage_config, stage_layers
 from tetrad.worker_svc.models.draft_head import Tapped
 from tetrad.worker_svc.native.shared_sums import SumsOfMachine
@@ -54,6 +56,8 @@ from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.runner.orders import ModelOrders
 from tetrad.worker_svc.runner.rank_channels import RankChannels
 
+_ALL = Shard(0, 1)
+_WEIGHTS = (".safetensors", ".bin", ".gguf")
 _FLOAT32_BYTES = 4
 _GIB = 1 << 30
 _DEFAULT_KV_CACHE_BYTES = 4 * _GIB
@@ -78,6 +82,7 @@ class CpuDevice:
         self._kv_cache_gib = settings.kv_cache_memory_gib
         self._models = CpuModels(settings, self._num_threads)
         self._ranks: RankChannels | None = None
+        self._exchange = _open_exchange(settings, self._num_threads)
 
     def set_up(self) -> None:
         """Set the number of OpenMP threads that torch uses on the calling thread."""
@@ -101,11 +106,18 @@ class CpuDevice:
         """See GroupDevice."""
         if self._ranks is not None:
             self._ranks.disconnect()
+        if self._exchange is not None:
+            self._exchange.leave()
 
     def load_model(self, request: LoadRequest, report: Progress) -> LoadedModel:
         """Load and pack the weights."""
         _check_request(request)
         ranks = self._ranks
+        if ranks is None and self._exchange is not None and request.expert_parallel:
+            load = partial(self._load_sharing, self._exchange)
+            if request.draft_method:
+                return DrafterLoader(load, load, self._load_whole).load(request, report)
+            return load(request, report)
         if ranks is None:
             if request.draft_method:
                 return DrafterLoader(self._load_whole, self._load_decoder, self._load_whole).load(request, report)
@@ -158,27 +170,64 @@ class CpuDevice:
         self, ranks: RankChannels, request: LoadRequest, report: Progress, layers: Tapped | None = None
     ) -> LoadedModel:
         """Load this rank's part of a model; `layers` chooses the layers whose hidden states a draft head reads."""
+        exchange = self._exchange if request.expert_parallel else None
+        num_engines = exchange.size if exchange else 1
         if request.path.is_dir():
-            check_ranks(_config_of(request), ranks.shard.size, ranks.stage.size, expert_parallel=request.expert_parallel)
+            sizes = ranks.shard.size, ranks.stage.size
+            check_ranks(_config_of(request), *sizes, expert_parallel=request.expert_parallel, num_engines=num_engines)
         source = open_weights(request, unpacks=always)
         overridden, config = self._read_config(request, source)
-        check_size(config, ranks.shard.size, expert_parallel=request.expert_parallel)
+        check_size(config, ranks.shard.size, expert_parallel=request.expert_parallel, num_engines=num_engines)
         check_stages(config, ranks.stage.size)
         if find_use(request, overridden) is not None:
             raise ModelError(f"{ranks.option}: a model that pools runs on one worker; use 1.")
         own_layers = stage_layers(config, ranks.stage)
+        experts, shared = ranks.shard if request.expert_parallel else None, None
+        if exchange is not None:
+            experts = exchange.part(ranks.shard)
+            shared = SharedMixes(exchange, ranks.shard, _facts_of(request, overridden, ranks.stage), config.hidden_size)
         own: WeightSource = source
-        if ranks.shard.size > 1:
-            own = ShardedSource(source, config, ranks.shard, expert_parallel=request.expert_parallel)
+        if ranks.shard.size > 1 or shared is not None:
+            own = ShardedSource(source, config, ranks.shard, experts=experts)
         weights = WeightLoader(StagedSource(own, own_layers, config.num_layers), report)
         with torch.inference_mode():
             reader, taps = _part_reader(request, config, source, ranks), layers(config) if layers else None
-            model = self._models.build_part(request, config, weights, ranks, reader, taps)
+            model = self._models.build_part(request, config, weights, ranks, reader, taps, experts=experts, shared=shared)
         weights.check_complete(stage_config(config, ranks.stage))
         log.info("stage.loaded", stage=ranks.stage.index, layers=f"{own_layers.start}-{own_layers.stop - 1}")
         info = _info(request, config, weights, model.weights_size_bytes, source.stored_type)
         del source, weights
         give_back_memory()
+        if shared is not None:
+            shared.serve()
+        return CpuModel(model, info)
+
+    def _load_sharing(
+        self, exchange: ExpertExchange, request: LoadRequest, report: Progress, layers: Tapped | None = None
+    ) -> LoadedModel:
+        """Load a model with this worker's experts, which several engines share; for `layers` see _load_decoder."""
+        if request.path.is_dir():
+            check_ranks(_config_of(request), 1, expert_parallel=True, num_engines=exchange.size)
+        source = open_weights(request, unpacks=always)
+        overridden, config = self._read_config(request, source)
+        check_size(config, 1, expert_parallel=True, num_engines=exchange.size)
+        if find_use(request, overridden) is not None:
+            raise ModelError(
+                f"enable_expert_parallel with data_parallel_size {exchange.size}: a model that pools has all experts on each "
+                "worker; start without enable_expert_parallel."
+            )
+        experts, shared = exchange.part(_ALL), SharedMixes(exchange, _ALL, _facts_of(request, overridden), config.hidden_size)
+        weights = WeightLoader(ShardedSource(source, config, _ALL, experts=experts), report)
+        with torch.inference_mode():
+            reader = None if request.loras is None else LoraPartReader(config, request.loras, source.has, _ALL, Stage())
+            part, taps = shard_config(config, _ALL, experts=experts), layers(config) if layers else None
+            model = self._models.build_sharing(request, part, weights, shared, reader, taps)
+        weights.check_complete(config)
+        info = _info(request, config, weights, model.weights_size_bytes, source.stored_type)
+        del source, weights
+        give_back_memory()
+        shared.serve()
+        log.info("experts.shared", part=experts.index, parts=experts.size)
         return CpuModel(model, info)
 
     def _read_config(self, request: LoadRequest, source: WeightSource) -> tuple[Mapping[str, Any], ModelConfig]:
@@ -217,6 +266,22 @@ class CpuDevice:
 
     def check(self) -> None:
         """Do nothing: a failed step does not affect later steps on a processor."""
+
+
+def _open_exchange(settings: WorkerSettings, num_threads: int) -> ExpertExchange | None:
+    """Return the connections to the workers with which this one shares experts; None: there are none."""
+    if len(settings.expert_targets) <= 1:
+        return None
+    paths = tuple(target.removeprefix("unix:") for target in settings.expert_targets)
+    return ExpertExchange(paths, settings.expert_index, num_threads)
+
+
+def _facts_of(request: LoadRequest, config: Mapping[str, Any], stage: Stage = Stage()) -> str:  # noqa: B008 - it is frozen
+    """Return a text that is equal for workers that load parts of the same weights: of one machine's files, unchanged since."""
+    path, chosen = request.path, [request.dtype, request.quantization, request.random_weights, request.seed]
+    kept = [each for each in sorted(path.iterdir()) if each.suffix in _WEIGHTS] if path.is_dir() else [path]
+    files = [(str(each), each.stat().st_size, each.stat().st_mtime_ns) for each in kept]
+    return json.dumps([stage.index, stage.size, *chosen, files, config], sort_keys=True, default=str)
 
 
 def _info(request: LoadRequest, config: ModelConfig, weights: WeightLoader, size_bytes: int, stored_type: str) -> ModelInfo:

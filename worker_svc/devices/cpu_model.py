@@ -22,6 +22,11 @@ class CpuModel:
         check_host_cache(layout, self._model.kv_cache_spec.block_size_bytes(layout.block_size))
         return self._model.make_runner(layout)
 
+    def meet(self) -> None:
+        """See SharesExperts."""
+        if self._model.shared is not None:
+            self._model.shared.meet()
+
     def sleep(self) -> None:
         """Do nothing: the weights are already in host memory."""
 

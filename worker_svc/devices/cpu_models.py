@@ -23,9 +23,11 @@ from tetrad.worker_svc.core.ranks import Shard
 from tetrad.worker_svc.devices.lora_parts import whole_reader
 from tetrad.worker_svc.devices.poolers import Pooling
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
+from tetrad.worker_svc.layers.experts import HostMixes
 from tetrad.worker_svc.layers.linear import LinearFactory, PackedLinear, PlainLinear, can_pack
 from tetrad.worker_svc.layers.lora import AdaptedParameters, LoraReader, LoraRows
 from tetrad.worker_svc.layers.parameters import HostParameters
+from tetrad.worker_svc.layers.shared_experts import SharedMixes
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.sharding import check_blocks, shard_config
 from tetrad.worker_svc.model_facts.stages import stage_config
@@ -52,6 +54,7 @@ from tetrad.worker_svc.runner.pooling_rows import DecoderPooling
 from tetrad.worker_svc.runner.rank_channels import RankChannels
 
 _FLOAT32_BYTES = 4
+_SHARED = "A layer whose experts are on several workers"
 _PROVIDES_STATES = "A model that provides hidden states of its layers"
 _KV_DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 
@@ -67,6 +70,7 @@ class HostModel(NamedTuple):
     loras: ModelLoras | None = None
     expert_tokens: Sequence[Ints] = ()
     decoder: Model[Any] | None = None  # used by drafters; of several ranks, the leader's part. None: there can be no drafter
+    shared: SharedMixes | None = None  # experts that the workers of several engines share; None: none are
 
 
 class CpuModels:
@@ -132,7 +136,7 @@ class CpuModels:
             model = HostDecoder(config, plain, taps=taps or NoTaps())
         else:
             adapted = AdaptedParameters(plain, rows, adapts_experts=True)
-            model = HostDecoder(config, adapted, taps=taps or NoTaps(), among=rows.among)
+            model = HostDecoder(config, adapted, taps=taps or NoTaps(), mixes=HostMixes(rows.among))
         size_bytes = weights.num_parameters * _FLOAT32_BYTES
         if kept is not None:
             size_bytes += kept.size_bytes - kept.num_parameters * _FLOAT32_BYTES
@@ -140,6 +144,36 @@ class CpuModels:
             log.info("weights.dequantized", stored_bytes=weights.loaded_bytes, size_bytes=size_bytes, dtype="float32")
         make_runner = runner_of(model, pooling, rows, model.attention.settle_drafts)
         return HostModel(model.kv_cache_spec, size_bytes, make_runner, rows, model.expert_tokens, model)
+
+    def build_sharing(
+        self,
+        request: LoadRequest,
+        part: ModelConfig,
+        weights: WeightLoader,
+        shared: SharedMixes,
+        read_lora: LoraReader | None = None,
+        taps: Taps | None = None,
+    ) -> HostModel:
+        """Return a whole model but for experts, which the workers of several engines share; torch runs it.
+
+        Args:
+            request: the model and its options.
+            part: the description of the model with the experts of this worker.
+            weights: the tensors of this worker.
+            shared: creates the Mix of each layer.
+            read_lora, taps: see build_part.
+
+        Raises ModelError if the model cannot run with the settings.
+        """
+        self.check_torch(request, _SHARED)
+        if self.team is not None:
+            log.info("model.runs_on_torch", architecture=part.architecture, reason=_SHARED)
+        rows, plain = None if read_lora is None else LoraRows(read_lora), _parameters(weights)
+        parameters = plain if rows is None else AdaptedParameters(plain, rows)
+        model = HostDecoder(part, parameters, mixes=shared, taps=taps or NoTaps())
+        make_runner = runner_of(model, None, rows, model.attention.settle_drafts)
+        size_bytes = weights.num_parameters * _FLOAT32_BYTES
+        return HostModel(model.kv_cache_spec, size_bytes, make_runner, rows, model.expert_tokens, model, shared)
 
     def build_bidirectional(self, request: LoadRequest, config: ModelConfig, weights: WeightLoader) -> BidirectionalDecoder:
         """Return a decoder with bidirectional attention, run by torch; raise ModelError if it cannot run with the settings."""
@@ -155,6 +189,9 @@ class CpuModels:
         ranks: RankChannels,
         read_lora: LoraReader | None = None,
         taps: Taps | None = None,
+        *,
+        experts: Shard | None = None,
+        shared: SharedMixes | None = None,
     ) -> HostModel:
         """Return one rank's part of a model; raise ModelError if it cannot run with the settings.
 
@@ -166,9 +203,11 @@ class CpuModels:
             ranks: the connections to the other ranks.
             read_lora: reads this rank's part of adapters; None: adapters are disabled.
             taps: read hidden states between layers; None: no taps.
+            experts: the part of whole experts; None: a part of each expert.
+            shared: creates the Mix of each layer; None: the ranks have all experts.
         """
         team = self.team
-        reason = _why_not_native(config, team) or _why_not_in_parts(request, config, ranks.shard)
+        reason = _why_not_native(config, team) or (_SHARED if shared else _why_not_in_parts(request, config, ranks.shard))
         if taps is not None or request.draft_method == "eagle3":  # all ranks run the same program
             reason = _PROVIDES_STATES
         if team is not None and not reason:
@@ -177,18 +216,27 @@ class CpuModels:
         if team is not None:
             log.info("model.runs_on_torch", architecture=config.architecture, reason=reason)
         stage_facts, plain = stage_config(config, ranks.stage), _parameters(weights)
-        part = shard_config(stage_facts, ranks.shard, expert_parallel=request.expert_parallel)
+        part = shard_config(stage_facts, ranks.shard, experts=experts)
         rows = None if read_lora is None else LoraRows(read_lora)
         parameters = plain if rows is None else AdaptedParameters(plain, rows)
         sums = ranks.sums if ranks.shard.size > 1 else None
         if not ranks.stage.is_first:
-            stage = HostStage(part, parameters, ranks=sums)
-            return _stage_of(stage, ranks, weights.num_parameters * _FLOAT32_BYTES, rows)
-        model = HostDecoder(part, parameters, ranks=sums, vocab_size=config.vocab_size, is_alone=False, taps=taps or NoTaps())
+            stage = HostStage(part, parameters, ranks=sums, mix_of=shared)
+            return _stage_of(stage, ranks, weights.num_parameters * _FLOAT32_BYTES, rows)._replace(shared=shared)
+        model = HostDecoder(
+            part,
+            parameters,
+            ranks=sums,
+            vocab_size=config.vocab_size,
+            is_alone=False,
+            taps=taps or NoTaps(),
+            mixes=shared,
+        )
         size_bytes = weights.num_parameters * _FLOAT32_BYTES
         if ranks.is_leader:
-            return _led_by(model, ranks, size_bytes, rows)
-        return HostModel(model.kv_cache_spec, size_bytes, partial(MemberRunner, ModelPart(model, ranks), loras=rows), rows)
+            return _led_by(model, ranks, size_bytes, rows)._replace(shared=shared)
+        make_runner = partial(MemberRunner, ModelPart(model, ranks), loras=rows)
+        return HostModel(model.kv_cache_spec, size_bytes, make_runner, rows, shared=shared)
 
     def _native_part(
         self,
@@ -317,7 +365,7 @@ def _why_not_in_parts(request: LoadRequest, config: ModelConfig, shard: Shard) -
     if shard.size == 1:
         return ""
     if request.expert_parallel:
-        return "A layer whose experts are on several ranks"
+        return _SHARED
     return "A norm over the heads of several ranks" if Trait.WHOLE_HEAD_NORMS in traits_of(config) else ""
 
 

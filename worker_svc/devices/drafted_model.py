@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from tetrad.services.errors import FailedPrecondition, ModelError
-from tetrad.worker_svc.core.device import CountsExperts, KvGroup, KvLayout, LoadedModel
+from tetrad.worker_svc.core.device import CountsExperts, KvGroup, KvLayout, LoadedModel, SharesExperts
 from tetrad.worker_svc.core.layout_check import check_host_cache
 from tetrad.worker_svc.core.plan import Runner
 from tetrad.worker_svc.devices.cpu_models import HostModel
@@ -74,6 +74,11 @@ class DraftedModel:
         size_bytes = target.info.weights_size_bytes + drafter.weights_size_bytes
         self.info, self.loras = replace(target.info, weights_size_bytes=size_bytes), target.loras
         self.expert_tokens = target.expert_tokens if isinstance(target, CountsExperts) else ()
+
+    def meet(self) -> None:
+        """See SharesExperts."""
+        if isinstance(self._target, SharesExperts):
+            self._target.meet()
 
     def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
         """Return the target's groups; the size of a block is the sum of the target's and the drafter's blocks."""

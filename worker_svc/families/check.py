@@ -50,13 +50,16 @@ def check_model(config: Mapping[str, Any], device: str, *, trusts_code: bool = F
         foreign_model(config, trusts_code=trusts_code)
 
 
-def check_ranks(config: Mapping[str, Any], num_shards: int, num_stages: int = 1, *, expert_parallel: bool = False) -> None:
+def check_ranks(
+    config: Mapping[str, Any], num_shards: int, num_stages: int = 1, *, expert_parallel: bool = False, num_engines: int = 1
+) -> None:
     """Raise ModelError if a model that a device can run cannot be divided into this number of stages and shards.
 
     Args:
         config: the values of config.json.
         num_shards, num_stages: number of shards in a stage, and number of stages.
         expert_parallel: whether each shard holds whole experts.
+        num_engines: number of engines that share whole experts.
     """
     if num_shards == num_stages == 1 and not expert_parallel:
         return
@@ -68,7 +71,7 @@ def check_ranks(config: Mapping[str, Any], num_shards: int, num_stages: int = 1,
     if find_family(architecture_of(config)) is None:
         raise ModelError(f"{option}: a model that transformers' code runs has one worker; use 1.")
     facts = read_config(config)
-    check_size(facts, num_shards, expert_parallel=expert_parallel)
+    check_size(facts, num_shards, expert_parallel=expert_parallel, num_engines=num_engines)
     check_stages(facts, num_stages)
 
 

@@ -5,6 +5,7 @@ Dims: T tokens, C chosen experts.
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,6 +22,19 @@ A chosen expert of another rank adds nothing here.
 """
 MixOf = Callable[[Mapping[int, Expert], int], Mix]
 """Function (experts of a layer by number, number of all experts of the layer) -> their Mix."""
+
+
+class CountingMixOf(Protocol):
+    """A MixOf that counts the tokens of each expert.
+
+    Attributes:
+        expert_tokens: for each layer with experts, [experts]: number of tokens that chose each expert.
+    """
+
+    expert_tokens: list[Ints]
+
+    def __call__(self, experts: Mapping[int, Expert], num_experts: int) -> Mix:
+        """Return the Mix of a further layer; see MixOf."""
 
 
 RowScope = Callable[[torch.Tensor], AbstractContextManager[None]]

@@ -13,15 +13,21 @@ from tetrad.worker_svc.model_facts.config import LayerConfig, ModelConfig
 NO_EXPERTS = "enable_expert_parallel divides experts, and this model has none; start without it"
 
 
-def shard_config(config: ModelConfig, shard: Shard, *, expert_parallel: bool = False) -> ModelConfig:
-    """Return the description of a rank's part of a model; `check_size` must have passed."""
+def shard_config(config: ModelConfig, shard: Shard, *, experts: Shard | None = None) -> ModelConfig:
+    """Return the description of a rank's part of a model; `check_size` must have passed.
+
+    Args:
+        config: the description of the whole model.
+        shard: the part of each layer.
+        experts: the part of whole experts; None: a part of each expert.
+    """
     first, end = shard.bounds(config.vocab_size)
     return replace(
         config,
         num_heads=config.num_heads // shard.size,
         num_kv_heads=max(1, config.num_kv_heads // shard.size),
         vocab_size=end - first,
-        layers=tuple(_shard_layer(layer, shard, expert_parallel) for layer in config.layers),
+        layers=tuple(_shard_layer(layer, shard, experts) for layer in config.layers),
     )
 
 
@@ -36,23 +42,24 @@ def own_experts(num_experts: int, shard: Shard) -> range:
     return range(*shard.bounds(num_experts))
 
 
-def check_size(config: ModelConfig, size: int, *, expert_parallel: bool = False) -> None:
+def check_size(config: ModelConfig, size: int, *, expert_parallel: bool = False, num_engines: int = 1) -> None:
     """Raise ModelError, with the possible sizes, if a model cannot be divided into `size` parts.
 
     Args:
         config: the description of the whole model.
         size: number of parts.
         expert_parallel: whether each rank has whole experts; the size of an expert does not matter then.
+        num_engines: number of engines that share whole experts.
     """
     if expert_parallel:
         fewest = min((layer.experts.num_experts for layer in config.layers if layer.experts), default=0)
         if not fewest:
             raise ModelError(f"{NO_EXPERTS}.")
-        if size > fewest:
-            raise ModelError(
-                f"enable_expert_parallel divides {fewest} experts among the {size} ranks of tensor_parallel_size; use at most "
-                f"{fewest} ranks."
-            )
+        if size * num_engines > fewest:
+            ranks = f"the {size} ranks of tensor_parallel_size"
+            if num_engines > 1:
+                ranks = f"{size * num_engines} ranks (tensor_parallel_size {size}, data_parallel_size {num_engines})"
+            raise ModelError(f"enable_expert_parallel divides {fewest} experts among {ranks}; use at most {fewest} ranks.")
     if _divides(config, size, expert_parallel):
         return
     parts = f"{config.num_heads} attention heads, {config.num_kv_heads} KV heads and MLPs of " + " and ".join(
@@ -90,10 +97,10 @@ def _widths(config: ModelConfig, expert_parallel: bool) -> set[int]:
     return plain | cut | {each.shared_size for each in experts if each.shared_size}
 
 
-def _shard_layer(layer: LayerConfig, shard: Shard, expert_parallel: bool) -> LayerConfig:
+def _shard_layer(layer: LayerConfig, shard: Shard, whole: Shard | None) -> LayerConfig:
     experts = layer.experts
-    if experts is not None and expert_parallel:
-        experts = replace(experts, own=own_experts(experts.num_experts, shard), shared_size=experts.shared_size // shard.size)
+    if experts is not None and whole is not None:
+        experts = replace(experts, own=own_experts(experts.num_experts, whole), shared_size=experts.shared_size // shard.size)
     elif experts is not None:
         experts = replace(
             experts,

@@ -15,7 +15,7 @@ from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.kv_cache.layer_groups import groups_of
 from tetrad.worker_svc.kv_cache.state_rows import DraftedStates, StateRows, build_state_rows
 from tetrad.worker_svc.layers.collectives import Collectives
-from tetrad.worker_svc.layers.experts import HostMixes, RowScope, any_rows
+from tetrad.worker_svc.layers.experts import CountingMixOf, HostMixes, MixOf
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.decoder import Decoder, GivenEmbeddings
@@ -67,7 +67,7 @@ class HostDecoder:
         ranks, vocab_size: see Decoder.
         is_alone: whether this rank computes the whole model; otherwise, embeddings cannot replace token ids.
         taps: reads hidden states between layers.
-        among: see HostMixes.
+        mixes: creates the Mix of each layer; None: this rank has all experts.
 
     Attributes:
         expert_tokens: see HostMixes.
@@ -82,10 +82,10 @@ class HostDecoder:
         vocab_size: int | None = None,
         is_alone: bool = True,
         taps: Taps = NoTaps(),  # noqa: B008 - it has no state
-        among: RowScope = any_rows,
+        mixes: CountingMixOf | None = None,
     ) -> None:
         attention, self.attention = host_attention(config)
-        mixes = HostMixes(among)
+        mixes = mixes or HostMixes()
         self._decoder = Decoder(config, parameters, attention, mixes, ranks=ranks, vocab_size=vocab_size, taps=taps)
         self.config, self.expert_tokens = self._decoder.config, mixes.expert_tokens
         self.kv_cache_spec = host_cache_spec(config)
@@ -113,13 +113,21 @@ class HostStage:
         config: the description of the stage.
         parameters: the stage's weights.
         ranks: the ranks that share each layer; None: this rank has whole layers.
+        mix_of: creates the Mix of each layer; None: this rank has all experts.
     """
 
-    def __init__(self, config: ModelConfig, parameters: Parameters, *, ranks: Collectives | None = None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: Parameters,
+        *,
+        ranks: Collectives | None = None,
+        mix_of: MixOf | None = None,
+    ) -> None:
         attention, self.attention = host_attention(config)
         self.config, self.hidden_size = config, config.hidden_size
         self.kv_cache_spec = host_cache_spec(config)
-        self._stack = LayerStack(config, LayerReader(config, parameters, attention, HostMixes(), ranks))
+        self._stack = LayerStack(config, LayerReader(config, parameters, attention, mix_of or HostMixes(), ranks))
 
     def add_to(
         self,

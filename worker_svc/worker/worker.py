@@ -25,6 +25,7 @@ from tetrad.worker_svc.core.device import (
     LoadRequest,
     ModelInfo,
     Progress,
+    SharesExperts,
 )
 from tetrad.worker_svc.core.host import size_on_disk, size_text
 from tetrad.worker_svc.core.layout_check import LOWER_KV_CACHE, LOWER_STEP, check_layout
@@ -211,8 +212,13 @@ class Worker:
         return layout.num_blocks * block_size_bytes
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:
-        """Run dummy steps, unless the worker is warm already."""
-        runner = self._ready_runner()
+        """Run dummy steps, unless the worker is warm already.
+
+        Raises Unavailable if a worker of another engine, which has experts of this model, is not ready in time.
+        """
+        runner, model = self._ready_runner(), self._loaded()
+        if isinstance(model, SharesExperts):
+            model.meet()
         if not self._is_warm:
             runner.forget_all()
             with memory_for("A step", None, LOWER_STEP):

@@ -76,7 +76,7 @@ def moe_config(num_experts: int) -> dict:
 def test_every_expert_is_on_one_rank_and_none_is_cut(num_experts, size):
     config = check_config(moe_config(num_experts), "cpu")
 
-    parts = [shard_config(config, Shard(index, size), expert_parallel=True) for index in range(size)]
+    parts = [shard_config(config, Shard(index, size), experts=Shard(index, size)) for index in range(size)]
 
     for layer, whole in enumerate(config.layers):
         owned = [part.layers[layer].experts for part in parts]
