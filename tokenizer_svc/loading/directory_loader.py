@@ -91,7 +91,8 @@ def _special_tokens(tokenizer_config: Mapping[str, Any]) -> SpecialTokens:
     extra = tokenizer_config.get(_EXTRA)
     keys = {**tokenizer_config, **(extra if isinstance(extra, dict) else {})}
     texts = {key: text for key, token in keys.items() if key.endswith("_token") and (text := _token_text(token)) is not None}
-    return SpecialTokens(*(texts.pop(f"{role}_token", None) for role in ("bos", "eos", "pad", "unk")), more=texts)
+    bos, eos, pad, unk = (texts.pop(f"{role}_token", None) for role in ("bos", "eos", "pad", "unk"))
+    return SpecialTokens(bos, eos, pad, unk, more=texts)
 
 
 def _mark_special(rust: RustTokenizer, special: SpecialTokens, tokenizer_config: Mapping[str, Any]) -> None:

@@ -49,7 +49,8 @@ def load_gguf(path: Path) -> LoadedTokenizer:
         )
     rust = build(fields)
     _add_tokens(rust, fields)
-    special = SpecialTokens(*(fields.role(role) for role in ("bos", "eos", "padding", "unknown")))
+    bos, eos, pad, unk = (fields.role(role) for role in ("bos", "eos", "padding", "unknown"))
+    special = SpecialTokens(bos, eos, pad, unk)
     _add_post_processor(rust, fields, special)
     return LoadedTokenizer(
         rust=rust,
