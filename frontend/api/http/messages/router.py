@@ -59,7 +59,7 @@ async def count_tokens(request: Request) -> Response:
     body = await read_body(request, CountTokensRequest)
     llm = llm_of(request, body.model)
     llm.model_names.resolve(body.model)
-    prompt = await render_conversation(llm, conversation_of(body))
+    prompt = await until_disconnected(request.receive, render_conversation(llm, conversation_of(body)))
     return JsonResponse({"input_tokens": len(prompt["prompt_token_ids"])})
 
 

@@ -28,6 +28,7 @@ from tetrad.frontend.api.http.scale_out.derender_stream_objects import Derendere
 from tetrad.frontend.api.http.scale_out.given_answers import GivenTexts
 from tetrad.frontend.api.http.scale_out.given_prompts import given_turn
 from tetrad.frontend.api.http.schemas.objects import Completion, UsageCount
+from tetrad.frontend.api.http.sse.streams import until_disconnected
 from tetrad.frontend.chat.turn_stream import TurnStream
 from tetrad.frontend.chat.turns import callable_conversation
 from tetrad.frontend.llm.async_llm import AsyncLLM
@@ -51,8 +52,8 @@ async def derender_chat_completion(request: Request) -> Response:
     body = (await read_body(request, DerenderChatBody)).root
     llm = llm_of(request, body.model)
     if isinstance(body, DerenderChatChunkRequest):
-        return await DerenderedChatStream(llm, body).answer()
-    return await _DerenderedChat(llm, body).answer()
+        return await until_disconnected(request.receive, DerenderedChatStream(llm, body).answer())
+    return await until_disconnected(request.receive, _DerenderedChat(llm, body).answer())
 
 
 @router.post("/v1/completions/derender", **documented(DerenderCompletionBody, answer=_COMPLETION, tag="tokens"))
@@ -61,8 +62,8 @@ async def derender_completion(request: Request) -> Response:
     body = (await read_body(request, DerenderCompletionBody)).root
     llm = llm_of(request, body.model)
     if isinstance(body, DerenderCompletionChunkRequest):
-        return await DerenderedCompletionStream(llm, body).answer()
-    return await _DerenderedCompletion(llm, body).answer()
+        return await until_disconnected(request.receive, DerenderedCompletionStream(llm, body).answer())
+    return await until_disconnected(request.receive, _DerenderedCompletion(llm, body).answer())
 
 
 class _DerenderedChat(ChatAnswer):

@@ -17,6 +17,7 @@ from tetrad.frontend.api.http.scale_out.objects import RenderedRequest
 from tetrad.frontend.api.http.scale_out.rendered_request import RENDERED_EXAMPLE, rendered_request
 from tetrad.frontend.api.http.schemas.generation_fields import SamplingBody
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
+from tetrad.frontend.api.http.sse.streams import until_disconnected
 from tetrad.frontend.chat.turns import prepare_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.net.together import all_of
@@ -41,11 +42,11 @@ async def render_completion(request: Request) -> Response:
     params = completion_params(body, llm.default_sampling_fields(), max_tokens=body.max_tokens)
     ids = [request_id if len(prompts) == 1 else f"{request_id}-{place}" for place in range(len(prompts))]
     # Concurrently, so that the tokenizer receives the prompts of one request in one message.
-    found = await all_of(
+    work = all_of(
         _rendered(llm, body, prompt, params, each, add_special_tokens=body.add_special_tokens)
         for each, prompt in zip(ids, prompts, strict=True)
     )
-    return JsonResponse(found)
+    return JsonResponse(await until_disconnected(request.receive, work))
 
 
 @router.post("/v1/chat/completions/render", **_OF_CHAT)
@@ -55,8 +56,12 @@ async def render_chat_completion(request: Request) -> Response:
     llm, request_id = llm_of(request, body.model), f"chatcmpl-{request_id_of(request, body.request_id)}"
     conversation = conversation_without_embeds(body)
     params = chat_params(body, llm.default_sampling_fields(), conversation)
-    prompt, params = await prepare_turn(llm, conversation, params, llm.chat_formats)
-    return JsonResponse(await _rendered(llm, body, prompt, params, request_id))
+
+    async def work() -> RenderedRequest:
+        prompt, found = await prepare_turn(llm, conversation, params, llm.chat_formats)
+        return await _rendered(llm, body, prompt, found, request_id)
+
+    return JsonResponse(await until_disconnected(request.receive, work()))
 
 
 async def _rendered(

@@ -16,6 +16,7 @@ from tetrad.frontend.api.http.scale_out.bodies import RenderMessagesRequest
 from tetrad.frontend.api.http.scale_out.objects import RenderedRequest
 from tetrad.frontend.api.http.scale_out.rendered_request import RENDERED_EXAMPLE, rendered_request
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
+from tetrad.frontend.api.http.sse.streams import until_disconnected
 from tetrad.frontend.chat.turns import prepare_turn
 
 router = APIRouter(route_class=MessagesRoute)
@@ -32,5 +33,9 @@ async def render_message(request: Request) -> Response:
     llm, request_id = llm_of(request, body.model), f"chatcmpl-{request_id_of(request, body.request_id)}"
     conversation = conversation_of(body)
     params = message_params(llm, body, conversation)
-    prompt, params = await prepare_turn(llm, conversation, params, llm.chat_formats)
-    return JsonResponse(await rendered_request(llm, body, prompt, params, request_id))
+
+    async def work() -> RenderedRequest:
+        prompt, found = await prepare_turn(llm, conversation, params, llm.chat_formats)
+        return await rendered_request(llm, body, prompt, found, request_id)
+
+    return JsonResponse(await until_disconnected(request.receive, work()))

@@ -14,6 +14,7 @@ from tetrad.frontend.api.http.scale_out.bodies import RenderResponsesRequest
 from tetrad.frontend.api.http.scale_out.objects import RenderedRequest
 from tetrad.frontend.api.http.scale_out.rendered_request import RENDERED_EXAMPLE, rendered_request
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
+from tetrad.frontend.api.http.sse.streams import until_disconnected
 from tetrad.frontend.chat.turns import prepare_turn
 
 router = APIRouter()
@@ -31,5 +32,9 @@ async def render_response(request: Request) -> Response:
     service: ResponsesService = request.app.state.responses
     params = response_params(llm, body)
     conversation, _ = await conversation_behind(llm, service.store, body)
-    prompt, params = await prepare_turn(llm, conversation, params, llm.chat_formats)
-    return JsonResponse(await rendered_request(llm, body, prompt, params, request_id))
+
+    async def work() -> RenderedRequest:
+        prompt, found = await prepare_turn(llm, conversation, params, llm.chat_formats)
+        return await rendered_request(llm, body, prompt, found, request_id)
+
+    return JsonResponse(await until_disconnected(request.receive, work()))

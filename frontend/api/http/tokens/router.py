@@ -13,9 +13,11 @@ from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.requests.body import read_body
 from tetrad.frontend.api.http.requests.models import llm_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
+from tetrad.frontend.api.http.sse.streams import until_disconnected
 from tetrad.frontend.api.http.tokens.bodies import DetokenizeRequest, TokenizeRequest
 from tetrad.frontend.chat.conversation import Conversation
 from tetrad.frontend.chat.turns import render_conversation
+from tetrad.frontend.llm.async_llm import AsyncLLM
 
 router = APIRouter()
 
@@ -67,18 +69,7 @@ async def tokenize(request: Request) -> Response:
     body = await read_body(request, TokenizeRequest)
     llm = llm_of(request, body.model)
     llm.model_names.resolve(body.model)
-    text, special = body.prompt or "", body.add_special_tokens is not False
-    strings: list[str] | None
-    if body.messages is not None:
-        rendered = await render_conversation(llm, _conversation(body))
-        text, special = rendered.get("prompt") or "", body.add_special_tokens is True
-        ids = rendered["prompt_token_ids"]
-        strings = (
-            (await llm.texts.tokenize_with_strings(text, add_special_tokens=special))[1] if body.return_token_strs else None
-        )
-    else:
-        ids, strings = await llm.texts.tokenize_with_strings(text, add_special_tokens=special)
-    return JsonResponse(Tokenized(len(ids), llm.max_model_len, ids, strings if body.return_token_strs else None))
+    return await until_disconnected(request.receive, _tokenized(llm, body))
 
 
 @router.post(
@@ -90,7 +81,8 @@ async def detokenize(request: Request) -> Response:
     body = await read_body(request, DetokenizeRequest)
     llm = llm_of(request, body.model)
     llm.model_names.resolve(body.model)
-    return JsonResponse(Detokenized(await llm.texts.detokenize(body.tokens, skip_special_tokens=False)))
+    work = llm.texts.detokenize(body.tokens, skip_special_tokens=False)
+    return JsonResponse(Detokenized(await until_disconnected(request.receive, work)))
 
 
 @router.get("/tokenizer_info", **documented(answer=TokenizerFacts, example=_FACTS, tag="tokens", errors=(401, 404, 500, 503)))
@@ -115,6 +107,21 @@ async def tokenizer_info(
         chat_template=info.chat_template if info.has_chat_template else None,
     )
     return JsonResponse(facts)
+
+
+async def _tokenized(llm: AsyncLLM, body: TokenizeRequest) -> Response:
+    text, special = body.prompt or "", body.add_special_tokens is not False
+    strings: list[str] | None
+    if body.messages is not None:
+        rendered = await render_conversation(llm, _conversation(body))
+        text, special = rendered.get("prompt") or "", body.add_special_tokens is True
+        ids = rendered["prompt_token_ids"]
+        strings = (
+            (await llm.texts.tokenize_with_strings(text, add_special_tokens=special))[1] if body.return_token_strs else None
+        )
+    else:
+        ids, strings = await llm.texts.tokenize_with_strings(text, add_special_tokens=special)
+    return JsonResponse(Tokenized(len(ids), llm.max_model_len, ids, strings if body.return_token_strs else None))
 
 
 def _conversation(body: TokenizeRequest) -> Conversation:
