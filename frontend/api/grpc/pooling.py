@@ -37,11 +37,11 @@ class PoolingCalls:
         llm = self._found(request.model)
         llm.required_pooling(EMBED, "Embed", Unsupported)
         outputs = await self._run(llm, request, request_id, params)
-        response, time_slice = inference_pb2.EmbedResponse(usage=_usage(outputs)), TimeSlice()
+        embeddings, time_slice = [], TimeSlice()
         for output in outputs:
             await time_slice.check()
-            response.embeddings.add(values=output.outputs.values)
-        return response
+            embeddings.append(inference_pb2.Embedding(values=output.outputs.values))
+        return inference_pb2.EmbedResponse(embeddings=embeddings, usage=_usage(outputs))
 
     async def classify(self, request: inference_pb2.ClassifyRequest, request_id: str) -> inference_pb2.ClassifyResponse:
         """Return the probability of each class for each input."""
