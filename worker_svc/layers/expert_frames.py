@@ -21,7 +21,7 @@ _MOST_BYTES = 1 << 32
 
 
 class Kind(IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     HELLO = 1
     WELCOME = 2
@@ -34,7 +34,7 @@ class Frame(NamedTuple):
     """A received message.
 
     Attributes:
-        kind: what it is.
+        kind: the kind of the message.
         layer: number of the layer among those with experts.
         rows: number of tokens, T.
         chosen: number of chosen experts of a token, C.

@@ -30,7 +30,7 @@ class HeldExperts(Protocol):
     """The experts of a loaded model on this worker.
 
     Attributes:
-        hello: what another worker must say to be welcome: it names the model and this worker's place.
+        hello: the text that another worker must send first; it names the model and this worker's place.
         hidden_size: number of columns of a row.
     """
 
@@ -61,7 +61,7 @@ class ExpertServer:
         try:
             path.unlink(missing_ok=True)
             self._listener.bind(str(path))
-            path.chmod(0o600)  # before anybody can connect
+            path.chmod(0o600)  # before a connection is possible
             self._listener.listen()
         except OSError as error:
             self._listener.close()

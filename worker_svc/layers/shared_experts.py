@@ -132,7 +132,7 @@ class SharedExperts:
                     link, rows = asked[index]
                     mixed.index_add_(0, rows, link.receive(len(rows), x.shape[1]))
         except BaseException:
-            for link, _ in asked.values():  # their answers may still come
+            for link, _ in asked.values():  # the answers of these calls may still arrive
                 link.drop()
             raise
         return mixed
