@@ -41,10 +41,19 @@ def config_from_metadata(
         "max_position_embeddings": get("context_length"),
         "eos_token_id": field("tokenizer.ggml.eos_token_id"),
         "tie_word_embeddings": is_tied,
-        "rope_scaling": None if get("rope.scaling.type") in (None, "none") else scaling_of(get),
+        "rope_scaling": _scaling(get),
     } | _own_values(name, architecture.config, get)
     # Without a window's size in the metadata there are no windows, whatever the family assumes.
     return {key: value for key, value in config.items() if value is not None or key == "sliding_window"}
+
+
+def _scaling(facts: Facts) -> dict[str, Any] | None:
+    """Return the scaling of rotary embeddings. As in llama.cpp, a factor without a kind is linear; older files have only it."""
+    kind = facts("rope.scaling.type")
+    if kind is not None:
+        return None if kind == "none" else scaling_of(facts)
+    factor = facts("rope.scaling.factor") or facts("rope.scale_linear")
+    return {"rope_type": "linear", "factor": factor} if factor and factor != 1 else None
 
 
 def _own_values(name: str, config: Callable[[Facts], dict[str, Any]], facts: Facts) -> dict[str, Any]:

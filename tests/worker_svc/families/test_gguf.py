@@ -91,6 +91,18 @@ def test_a_scaled_mistral3_whose_queries_are_not_scaled_has_the_gain_that_the_fi
     assert outputs == {0: verified(reference, PROMPTS[2], outputs[0])}
 
 
+@pytest.mark.parametrize("key", ["rope.scaling.factor", "rope.scale_linear"])
+def test_a_factor_without_a_kind_of_scaling_is_linear(key, tmp_path, load, make_driver):
+    reference = save_family(tmp_path, "llama", rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4})
+    write_gguf(tmp_path / "m.gguf", "llama", reference, added={key: 4.0})
+    driver = make_driver(load(tmp_path / "m.gguf", dtype="float32"))
+    driver.add(0, PROMPTS[1])
+
+    outputs = driver.generate(NUM_TOKENS)
+
+    assert outputs == {0: verified(reference, PROMPTS[1], outputs[0])}
+
+
 def test_split_latents_beside_the_whole_are_not_used(tmp_path, load, make_driver):
     reference = save_family(tmp_path, "deepseek_v2")
     parts = ["blk.0.attn_k_b.weight", "blk.0.attn_v_b.weight"]

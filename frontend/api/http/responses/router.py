@@ -117,7 +117,11 @@ async def list_input_items(
     """List the input items of a response and of the responses that it continues."""
     chain = await _service(request).store.chain(response_id)
     items = [item for stored in chain[:-1] for item in (*stored.input_items, *stored.response["output"])]
-    return JsonResponse(_page([*items, *chain[-1].input_items], limit, order, after))
+    # Clients may send an item again that the earlier responses have. It is listed once, since pages begin behind an id.
+    unique: dict[str, Json] = {}
+    for item in (*items, *chain[-1].input_items):
+        unique.setdefault(item["id"], item)
+    return JsonResponse(_page(list(unique.values()), limit, order, after))
 
 
 def _service(request: Request) -> ResponsesService:

@@ -43,7 +43,7 @@ WITH RECURSIVE chain (depth, id, previous_id, status, response, input) AS (
 )
 SELECT response, input, status, previous_id, owner FROM chain LEFT JOIN owners USING (id) ORDER BY depth DESC
 """
-_ALL_UNFINISHED = f"SELECT id FROM responses WHERE {_IS_UNFINISHED}"
+_UNFINISHED_OF_OTHERS = f"SELECT id, owner FROM responses LEFT JOIN owners USING (id) WHERE {_IS_UNFINISHED} AND owner IS NOT ?"
 _PUSH_OUT = f"""
 DELETE FROM responses
 WHERE seq IN (SELECT seq FROM responses WHERE NOT {_IS_UNFINISHED} AND id != ? ORDER BY seq LIMIT ?)
@@ -173,6 +173,7 @@ class SqliteStore:
 
     def _make_room(self, database: sqlite3.Connection, newest_id: str) -> bool:
         """Evict responses beyond the limits; return whether the newest response now fits."""
+        self._fail_lost(database)
         oldest_s = self._now() - self._max_age_s
         database.execute(f"DELETE FROM responses WHERE stored_at < ? AND NOT {_IS_UNFINISHED}", (oldest_s,))
         num_too_many = database.execute("SELECT count(*) FROM responses").fetchone()[0] - self._max_count
@@ -185,7 +186,10 @@ class SqliteStore:
 
     def _fail_lost(self, database: sqlite3.Connection) -> None:
         """Mark lost responses as failed, because unfinished responses cannot be evicted."""
-        for (response_id,) in database.execute(_ALL_UNFINISHED).fetchall():
+        owners = self._database.owners
+        for response_id, owner in database.execute(_UNFINISHED_OF_OTHERS, (self._own,)).fetchall():
+            if owner is not None and owners is not None and owners.lives(owner):
+                continue
             for row in self._current(database, _GET, response_id):
                 if row.status == "failed":
                     _write_final(database, msgspec.json.decode(row.response))

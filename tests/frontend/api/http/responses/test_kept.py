@@ -66,6 +66,21 @@ async def test_input_items_are_listed_in_pages(client, http):
     assert (latest["data"][0]["id"], latest["has_more"]) == (items[-1].id, True)
 
 
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_an_item_that_was_sent_again_is_listed_once(client, order):
+    """Pages begin behind the item with an id: with a second one of that id, reading them all would never end."""
+    first = await client.responses.create(model="fake", input="a", max_output_tokens=3)
+    again = [first.output[0].model_dump(exclude_none=True), {"role": "user", "content": "b"}]
+    second = await client.responses.create(model="fake", input=again, previous_response_id=first.id, max_output_tokens=3)
+
+    texts = []
+    async for item in await client.responses.input_items.list(second.id, limit=1, order=order):
+        texts.append(item.content[0].text)
+        assert len(texts) <= 4, "without end"
+
+    assert texts == ["a", "The", "b"][:: 1 if order == "asc" else -1]
+
+
 @pytest.mark.parametrize("query", ["limit=0", "limit=101", "order=up", "after=x"])
 async def test_pages_that_cannot_be(client, http, query):
     created = await client.responses.create(model="fake", input="hi", max_output_tokens=1)

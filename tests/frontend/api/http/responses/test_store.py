@@ -242,6 +242,18 @@ async def test_what_a_frontend_leaves_unfinished_has_failed_for_one_that_lives_o
     assert (await new.get("b")).response["status"] == "in_progress", "its own"
 
 
+async def test_what_a_frontend_left_unfinished_goes_like_all_others(open_file):
+    ended, living = open_file(), open_file(max_count=2)
+    await ended.create(stored("a", status="in_progress"))
+    await living.create(stored("b"))
+    await ended.close()
+
+    for name in ("c", "d", "e"):
+        await living.create(stored(name))
+
+    assert await kept(living, *"abcde") == ["d", "e"]
+
+
 async def test_what_another_frontend_deletes_or_cancels_meanwhile_stays_so(open_file):
     old, new = open_file(), open_file()
     for name in ("deleted", "cancelled"):
