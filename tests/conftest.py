@@ -51,6 +51,18 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Let no later search for garbage visit what a module of tests leaves, such as imported modules and what is cached.
+
+    Each load of a model ends with such a search, which takes seconds if it visits all that thousands of tests have left. mypy,
+    which a test runs in this process, unfreezes everything.
+    """
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 class _FailuresAtOnce:
     """Prints a line for each failure when it happens: a run that is cut off has no summary."""
 
