@@ -1,7 +1,8 @@
-"""Fixtures of several folders of tests: the real model, and sockets with short paths."""
+"""Fixtures of several folders of tests: the real model, and sockets with short paths. What all tests need of their process."""
 
 import gc
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -24,6 +25,15 @@ if not Path("/dev/nvidiactl").exists():
 # Tests run side by side, a process a core: a team of threads would turn and wait for the member whose core another test has.
 # For what tests start, too; the worker's own kernels have as many threads as its settings say.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A stack is six processes, and hundreds of stacks are started: they read compiled modules, also where the environment, as that
+# of many images, writes none.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what it runs in the background so, and children inherit it: tests of Ctrl-C would wait for their timeouts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # httpx waits 5 s for an answer, which is too short on a loaded machine. Its functions share this object as their default.
 for _limit in ("connect", "read", "write", "pool"):
