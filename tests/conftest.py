@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -71,6 +71,44 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
         gc.freeze()
+
+
+class Grids:
+    """What was collected: for each test function, whether `make test` runs a case of it, and what its exhaustive cases name.
+
+    Attributes:
+        short: functions with a case that is not exhaustive.
+        exhaustive: functions with exhaustive cases -> the functions that their marks name as the short version, if any.
+    """
+
+    def __init__(self, items: Iterable[pytest.Item]) -> None:
+        self.short: set[str] = set()
+        self.exhaustive: dict[str, set[str | None]] = {}
+        for item in items:
+            function = item.nodeid.split("[")[0]
+            mark = item.get_closest_marker("exhaustive")
+            if mark is None:
+                self.short.add(function)
+            else:
+                self.exhaustive.setdefault(function, set()).add(mark.kwargs.get("short"))
+
+    def without_short_version(self) -> set[str]:
+        """Return the functions that `make test` runs no case of, and that name no other function which it runs."""
+        return {
+            function
+            for function, names in self.exhaustive.items()
+            if function not in self.short
+            and not all(name and f"{function.split('::')[0]}::{name}" in self.short for name in names)
+        }
+
+
+GRIDS = pytest.StashKey[Grids]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Note which tests are exhaustive, before those that `-m` excludes are gone."""
+    config.stash[GRIDS] = Grids(items)
 
 
 class _FailuresAtOnce:
