@@ -1,8 +1,10 @@
 """Fixtures of several folders of tests: the real model, and sockets with short paths. What all tests need of their process."""
 
+import functools
 import gc
 import os
 import signal
+import ssl
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +14,7 @@ import hypothesis
 import pytest
 import structlog
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
+from httpx._transports import default as httpx_transport
 
 from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
 
@@ -38,6 +41,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # httpx waits 5 s for an answer, which is too short on a loaded machine. Its functions share this object as their default.
 for _limit in ("connect", "read", "write", "pool"):
     setattr(DEFAULT_TIMEOUT_CONFIG, _limit, 60.0)
+
+
+def _once(create: Callable[..., ssl.SSLContext]) -> Callable[..., ssl.SSLContext]:
+    """Return httpx's maker of TLS contexts, which keeps that of clients without certificates of their own.
+
+    It reads the authorities of the whole world, which takes 20 ms: for each client, and thus for each call of `httpx.get`.
+    """
+    variables = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+    plain = functools.cache(lambda *_: create())
+
+    def created(verify: ssl.SSLContext | bool = True, cert: object = None, *, trust_env: bool = True) -> ssl.SSLContext:
+        is_plain = verify is True and cert is None and trust_env
+        return plain(*map(os.environ.get, variables)) if is_plain else create(verify=verify, cert=cert, trust_env=trust_env)
+
+    return created
+
+
+httpx_transport.create_ssl_context = _once(httpx_transport.create_ssl_context)
 
 # An example may take longer than Hypothesis's 200 ms there, and so may making examples. They are the same ones in each run;
 # `make fuzz` tries others.
