@@ -97,7 +97,7 @@ PROPERTIES := $(addprefix tests/,services/rpc/test_columns.py services/test_pred
   engine_core_svc/kv_cache/test_remote_loads.py)
 
 fuzz: setup ## Send EXAMPLES (2000) random requests over HTTP and as many over gRPC, and so many batches of valid ones to a tiny model; other examples of properties
-	TEST_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/e2e/test_fuzz.py tests/e2e/test_random_sampling.py $(PROPERTIES) \
+	TEST_FUZZ_EXAMPLES=$(EXAMPLES) TETRAD_TEST_WALKS=1 $(BIN)/python -m pytest tests/e2e/test_fuzz.py tests/e2e/test_random_sampling.py $(PROPERTIES) \
 	  $(PYTEST_ARGS)
 
 MUTATION_KIT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tetrad/mutants-$(notdir $(PYTHON))
