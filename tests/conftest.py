@@ -1,16 +1,20 @@
-"""Fixtures of several folders of tests: the real model, and sockets with short paths."""
+"""Fixtures of several folders of tests: the real model, and sockets with short paths. What all tests need of their process."""
 
+import functools
 import gc
 import os
+import signal
+import ssl
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 import structlog
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
+from httpx._transports import default as httpx_transport
 
 from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
 
@@ -25,9 +29,36 @@ if not Path("/dev/nvidiactl").exists():
 # For what tests start, too; the worker's own kernels have as many threads as its settings say.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# A stack is six processes, and hundreds of stacks are started: they read compiled modules, also where the environment, as that
+# of many images, writes none.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what it runs in the background so, and children inherit it: tests of Ctrl-C would wait for their timeouts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # httpx waits 5 s for an answer, which is too short on a loaded machine. Its functions share this object as their default.
 for _limit in ("connect", "read", "write", "pool"):
     setattr(DEFAULT_TIMEOUT_CONFIG, _limit, 60.0)
+
+
+def _once(create: Callable[..., ssl.SSLContext]) -> Callable[..., ssl.SSLContext]:
+    """Return httpx's maker of TLS contexts, which keeps that of clients without certificates of their own.
+
+    It reads the authorities of the whole world, which takes 20 ms: for each client, and thus for each call of `httpx.get`.
+    """
+    variables = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+    plain = functools.cache(lambda *_: create())
+
+    def created(verify: ssl.SSLContext | bool = True, cert: object = None, *, trust_env: bool = True) -> ssl.SSLContext:
+        is_plain = verify is True and cert is None and trust_env
+        return plain(*map(os.environ.get, variables)) if is_plain else create(verify=verify, cert=cert, trust_env=trust_env)
+
+    return created
+
+
+httpx_transport.create_ssl_context = _once(httpx_transport.create_ssl_context)
 
 # An example may take longer than Hypothesis's 200 ms there, and so may making examples. They are the same ones in each run;
 # `make fuzz` tries others.
@@ -49,6 +80,56 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Let no later search for garbage visit what a module of tests leaves, such as imported modules and what is cached.
+
+    Each load of a model ends with such a search, which takes seconds if it visits all that thousands of tests have left. mypy,
+    which a test runs in this process, unfreezes everything.
+    """
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
+class Grids:
+    """What was collected: for each test function, whether `make test` runs a case of it, and what its exhaustive cases name.
+
+    Attributes:
+        short: functions with a case that is not exhaustive.
+        exhaustive: functions with exhaustive cases -> the functions that their marks name as the short version, if any.
+    """
+
+    def __init__(self, items: Iterable[pytest.Item]) -> None:
+        self.short: set[str] = set()
+        self.exhaustive: dict[str, set[str | None]] = {}
+        for item in items:
+            function = item.nodeid.split("[")[0]
+            mark = item.get_closest_marker("exhaustive")
+            if mark is None:
+                self.short.add(function)
+            else:
+                self.exhaustive.setdefault(function, set()).add(mark.kwargs.get("short"))
+
+    def without_short_version(self) -> set[str]:
+        """Return the functions that `make test` runs no case of, and that name no other function which it runs."""
+        return {
+            function
+            for function, names in self.exhaustive.items()
+            if function not in self.short
+            and not all(name and f"{function.split('::')[0]}::{name}" in self.short for name in names)
+        }
+
+
+GRIDS = pytest.StashKey[Grids]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Note which tests are exhaustive, before those that `-m` excludes are gone."""
+    config.stash[GRIDS] = Grids(items)
 
 
 class _FailuresAtOnce:

@@ -11,7 +11,7 @@ version=$(cat VERSION)
 git rev-parse --quiet --verify "refs/tags/v$version" >/dev/null && die "v$version is released; raise VERSION"
 grep -q "^## $version " CHANGELOG.md || die "CHANGELOG.md says nothing of $version"
 
-make check test embeddings-test
+make check test exhaustive-test embeddings-test
 rm -rf dist
 .venv/bin/python tools/wheels.py
 git tag --annotate "v$version" --message "Tetrad $version"

@@ -35,7 +35,7 @@ def small_messages(start_module_server):
 
 def test_requests_whose_parameters_fit_no_message_together_are_resumed_when_the_worker_was_lost(small_messages):
     bias = {str(token_id): 1.0 for token_id in range(7_000)}
-    bodies = [body(number, max_tokens=600, logit_bias=bias | {str(number): 2.0}) for number in range(24)]
+    bodies = [body(number, max_tokens=300, logit_bias=bias | {str(number): 2.0}) for number in range(24)]
     assert len(bodies) * len(bias) * 10 > MIB
     worker = small_messages.process_of("worker_svc")
 

@@ -1,7 +1,7 @@
 """Greedy parity with transformers in float32, token for token, when requests are batched, cached, split or preempted.
 
 The reference runs transformers' own modelling code on the same dequantized weights. Ours runs through the whole stack. `make
-test` has 36 prompts of up to 700 tokens; `make parity` has 50 of up to 2,000.
+test` has 24 prompts of up to 300 tokens; `make parity` has 50 of up to 2,000.
 """
 
 import os
@@ -19,11 +19,11 @@ from tetrad import LLM, CompletionOutput, SamplingParams
 
 NUM_TOKENS = 8
 ALL_LENGTHS = bool(os.environ.get("TETRAD_TEST_ALL_LENGTHS"))
-LENGTHS = [1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 96, 100, 127, 128, 129, 180, 256, 300, 400, 700]
+LENGTHS = [1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 96, 129, 300]
 if ALL_LENGTHS:
-    LENGTHS += [1200, 2000]
+    LENGTHS += [100, 127, 128, 180, 256, 400, 700, 1200, 2000]
 MAX_MODEL_LEN = max(LENGTHS) + 48
-NUM_PROMPTS = 50 if ALL_LENGTHS else 36
+NUM_PROMPTS = 50 if ALL_LENGTHS else 24
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def test_alone_and_again_from_the_prefix_cache(smollm2, reference):
     with engine(smollm2) as llm:
         check(llm, reference, at_a_time=1)
         check(llm, reference, at_a_time=NUM_PROMPTS)
-        assert value_of(llm, "tetrad:prefix_cache_hits") > 1000
+        assert value_of(llm, "tetrad:prefix_cache_hits") > sum(LENGTHS) / 2
 
 
 def test_chunked_at_48_tokens(smollm2, reference):

@@ -19,7 +19,7 @@ from tests.e2e.tiny_model import save_tiny_model
 from tests.toy_tokenizer import EOS_IDS, toy_tokenizer
 
 EXAMPLES = int(os.environ.get("TEST_FUZZ_EXAMPLES", "0"))
-NUM_BATCHES = EXAMPLES or 30
+NUM_BATCHES = EXAMPLES or 15
 MOST_TOKENS = 20
 EOS = EOS_IDS[0]
 

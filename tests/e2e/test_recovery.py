@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 MODEL = "smollm2-135m-instruct"
-LENGTH = 1200
+LENGTH = 700
 SCHEMA = {"type": "array", "items": {"type": "integer"}, "minItems": 200, "maxItems": 200}
 KINDS = {
     "plain": {},

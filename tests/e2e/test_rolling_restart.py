@@ -17,6 +17,8 @@ from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 MODEL = "smollm2-135m-instruct"
 NUM_CLIENTS = 8  # of each kind
 DEADLINE_S = 60
+PAUSE_S = 0.1
+"""Of a client between two requests: without it, the load takes all the CPU time that the new processes need for their start."""
 PROMPT = "Count the waves"
 
 
@@ -80,6 +82,7 @@ class Load:
         async with httpx.AsyncClient(base_url=self._url, timeout=DEADLINE_S) as client:
             while not self._stop.is_set():
                 self.answers.append((number, await ask(client, number)))
+                await asyncio.sleep(PAUSE_S)
 
     async def run_openai(self, number: int) -> None:
         async with openai.AsyncOpenAI(base_url=f"{self._url}/v1", api_key="-", max_retries=0, timeout=DEADLINE_S) as client:
@@ -88,12 +91,14 @@ class Load:
                 extra = {"ignore_eos": fields.pop("ignore_eos")}
                 completion = await client.completions.create(**fields, extra_body=extra)
                 self.answers.append((number, completion.choices[0].text))
+                await asyncio.sleep(PAUSE_S)
 
     async def run_grpc(self, number: int, *, calls_a_channel: int) -> None:
         while not self._stop.is_set():
             async with open_grpc(self._server) as channel:
                 for _ in range(calls_a_channel):
                     self.answers.append((number, await called(channel, number)))
+                    await asyncio.sleep(PAUSE_S)
                     if self._stop.is_set():
                         break
 
@@ -121,8 +126,8 @@ async def wait_said(server, text: str) -> None:
         await asyncio.sleep(0.1)
 
 
-async def test_a_rolling_restart_under_load_fails_no_request_and_changes_no_text(start_module_server):
-    server = start_module_server("--device", "sim")
+async def test_a_rolling_restart_under_load_fails_no_request_and_changes_no_text(start_server):
+    server = start_server("--device", "sim").wait_ready()
     before = services(server)
     async with httpx.AsyncClient(base_url=server.url) as client:
         undisturbed = [await whole(client, number) for number in range(NUM_CLIENTS)]
@@ -155,9 +160,9 @@ async def test_a_rolling_restart_under_load_fails_no_request_and_changes_no_text
             assert not after[module] & pids
 
 
-async def test_a_long_stream_goes_on_at_the_retired_frontend_while_others_use_its_successor(start_module_server, monkeypatch):
+async def test_a_long_stream_goes_on_at_the_retired_frontend_while_others_use_its_successor(start_server, monkeypatch):
     monkeypatch.setenv("TETRAD_WORKER_SIM_SECONDS_PER_STEP", "0.005")
-    server = start_module_server("--device", "sim", "--max-model-len", "8192")
+    server = start_server("--device", "sim", "--max-model-len", "8192").wait_ready()
     [old] = services(server)["tetrad.frontend"]
     long = body(0, max_tokens=8000, stream=True)
     params = types_pb2.SamplingParams(max_tokens=8000, ignore_eos=True)
@@ -196,8 +201,8 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> byt
     return head.partition(b"\r\n")[0]
 
 
-async def test_a_killed_frontend_refuses_nobody_and_closes_what_it_had(start_module_server):
-    server = start_module_server("--device", "sim")
+async def test_a_killed_frontend_refuses_nobody_and_closes_what_it_had(start_server):
+    server = start_server("--device", "sim").wait_ready()
     [frontend] = services(server)["tetrad.frontend"]
     port = int(server.url.rpartition(":")[2])
     idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", port)

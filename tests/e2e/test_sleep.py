@@ -43,8 +43,13 @@ def stack(start_module_server):
         return start_module_server("--device", "sim", "--max-model-len", "4096")
 
 
+@pytest.fixture(scope="module")
+def undisturbed(stack):
+    return asyncio.run(all_answers(stack))
+
+
 @pytest.mark.parametrize("level", [1, 2])
-def test_requests_sleep_with_the_engine_and_bring_what_they_would_have(stack, level):
+def test_requests_sleep_with_the_engine_and_bring_what_they_would_have(stack, undisturbed, level):
     seen = {}
 
     async def nap(client):
@@ -56,7 +61,6 @@ def test_requests_sleep_with_the_engine_and_bring_what_they_would_have(stack, le
         seen["asked"] = (await client.get("/is_sleeping")).json()
         assert (await client.post("/wake_up")).json() == {"is_sleeping": False}
 
-    undisturbed = asyncio.run(all_answers(stack))
     answers = asyncio.run(all_answers(stack, nap))
 
     assert answers == undisturbed

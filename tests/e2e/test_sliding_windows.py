@@ -53,9 +53,12 @@ class Model:
     expected: list[list[int]]
 
 
-@pytest.fixture(scope="module", params=[(MIXED, 180), (MISTRAL, 23)], ids=["mixed", "mistral"])
+MODELS = {"mixed": (MIXED, 180), "mistral": (MISTRAL, 23)}
+
+
+@pytest.fixture(scope="module", params=MODELS)
 def model(request, tmp_path_factory, prompts) -> Model:
-    changes, num_blocks = request.param
+    changes, num_blocks = MODELS[request.param]
     directory = save_tiny_model(tmp_path_factory.mktemp("windows"), **changes)
     reference = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
     return Model(str(directory), num_blocks, [greedy(reference, prompt) for prompt in prompts])
@@ -84,6 +87,7 @@ def generate(llm: LLM, prompts: list[list[int]], at_a_time: int, num_tokens: int
     return [list(output.outputs[0].token_ids) for part in parts for output in generate_together(llm, part, params)]
 
 
+@pytest.mark.parametrize("model", ["mixed", pytest.param("mistral", marks=pytest.mark.exhaustive)], indirect=True)
 def test_whole_prompts_without_a_prefix_cache(model, prompts):
     with engine(model.directory, enable_prefix_caching=False) as llm:
         assert generate(llm, prompts, at_a_time=len(prompts)) == model.expected

@@ -22,6 +22,7 @@ from tests.e2e.library_calls import value_of
 from tests.e2e.tiny_model import save_tiny_model
 from tests.eagle3_files import save_eagle3
 from tests.engine_core_svc.scheduler.fake_drafts import KnownTexts
+from tests.grids import grid
 from tests.lora_files import save_lora
 from tetrad import LLM, LoRARequest, SamplingParams
 from tetrad.engine_core_svc.scheduler.drafts import lookup
@@ -196,7 +197,12 @@ PROPOSERS = {
 }
 
 
-@pytest.mark.parametrize("proposer", PROPOSERS)
+def some(*proposers: str) -> pytest.MarkDecorator:
+    """Return all proposers as parameters. `make test` runs these: for each test a draft model, a head and a look-up."""
+    return pytest.mark.parametrize("proposer", grid(PROPOSERS, lambda proposer: proposer in proposers))
+
+
+@some("smaller model", "eagle3", "partly right", "n-gram")
 async def test_answers_alone_in_a_batch_of_32_and_from_the_prefix_cache(case, unjudged, proposer):
     """Greedy and drawn, with penalties, constraints, stop strings, log-probabilities and adapters."""
     async with served(case.directory, f"batches-{proposer}", **PROPOSERS[proposer](case)) as llm:
@@ -210,7 +216,7 @@ async def test_answers_alone_in_a_batch_of_32_and_from_the_prefix_cache(case, un
     assert stats.num_draft_tokens > stats.num_accepted_tokens > 0
 
 
-@pytest.mark.parametrize("proposer", PROPOSERS)
+@some("same model", "eagle3", "suffix")
 async def test_answers_while_the_worker_and_the_engine_core_are_lost(case, unjudged, proposer):
     """Each kind of request; some of them have drafts in flight at each loss."""
     async with restartable(case.directory, f"lost-{proposer}", **LIMITS, **PROPOSERS[proposer](case)) as services:
@@ -252,7 +258,7 @@ def test_a_server_counts_accepted_drafts_by_their_position(start_server, monkeyp
     assert counts[0] <= server.metric("spec_decode_num_drafts_total")
 
 
-@pytest.mark.parametrize("proposer", ["same model", "smaller model", "eagle3", "partly right", "n-gram", "suffix"])
+@some("smaller model", "eagle3", "suffix")
 async def test_answers_of_prompts_in_chunks_and_of_preempted_requests(case, unjudged, proposer, monkeypatch):
     """And of steps whose logits are too many to be kept at once."""
     monkeypatch.setattr(draft_outputs, "_MAX_LOGITS", 2000)

@@ -18,8 +18,9 @@ def gone(processes: list[psutil.Process], timeout_s: float) -> bool:
     return not alive
 
 
-@pytest.fixture
-def bad_models(tmp_path, smollm2):
+@pytest.fixture(scope="module")
+def bad_models(tmp_path_factory, smollm2):
+    tmp_path = tmp_path_factory.mktemp("bad")
     truncated = tmp_path / "truncated.gguf"
     truncated.write_bytes(smollm2.read_bytes()[:30_000_000])
     # The real file under another architecture's name, which is as long; its first place is general.architecture.
@@ -86,7 +87,8 @@ def test_a_model_that_is_truncated_while_it_is_served_ends_everything_with_one_l
     assert gone(processes, 5)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+# SIGTERM while a request runs: below; each server of other tests ends by it.
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)])
 def test_a_signal_ends_everything_within_5_s(start_server, number):
     server = start_server("--device", "sim").wait_ready()
     processes = server.processes()
@@ -148,7 +150,7 @@ def test_a_second_signal_ends_everything_at_once(start_server):
     assert not [process for process in left if process.status() != psutil.STATUS_ZOMBIE]
 
 
-@pytest.mark.parametrize("are_stopped", [False, True])
+@pytest.mark.parametrize("are_stopped", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_killing_the_command_leaves_no_orphan(start_server, are_stopped):
     server = start_server("--device", "sim").wait_ready()
     children = server.processes()[1:]

@@ -10,7 +10,7 @@ PROMPTS = [[1000 + (number * 7919 + i * 31) % 40_000 for i in range(200)] for nu
 """13 blocks each, 39 in all."""
 
 
-@pytest.mark.parametrize(("swap_space", "num_cached"), [(0.1, 192), (0, 0)])
+@pytest.mark.parametrize(("swap_space", "num_cached"), [(0.1, 192), pytest.param(0, 0, marks=pytest.mark.exhaustive)])
 def test_what_does_not_fit_the_cache_is_found_on_the_host_and_changes_no_answer(smollm2, swap_space, num_cached):
     with LLM(
         str(smollm2), device="cpu", threads=1, max_model_len=256, num_gpu_blocks_override=24, swap_space=swap_space

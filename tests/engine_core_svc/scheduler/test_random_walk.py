@@ -23,8 +23,8 @@ from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK
 from tetrad.engine_core_svc.scheduler.fan_out_throttle import MeasuringFanOutThrottle
 
 NUM_BLOCKS, BLOCK_SIZE, MAX_LEN = 14, 4, 48
-SHARE = float(os.environ.get("TETRAD_TEST_WALKS", "1"))
-"""Of the walks: a search for planted bugs takes some (tests/mutants)."""
+SHARE = float(os.environ.get("TETRAD_TEST_WALKS", "0.5"))
+"""Of the walks: `make fuzz` takes all, `make test` half of them, and a search for planted bugs fewer (tests/mutants)."""
 
 
 def _next_token(key, length):

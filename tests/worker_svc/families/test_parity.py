@@ -1,6 +1,8 @@
 """Tiny models of every family, and of a few that transformers' code runs, give transformers' tokens.
 
-32 tokens for each of 8 prompts, for all splits of the steps.
+18 tokens for each of 8 prompts. `make test` runs every family as one batch, on torch, and with one other split of its steps in
+turn; the families of ALL_SPLITS, one of each kind of keys, values and states, with all of them. `make exhaustive-test` runs all
+other pairs.
 """
 
 from collections.abc import Iterator
@@ -11,14 +13,19 @@ import numpy as np
 import pytest
 import torch
 
+from tests.grids import grid
 from tests.worker_svc.conftest import Driver
 from tests.worker_svc.families.tiny_models import FAMILIES, FOREIGN, save_family
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.devices.cpu import CpuDevice
 
-NUM_TOKENS = 32
+NUM_TOKENS = 18
+"""So that each request begins a further block while it decodes."""
 PROMPTS = [np.random.default_rng(length).integers(3, 320, length).tolist() for length in (1, 5, 16, 17, 33, 70, 150, 1000)]
+NAMES = [*FAMILIES, *FOREIGN]
+SPLITS = ("alone", "in chunks", "from the prefix cache", "after a preemption")
+ALL_SPLITS = {"llama", "gpt_oss", "gemma3", "llama4", "deepseek_v3", "mamba2", "falcon_h1", "lfm2", "qwen3_next", "gemma4"}
 LAYOUT = KvLayout(num_blocks=900, block_size=16, max_model_len=1100, max_num_seqs=16, max_num_batched_tokens=2048)
 
 
@@ -42,7 +49,14 @@ def torch_cpu() -> CpuDevice:
     return device
 
 
-@pytest.fixture(scope="module", params=[*FAMILIES, *FOREIGN])
+def families(split: str) -> pytest.MarkDecorator:
+    """Return the cases of a test of one split: `make test` runs it for every fourth family, and for those of ALL_SPLITS."""
+    turn = SPLITS.index(split)
+    cases = grid(NAMES, lambda name: name in ALL_SPLITS or NAMES.index(name) % len(SPLITS) == turn)
+    return pytest.mark.parametrize("case", cases, indirect=True)
+
+
+@pytest.fixture(scope="module", params=NAMES)
 def case(request, tmp_path_factory, load) -> Iterator[Case]:
     directory = tmp_path_factory.mktemp(request.param)
     reference = save_family(directory, request.param)
@@ -75,6 +89,7 @@ def test_on_torch(case, torch_cpu):
     case.check(generated(driver, chunk=200))
 
 
+@families("alone")
 def test_alone(case):
     driver = case.driver()
     for handle, prompt in enumerate(PROMPTS):
@@ -83,10 +98,12 @@ def test_alone(case):
         driver.remove(handle)
 
 
+@families("in chunks")
 def test_in_chunks_of_48(case):
     case.check(generated(case.driver(), chunk=48))
 
 
+@families("from the prefix cache")
 def test_from_the_prefix_cache(case):
     """All full blocks of each prompt are read where an earlier request has written them, but for the last token."""
     driver = case.driver(keeps_passed=True)
@@ -101,6 +118,7 @@ def test_from_the_prefix_cache(case):
     case.check({handle: outputs[len(PROMPTS) + handle] for handle in range(len(PROMPTS))})
 
 
+@families("after a preemption")
 def test_after_a_preemption(case):
     driver = case.driver()
     for handle, prompt in enumerate(PROMPTS):

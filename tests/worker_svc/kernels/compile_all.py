@@ -1,9 +1,11 @@
-"""Compiles every kernel ahead of time, without a GPU: `python compile_all.py 80` prints name, types and cubin's bytes of each.
+"""Compiles every kernel ahead of time, without a GPU, and prints name, types and cubin's bytes of each form.
 
-A program of its own: in the tests' process the interpreter replaces the kernels.
+`python compile_all.py 80 all`; `one` instead of `all` compiles only the last form of each kernel. A program of its own: in the
+tests' process the interpreter replaces the kernels.
 """
 
 import sys
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
@@ -94,14 +96,20 @@ def compile_typed(kernel, types: dict[str, str], values: dict[str, object], targ
 
 def main() -> None:
     target = GPUTarget("cuda", int(sys.argv[1]), 32)
-    for kernel, tensors, cache, values in KERNELS:
+    chosen = last_forms if sys.argv[2] == "one" else list
+    for kernel, tensors, cache, values in chosen(KERNELS):
         # Ampere has no type for fp8e4nv: its caches are fp8e5.
         held = "fp8e5" if cache == "fp8e4nv" and target.arch < 89 else cache
         compiled = compiled_for(target, kernel, tensors, held, *launch_of(kernel, held, values, target.arch))
         sys.stdout.write(f"{kernel.__name__} {tensors or '-'} {held or '-'} {len(compiled.asm['cubin'])}\n")
     lists = product_kernels, sampling_kernels, lora_kernels, expert_kernels
-    for kernel, types, values in chain.from_iterable(each.KERNELS for each in lists):
+    for kernel, types, values in chosen(chain.from_iterable(each.KERNELS for each in lists)):
         compile_typed(kernel, types, values, target)
+
+
+def last_forms(forms: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return the last form of each kernel."""
+    return list({form[0].__name__: form for form in forms}.values())
 
 
 def launch_of(kernel: Any, cache: str, values: dict[str, Any], arch: int) -> tuple[dict[str, Any], dict[str, Any]]:

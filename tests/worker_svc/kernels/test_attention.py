@@ -8,6 +8,7 @@ import pytest
 import torch
 from triton.runtime import interpreter
 
+from tests.grids import pairs
 from tetrad.worker_svc.kernels import decode_attention as decode
 from tetrad.worker_svc.kernels import prefill_attention as prefill
 from tetrad.worker_svc.kernels.attention_launch import Launch, find_launch, launch_for, prefill_block_rows
@@ -80,20 +81,22 @@ def check_prefill(chunks, *, group=3, dtype=torch.float32, head_dim=64, block_si
     assert_equal(found, prefill.prefill_attention_reference(*arguments, **options))
 
 
-@pytest.mark.parametrize("group", [1, 3, 8])
-@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+HEADS = pairs([64, 80, 96, 128, 256], [1, 3, 8])
+
+
+@pytest.mark.parametrize(("head_dim", "group"), HEADS)
 def test_decode_over_head_sizes_and_groups(head_dim, group):
     check_decode([1, 70, 929], head_dim=head_dim, group=group)
 
 
-@pytest.mark.parametrize("group", [1, 3, 8])
-@pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+@pytest.mark.parametrize(("head_dim", "group"), HEADS)
 def test_prefill_over_head_sizes_and_groups(head_dim, group):
     check_prefill([(0, 1), (40, 9), (3, 20)], head_dim=head_dim, group=group)
 
 
-@pytest.mark.parametrize("num_wanted", [1, 2, 40])
-@pytest.mark.parametrize("lengths", [[1], [0, 5, 0], [64, 65, 63], [128, 127, 129], [0, 640], [300]])
+@pytest.mark.parametrize(
+    ("lengths", "num_wanted"), pairs([[1], [0, 5, 0], [64, 65, 63], [128, 127, 129], [0, 640], [300]], [1, 2, 40])
+)
 def test_decode_over_lengths_and_numbers_of_parts(lengths, num_wanted):
     check_decode(lengths, num_wanted=num_wanted, group=1)
 
@@ -124,8 +127,7 @@ def test_a_group_may_have_more_heads_than_are_merged_at_a_time():
     check_decode([300], group=40)
 
 
-@pytest.mark.parametrize("window", [1, 7, 64, 65, 1000])
-@pytest.mark.parametrize("block_size", [4, 16])
+@pytest.mark.parametrize(("window", "block_size"), pairs([1, 7, 64, 65, 1000], [4, 16]))
 def test_a_window_hides_older_keys(window, block_size):
     check_decode([5, 1050, 64], window=window, block_size=block_size, group=1)
     check_prefill([(0, 30), (100, 11), (63, 2)], window=window, block_size=block_size)

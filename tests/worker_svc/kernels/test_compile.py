@@ -1,4 +1,7 @@
-"""Every kernel compiles to machine code for Ampere and Hopper, on a machine without either."""
+"""Every kernel compiles to machine code for Ampere and Hopper, on a machine without either.
+
+`make test` compiles one form of each for Hopper; `make test-kernels` and `make exhaustive-test` compile all forms for both.
+"""
 
 import os
 import re
@@ -8,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.grids import grid
 from tetrad.worker_svc import kernels
 
 ONLY_FROM_89 = {"quantize_rows_kernel"}
@@ -16,14 +20,12 @@ ONLY_FROM_89 = {"quantize_rows_kernel"}
 PROGRAM = Path(__file__).parent / "compile_all.py"
 
 
-ALL = "TETRAD_TEST_ALL_CAPABILITIES" in os.environ
-"""`make test` compiles for Hopper alone, `make test-kernels` for every one."""
-
-
-@pytest.mark.parametrize("capability", [80, 90] if ALL else [90])
-def test_every_kernel_compiles(capability, tmp_path):
+@pytest.mark.parametrize(
+    ("capability", "forms"), grid([(90, "one"), (80, "all"), (90, "all")], lambda _, forms: forms == "one")
+)
+def test_every_kernel_compiles(capability, forms, tmp_path):
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    call = [sys.executable, str(PROGRAM), str(capability)]
+    call = [sys.executable, str(PROGRAM), str(capability), forms]
     ran = subprocess.run(call, env=environment, capture_output=True, text=True, timeout=300)
 
     assert ran.returncode == 0, ran.stderr

@@ -1,6 +1,7 @@
 """Quality of the quantized path: SmolLM2's perplexity on the prose of Python's reference, against its dequantized weights.
 
-Short by default; TETRAD_PERPLEXITY_TOKENS makes it longer (`make quality`), TETRAD_PERPLEXITY_MODEL names another file.
+Short by default, and on one thread; TETRAD_PERPLEXITY_TOKENS makes it longer (`make quality`), TETRAD_PERPLEXITY_MODEL names
+another file.
 """
 
 import math
@@ -20,6 +21,7 @@ from tetrad.worker_svc.core.host import usable_cores
 from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.devices.cpu import CpuDevice
 
+IS_SHORT = "TETRAD_PERPLEXITY_TOKENS" not in os.environ
 NUM_TOKENS = int(os.environ.get("TETRAD_PERPLEXITY_TOKENS", "900"))
 WINDOW = 600
 """Tokens that a text is cut into; each begins anew."""
@@ -45,7 +47,7 @@ def windows(model_file) -> list[list[int]]:
 
 def nats(path: Path, windows: list[list[int]], make_driver, kv_cache_dtype: str = "auto", **options: object) -> np.ndarray:
     """Return what each token but the first of a window costs."""
-    settings = WorkerSettings(threads=usable_cores(), cpu_kernels="native", kv_cache_dtype=kv_cache_dtype)
+    settings = WorkerSettings(threads=1 if IS_SHORT else usable_cores(), cpu_kernels="native", kv_cache_dtype=kv_cache_dtype)
     device = CpuDevice(settings)
     driver = make_driver(device.load_model(LoadRequest(str(path), path, **options), lambda *_: None), LAYOUT)
     costs = []
@@ -64,7 +66,7 @@ def exact(model_file, windows, make_driver) -> np.ndarray:
 def ratio_of(found: np.ndarray, expected: np.ndarray, name: str, capsys) -> float:
     """Return how much larger a perplexity is, and say so if tokens were asked for."""
     ratio, noise = math.exp((found - expected).mean()), (found - expected).std() / math.sqrt(len(found))
-    if "TETRAD_PERPLEXITY_TOKENS" in os.environ:
+    if not IS_SHORT:
         perplexities = f"{math.exp(found.mean()):.4f} against {math.exp(expected.mean()):.4f}"
         with capsys.disabled():
             sys.stdout.write(f"\n{name}: {len(found)} tokens, perplexity {perplexities}, ratio {ratio:.5f} +- {noise:.5f}\n")

@@ -52,7 +52,9 @@ def test_dequantization(source, smollm2):
     np.testing.assert_array_equal(permuted.numpy().reshape(3, 2, 32, 576), heads.transpose(0, 2, 1, 3))
 
 
-@pytest.mark.parametrize("chunk", [10_000, 48], ids=["whole", "chunked_at_48"])
+@pytest.mark.parametrize(
+    "chunk", [pytest.param(10_000, id="whole", marks=pytest.mark.exhaustive), pytest.param(48, id="chunked_at_48")]
+)
 def test_batch_of_many_lengths(chunk, model, reference, make_driver, assert_greedy):
     driver = make_driver(model)
     for handle, prompt in enumerate(PROMPTS):
