@@ -5,8 +5,6 @@ Models and draft heads have gatherers of their own, over one batch. A gatherer q
 
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from tetrad.worker_svc.core.input_batch import InputBatch
@@ -15,6 +13,7 @@ from tetrad.worker_svc.cuda.attention import AttentionParts, DeviceStep, PagedAt
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.host_metadata import NOTHING, HostMetadata
 from tetrad.worker_svc.cuda.interface import PagedModel
+from tetrad.worker_svc.cuda.row_tables import table_of
 from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.kernels.gather_inputs import NUM_KEYS, SLOT, Gathered, gather_inputs
 from tetrad.worker_svc.models.host import HostStep
@@ -99,9 +98,3 @@ class InputGatherer:
             num_tokens=num_tokens,
             most_scheduled=most_scheduled,
         )
-
-
-def table_of(rows: StepRows) -> npt.NDArray[np.int32]:
-    """Return a step's rows as a table [R, 5] in the layout of gather_inputs."""
-    columns = rows.slots, rows.num_computed, rows.num_scheduled, rows.first_token, rows.num_computed + rows.num_scheduled
-    return np.stack(columns, 1).astype(np.int32)

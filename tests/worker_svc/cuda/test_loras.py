@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.lora_files import merged, save_lora
 from tests.worker_svc.conftest import Driver
-from tests.worker_svc.cuda.conftest import SMALL, PipelinedDriver, layout_of
+from tests.worker_svc.cuda.conftest import SMALL, PipelinedDriver, layout_of, record_graphs
 from tests.worker_svc.families.tiny_models import save_family
 from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.core.device import KvLayout
@@ -49,7 +49,7 @@ def adapted(tiny_path, adapters, load_cuda):
 def recorded(adapted):
     """A runner with graphs of one, two and four requests."""
     runner = adapted.make_runner(FOUR)
-    runner._record_graphs(lambda *_: None)
+    record_graphs(runner)
     return runner
 
 
