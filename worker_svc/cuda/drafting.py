@@ -18,7 +18,7 @@ from tetrad.worker_svc.cuda.graphs import PassGraphs, ladder_to
 from tetrad.worker_svc.cuda.pass_inputs import InputGatherer, PassInputs
 from tetrad.worker_svc.cuda.row_tables import Table, padded
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
-from tetrad.worker_svc.cuda.step_graphs import StepGraphs
+from tetrad.worker_svc.cuda.step_graphs import Runs, StepGraphs
 from tetrad.worker_svc.kernels.advance_drafts import FIRST_PLACE, SLOT, advance_drafts
 
 
@@ -132,7 +132,7 @@ class RecordedDrafting:
         self._runner, self._program, self._num_drafts = runner, program, num_drafts
         self._upload, self._num_tokens = accelerator.upload, runner.batch.num_tokens
         self._launched = LaunchedDrafting(runner, program)
-        self._steps = StepGraphs(accelerator, runner.batch, runner.layout)
+        self._steps = StepGraphs(accelerator, runner.batch, runner.layout, program.inputs)
         sizes = ladder_to(runner.layout.max_num_seqs)
         self._drafts = PassGraphs(accelerator, sizes=sizes, pack=_padded_drafts, nothing=_NO_ROWS, kinds=(False, True))
         self.num_graphs = self._steps.num_graphs + self._drafts.num_graphs
@@ -143,7 +143,7 @@ class RecordedDrafting:
 
     def compute(self, rows: StepRows) -> torch.Tensor:
         """See Drafting."""
-        graph = self._steps.choose(rows, self._program.num_behind)
+        graph = self._steps.choose(rows, num_behind=self._program.num_behind)
         if graph is None:
             return self._launched.compute(rows)
         graph.replay(False)
@@ -160,17 +160,17 @@ class RecordedDrafting:
 
     def record(self, report: Callable[[], None]) -> None:
         """See Drafting."""
-        self._steps.record(self._run_step, report)
+        self._steps.record(Runs(self._run_step, self._run_step), report)
         self._drafts.record(self._run_drafts, report)
 
     def rehearse(self) -> None:
         """See Drafting."""
-        self._steps.rehearse(self._run_step)
+        self._steps.rehearse(Runs(self._run_step, self._run_step))
         self._drafts.rehearse(self._run_drafts)
 
-    def _run_step(self, table: torch.Tensor, kind: bool) -> None:  # noqa: ARG002 - drafters have no adapters
-        """Queue the first pass over rows [B, 5] of one token each; see StepGraphs."""
-        self._hidden[: len(table)].copy_(self._program.compute(self._program.inputs.of_decodes(table)))
+    def _run_step(self, inputs: PassInputs, kind: bool) -> None:  # noqa: ARG002 - drafters have no adapters
+        """Queue the first pass; see Run."""
+        self._hidden[: len(inputs.token_ids)].copy_(self._program.compute(inputs))
 
     def _run_drafts(self, packed: torch.Tensor, size: int, draws: bool) -> None:
         """Queue all drafts of rows [B, 3], see advance_drafts; some rows may be padding."""

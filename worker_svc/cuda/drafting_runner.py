@@ -69,6 +69,7 @@ class DeviceDraftingRunner:
             report_own()
         self._runner.record(lambda: self._drafts.record(report_own), "The drafter's graphs")
 
+    @torch.inference_mode()
     def rehearse_graphs(self) -> None:
         """Run what the graphs record, to measure their memory."""
         self._runner.rehearse_graphs()

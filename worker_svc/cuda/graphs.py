@@ -17,6 +17,9 @@ from tetrad.worker_svc.cuda.row_tables import Table
 LADDER = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
 """Batch sizes of graphs, the same as vLLM's. Larger steps run without a graph of decodes."""
 
+TOKENS = tuple(range(64, 1025, 64))
+"""Numbers of tokens of the graphs of mixed steps. A larger step takes the device longer than its launches take the host."""
+
 LEAST_ROWS = 8
 """Smallest size of the largest graph of decodes: even a single request has several rows if it has drafts."""
 
@@ -84,7 +87,6 @@ class PassGraphs(Generic[R]):
         return self._rows[: len(packed)]
 
 
-def ladder_to(most: int) -> tuple[int, ...]:
-    """Return the sizes of graphs for batches of up to `most` rows."""
-    below = [size for size in LADDER if size < most]
-    return (*below, min(most, LADDER[-1])) if len(below) < len(LADDER) else LADDER
+def ladder_to(most: int, ladder: Sequence[int] = LADDER) -> tuple[int, ...]:
+    """Return the sizes of graphs for up to `most` rows or tokens; those of the ladder are the largest possible."""
+    return (*(size for size in ladder if size < most), *([most] if most <= ladder[-1] else []))

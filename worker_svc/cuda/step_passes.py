@@ -16,20 +16,21 @@ from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.forward_passes import ForwardPasses
 from tetrad.worker_svc.cuda.interface import DeviceModel
+from tetrad.worker_svc.cuda.pass_inputs import PassInputs
 from tetrad.worker_svc.cuda.slot_loras import NoGraphLoras, SlotGraphLoras
-from tetrad.worker_svc.cuda.step_graphs import StepGraph, StepGraphs
+from tetrad.worker_svc.cuda.step_graphs import Runs, StepGraphs
 
 See = Callable[[torch.Tensor], None]
 """Function that reads the hidden states [T, hidden] of a pass."""
 
 
 class PassValues(NamedTuple):
-    """What a step's forward pass has computed: one of the two, in the order of the step's tokens."""
+    """What a step's forward pass has computed: one of the two, in the order of the step's tokens, valid until the next pass."""
 
     hidden: torch.Tensor | None = None
     """[T, hidden]."""
     logits: torch.Tensor | None = None
-    """[T, V] float32, valid until the next pass; the caller may change them."""
+    """[T, V] float32; the caller may change them."""
 
 
 class LaunchedPasses:
@@ -86,38 +87,47 @@ class RecordedPasses(LaunchedPasses):
     ) -> None:
         super().__init__(passes, loras)
         self._model = model
-        self._graphs = StepGraphs(accelerator, batch, layout, loras.kinds)
-        self.num_graphs = self._graphs.num_graphs
-        shape = self._graphs.most_decodes, model.config.vocab_size
-        self._logits = torch.empty(shape, dtype=torch.float32, device=accelerator.device)
+        graphs = self._graphs = StepGraphs(accelerator, batch, layout, passes.inputs, loras.kinds)
+        self.num_graphs = graphs.num_graphs
+        sizes, device = model.config, accelerator.device
+        self._logits = torch.empty(graphs.most_decodes, sizes.vocab_size, dtype=torch.float32, device=device)
+        self._hidden = torch.empty(graphs.most_tokens, sizes.hidden_size, dtype=model.dtype, device=device)
 
     def run(self, rows: StepRows, given: GivenRows | None, *, needs_hidden: bool) -> PassValues:
         """See LaunchedPasses; a step with given embeddings has no graph."""
-        graph = None if needs_hidden or given is not None else self._graphs.choose(rows)
+        graph = self._graphs.choose(rows, needs_hidden=needs_hidden) if given is None else None
         if graph is None:
             return super().run(rows, given, needs_hidden=needs_hidden)
-        return self._replay(graph, rows)
+        graph.replay(self._loras.select_for_graph(np.repeat(rows.slots, rows.num_scheduled)))
+        if graph.is_mixed:
+            return PassValues(hidden=self._hidden[: rows.num_tokens])
+        return PassValues(logits=self._logits[: rows.num_tokens])
 
     def record(self, report: Callable[[], None]) -> None:
         """See LaunchedPasses."""
         self._loras.forget_graph_rows()
-        self._graphs.record(self._run_decodes, report)
+        self._graphs.record(Runs(self._run_decodes, self._run_mixed), report)
 
     def rehearse(self) -> None:
         """See LaunchedPasses."""
         self._loras.forget_graph_rows()
-        self._graphs.rehearse(self._run_decodes)
+        self._graphs.rehearse(Runs(self._run_decodes, self._run_mixed))
 
-    def _replay(self, graph: StepGraph, rows: StepRows) -> PassValues:
-        graph.replay(self._loras.select_for_graph(np.repeat(rows.slots, rows.num_scheduled)))
-        return PassValues(logits=self._logits[: graph.num_tokens])
+    def _run_decodes(self, inputs: PassInputs, are_adapted: bool) -> None:
+        """Queue a pass, and write the logits of all of its tokens; see Run."""
+        hidden = self._run_pass(inputs, are_adapted)
+        self._logits[: len(hidden)].copy_(self._model.logits(hidden))
 
-    def _run_decodes(self, table: torch.Tensor, are_adapted: bool) -> None:
-        """Queue the pass of rows [B, 5] of one token each; some rows may be padding."""
-        self._loras.use_graph_rows(len(table), are_adapted=are_adapted)
-        hidden = self._passes.of_decodes(table)
+    def _run_mixed(self, inputs: PassInputs, are_adapted: bool) -> None:
+        """Queue a pass, and write the hidden states of all of its tokens; see Run."""
+        hidden = self._run_pass(inputs, are_adapted)
+        self._hidden[: len(hidden)].copy_(hidden)
+
+    def _run_pass(self, inputs: PassInputs, are_adapted: bool) -> torch.Tensor:
+        self._loras.use_graph_rows(len(inputs.token_ids), are_adapted=are_adapted)
+        hidden = self._passes.of_inputs(inputs)
         self.see(hidden)
-        self._logits[: len(table)].copy_(self._model.logits(hidden))
+        return hidden
 
 
 def _see_nothing(hidden: torch.Tensor) -> None:

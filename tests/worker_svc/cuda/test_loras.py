@@ -246,8 +246,9 @@ def test_warming_up_runs_and_records_steps_with_adapters(adapted):
 
     adapted.make_runner(KvLayout(8, 16, 16, 1, 4)).warm_up(lambda done, total: progress.append((done, total)))
 
-    # A chunk and a request, with adapters and without; three steps of sampling; graphs of 1, 2, 4 and 8 rows of each kind.
-    assert progress == [(done, 15) for done in range(1, 16)]
+    # A chunk and a request, with adapters and without; three steps of sampling; of each kind graphs of 1, 2, 4 and 8 rows, and
+    # of 4 tokens.
+    assert progress == [(done, 17) for done in range(1, 18)]
 
 
 def test_the_largest_step_is_run_with_adapters(adapted, monkeypatch):
