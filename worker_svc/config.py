@@ -76,7 +76,8 @@ class WorkerSettings(ServiceSettings):
     )
     enforce_eager: bool = Field(
         False,
-        description="cuda device: launch every kernel separately instead of replaying CUDA graphs for steps that only decode.",
+        description="cuda device: launch every kernel separately instead of replaying CUDA graphs, which steps of up to 1024 "
+        "tokens have.",
     )
     max_queued_steps: int = Field(
         8, ge=2, description="Maximum number of plans that wait for the device; further ones are read later."

@@ -95,11 +95,18 @@ def load(bench: Bench, source: WeightSource, dtype: torch.dtype, quantization: s
 
 
 def make_runner(
-    bench: Bench, loaded: Loaded, *, batch: int, length: int, max_num_batched_tokens: int = 8192, use_graphs: bool = True
+    bench: Bench,
+    loaded: Loaded,
+    *,
+    batch: int,
+    length: int,
+    max_num_batched_tokens: int | None = None,
+    use_graphs: bool = True,
 ) -> CudaModelRunner:
     """Return a runner for `batch` requests of up to `length` tokens, warmed up."""
     num_blocks = 1 + batch * -(-length // BLOCK_SIZE)
-    layout = KvLayout(num_blocks, BLOCK_SIZE, length, batch, max_num_batched_tokens)
+    most_tokens = max_num_batched_tokens or bench.pick(8192, 16)
+    layout = KvLayout(num_blocks, BLOCK_SIZE, length, batch, most_tokens)
     runner = CudaModelRunner(loaded.model, layout, bench.accelerator, use_graphs=use_graphs)
     runner.warm_up(lambda *_: None)
     return runner

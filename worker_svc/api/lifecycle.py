@@ -166,6 +166,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
                 pooler_config_json=request.pooler_config_json,
                 draft_method=_draft_method(request.speculative) if request.HasField("speculative") else "",
                 draft_model=request.speculative.model,
+                num_draft_tokens=request.speculative.num_speculative_tokens,
                 expert_parallel=request.enable_expert_parallel,
             )
 

@@ -6,14 +6,14 @@ drafts.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
 from tetrad.worker_svc.core.plan import DraftTokens, ExecutedStep, Ints, ModelRunnerOutput, SchedulerOutput, finished
 from tetrad.worker_svc.cuda.device.accelerator import Download
-from tetrad.worker_svc.cuda.drafts import DeviceDrafts
+from tetrad.worker_svc.cuda.drafts import DeviceDrafts, Drafts
 from tetrad.worker_svc.cuda.pending import LaunchedStep
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.runner.warm_up import dummy_plans
@@ -45,23 +45,35 @@ class DeviceDraftingRunner:
         self._runner.forget_all()
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:
-        """Run dummy steps of the target model, and then of both."""
+        """Run dummy steps of the target model, and then of both; record the graphs of the target, and then of the drafter."""
         plans = [
             replace(plan, num_spec_tokens=_WARM_UP_DRAFTS)
             for plan in dummy_plans(self._runner.layout, self._batch.max_num_seqs)
         ]
-        done = 0
+        num_own, done, total = len(plans) + self._drafts.num_graphs, 0, 0
 
-        def report_target(completed: int, total: int) -> None:
+        def report_target(completed: int, total_of_target: int) -> None:
+            nonlocal done, total
+            done, total = completed, total_of_target + num_own
+            report(done, total)
+
+        def report_own() -> None:
             nonlocal done
-            done = completed
-            report(completed, total + len(plans))
+            done += 1
+            report(done, total)
 
         self._runner.warm_up(report_target)
-        for number, plan in enumerate(plans, 1):
+        for plan in plans:
             finished(self.execute(plan))
             self.forget_all()
-            report(done + number, done + len(plans))
+            report_own()
+        self._runner.record(lambda: self._drafts.record(report_own), "The drafter's graphs")
+
+    @torch.inference_mode()
+    def rehearse_graphs(self) -> None:
+        """Run what the graphs record, to measure their memory."""
+        self._runner.rehearse_graphs()
+        self._drafts.rehearse()
 
     @torch.inference_mode()
     def execute(self, plan: SchedulerOutput) -> ExecutedStep:
@@ -69,10 +81,10 @@ class DeviceDraftingRunner:
         self._drafts.move(plan)
         step = self._runner.execute(plan)
         drafts = self._drafts.propose(plan, step)
-        if not drafts or not isinstance(step, LaunchedStep):
+        if not len(drafts.slots) or not isinstance(step, LaunchedStep):
             return step
-        download = self._accelerator.download([tokens for _, tokens in drafts])
-        return DraftedStep(step, [self._batch.handles[slots].copy() for slots, _ in drafts], download)
+        download = self._accelerator.download(drafts.token_ids)
+        return DraftedStep(step, drafts, self._batch.handles[drafts.slots].copy(), download)
 
 
 class DraftedStep:
@@ -80,19 +92,18 @@ class DraftedStep:
 
     Args:
         step: the target's step.
-        handles: for each place of a draft, the requests with a draft there.
-        download: copies the drafts of each place.
+        drafts: the drafts of R requests.
+        handles: [R], the requests.
+        download: copies the drafts.
     """
 
-    def __init__(self, step: LaunchedStep, handles: Sequence[Ints], download: Download) -> None:
-        self._step, self._handles, self._download = step, handles, download
+    def __init__(self, step: LaunchedStep, drafts: Drafts, handles: Ints, download: Download) -> None:
+        self._step, self._drafts, self._handles, self._download = step, drafts, handles, download
 
     def wait(self) -> ModelRunnerOutput:
         """Wait for the step and the drafts; the time of the drafts counts as the step's."""
         result, started = self._step.wait(), time.perf_counter()
-        found: dict[int, list[int]] = {}
-        for handles, tokens in zip(self._handles, self._download.wait(), strict=True):
-            for handle, token in zip(handles.tolist(), tokens.tolist(), strict=True):
-                found.setdefault(handle, []).append(token)
+        found = self._drafts.read(self._download.wait())
+        proposals = DraftTokens.of(dict(zip(self._handles.tolist(), found, strict=True)))
         compute_seconds = result.compute_seconds + time.perf_counter() - started
-        return replace(result, proposals=DraftTokens.of(found), compute_seconds=compute_seconds)
+        return replace(result, proposals=proposals, compute_seconds=compute_seconds)

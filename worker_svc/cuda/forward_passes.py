@@ -25,23 +25,26 @@ class ForwardPasses:
         state: the requests' tokens and block tables on the device.
         batch: the requests.
         accelerator: the device.
+
+    Attributes:
+        inputs: gathers the inputs of the passes.
     """
 
     def __init__(
         self, model: DeviceModel, cache: KvCache, state: DeviceState, batch: InputBatch, accelerator: Accelerator
     ) -> None:
         self._model, self._cache, self._accelerator = model, cache, accelerator
-        self._inputs = InputGatherer(model, state, batch, accelerator)
+        self.inputs = InputGatherer(model, state, batch, accelerator)
 
     def of_rows(self, rows: StepRows, given: GivenRows | None = None) -> torch.Tensor:
         """Return the hidden states [T, hidden] of a step of any shape; some tokens may be given as embeddings."""
         upload = self._accelerator.upload
         its = None if given is None else GivenEmbeddings(upload(given.rows), upload(given.values))
-        return self._run(self._inputs.of_rows(rows), its)
+        return self._run(self.inputs.of_rows(rows), its)
 
-    def of_decodes(self, table: torch.Tensor) -> torch.Tensor:
-        """Return the hidden states [B, hidden] of rows [B, 5] of one token each; some rows may be padding."""
-        return self._run(self._inputs.of_decodes(table))
+    def of_inputs(self, inputs: PassInputs) -> torch.Tensor:
+        """Return the hidden states [T, hidden] of a graph's inputs; some tokens may be padding."""
+        return self._run(inputs)
 
     def _run(self, inputs: PassInputs, given: GivenEmbeddings | None = None) -> torch.Tensor:
         return self._model.forward(inputs.token_ids, inputs.positions, self._cache.layers, inputs.steps, given=given)

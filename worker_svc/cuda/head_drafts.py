@@ -6,18 +6,46 @@ knows which drafts were right: it also computes the tokens after a wrong draft, 
 After the newest token, the head continues with its own hidden states.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
-from tetrad.worker_svc.core.plan import ExecutedStep, Ints, SchedulerOutput
-from tetrad.worker_svc.core.step_inputs import StepRows
+from tetrad.worker_svc.core.plan import ExecutedStep, SchedulerOutput
 from tetrad.worker_svc.cuda.draft_head import DeviceHead, StepStates
-from tetrad.worker_svc.cuda.drafts import Drafts, draw_drafts, single_rows
+from tetrad.worker_svc.cuda.drafting import drafting_of
+from tetrad.worker_svc.cuda.drafts import NO_DRAFTS, Drafts
 from tetrad.worker_svc.cuda.graphs import LEAST_ROWS
-from tetrad.worker_svc.cuda.pass_inputs import InputGatherer
+from tetrad.worker_svc.cuda.pass_inputs import InputGatherer, PassInputs
 from tetrad.worker_svc.cuda.pending import LaunchedStep
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.kv_cache.cache import KvCache
+
+
+class HeadProgram:
+    """The passes of a draft head; see DraftProgram.
+
+    Args:
+        runner: the runner of the target model.
+        head: the head.
+        cache: the KV cache of `head`.
+        states: the target's states of the tokens of the last step.
+    """
+
+    lag = num_behind = 1
+
+    def __init__(self, runner: CudaModelRunner, head: DeviceHead, cache: KvCache, states: StepStates) -> None:
+        self._head, self._cache, self._states = head.head, cache, states
+        self.inputs = InputGatherer(head, runner.state, runner.batch, runner.accelerator, offset=1)
+        self.hidden_size, self.dtype, self.logits = head.config.hidden_size, head.dtype, head.head.logits
+
+    def compute(self, inputs: PassInputs) -> torch.Tensor:
+        """See DraftProgram; the tokens are those of the target's last step."""
+        return self.continue_from(self._head.begin(self._states.first(len(inputs.token_ids))), inputs)
+
+    def continue_from(self, hidden: torch.Tensor, inputs: PassInputs) -> torch.Tensor:
+        """See DraftProgram."""
+        return self._head.forward(hidden, inputs.token_ids, inputs.positions, self._cache.layers, inputs.steps)
 
 
 class HeadDrafts:
@@ -27,21 +55,32 @@ class HeadDrafts:
         runner: the runner of the target model.
         head: the head.
         cache: the KV cache of `head`, with the same blocks as the runner's cache.
+        num_drafts: the usual number of drafts of a request; 0: unknown, so that no passes are recorded.
     """
 
-    def __init__(self, runner: CudaModelRunner, head: DeviceHead, cache: KvCache) -> None:
-        self._runner, self._head, self._cache = runner, head.head, cache
-        self._batch, self._upload = runner.batch, runner.accelerator.upload
+    def __init__(self, runner: CudaModelRunner, head: DeviceHead, cache: KvCache, num_drafts: int) -> None:
+        self._runner, self._batch, self._cache = runner, runner.batch, cache
         layout = runner.layout
         most_tokens = max(layout.max_num_batched_tokens, layout.max_num_seqs, LEAST_ROWS)  # the last two: a graph's padding
-        self._states = StepStates(head, most_tokens, runner.accelerator.device)
-        self._inputs = InputGatherer(head, runner.state, runner.batch, runner.accelerator, offset=1)
+        states = StepStates(head, most_tokens, runner.accelerator.device)
+        is_recorded = runner.uses_graphs and head.host_steps is None and num_drafts > 0
+        program = HeadProgram(runner, head, cache, states)
+        self._drafting = drafting_of(runner, program, num_drafts, is_recorded=is_recorded)
+        self.num_graphs = self._drafting.num_graphs
         self._longest = min(layout.max_model_len, head.head.longest)
-        runner.watch(self._states.see)
+        runner.watch(states.see)
 
     def move(self, plan: SchedulerOutput) -> None:
         """See DeviceDrafts."""
         self._cache.move(plan)
+
+    def record(self, report: Callable[[], None]) -> None:
+        """See DeviceDrafts."""
+        self._drafting.record(report)
+
+    def rehearse(self) -> None:
+        """See DeviceDrafts."""
+        self._drafting.rehearse()
 
     def forget_all(self) -> None:
         """Do nothing: the head keeps no requests."""
@@ -49,34 +88,18 @@ class HeadDrafts:
     def propose(self, plan: SchedulerOutput, step: ExecutedStep) -> Drafts:
         """Compute the step's tokens, and then drafts; see DeviceDrafts."""
         if not isinstance(step, LaunchedStep):
-            return []
-        rows = step.rows
-        hidden = self._forward(self._head.begin(self._states.first(rows.num_tokens)), rows)
+            return NO_DRAFTS
+        rows, batch = step.rows, self._batch
+        hidden = self._drafting.compute(rows)
         if not plan.num_spec_tokens:
-            return []
+            return NO_DRAFTS
         self._runner.settle()
-        sampling = rows.sampling_rows
-        slots, num_computed, first_token = rows.slots[sampling], rows.num_computed[sampling], rows.first_token[sampling]
-        num_tokens = self._batch.num_tokens[slots]
-        ready = num_tokens < self._longest
-        last = first_token + num_tokens - 2 - num_computed  # the newest token has no state yet; the one before it has
-        return self._extend(slots[ready], hidden[self._upload(last[ready])], plan.num_spec_tokens)
-
-    def _extend(self, slots: Ints, hidden: torch.Tensor, num_tokens: int) -> Drafts:
-        """Return the drafts after hidden states [R, hidden], the head's for the newest tokens of slots [R]."""
-        batch, found = self._batch, Drafts()
-        while len(slots):
-            places = batch.num_tokens[slots] + len(found)
-            found.append((slots, draw_drafts(self._runner, self._head.logits(hidden), slots, len(found))))
-            # The pass that reads this draft is at the position before it.
-            goes_on = (places - 1 < batch.num_blocks[slots] * batch.block_size) & (places + 1 < self._longest)
-            if len(found) == num_tokens or not goes_on.any():
-                break
-            slots, hidden = slots[goes_on], hidden[self._upload(np.flatnonzero(goes_on))]
-            hidden = self._forward(hidden, single_rows(slots, places[goes_on] - 1))
-        return found
-
-    def _forward(self, hidden: torch.Tensor, rows: StepRows) -> torch.Tensor:
-        """Return the head's hidden states [T, hidden] for its inputs [T, hidden] of a step's tokens."""
-        inputs = self._inputs.of_rows(rows)
-        return self._head.forward(hidden, inputs.token_ids, inputs.positions, self._cache.layers, inputs.steps)
+        sampling = rows.sampling_rows[batch.num_tokens[rows.slots[rows.sampling_rows]] < self._longest]
+        slots = rows.slots[sampling]
+        num_tokens = batch.num_tokens[slots]
+        # The newest token has no state yet; the one before it has.
+        last = rows.first_token[sampling] + num_tokens - 2 - rows.num_computed[sampling]
+        # The pass that reads a draft is at the position before it, which needs a block.
+        num_passes = np.minimum(batch.num_blocks[slots] * batch.block_size + 1, self._longest - 1) - num_tokens
+        counts = 1 + np.clip(num_passes, 0, plan.num_spec_tokens - 1)
+        return self._drafting.draft(slots, counts, hidden, last)

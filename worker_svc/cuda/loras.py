@@ -18,7 +18,7 @@ from tetrad.worker_svc.core.lora import LoraLimits, LoraSite, PackedLora
 from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.device.host_copy import HostCopy
-from tetrad.worker_svc.cuda.graphs import LADDER
+from tetrad.worker_svc.cuda.graphs import TOKENS
 from tetrad.worker_svc.cuda.interface import DeviceParameters
 from tetrad.worker_svc.cuda.lora_products import AdaptedLayer, AdaptedProduct
 from tetrad.worker_svc.cuda.lora_rows import AdaptedRows, GraphRows, upload_rows
@@ -62,7 +62,7 @@ class DeviceLoras:
         self._installed: dict[int, DeviceLora] = {}
         self._slot_of: dict[int, int] = {}  # adapters on the device, the least recently used one first
         self._slots = torch.empty(0)
-        self._graph_rows = GraphRows(accelerator, LADDER[-1], self._num_slots)
+        self._graph_rows = GraphRows(accelerator, TOKENS[-1], self._num_slots)
         self._rows: AdaptedRows | None = None
         self._rehearses = False
 

@@ -1,14 +1,16 @@
-"""Memory profile: runs the largest step to measure its memory in addition to weights and KV cache.
+"""Memory profile: runs the largest step, and what graphs record, to measure their memory beside weights and KV cache.
 
 The step has the largest number of tokens, and requests with the most expensive parameters: penalties, which take a line of the
 vocabulary for each request, truncated sampling, log-probabilities, and adapters if the model supports them. Before it, blocks
 are swapped out. What layers with states keep for drafts is added. A model that pools also runs a step of pooling requests, with
-an answer for every token if it has such a task.
+an answer for every token if it has such a task. Graphs keep their memory beside that of steps, and share it among themselves,
+so the largest of them is added.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -28,7 +30,16 @@ from tetrad.worker_svc.runner.warm_up import dummy_plan
 _MOST_SAMPLING_ROWS = 256
 """Assumed number of rows of logits in a step; the number of requests is not known yet."""
 _BLOCK_SIZE = 16
-Wrap = Callable[[CudaModelRunner], Runner]
+
+
+class ProfiledRunner(Runner, Protocol):
+    """A Runner whose graphs can be measured."""
+
+    def rehearse_graphs(self) -> None:
+        """Run what the graphs record."""
+
+
+Wrap = Callable[[CudaModelRunner], ProfiledRunner]
 """Function (a model's runner) -> the runner whose step is measured: the same one, or one that also drafts."""
 _EVERYTHING = SamplingSpec(top_k=2, top_p=0.9, min_p=0.01, repetition_penalty=1.1, num_logprobs=20)
 
@@ -41,11 +52,15 @@ def worst_case_bytes(
     pooling: Callable[[InputBatch], DevicePoolingRows] | None = None,
     asked: Sequence[PoolingSpec | None] = (None,),
     wrap: Wrap | None = None,
+    *,
+    use_graphs: bool,
 ) -> int:
     """Return the bytes of a step of `max_num_batched_tokens` tokens, divided among as many requests as may sample at once.
 
+    The memory of the graphs is added.
+
     Args:
-        model, accelerator, loras, pooling: see CudaModelRunner.
+        model, accelerator, loras, pooling, use_graphs: see CudaModelRunner.
         max_num_batched_tokens: number of tokens in the largest step.
         asked: the pooling parameters of the requests of each measured step, see `largest_asked`.
         wrap: see Wrap; None: the model runs alone.
@@ -64,16 +79,20 @@ def worst_case_bytes(
     the_same = np.zeros(blocks_at_once(model.kv_cache_spec.block_size_bytes(block_size)), np.int64)
     plans = [dummy_plan(num_requests, num_tokens, layout, _EVERYTHING, spec) for spec in asked]
 
+    def make_runner() -> ProfiledRunner:
+        alone = CudaModelRunner(model, layout, accelerator, use_graphs=use_graphs, loras=loras, pooling=pooling)
+        return wrap(alone) if wrap else alone
+
     def run() -> None:
-        alone = CudaModelRunner(model, layout, accelerator, use_graphs=False, loras=loras, pooling=pooling)
-        runner = wrap(alone) if wrap else alone
+        runner = make_runner()
         with nullcontext() if loras is None else loras.rehearsal():
             for plan in plans:
                 finished(runner.execute(replace(plan, swap_out=(the_same, the_same))))
                 runner.forget_all()
 
     num_drafts = min(max_num_batched_tokens, MOST_DRAFTS_WITH_STATES)
-    return accelerator.peak_bytes(run) + num_drafts * model.bytes_per_draft
+    of_graphs = accelerator.peak_bytes(make_runner().rehearse_graphs)
+    return accelerator.peak_bytes(run) + of_graphs + num_drafts * model.bytes_per_draft
 
 
 def largest_asked(facts: PoolingFacts | None) -> list[PoolingSpec | None]:

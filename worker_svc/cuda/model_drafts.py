@@ -4,18 +4,46 @@ The draft model reads the same tokens and block tables on the device as the targ
 same block ids.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
-from tetrad.worker_svc.core.plan import ExecutedStep, Ints, SchedulerOutput
+from tetrad.worker_svc.core.plan import ExecutedStep, SchedulerOutput
 from tetrad.worker_svc.core.step_inputs import order_rows
-from tetrad.worker_svc.cuda.drafts import Drafts, draw_drafts, single_rows
-from tetrad.worker_svc.cuda.forward_passes import ForwardPasses
+from tetrad.worker_svc.cuda.drafting import drafting_of
+from tetrad.worker_svc.cuda.drafts import NO_DRAFTS, Drafts
 from tetrad.worker_svc.cuda.interface import DeviceModel
+from tetrad.worker_svc.cuda.pass_inputs import InputGatherer, PassInputs
 from tetrad.worker_svc.cuda.pending import LaunchedStep
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.kv_cache.cache import KvCache
-from tetrad.worker_svc.runner.draft_progress import DraftProgress, columns_of, room_for
+from tetrad.worker_svc.runner.draft_progress import DraftProgress, columns_of, ends_of_drafts
+
+
+class ModelProgram:
+    """The passes of a draft model; see DraftProgram.
+
+    Args:
+        runner: the runner of the target model.
+        model: the draft model.
+        cache: the KV cache of `model`.
+    """
+
+    lag, num_behind = 0, 2  # it also computes the newest token, to draft after it
+
+    def __init__(self, runner: CudaModelRunner, model: DeviceModel, cache: KvCache) -> None:
+        self._model, self._cache = model, cache
+        self.inputs = InputGatherer(model, runner.state, runner.batch, runner.accelerator)
+        self.hidden_size, self.dtype, self.logits = model.config.hidden_size, model.dtype, model.logits
+
+    def compute(self, inputs: PassInputs) -> torch.Tensor:
+        """See DraftProgram."""
+        return self._model.forward(inputs.token_ids, inputs.positions, self._cache.layers, inputs.steps)
+
+    def continue_from(self, hidden: torch.Tensor, inputs: PassInputs) -> torch.Tensor:  # noqa: ARG002 - of DraftProgram
+        """See DraftProgram; the model reads the drafts alone."""
+        return self.compute(inputs)
 
 
 class ModelDrafts:
@@ -25,17 +53,30 @@ class ModelDrafts:
         runner: the runner of the target model.
         model: the draft model; it has the same vocabulary, and one KV group with full attention.
         cache: the KV cache of `model`, with the same blocks as the runner's cache.
+        num_drafts: the usual number of drafts of a request; 0: unknown, so that no passes are recorded.
+        uses_graphs: whether the model's passes may be recorded.
     """
 
-    def __init__(self, runner: CudaModelRunner, model: DeviceModel, cache: KvCache) -> None:
-        self._runner, self._model, self._cache = runner, model, cache
-        self._batch, self._upload = runner.batch, runner.accelerator.upload
-        self._passes = ForwardPasses(model, cache, runner.state, runner.batch, runner.accelerator)
+    def __init__(
+        self, runner: CudaModelRunner, model: DeviceModel, cache: KvCache, num_drafts: int, *, uses_graphs: bool
+    ) -> None:
+        self._runner, self._batch, self._cache = runner, runner.batch, cache
+        is_recorded = uses_graphs and model.host_steps is None and num_drafts > 0
+        self._drafting = drafting_of(runner, ModelProgram(runner, model, cache), num_drafts, is_recorded=is_recorded)
+        self.num_graphs = self._drafting.num_graphs
         self._progress = DraftProgress(runner.batch, runner.layout.max_num_batched_tokens)
 
     def move(self, plan: SchedulerOutput) -> None:
         """See DeviceDrafts."""
         self._cache.move(plan)
+
+    def record(self, report: Callable[[], None]) -> None:
+        """See DeviceDrafts."""
+        self._drafting.record(report)
+
+    def rehearse(self) -> None:
+        """See DeviceDrafts."""
+        self._drafting.rehearse()
 
     def forget_all(self) -> None:
         """See DeviceDrafts."""
@@ -45,28 +86,16 @@ class ModelDrafts:
         """Compute the tokens that the draft model lacks, and then drafts; see DeviceDrafts."""
         self._progress.note(plan)
         if not plan.num_spec_tokens or not isinstance(step, LaunchedStep):
-            return []
+            return NO_DRAFTS
         self._runner.settle()
         rows = self._progress.rows(plan, step.handles.tolist())
         if not rows:
-            return []
+            return NO_DRAFTS
         ordered = order_rows(self._batch, *columns_of(rows))
-        hidden = self._passes.of_rows(ordered)
+        hidden = self._drafting.compute(ordered)
         ready = np.isin(ordered.slots, [row.slot for row in rows if row.is_ready])
-        last = (ordered.first_token + ordered.num_scheduled - 1)[ready]
-        return self._extend(ordered.slots[ready], hidden[self._upload(last)], plan.num_spec_tokens)
-
-    def _extend(self, slots: Ints, hidden: torch.Tensor, num_tokens: int) -> Drafts:
-        """Return the drafts after hidden states [R, hidden] of the newest tokens of slots [R]."""
-        found: Drafts = []
-        while len(slots) and len(found) < num_tokens:
-            places = self._batch.num_tokens[slots] + len(found)
-            found.append((slots, draw_drafts(self._runner, self._model.logits(hidden), slots, len(found))))
-            has_room = room_for(self._batch, slots, places)
-            if not has_room.any():
-                break
-            slots = slots[has_room]
-            if len(found) < num_tokens:
-                hidden = self._passes.of_rows(single_rows(slots, places[has_room]))
-                self._progress.advance(slots)
-        return found
+        slots, last = ordered.slots[ready], (ordered.first_token + ordered.num_scheduled - 1)[ready]
+        num_passes = ends_of_drafts(self._batch, slots) - self._batch.num_tokens[slots]
+        counts = 1 + np.clip(num_passes, 0, plan.num_spec_tokens - 1)
+        self._progress.advance(slots, counts - 1)
+        return self._drafting.draft(slots, counts, hidden, last)

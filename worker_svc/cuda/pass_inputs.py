@@ -5,8 +5,6 @@ Models and draft heads have gatherers of their own, over one batch. A gatherer q
 
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from tetrad.worker_svc.core.input_batch import InputBatch
@@ -15,6 +13,8 @@ from tetrad.worker_svc.cuda.attention import AttentionParts, DeviceStep, PagedAt
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.host_metadata import NOTHING, HostMetadata
 from tetrad.worker_svc.cuda.interface import PagedModel
+from tetrad.worker_svc.cuda.mixed_rows import MixedLayout, MixedRows
+from tetrad.worker_svc.cuda.row_tables import table_of
 from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.kernels.gather_inputs import NUM_KEYS, SLOT, Gathered, gather_inputs
 from tetrad.worker_svc.models.host import HostStep
@@ -62,9 +62,22 @@ class InputGatherer:
     def of_decodes(self, table: torch.Tensor) -> PassInputs:
         """Return the inputs of rows [B, 5] of one token each; some rows may be padding."""
         tables = self._state.block_tables.index_select(1, table[:, SLOT].clamp(min=0))
-        assert self._attention is not None, "a model whose steps are recorded has kernels"
-        parts = AttentionParts(len(table), self._attention.decode_part(tables[0], table[:, NUM_KEYS]), None)
+        parts = AttentionParts(len(table), self._kernels().decode_part(tables[0], table[:, NUM_KEYS]), None)
         return self._inputs(table, tables, parts, len(table), 1, NOTHING)
+
+    def mixed_layout(self) -> MixedLayout:
+        """Return the layout of the inputs of graphs of mixed steps."""
+        return MixedLayout(self._batch.max_num_seqs, self._kernels().tiles)
+
+    def of_mixed(self, rows: MixedRows) -> PassInputs:
+        """Return the inputs of a graph of mixed steps."""
+        tables = self._state.block_tables.index_select(1, rows.table[:, SLOT].clamp(min=0))
+        parts = self._kernels().mixed_parts(rows, tables[0])
+        return self._inputs(rows.table, tables, parts, rows.num_tokens, rows.num_tokens, NOTHING)
+
+    def _kernels(self) -> PagedAttention:
+        assert self._attention is not None, "a model whose steps are recorded has kernels"
+        return self._attention
 
     def _inputs(
         self,
@@ -99,9 +112,3 @@ class InputGatherer:
             num_tokens=num_tokens,
             most_scheduled=most_scheduled,
         )
-
-
-def table_of(rows: StepRows) -> npt.NDArray[np.int32]:
-    """Return a step's rows as a table [R, 5] in the layout of gather_inputs."""
-    columns = rows.slots, rows.num_computed, rows.num_scheduled, rows.first_token, rows.num_computed + rows.num_scheduled
-    return np.stack(columns, 1).astype(np.int32)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -22,10 +23,8 @@ from tetrad.worker_svc.core.request_table import RequestTable, ScheduledRows
 from tetrad.worker_svc.core.step_inputs import StepRows, order_rows
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.forward_passes import ForwardPasses
-from tetrad.worker_svc.cuda.graphs import LEAST_ROWS, DecodeGraphs
 from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.loras import DeviceLoras
-from tetrad.worker_svc.cuda.pass_inputs import table_of
 from tetrad.worker_svc.cuda.pending import LaunchedStep, LaunchLog, PlainSamples
 from tetrad.worker_svc.cuda.pooling_rows import DevicePoolingRows, LaunchedPooling, NoDevicePooling
 from tetrad.worker_svc.cuda.sampling.prompt_logprobs import LaunchedPrompts, launch_prompts
@@ -33,7 +32,8 @@ from tetrad.worker_svc.cuda.sampling.sampler import DeviceSampler
 from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.cuda.sampling_warm_up import sampling_plans
 from tetrad.worker_svc.cuda.slot_loras import NoGraphLoras, SlotGraphLoras
-from tetrad.worker_svc.cuda.verification import VerifiedSamples, Verifier, places_of, spread
+from tetrad.worker_svc.cuda.step_passes import LaunchedPasses, RecordedPasses, See
+from tetrad.worker_svc.cuda.verification import VerifiedSamples, Verifier, places_of
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.runner.prompt_embeds import SlotEmbeds
 from tetrad.worker_svc.runner.prompt_logprobs import AskedPrompts
@@ -58,12 +58,13 @@ class CudaModelRunner:
         model: the model on the device.
         layout: KV blocks and limits; FailedPrecondition if the model has fewer positions than max_model_len.
         accelerator: the device.
-        use_graphs: whether decode steps are recorded at warm-up and replayed.
+        use_graphs: whether steps are recorded at warm-up and replayed, if the model's steps can be.
         loras: the model's adapters; None: the model does not support adapters.
         pooling: creates the pooling part for an input batch; None: the model only generates.
 
     Attributes:
         batch, state: the requests, on the host and on the device.
+        uses_graphs: the argument `use_graphs`.
         sampler: chooses their tokens.
     """
 
@@ -83,7 +84,7 @@ class CudaModelRunner:
                 f"max_model_len {layout.max_model_len} exceeds the model's {config.max_position_embeddings} positions."
             )
         self._model, self.layout, self.accelerator = model, layout, accelerator
-        self._use_graphs = use_graphs and model.host_steps is None
+        self.uses_graphs = use_graphs
         self._kv_cache = KvCache(
             model.kv_cache_spec,
             num_blocks=layout.num_blocks,
@@ -109,17 +110,19 @@ class CudaModelRunner:
         self._requests = RequestTable(self.batch, config.vocab_size, listeners, checks, has_states=has_states)
         self._verifier = Verifier(self.batch, self.state, self.sampler)
         self._log = LaunchLog()
-        self._passes = ForwardPasses(model, self._kv_cache, self.state, self.batch, accelerator)
-        most_rows = max(layout.max_num_seqs, LEAST_ROWS)
-        self._graphs = DecodeGraphs(accelerator, vocab_size=config.vocab_size, most=most_rows, kinds=self._loras.kinds)
-        self._watch: Callable[[torch.Tensor], None] = _see_nothing
+        passes = ForwardPasses(model, self._kv_cache, self.state, self.batch, accelerator)
+        self._passes = (
+            RecordedPasses(model, passes, self._loras, accelerator, self.batch, layout)
+            if use_graphs and model.host_steps is None
+            else LaunchedPasses(passes, self._loras)
+        )
 
-    def watch(self, see: Callable[[torch.Tensor], None]) -> None:
+    def watch(self, see: See) -> None:
         """Call `see` in each forward pass, with the hidden states [T, hidden] of its tokens; called before `warm_up`.
 
         Graphs record what `see` queues: it must write to fixed places.
         """
-        self._watch = see
+        self._passes.see = see
 
     @property
     def num_requests(self) -> int:
@@ -185,30 +188,34 @@ class CudaModelRunner:
         adapted = [] if rehearsal is None else plans
         plans = plans if pooled else [*plans, *sampling_plans(self.layout)]
         num_plans = len(adapted) + len(plans)
-        num_parts = num_plans + (self._graphs.num_graphs if self._use_graphs else 0)
+        num_parts = num_plans + self._passes.num_graphs
         try:
             with rehearsal or nullcontext():
                 self._run_plans(adapted, lambda done: report(done, num_parts))
             self._run_plans(plans, lambda done: report(len(adapted) + done, num_parts))
         except torch.OutOfMemoryError as error:
             raise self._does_not_fit("The steps of the warm-up", "max_num_seqs") from error
-        if self._use_graphs:
-            self._record_graphs(lambda done, _: report(num_plans + done, num_parts))
+        done = count(num_plans + 1)
+        self.record(lambda: self._passes.record(lambda: report(next(done), num_parts)), "The graphs")
+
+    @torch.inference_mode()
+    def record(self, record: Callable[[], None], what: str) -> None:
+        """Call `record`, which records graphs; raise FailedPrecondition, with the numbers, if they do not fit the device."""
+        try:
+            record()
+        except torch.OutOfMemoryError as error:
+            raise self._does_not_fit(what, "max_num_seqs, or set enforce_eager") from error
+
+    @torch.inference_mode()
+    def rehearse_graphs(self) -> None:
+        """Run what the graphs record, to measure their memory."""
+        self._passes.rehearse()
 
     def _run_plans(self, plans: Sequence[SchedulerOutput], report: Callable[[int], None]) -> None:
         for completed, plan in enumerate(plans, 1):
             finished(self.execute(plan))
             self.forget_all()
             report(completed)
-
-    @torch.inference_mode()
-    def _record_graphs(self, report: Callable[[int, int], None]) -> None:
-        self._loras.forget_graph_rows()
-        try:
-            self._graphs.record(self._decode_logits, report)
-        except torch.OutOfMemoryError as error:
-            what = f"Graphs of up to {self._graphs.sizes[-1]} rows"
-            raise self._does_not_fit(what, "max_num_seqs, or set enforce_eager") from error
 
     def _does_not_fit(self, what: str, others: str) -> FailedPrecondition:
         """Return the error of a warm-up that ran out of memory; `others`: the options to lower beside the utilization."""
@@ -247,14 +254,11 @@ class CudaModelRunner:
     def _forward(self, rows: StepRows) -> Outputs:
         """Run the model; launch the requested log-probabilities of prompts, and the answers of pooling requests."""
         prompts = self._asked_prompts.chunks(rows, self.batch)
-        given = self._embeds.gather(rows)
-        needs_hidden = bool(prompts) or given is not None or self._pooling.pools(rows.slots)
-        if not needs_hidden and (recorded := self._recorded(rows)) is not None:
-            logits = self._graphs.run(table_of(recorded), are_adapted=self._loras.select_decodes(recorded.slots))
+        needs_hidden = bool(prompts) or self._pooling.pools(rows.slots)
+        hidden, logits = self._passes.run(rows, self._embeds.gather(rows), needs_hidden=needs_hidden)
+        if hidden is None:
+            assert logits is not None
             return Outputs(lambda tokens: self._select(logits, tokens))
-        self._loras.select_tokens(rows)
-        hidden = self._passes.of_rows(rows, given)
-        self._watch(hidden)
         launched = launch_prompts(prompts, hidden, self._prompt_logits, self.accelerator)
         pooling = self._pooling.launch(rows, hidden)
         owners = np.repeat(rows.slots, rows.num_scheduled)
@@ -265,34 +269,14 @@ class CudaModelRunner:
 
         return Outputs(logits_of, launched, pooling)
 
-    def _recorded(self, rows: StepRows) -> StepRows | None:
-        """Return a step's rows in the form of a graph's rows; None if no graph can run the step."""
-        if self._graphs.fits(rows):
-            return rows
-        verifies_only = (rows.num_scheduled == 1 + self.batch.num_drafts[rows.slots]).all()
-        if verifies_only and self._graphs.fits(spread_rows := spread(rows)):
-            return spread_rows
-        return None
-
     def _prompt_logits(self, hidden: torch.Tensor, slot: int) -> torch.Tensor:
         """Return the logits [N, V] of hidden states [N, hidden] of one slot's prompt."""
         self._loras.select_rows(np.full(len(hidden), slot))
         return self._model.logits(hidden)
 
-    def _decode_logits(self, table: torch.Tensor, are_adapted: bool) -> torch.Tensor:
-        """Return the logits [B, V] of rows [B, 5] of one token each; some rows may be padding."""
-        self._loras.use_graph_rows(len(table), are_adapted=are_adapted)
-        hidden = self._passes.of_decodes(table)
-        self._watch(hidden)
-        return self._model.logits(hidden)
-
     def _select(self, values: torch.Tensor, rows: Ints) -> torch.Tensor:
         """Return the rows of `values` with these ascending indices; if all are selected, return `values` itself."""
         return values if len(rows) == len(values) else values[self.accelerator.upload(rows)]
-
-
-def _see_nothing(hidden: torch.Tensor) -> None:
-    """Do nothing: nobody reads the hidden states."""
 
 
 _NONE = np.empty(0, np.uint32)

@@ -11,6 +11,10 @@ class DeviceSizes(Protocol):
         """The vocabulary size; token ids are below it."""
 
     @property
+    def hidden_size(self) -> int:
+        """The size of a hidden state."""
+
+    @property
     def max_position_embeddings(self) -> int:
         """The number of tokens in the longest sequence."""
 

@@ -19,7 +19,7 @@ class NoGraphLoras(NoLoras):
 
     kinds = (False,)
 
-    def select_decodes(self, slots: Ints) -> bool:  # noqa: ARG002 - of SlotGraphLoras
+    def select_for_graph(self, slots: Ints) -> bool:  # noqa: ARG002 - of SlotGraphLoras
         """Return False: no row has an adapter."""
         return False
 
@@ -48,7 +48,7 @@ class SlotGraphLoras(SlotLoras):
         super().__init__(loras, max_num_seqs)
         self._device_loras = loras
 
-    def select_decodes(self, slots: Ints) -> bool:
+    def select_for_graph(self, slots: Ints) -> bool:
         """Set the adapters of the rows of the next replayed graph; return the kind of graph: whether any row has an adapter."""
         return self._device_loras.select_for_graph(self._ids[slots])
 

@@ -24,6 +24,7 @@ class _Sizes:
     """See DeviceSizes."""
 
     vocab_size: int
+    hidden_size: int
     max_position_embeddings: int
     num_heads: int
     num_kv_heads: int
@@ -55,7 +56,7 @@ class DeviceTransformersModel:
         module = loaded.module.to(device)
         self._paged = PagedModule(module, [(layer, attention.layer(_on(layer.shape, device))) for layer in layers], groups)
         self._tensors = [*module.parameters(), *module.buffers()]  # moved when the model sleeps
-        self.config = _Sizes(loaded.vocab_size, loaded.max_position_embeddings, *heads)
+        self.config = _Sizes(loaded.vocab_size, loaded.hidden_size, loaded.max_position_embeddings, *heads)
         self.dtype = dtype
         self.kv_cache_spec = KvCacheSpec(groups, heads.num_kv_heads, heads.head_dim, kv_cache_dtype)
         self.has_kernel_attention, self.host_steps = attention.has_kernels, attention.host_steps()

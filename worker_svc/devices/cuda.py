@@ -244,7 +244,7 @@ class CudaDevice:
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
         """Return the bytes for KV blocks: kv_cache_memory_gib if it is set, otherwise all that is free.
 
-        Free are `utilization` of the device's memory, minus weights, the largest step and other processes. Raises
+        Free are `utilization` of the device's memory, minus weights, the largest step, graphs and other processes. Raises
         FailedPrecondition, with the numbers, if the step does not fit, if nothing is free, or less than kv_cache_memory_gib.
         """
         assert isinstance(model, CudaModel | CudaEncoder | CudaDraftedModel | CudaRankModel)
@@ -263,7 +263,7 @@ class CudaDevice:
             raise FailedPrecondition(
                 f"gpu_memory_utilization {utilization} of the device's {total} bytes leaves nothing for the KV cache: weights "
                 f"take {model.weights_on_device_bytes}, the largest step (max_num_batched_tokens {max_num_batched_tokens}) "
-                f"{step_bytes}, and {free} are free."
+                f"and the graphs {step_bytes}, and {free} are free."
             )
         why = f"gpu_memory_utilization {utilization:g} of {total / _GIB:.1f} GiB, less weights and what a step takes"
         return kv_cache_bytes(self._kv_cache_gib, available, default_bytes=available, why=why)

@@ -54,10 +54,11 @@ class CudaDraftModel:
 
     Args:
         model: the draft model.
+        num_drafts: the usual number of drafts of a request; 0: unknown.
     """
 
-    def __init__(self, model: CudaModel) -> None:
-        self._model = model
+    def __init__(self, model: CudaModel, num_drafts: int) -> None:
+        self._model, self._num_drafts = model, num_drafts
         self.weights_size_bytes, self.kv_cache_spec = model.info.weights_size_bytes, model.decoder.kv_cache_spec
         self.sleep, self.wake_up = model.sleep, model.wake_up
 
@@ -72,7 +73,7 @@ class CudaDraftModel:
 
     def drafts(self, runner: CudaModelRunner, cache: KvCache) -> ModelDrafts:
         """See CudaDrafter."""
-        return ModelDrafts(runner, self._model.decoder, cache)
+        return ModelDrafts(runner, self._model.decoder, cache, self._num_drafts, uses_graphs=self._model.uses_graphs)
 
     def worst_case_bytes(self, target: CudaModel, max_num_batched_tokens: int) -> int:
         """Return the sum of both models' largest steps; see CudaDrafter."""

@@ -72,7 +72,7 @@ class CudaDrafterLoader:
         check_same_vocabulary(target, drafter.info.vocab_size)
         check_target(target)
         check_sees_all("draft model", drafter)
-        return target, CudaDraftModel(drafter)
+        return target, CudaDraftModel(drafter, request.num_draft_tokens)
 
     def _with_eagle3(self, request: LoadRequest, head_files: LoadRequest, report: Progress) -> tuple[CudaModel, CudaDrafter]:
         """Load a model, and the EAGLE-3 head that reads hidden states of its layers."""
@@ -96,14 +96,18 @@ class CudaDrafterLoader:
             num_layers=len(taps.layers),
         )
         with whole_model(head_files.model, self._accelerator, weights.total_bytes):
-            return target, load_head(read, facts.decoder, weights, target, self._accelerator, lambda _: taps.take())
+            head = load_head(
+                read, facts.decoder, weights, target, self._accelerator, lambda _: taps.take(), request.num_draft_tokens
+            )
+        return target, head
 
     def _with_mtp(self, request: LoadRequest, report: Progress) -> tuple[CudaModel, CudaDrafter]:
         """Load a model and its own MTP layer, which predicts further tokens."""
         weights, config = open_mtp(request, report)
         target = self._described(request, report, None)
         with whole_model(request.model, self._accelerator, weights.total_bytes):
-            head = load_head(partial(read_mtp, config), config, weights, target, self._accelerator, target.decoder.normed)
+            read, normed = partial(read_mtp, config), target.decoder.normed
+            head = load_head(read, config, weights, target, self._accelerator, normed, request.num_draft_tokens)
         return target, head
 
     def _described(self, request: LoadRequest, report: Progress, tapped: Tapped | None) -> CudaModel:

@@ -34,10 +34,11 @@ class CudaDraftHead:
         head: the head.
         tensors: the head's weights, without those that it shares with the target.
         accelerator: the device.
+        num_drafts: the usual number of drafts of a request; 0: unknown.
     """
 
-    def __init__(self, head: DeviceHead, tensors: Sequence[torch.Tensor], accelerator: Accelerator) -> None:
-        self._head, self._accelerator = head, accelerator
+    def __init__(self, head: DeviceHead, tensors: Sequence[torch.Tensor], accelerator: Accelerator, num_drafts: int) -> None:
+        self._head, self._accelerator, self._num_drafts = head, accelerator, num_drafts
         self._weights = Offload(accelerator, tensors)
         self.kv_cache_spec = head.kv_cache_spec
         self.weights_size_bytes = self.weights_on_device_bytes = sum(tensor.nbytes for tensor in tensors)
@@ -47,7 +48,7 @@ class CudaDraftHead:
 
     def drafts(self, runner: CudaModelRunner, cache: KvCache) -> HeadDrafts:
         """See CudaDrafter."""
-        return HeadDrafts(runner, self._head, cache)
+        return HeadDrafts(runner, self._head, cache, self._num_drafts)
 
     def worst_case_bytes(self, target: CudaModel, max_num_batched_tokens: int) -> int:
         """Return the bytes of the largest step with the head behind it; see CudaDrafter."""
@@ -69,6 +70,7 @@ def load_head(
     target: CudaModel,
     accelerator: Accelerator,
     states_of: Callable[[torch.Tensor], torch.Tensor],
+    num_drafts: int,
 ) -> CudaDraftHead:
     """Return a head of `target`, with its weights on the device.
 
@@ -79,9 +81,11 @@ def load_head(
         target: the model; its types are the head's.
         accelerator: the device.
         states_of: returns the head's input states for the target's last hidden states.
+        num_drafts: the usual number of drafts of a request; 0: unknown.
     """
     dtype, cache_dtype = target.decoder.dtype, target.decoder.kv_cache_spec.dtype
     linears = DeviceLinears(None, "", weights, accelerator.device, dtype)
     attention = TorchAttention(HeadSizes(config.num_heads, config.num_kv_heads, config.head_dim), groups_of(config))
     head = read(HeadParts(linears, attention, mix_of, accelerator.device))
-    return CudaDraftHead(DeviceHead(head, attention, dtype, cache_dtype, states_of), linears.tensors, accelerator)
+    on_device = DeviceHead(head, attention, dtype, cache_dtype, states_of)
+    return CudaDraftHead(on_device, linears.tensors, accelerator, num_drafts)

@@ -25,6 +25,7 @@ class CudaModel:
 
     Attributes:
         decoder: the model's program.
+        uses_graphs: whether its steps are recorded, if they can be.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class CudaModel:
     ) -> None:
         self.decoder, self._accelerator, self._offload, self._pooling = model, accelerator, offload, pooling
         # A graph computes logits, which a model that only pools does not use.
-        self._use_graphs = use_graphs and (pooling is None or pooling.facts.generates)
+        self.uses_graphs = use_graphs and (pooling is None or pooling.facts.generates)
         self._weights = Offload(accelerator, tensors_in((model, loras, pooling)))
         self.info, self.loras = info, loras
 
@@ -60,7 +61,7 @@ class CudaModel:
             self.decoder,
             layout,
             self._accelerator,
-            use_graphs=self._use_graphs,
+            use_graphs=self.uses_graphs,
             loras=self.loras,
             pooling=self._pooling_rows(),
         )
@@ -77,7 +78,14 @@ class CudaModel:
         """Return the bytes that the largest step needs in addition to weights and KV cache; see memory_profile.py."""
         asked = largest_asked(self.info.pooling)
         return worst_case_bytes(
-            self.decoder, self._accelerator, max_num_batched_tokens, self.loras, self._pooling_rows(), asked, wrap
+            self.decoder,
+            self._accelerator,
+            max_num_batched_tokens,
+            self.loras,
+            self._pooling_rows(),
+            asked,
+            wrap,
+            use_graphs=self.uses_graphs,
         )
 
     def _pooling_rows(self) -> Callable[[InputBatch], DevicePoolingRows] | None:

@@ -31,6 +31,7 @@ def decode_attention_reference(
     key_scale: float = 1.0,
     value_scale: float = 1.0,
     sinks: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the attention [B, H, D], in the query's type; zeros for requests without keys, which are padding.
 
@@ -39,9 +40,9 @@ def decode_attention_reference(
         cache: [num_blocks, block_size, 2, K, D], contiguous; it contains the step's keys and values.
         block_tables: [B, P] int32.
         parts: the numbers of keys, the query's own key included; the window; and their division, which changes only roundings.
-        scale, softcap, key_scale, value_scale, sinks: see prefill_attention.
+        scale, softcap, key_scale, value_scale, sinks, out: see prefill_attention.
     """
-    out = torch.zeros_like(query)
+    out = torch.zeros_like(query) if out is None else out.zero_()
     for row, total in enumerate(parts.num_keys.tolist()):
         if total:
             keys, values = pages_of(cache, block_tables[row], total)
@@ -201,6 +202,7 @@ def decode_attention(
     key_scale: float = 1.0,
     value_scale: float = 1.0,
     sinks: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
     launch: Launch | None = None,
 ) -> torch.Tensor:
     """See decode_attention_reference; `launch` None: the launch parameters in the table for this device."""
@@ -209,7 +211,8 @@ def decode_attention(
     assert query.stride()[1:] == (head_dim, 1) and cache.is_contiguous() and block_tables.stride(1) == 1
     assert num_heads % num_kv_heads == 0 and parts.tickets.shape == (num_requests, num_kv_heads)
     assert scale * key_scale > 0, "the largest score is to have the largest exponent"
-    out = torch.empty((num_requests, num_heads, head_dim), dtype=query.dtype, device=query.device)
+    out = torch.empty((num_requests, num_heads, head_dim), dtype=query.dtype, device=query.device) if out is None else out
+    assert out.shape == query.shape and out.stride()[1:] == (head_dim, 1)
     if not num_requests:
         return out
     partial, masses = (

@@ -5,7 +5,8 @@ The G query heads of a kv head share its keys, so a tile has BLOCK_Q queries tim
 
     row r of a tile = query r // G of the tile, head r % G of the kv head
 
-The host, which knows the lengths, builds the tiles (`tiles_of`). Rows beyond a sequence's queries are not written.
+The host, which knows the lengths, builds the tiles (`tiles_of`). Rows beyond a sequence's queries are not written, and neither
+are queries without a tile. A launch for more tiles than a step has is padded with tiles of request -1, which return at once.
 Dims: T query tokens, R requests, H query heads, K kv heads, G = H / K, D head size, P pages per request.
 """
 
@@ -25,7 +26,7 @@ def prefill_attention_reference(
     block_tables: torch.Tensor,
     first_query: torch.Tensor,
     num_keys: torch.Tensor,
-    tiles: torch.Tensor,  # noqa: ARG001 - one signature for both
+    tiles: torch.Tensor,
     *,
     scale: float,
     window: int = 0,
@@ -33,8 +34,9 @@ def prefill_attention_reference(
     key_scale: float = 1.0,
     value_scale: float = 1.0,
     sinks: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the attention [T, H, D], in the query's type.
+    """Return the attention [T, H, D], in the query's type; tokens of requests without a tile are not written.
 
     Args:
         query: [T, H, D]; tokens may have gaps between them. The tokens of request r are first_query[r] to first_query[r + 1].
@@ -42,15 +44,17 @@ def prefill_attention_reference(
         block_tables: [R, P] int32.
         first_query: [R + 1] int32.
         num_keys: [R] int32, number of tokens of each request, those of this step included: the last query attends to all.
-        tiles: the result of tiles_of.
+        tiles: the result of tiles_of, and padding.
         scale: factor of the scores, usually D ** -0.5.
         window: number of keys that a query attends to, its own included; 0: all.
         softcap: bound of the scores; 0: no bound.
         key_scale, value_scale: factors of stored keys and values in an fp8 cache.
         sinks: [H] float32, contiguous: an extra score of each head, without a value; None: no sinks.
+        out: [T, H, D], to be written; None: a new tensor.
     """
-    out = torch.empty_like(query)
-    for row, end in enumerate(first_query[1:].tolist()):
+    out = torch.empty_like(query) if out is None else out
+    for row in sorted({request for request, _ in tiles.tolist() if request >= 0}):
+        end = int(first_query[row + 1])
         start, total = int(first_query[row]), int(num_keys[row])
         keys, values = pages_of(cache, block_tables[row], total)
         positions = torch.arange(total - (end - start), total, device=query.device)
@@ -109,6 +113,8 @@ def prefill_attention_kernel(
 ):
     """Compute tile `program_id(0)` for kv head `program_id(1)`: tiles of a head run in parallel and share its keys in L2."""
     request = tl.load(tiles + 2 * tl.program_id(0))
+    if request < 0:
+        return
     first = tl.load(tiles + 2 * tl.program_id(0) + 1)
     kv_head = tl.program_id(1)
     start = tl.load(first_query + request)
@@ -176,6 +182,7 @@ def prefill_attention(
     key_scale: float = 1.0,
     value_scale: float = 1.0,
     sinks: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
     launch: Launch | None = None,
 ) -> torch.Tensor:
     """See prefill_attention_reference; `block_rows` is the argument of tiles_of, usually prefill_block_rows.
@@ -187,7 +194,8 @@ def prefill_attention(
     assert query.stride()[1:] == (head_dim, 1) and cache.is_contiguous() and block_tables.stride(1) == 1
     assert num_heads % num_kv_heads == 0 and num_heads // num_kv_heads <= block_rows
     assert scale * key_scale > 0, "the largest score is to have the largest exponent"
-    out = torch.empty((num_tokens, num_heads, head_dim), dtype=query.dtype, device=query.device)
+    out = torch.empty((num_tokens, num_heads, head_dim), dtype=query.dtype, device=query.device) if out is None else out
+    assert out.shape == query.shape and out.stride()[1:] == (head_dim, 1)
     if len(tiles):
         launch = launch or launch_for("prefill", query, cache)
         prefill_attention_kernel[(len(tiles), num_kv_heads)](

@@ -9,7 +9,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.plan import Ints, NewRequest, SchedulerOutput
@@ -132,10 +131,10 @@ class DraftProgress:
         size = self._batch.block_size
         return self._written.num_first(self._batch.block_tables[0, slot, : num_tokens // size].tolist()) * size
 
-    def advance(self, slots: Ints) -> None:
-        """Count one more token of each request as computed."""
-        for handle in self._batch.handles[slots].tolist():
-            self._num_computed[handle] += 1
+    def advance(self, slots: Ints, counts: Ints) -> None:
+        """Count `counts` [R] more tokens of the requests in `slots` [R] as computed."""
+        for handle, count in zip(self._batch.handles[slots].tolist(), counts.tolist(), strict=True):
+            self._num_computed[handle] += count
 
 
 def columns_of(rows: Sequence[DraftRow]) -> tuple[Ints, Ints, Ints]:
@@ -144,7 +143,10 @@ def columns_of(rows: Sequence[DraftRow]) -> tuple[Ints, Ints, Ints]:
     return columns[0], columns[1], columns[2]
 
 
-def room_for(batch: InputBatch, slots: Ints, places: Ints) -> npt.NDArray[np.bool_]:
-    """Return whether each request has a block for a token at its place, and may have one more token after it."""
-    has_room: npt.NDArray[np.bool_] = places < np.minimum(batch.num_blocks[slots] * batch.block_size, batch.max_model_len - 1)
-    return has_room
+def ends_of_drafts(batch: InputBatch, slots: Ints) -> Ints:
+    """Return for each request the first place [R] whose token cannot be computed for a draft after it.
+
+    A place needs a block, and a sequence has room for one more token.
+    """
+    ends: Ints = np.minimum(batch.num_blocks[slots] * batch.block_size, batch.max_model_len - 1)
+    return ends

@@ -20,7 +20,7 @@ from tetrad.worker_svc.core.plan import DraftTokens, Ints, ModelRunnerOutput, Sc
 from tetrad.worker_svc.core.step_inputs import StepInputs, build_step_inputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.models.interface import Model
-from tetrad.worker_svc.runner.draft_progress import DraftProgress, DraftRow, columns_of, room_for
+from tetrad.worker_svc.runner.draft_progress import DraftProgress, DraftRow, columns_of, ends_of_drafts
 from tetrad.worker_svc.runner.model_runner import ModelRunner
 
 
@@ -91,12 +91,12 @@ class DraftingRunner(Generic[M]):
                 if len(found[int(slots[0])]) == num_tokens:
                     break
                 places = batch.num_tokens[slots] - 1
-                has_room = room_for(batch, slots, places)
+                has_room = places < ends_of_drafts(batch, slots)
                 if not has_room.any():
                     break
                 inputs = build_step_inputs(batch, slots[has_room], places[has_room], np.ones(int(has_room.sum()), np.int64))
                 slots, hidden = inputs.slots, self._forward(inputs)
-                self._progress.advance(slots)
+                self._progress.advance(slots, np.ones(len(slots), np.int64))
         finally:
             batch.num_tokens[everyone] = known
         return found

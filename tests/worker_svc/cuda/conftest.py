@@ -12,6 +12,7 @@ from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import SchedulerOutput, finished
 from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
+from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.devices.cuda import CudaDevice
 from tetrad.worker_svc.devices.cuda_model import CudaModel
 
@@ -57,6 +58,11 @@ def tiny_cuda(tiny_path: Path, load_cuda: Callable[..., CudaModel]) -> CudaModel
 def layout_of(model: CudaModel, layout: KvLayout = SMALL) -> KvLayout:
     """Return a layout whose blocks have room for the states of a model, if it has any."""
     return replace(layout, block_size=max(group.block_size for group in model.kv_groups(16)) or 16)
+
+
+def record_graphs(runner: CudaModelRunner) -> None:
+    """Record the graphs of a runner, without the dummy steps of its warm-up."""
+    runner.record(lambda: runner._passes.record(lambda: None), "The graphs")
 
 
 class PipelinedDriver(Driver):

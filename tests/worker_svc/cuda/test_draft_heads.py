@@ -1,9 +1,11 @@
 """EAGLE-3 heads and MTP layers on the CUDA device, interpreted: the CPU device's drafts, and the tokens of the model alone."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -12,16 +14,21 @@ from tests.eagle3_files import save_eagle3
 from tests.lora_files import save_lora
 from tests.mtp_files import save_mtp
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
+from tests.worker_svc.cuda.conftest import record_graphs
+from tests.worker_svc.cuda.launches import Launches
 from tests.worker_svc.runner.proposals import proposals_of
 from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.lora import LoraLimits
 from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.cuda.device.offload import tensors_in
+from tetrad.worker_svc.cuda.drafting_runner import DeviceDraftingRunner
+from tetrad.worker_svc.cuda.graphs import PassGraphs
 
 LAYOUT = KvLayout(num_blocks=40, block_size=8, max_model_len=64, max_num_seqs=3, max_num_batched_tokens=48)
 SIZES = {"hidden_size": 64, "intermediate_size": 80, "num_attention_heads": 4, "num_key_value_heads": 2}
 SAMPLINGS = [SamplingSpec(temperature=0.0), SamplingSpec(seed=5, top_p=0.9), SamplingSpec(seed=6, temperature=0.7, top_k=30)]
+FOUR = replace(LAYOUT, max_num_seqs=4)
 ROOMY = replace(LAYOUT, block_size=32)
 """A layout in which every draft has a block."""
 LAYERS, K = 3, 3
@@ -43,13 +50,13 @@ def files(target, tmp_path_factory):
     embeddings = torch.randn(320, 64, generator=torch.Generator().manual_seed(7))
     change(own / "model.safetensors", {"embed_tokens.weight": embeddings})
     found = {
-        "eagle3": (target[0], {"draft_method": "eagle3", "draft_path": plain}),
-        "eagle3 of its own": (target[0], {"draft_method": "eagle3", "draft_path": own}),
+        "eagle3": (target[0], {"draft_method": "eagle3", "draft_path": plain, "num_draft_tokens": K}),
+        "eagle3 of its own": (target[0], {"draft_method": "eagle3", "draft_path": own, "num_draft_tokens": K}),
     }
     for kind, sizes in (("glm", {}), ("deepseek", {"kv_lora_rank": 280})):  # heads without kernels, as of published models
         directory = tmp_path_factory.mktemp(kind)
         save_mtp(directory, kind, **sizes)
-        found[kind] = (directory, {"draft_method": "mtp"})
+        found[kind] = (directory, {"draft_method": "mtp", "num_draft_tokens": K})
     return found
 
 
@@ -78,6 +85,10 @@ def history(headed):
         return found[kind]
 
     return of
+
+
+def record_drafts(runner: DeviceDraftingRunner) -> None:
+    runner._runner.record(lambda: runner._drafts.record(lambda: None), "The drafter's graphs")
 
 
 def change(path: Path, tensors: dict[str, torch.Tensor]) -> None:
@@ -139,15 +150,75 @@ def test_tokens_are_those_of_the_model_alone(kind, history, files, load_cuda):
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "glm"])
-def test_steps_that_are_replayed_as_graphs_bring_the_same_drafts(kind, headed, history, monkeypatch):
-    runner = headed(kind).make_runner(LAYOUT)
-    target, replayed = runner._runner, []
-    target._record_graphs(lambda *_: None)
-    replay = target._graphs.run
-    monkeypatch.setattr(target._graphs, "run", lambda table, **options: replayed.append(len(table)) or replay(table, **options))
+def test_steps_and_drafts_that_are_replayed_as_graphs_are_the_same(kind, headed, history, monkeypatch):
+    runner, replayed = headed(kind).make_runner(LAYOUT), Counter()
+    record_graphs(runner._runner)
+    record_drafts(runner)
+    replay = PassGraphs.run
+
+    def run_graph(graphs: PassGraphs, rows: np.ndarray, num_rows: int, drawn: bool = False) -> None:
+        replayed[graphs is runner._drafts._drafting._drafts, num_rows] += 1
+        replay(graphs, rows, num_rows, drawn)
+
+    monkeypatch.setattr(PassGraphs, "run", run_graph)
 
     assert run(fill(Driver(runner, LAYOUT))) == history(kind)
-    assert {3, 6} <= set(replayed), "plain decodes, and drafts as rows of their own"
+    assert replayed[False, 3] >= 2, "plain decodes, of the target and of the head"
+    assert replayed[False, 6] >= 2, "drafts as rows of their own, of both"
+    assert replayed[True, 3] >= 1 <= replayed[True, 1], "drafts of three requests, one of them greedy, and of one"
+
+
+def test_a_recorded_step_with_drafts_is_three_graphs(headed):
+    """The target, the head over the tokens of the step, and all drafts; the rest are copies and the choice of tokens."""
+    runner = headed("eagle3").make_runner(ROOMY)
+    record_graphs(runner._runner)
+    record_drafts(runner)
+    driver = fill(Driver(runner, ROOMY))
+    driver.step(rest(driver), num_spec_tokens=K)
+    plan = driver.plan(dict.fromkeys(driver.requests, 1), num_spec_tokens=K)
+
+    with Launches() as launches:
+        runner.execute(plan)
+
+    assert launches.graphs == 3
+    assert launches.kernels <= 14
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "glm"])
+def test_padding_of_a_graph_of_drafts_writes_nothing(kind, headed):
+    """One request alone in a graph of four: its drafts are its own, and the others' tokens, keys and values do not change."""
+    runner = headed(kind).make_runner(FOUR)
+    record_drafts(runner)
+    driver, drafting = fill(Driver(runner, FOUR)), runner._drafts._drafting
+    driver.step(rest(driver), num_spec_tokens=K)
+    handle_of, state, pages = driver.runner._batch.handles, runner._runner.state, runner._drafts._cache.layers
+    before = [state.token_ids.clone(), *(layer.clone() for layer in pages)]
+
+    with torch.inference_mode():
+        drafting._drafts.run(np.empty((0, 3), np.int32), 4, True)
+
+    assert handle_of[:3].tolist() == [0, 1, 2]
+    assert torch.equal(state.token_ids, before[0])
+    for layer, earlier in zip(pages, before[1:], strict=True):
+        torch.testing.assert_close(layer[1:], earlier[1:], rtol=0, atol=0)  # block 0 is never read
+
+
+def test_drafts_of_another_number_are_launched(headed, monkeypatch):
+    """As many as `num_speculative_tokens_per_batch_size` allows."""
+    runner = headed("eagle3").make_runner(LAYOUT)
+    record_drafts(runner)
+    driver, expected = fill(Driver(runner, LAYOUT)), driver_of(headed("eagle3"))
+    monkeypatch.setattr(runner._drafts._drafting._drafts, "run", None)
+
+    found, wanted = (proposals_of(each.step(rest(each), num_spec_tokens=K - 1)) for each in (driver, expected))
+
+    assert found == wanted
+
+
+def test_a_head_without_kernels_has_no_graphs(headed):
+    runner = headed("deepseek").make_runner(LAYOUT)
+
+    assert runner._drafts.num_graphs == 0
 
 
 def test_steps_that_are_queued_before_results_are_read_bring_the_same_drafts(headed):
@@ -215,7 +286,7 @@ def test_the_largest_step_is_run_with_the_head(headed, monkeypatch):
     monkeypatch.setattr(model._drafter._head.head, "begin", lambda states: seen.append(len(states)) or begin(states))
 
     assert model.worst_case_bytes(5) == 0  # host memory is not counted, but the step ran
-    assert seen == [5]
+    assert seen == [5, 5, 8], "the step, and the largest graph of each kind"
 
 
 def test_a_block_and_the_weights_take_the_memory_of_the_head_too(headed, target, load_cuda):

@@ -1,14 +1,18 @@
 """A draft model on the CUDA device, interpreted: proposals without a wait between steps, from right keys and values."""
 
+from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import SMALL, TINY
 from tests.worker_svc.runner.proposals import check_proposals, proposals_of
 from tetrad.services.errors import FailedPrecondition, ModelError
-from tetrad.worker_svc.core.plan import SamplingSpec
+from tetrad.worker_svc.core.device import KvLayout
+from tetrad.worker_svc.core.plan import Runner, SamplingSpec
+from tetrad.worker_svc.cuda.graphs import PassGraphs
 
 SAMPLINGS = [
     SamplingSpec(temperature=0.0),
@@ -18,8 +22,8 @@ SAMPLINGS = [
 FEW = replace(SMALL, max_num_seqs=2, max_num_batched_tokens=32)
 
 
-def driver_of(model) -> Driver:
-    driver = Driver(model.make_runner(SMALL), SMALL)
+def driver_of(model, runner: Runner | None = None, layout: KvLayout = SMALL) -> Driver:
+    driver = Driver(runner or model.make_runner(layout), layout)
     for handle, sampling in enumerate(SAMPLINGS):
         driver.add(handle, range(20 + handle, 37 + 3 * handle), sampling)
     return driver
@@ -28,7 +32,7 @@ def driver_of(model) -> Driver:
 @pytest.fixture(scope="module")
 def drafted(load_cuda, tiny_path):
     """A model that drafts for itself, so that every draft is right."""
-    return load_cuda(tiny_path, draft_method="draft_model", draft_path=tiny_path)
+    return load_cuda(tiny_path, draft_method="draft_model", draft_path=tiny_path, num_draft_tokens=3)
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +44,23 @@ def expected(tiny_cuda):
 def test_the_model_itself_proposes_its_own_next_tokens(drafted, expected):
     """Drawn ones, too: drafts have the noise of their places. A wrong draft takes the draft model's keys and values back."""
     assert check_proposals(driver_of(drafted), expected, num_tokens=6, num_drafts=3) > 12
+
+
+def test_drafts_that_are_replayed_as_graphs_are_the_same(drafted, expected, monkeypatch):
+    """Those of all requests in one graph, and the tokens that the draft model lacks in another."""
+    layout = replace(SMALL, max_num_seqs=9)  # three tokens of each request
+    runner = drafted.make_runner(layout)
+    runner._runner.record(lambda: runner._drafts.record(lambda: None), "The drafter's graphs")
+    drafting, replayed, replay = runner._drafts._drafting, Counter(), PassGraphs.run
+
+    def run_graph(graphs: PassGraphs, rows: np.ndarray, num_rows: int, drawn: bool = False) -> None:
+        replayed[graphs is drafting._drafts] += 1
+        replay(graphs, rows, num_rows, drawn)
+
+    monkeypatch.setattr(PassGraphs, "run", run_graph)
+
+    assert check_proposals(driver_of(drafted, runner, layout), expected, num_tokens=6, num_drafts=3) > 12
+    assert replayed[True] >= 2 <= replayed[False]
 
 
 def test_a_step_that_rejects_drafts_and_proposes_none_takes_the_draft_model_back(drafted, expected):

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.lora_files import merged, save_lora
 from tests.worker_svc.conftest import Driver
-from tests.worker_svc.cuda.conftest import SMALL, PipelinedDriver, layout_of
+from tests.worker_svc.cuda.conftest import SMALL, PipelinedDriver, layout_of, record_graphs
 from tests.worker_svc.families.tiny_models import save_family
 from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.core.device import KvLayout
@@ -49,7 +49,7 @@ def adapted(tiny_path, adapters, load_cuda):
 def recorded(adapted):
     """A runner with graphs of one, two and four requests."""
     runner = adapted.make_runner(FOUR)
-    runner._record_graphs(lambda *_: None)
+    record_graphs(runner)
     return runner
 
 
@@ -246,8 +246,9 @@ def test_warming_up_runs_and_records_steps_with_adapters(adapted):
 
     adapted.make_runner(KvLayout(8, 16, 16, 1, 4)).warm_up(lambda done, total: progress.append((done, total)))
 
-    # A chunk and a request, with adapters and without; three steps of sampling; graphs of 1, 2, 4 and 8 rows of each kind.
-    assert progress == [(done, 15) for done in range(1, 16)]
+    # A chunk and a request, with adapters and without; three steps of sampling; of each kind graphs of 1, 2, 4 and 8 rows, and
+    # of 4 tokens.
+    assert progress == [(done, 17) for done in range(1, 18)]
 
 
 def test_the_largest_step_is_run_with_adapters(adapted, monkeypatch):

@@ -18,7 +18,7 @@ from tests.eagle3_files import save_eagle3
 from tests.lora_files import save_lora
 from tests.mtp_files import save_mtp
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
-from tests.worker_svc.cuda.conftest import TINY, layout_of
+from tests.worker_svc.cuda.conftest import TINY, layout_of, record_graphs
 from tests.worker_svc.families.tiny_models import save_family
 from tests.worker_svc.pooling.checkpoints import CLASSIFIERS, save_encoder
 from tests.worker_svc.pooling.runs import plan_of
@@ -115,7 +115,7 @@ def test_a_step_is_launched_without_waiting(name, uses_graphs, tiny_cuda, watch)
     layout = KvLayout(num_blocks=20, block_size=16, max_model_len=32, max_num_seqs=2, max_num_batched_tokens=32)
     runner = tiny_cuda.make_runner(layout)
     if uses_graphs:
-        runner._record_graphs(lambda *_: None)
+        record_graphs(runner)
     driver = Driver(runner, layout)
     driver.add(0, [5, 6, 7], SAMPLINGS["greedy"])
     driver.add(1, [8, 9, 10, 11], SAMPLINGS[name])
@@ -158,7 +158,7 @@ def test_adapters_are_brought_to_the_device_without_waiting(uses_graphs, tiny_pa
         model.loras.install(lora_id, model.loras.read(adapter))
     runner = model.make_runner(layout)
     if uses_graphs:
-        runner._record_graphs(lambda *_: None)
+        record_graphs(runner)
     driver = Driver(runner, layout)
     driver.add(0, [5, 6, 7], lora_id=2)  # the slot has the first one
 
@@ -168,8 +168,9 @@ def test_adapters_are_brought_to_the_device_without_waiting(uses_graphs, tiny_pa
     assert prompt == decode == []
 
 
+@pytest.mark.parametrize("uses_graphs", [False, True])
 @pytest.mark.parametrize("method", ["draft_model", "eagle3", "mtp"])
-def test_drafts_are_launched_without_waiting(method, tmp_path, load_cuda, watch):
+def test_drafts_are_launched_without_waiting(method, uses_graphs, tmp_path, load_cuda, watch):
     """A step that verifies some, too, unless drafts are asked for after it: their number depends on it."""
     drafter = None
     if method == "mtp":
@@ -179,8 +180,10 @@ def test_drafts_are_launched_without_waiting(method, tmp_path, load_cuda, watch)
         its_layers = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
         drafter = tmp_path if method == "draft_model" else save_eagle3(tmp_path / "head", **its_layers)
     layout = KvLayout(num_blocks=20, block_size=16, max_model_len=32, max_num_seqs=2, max_num_batched_tokens=32)
-    model = load_cuda(tmp_path, draft_method=method, draft_path=drafter)
-    driver = Driver(model.make_runner(layout), layout)
+    runner = load_cuda(tmp_path, draft_method=method, draft_path=drafter, num_draft_tokens=2).make_runner(layout)
+    if uses_graphs:
+        runner._runner.record(lambda: runner._drafts.record(lambda: None), "The drafter's graphs")
+    driver = Driver(runner, layout)
     driver.add(0, [5, 6, 7], SAMPLINGS["greedy"])
     driver.add(1, [8, 9, 10, 11], SAMPLINGS["drawn"])
 

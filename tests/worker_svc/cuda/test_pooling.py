@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.lora_files import save_lora
 from tests.worker_svc.conftest import Driver
-from tests.worker_svc.cuda.conftest import PipelinedDriver
+from tests.worker_svc.cuda.conftest import PipelinedDriver, record_graphs
 from tests.worker_svc.pooling.checkpoints import CLASSIFIERS, ENCODERS, save_colbert, save_encoder, save_modules
 from tests.worker_svc.pooling.decoders import SIZES, VOCAB_SIZE, run_in_chunks, save_decoder
 from tests.worker_svc.pooling.runs import run
@@ -159,7 +159,7 @@ def generate_and_embed(driver):
 def test_one_runner_generates_and_embeds_in_the_same_steps(qwen3, load, load_cuda):
     """A prompt of one token is in a step of decodes, which then runs without its graph. Steps are queued, not waited for."""
     host, device = (loader(qwen3[0], runner="generate", convert="embed").make_runner(FOUR) for loader in (load, load_cuda))
-    device._record_graphs(lambda *_: None)
+    record_graphs(device)
 
     wanted_tokens, wanted = generate_and_embed(PooledDriver(host, FOUR))
     found_tokens, found = generate_and_embed(PipelinedPooledDriver(device, FOUR))

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from tests.worker_svc.conftest import GREEDY, Driver, save_tiny, tiny_config
-from tests.worker_svc.cuda.conftest import SMALL, TINY, PipelinedDriver
+from tests.worker_svc.cuda.conftest import SMALL, TINY, PipelinedDriver, record_graphs
 from tests.worker_svc.families.tiny_models import save_family
 from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.plan import GrammarRows, PromptEmbeds, SamplingSpec
-from tetrad.worker_svc.cuda.graphs import DecodeGraphs
+from tetrad.worker_svc.cuda.graphs import PassGraphs
 from tetrad.worker_svc.cuda.output_layer import output_layer
 from tetrad.worker_svc.layers.linear import PlainLinear
 
@@ -223,9 +223,9 @@ def test_graphs_that_do_not_fit_are_refused_with_the_numbers(tiny_cuda, monkeypa
         raise torch.OutOfMemoryError
 
     runner = tiny_cuda.make_runner(KvLayout(8, 16, 16, 2, 4))
-    monkeypatch.setattr(DecodeGraphs, "record", full)
+    monkeypatch.setattr(PassGraphs, "record", full)
 
-    with pytest.raises(FailedPrecondition, match=r"of up to 8 rows do not fit: \d+ of the device's \d+ bytes were left"):
+    with pytest.raises(FailedPrecondition, match=r"The graphs do not fit: \d+ of the device's \d+ bytes were left"):
         runner.warm_up(lambda *_: None)
 
 
@@ -262,7 +262,7 @@ def test_in_bfloat16_graphs_and_launches_give_the_same(tiny_path, load_cuda):
     for enforce_eager in (True, False):
         runner = load_cuda(tiny_path, dtype="bfloat16", enforce_eager=enforce_eager).make_runner(TWO)
         if not enforce_eager:
-            runner._record_graphs(lambda *_: None)
+            record_graphs(runner)
         driver = Driver(runner, TWO)
         driver.add(0, PROMPTS[1], sampling)
         outputs.append((driver.generate(3), [values.tolist() for _, values, _ in driver.requests[0].logprobs]))

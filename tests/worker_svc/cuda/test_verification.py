@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from tests.worker_svc.conftest import Driver
-from tests.worker_svc.cuda.conftest import layout_of
+from tests.worker_svc.cuda.conftest import layout_of, record_graphs
 from tests.worker_svc.families.tiny_models import save_family
 from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.plan import DraftTokens, GrammarRows, SamplingSpec
 from tetrad.worker_svc.cuda import verification
-from tetrad.worker_svc.cuda.graphs import DecodeGraphs
+from tetrad.worker_svc.cuda.graphs import PassGraphs
 from tetrad.worker_svc.cuda.verification import Places
 
 NUM_TOKENS = 6
@@ -107,11 +107,9 @@ def test_drafts_are_verified_beside_a_chunk_of_a_prompt(tiny_cuda, plain):
 
 def test_a_step_that_verifies_alone_runs_on_a_graph_of_single_tokens(tiny_cuda, plain, monkeypatch):
     driver, expected, rows = prompts_of(tiny_cuda, (DRAWN, PENALISED), FEW), outputs(plain), []
-    driver.runner._record_graphs(lambda *_: None)
-    run = DecodeGraphs.run
-    monkeypatch.setattr(
-        DecodeGraphs, "run", lambda graphs, table, **kind: rows.append(len(table)) or run(graphs, table, **kind)
-    )
+    record_graphs(driver.runner)
+    run = PassGraphs.run
+    monkeypatch.setattr(PassGraphs, "run", lambda graphs, table, *rest: rows.append(len(table)) or run(graphs, table, *rest))
 
     driver.verify({DRAWN: expected[DRAWN][1:4], PENALISED: [expected[PENALISED][1], 0]})
     driver.verify({DRAWN: [], PENALISED: expected[PENALISED][3:5]})

@@ -7,7 +7,7 @@ import torch
 from pydantic import ValidationError
 
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
-from tests.worker_svc.cuda.conftest import TINY
+from tests.worker_svc.cuda.conftest import TINY, record_graphs
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout
@@ -71,7 +71,7 @@ def device_bytes(model) -> int:
 def tokens(model, *, use_graphs: bool = False) -> dict[int, list[int]]:
     runner = model.make_runner(LAYOUT)
     if use_graphs:
-        runner._record_graphs(lambda *_: None)
+        record_graphs(runner)
     driver = Driver(runner, LAYOUT)
     driver.add(1, [5, 6, 7])
     driver.add(2, [9])

@@ -254,6 +254,23 @@ def test_a_device_with_more_memory_has_larger_tiles():
     assert find_launch("prefill", 256, 2, (9, 0)).block_rows > find_launch("prefill", 256, 2, (8, 6)).block_rows
 
 
+def test_tiles_of_padding_leave_and_tokens_without_a_tile_are_not_written():
+    """As in a graph: the first request has one query, which another kernel has computed; two tokens are padding."""
+    pages = Pages([9, 20])
+    query, first = queries(13, 6, 64), torch.tensor([0, 1, 11], dtype=torch.int32, device=DEVICE)
+    found = prefill.tiles_of(np.array([10]), 3, BLOCK_ROWS, np.array([10]))
+    found[:, 0] = 1
+    tiles = torch.from_numpy(np.concatenate([found, np.full((4, 2), -1, np.int32)])).to(DEVICE)
+    arguments = query, pages.cache, pages.tables, first, pages.num_keys, tiles
+    results = [torch.full((13, 6, 64), 7.0, device=DEVICE) for _ in range(2)]
+
+    prefill.prefill_attention(*arguments, scale=0.1, block_rows=BLOCK_ROWS, out=results[0])
+    prefill.prefill_attention_reference(*arguments, scale=0.1, out=results[1])
+
+    assert_equal(*results)
+    assert (results[0][0] == 7).all() and (results[0][11:] == 7).all()
+
+
 def test_tiles_of_fewer_rows_have_fewer_warps():
     launch = find_launch("prefill", 128, 2, (9, 0))
 

@@ -114,6 +114,22 @@ class DeviceSampler:
         """Choose tokens [R] int32 from a draft model's logits [R, V], with temperature, truncation and noise; see `sample`."""
         return self._choose(logits, SamplingRows(self._accelerator, self._batch, slots, places))[0]
 
+    def draws(self, slots: Ints) -> bool:
+        """Return whether any of these slots draws its tokens; if so, its parameters are on the device."""
+        if self._parameters.is_greedy[slots].all():
+            return False
+        self._parameters.catch_up()
+        return True
+
+    def guess_recorded(
+        self, logits: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, *, draws: bool
+    ) -> torch.Tensor:
+        """Choose tokens [R] int32 as `guess` does, within a graph: slots and positions [R] int64 are on the device.
+
+        `draws`: what `draws` returns for the slots of a replay.
+        """
+        return (self._draw(logits, slots, positions, cuts=True) if draws else argmax(logits))[0]
+
     def _changes(self, rows: SamplingRows, grammar: GrammarRows | None) -> list[LogitsChange]:
         """Return the changes of a step's logits, in the order of application."""
         changes = [
@@ -125,16 +141,18 @@ class DeviceSampler:
 
     def _choose(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
         """Return the rows' tokens and largest logits; see argmax."""
-        parameters = self._parameters
-        if parameters.is_greedy[rows.slots].all():
+        if not self.draws(rows.slots):
             return argmax(logits)
-        parameters.catch_up()
-        slots, positions = rows.on_device
+        return self._draw(logits, *rows.on_device, cuts=bool(self._parameters.is_cut[rows.slots].any()))
+
+    def _draw(self, logits: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, *, cuts: bool) -> torch.Tensor:
+        """Return drawn tokens and largest logits; `cuts`: whether any row may have a truncation."""
+        parameters = self._parameters
         peaks, masses = block_masses(logits, slots, parameters.temperature)
-        if len(rows.slots) > len(self._nothing_cut):  # drafts have separate rows
-            self._nothing_cut = torch.zeros(len(rows.slots), device=self._accelerator.device)
+        if len(slots) > len(self._nothing_cut):  # drafts have separate rows
+            self._nothing_cut = torch.zeros(len(slots), device=self._accelerator.device)
         thresholds = self._nothing_cut
-        if parameters.is_cut[rows.slots].any():
+        if cuts:
             limits = parameters.top_k, parameters.top_p, parameters.min_p
             thresholds = truncate(logits, peaks, masses, slots, parameters.temperature, *limits)
         return draw(logits, peaks, masses, thresholds, slots, positions, parameters.temperature, parameters.seeds)
