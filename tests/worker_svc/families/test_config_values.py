@@ -79,6 +79,16 @@ def test_a_gpt_oss_with_another_activation_is_refused():
         read_config(config_of("gpt_oss", swiglu_alpha=1.5))
 
 
+@pytest.mark.parametrize(
+    ("name", "own", "other"),
+    [("deepseek_v2", "softmax", "sigmoid"), ("deepseek_v3", "sigmoid", "softmax"), ("glm4_moe", "sigmoid", "softmax")],
+)
+def test_routers_with_another_scoring_function_are_refused(name, own, other):
+    assert read_config(config_of(name, scoring_func=own)) == read_config(config_of(name))
+    with pytest.raises(ModelError, match=f"scoring_func '{other}', which is not supported; supported: {own}"):
+        read_config(config_of(name, scoring_func=other))
+
+
 def test_windows_of_a_smollm3_are_in_layers_without_rotary_embeddings():
     config = config_of("smollm3", layer_types=ABSENT, use_sliding_window=True, sliding_window=24)
 
