@@ -153,6 +153,11 @@ def test_null_is_a_value():
     assert read_config(config_of("mistral", sliding_window=None)).windows == (None,)
 
 
+def test_a_nemotron_h_has_its_own_output_layer_whatever_its_config_says():
+    """As in transformers, whose model ties no weights and whose files have both matrices."""
+    assert not read_config(config_of("nemotron_h", tie_word_embeddings=True)).tie_word_embeddings
+
+
 def test_a_gpt2_whose_attention_is_not_scaled():
     assert read_config(config_of("gpt2", scale_attn_weights=False)).attention_scale == 1
     assert read_config(config_of("gpt2", scale_attn_weights=True)).attention_scale == 0.25
