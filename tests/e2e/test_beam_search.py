@@ -59,16 +59,24 @@ def until_eos(ids: list[int], start: int, eos: list[int]) -> list[int]:
     return ids[:end]
 
 
+# All kinds of penalties and early stopping, without services: tests/tetrad/library/test_beam_search.py.
 @pytest.mark.parametrize(
     "params",
     [
-        BeamSearchParams(beam_width=4, max_tokens=14),
-        BeamSearchParams(beam_width=3, max_tokens=7, length_penalty=-0.6, early_stopping="never"),
-        BeamSearchParams(beam_width=2, max_tokens=5, length_penalty=2.0, early_stopping=True, ignore_eos=True),
+        pytest.param(BeamSearchParams(beam_width=4, max_tokens=14), id="defaults"),
+        pytest.param(
+            BeamSearchParams(beam_width=3, max_tokens=7, length_penalty=-0.6, early_stopping="never"),
+            id="short",
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
+            BeamSearchParams(beam_width=2, max_tokens=5, length_penalty=2.0, early_stopping=True, ignore_eos=True),
+            id="ignoring-eos",
+            marks=pytest.mark.exhaustive,
+        ),
         # Needs more candidates of each step than max_logprobs allows to requests.
-        BeamSearchParams(beam_width=12, max_tokens=2),
+        pytest.param(BeamSearchParams(beam_width=12, max_tokens=2), id="wide"),
     ],
-    ids=["defaults", "short", "ignoring-eos", "wide"],
 )
 def test_sequences_and_scores_are_those_of_transformers(llm, prompts, model, params):
     eos = sorted(llm._running.frontend.tokenizer_info.eos_token_ids)

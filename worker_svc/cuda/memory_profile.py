@@ -90,9 +90,9 @@ def worst_case_bytes(
                 finished(runner.execute(replace(plan, swap_out=(the_same, the_same))))
                 runner.forget_all()
 
+    of_step, of_graphs = accelerator.peak_bytes(run), accelerator.peak_bytes(make_runner().rehearse_graphs)
     num_drafts = min(max_num_batched_tokens, MOST_DRAFTS_WITH_STATES)
-    of_graphs = accelerator.peak_bytes(make_runner().rehearse_graphs)
-    return accelerator.peak_bytes(run) + of_graphs + num_drafts * model.bytes_per_draft
+    return of_step + of_graphs + num_drafts * model.bytes_per_draft
 
 
 def largest_asked(facts: PoolingFacts | None) -> list[PoolingSpec | None]:

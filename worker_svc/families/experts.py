@@ -112,6 +112,8 @@ def with_deepseek_experts(config: ModelConfig, values: Values, default_scale: fl
     )
     num_dense = int(values.get("first_k_dense_replace", default=0))
     experts = replace(experts, **changes)
+    scores = "sigmoid" if experts.router == "grouped_sigmoid" else "softmax"
+    values.choose("scoring_func", known={scores: scores}, default=scores)
     layers = [layer if index < num_dense else replace(layer, experts=experts) for index, layer in enumerate(config.layers)]
     names = {
         "mlp.router": Stored("mlp.gate"),

@@ -33,6 +33,7 @@ def nemotron_h(values: Values) -> ModelConfig:
     return replace(
         config,
         layers=tuple(made[kind] for kind in kinds),
+        tie_word_embeddings=False,
         biases=_biases(values, state),
         tensors=TensorNames(
             layers="backbone.layers",

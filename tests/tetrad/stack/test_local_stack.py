@@ -75,7 +75,7 @@ async def test_a_request_outlives_the_death_of_each_service(stack):
             assert len(last.outputs[0].token_ids) == 8
 
 
-@pytest.mark.parametrize("name", ["worker", "engine-core"])
+@pytest.mark.parametrize("name", ["worker", pytest.param("engine-core", marks=pytest.mark.exhaustive)])
 async def test_a_removed_directory_of_sockets_comes_back_with_the_next_death_of_a_service(stack, name):
     """A cleaner of /tmp removes it. Whoever starts again makes its own socket, and reaches the others at new ones."""
     params = SamplingParams(max_tokens=8, ignore_eos=True)

@@ -79,6 +79,16 @@ def test_a_gpt_oss_with_another_activation_is_refused():
         read_config(config_of("gpt_oss", swiglu_alpha=1.5))
 
 
+@pytest.mark.parametrize(
+    ("name", "own", "other"),
+    [("deepseek_v2", "softmax", "sigmoid"), ("deepseek_v3", "sigmoid", "softmax"), ("glm4_moe", "sigmoid", "softmax")],
+)
+def test_routers_with_another_scoring_function_are_refused(name, own, other):
+    assert read_config(config_of(name, scoring_func=own)) == read_config(config_of(name))
+    with pytest.raises(ModelError, match=f"scoring_func '{other}', which is not supported; supported: {own}"):
+        read_config(config_of(name, scoring_func=other))
+
+
 def test_windows_of_a_smollm3_are_in_layers_without_rotary_embeddings():
     config = config_of("smollm3", layer_types=ABSENT, use_sliding_window=True, sliding_window=24)
 
@@ -141,6 +151,11 @@ def test_null_is_a_value():
 
     assert config.attention_softcap == config.logit_softcap == 0
     assert read_config(config_of("mistral", sliding_window=None)).windows == (None,)
+
+
+def test_a_nemotron_h_has_its_own_output_layer_whatever_its_config_says():
+    """As in transformers, whose model ties no weights and whose files have both matrices."""
+    assert not read_config(config_of("nemotron_h", tie_word_embeddings=True)).tie_word_embeddings
 
 
 def test_a_gpt2_whose_attention_is_not_scaled():

@@ -55,7 +55,8 @@ def test_a_tiny_models_bits(quantization, tiny_llama, make_driver):
         np.testing.assert_array_equal(found_bits, bits)
 
 
-@pytest.mark.parametrize("dtype", ["auto", "float32"])
+# Float32 above: the tiny model without a quantization.
+@pytest.mark.parametrize("dtype", ["auto", pytest.param("float32", marks=pytest.mark.exhaustive)])
 def test_smollm2s_bits(dtype, smollm2, make_driver):
     """The file's own quanta, and float32."""
     prompt = np.random.default_rng(2).integers(17, 49152, 20).tolist()

@@ -3,11 +3,13 @@
 A turn of the assistant consists of several items (reasoning, a message, calls), but is one message for a template.
 """
 
+import json
 import re
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from tetrad.frontend.api.http.responses.bodies import ContentPart, InputItem
+from tetrad.frontend.api.http.turns.blocks import arguments_of
 from tetrad.services.errors import InvalidRequest
 
 Message = dict[str, Any]
@@ -74,7 +76,7 @@ class Messages:
 
     def _add_call(self, item: InputItem, path: str) -> None:
         name, call_id = required(path, "name", item.name), required(path, "call_id", item.call_id)
-        function = {"name": name, "arguments": required(path, "arguments", item.arguments)}
+        function = {"name": name, "arguments": _as_json(required(path, "arguments", item.arguments))}
         self._calls[call_id] = name
         turn = self._assistant(new=False)
         turn["tool_calls"] = [*turn.get("tool_calls", ()), {"id": call_id, "type": "function", "function": function}]
@@ -148,6 +150,17 @@ def _listed(item: InputItem, item_id: str) -> dict[str, Any]:
 
 def _as_output(part: dict[str, Any]) -> dict[str, Any]:
     return part | {"type": "output_text", "annotations": []} if part["type"] == "input_text" else part
+
+
+def _as_json(arguments: str) -> str:
+    """Return arguments that are JSON unchanged; of others, which models may write, what is complete: templates need JSON."""
+    try:
+        json.loads(arguments or "{}")
+    except RecursionError:
+        return arguments
+    except ValueError:
+        return json.dumps(arguments_of(arguments), ensure_ascii=False)
+    return arguments
 
 
 def _joined(path: str, parts: Sequence[ContentPart], separator: str = "\n") -> str:

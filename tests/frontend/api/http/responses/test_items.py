@@ -126,6 +126,25 @@ def test_a_call_that_was_cut_off_is_left_out_whether_it_is_stored_or_sent_again(
     assert again.messages == [Q, message("assistant", "a"), Q]
 
 
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ('{"city": "Paris", "days": [1, 2', '{"city": "Paris", "days": [1, 2]}'),
+        ('{"city": }', "{}"),
+        ("Zürich", "{}"),
+        ('{"city":  "Zürich"}', '{"city":  "Zürich"}'),
+        ("", ""),
+        ("[1]", "[1]"),
+    ],
+)
+def test_of_arguments_that_are_no_json_templates_get_what_is_complete(written, arguments):
+    """Models may write such calls; clients answer them with an error, so that the model tries again."""
+    found = conversation([Q, call(arguments=written), output("That is no JSON.")])
+
+    [template_call] = found.messages[1]["tool_calls"]
+    assert template_call["function"]["arguments"] == arguments
+
+
 @pytest.mark.parametrize(("status", "continued"), [("in_progress", True), ("incomplete", True), ("completed", False)])
 def test_a_last_message_of_the_assistant_that_is_not_complete_is_continued(status, continued):
     found = conversation([Q, said("The answer is", status=status)])
