@@ -3,6 +3,7 @@
 import pytest
 
 from tests.engine_core_svc.kv_cache.worker_memory import STATE
+from tests.engine_core_svc.scheduler.fake_drafts import WorkerDrafts
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.kv_groups import KvGroup
 from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK
@@ -110,3 +111,16 @@ def test_blocks_that_have_to_hold_a_state_are_of_the_size_that_the_worker_says()
 
     assert tokens_per_block(groups, 16) == 816
     assert decode_groups(groups, 816) == (KvGroup(), KvGroup(is_state=True))
+
+
+def test_a_plan_that_asks_for_drafts_allocates_no_block_beyond_that_of_the_state(make_bench):
+    """The block of a full state would be freed as one that only the prefix cache needs, before the next plan reads it."""
+    bench = make_bench(block_size=BLOCK_SIZE, num_blocks=90, windows=(None, STATE), drafts=WorkerDrafts())
+    request = bench.add(PROMPT[:6], max_tokens=12)
+
+    while not request.is_finished:
+        bench.step()
+        for group in (0, 1) if request.block_tables else ():
+            assert len(request.block_tables[group]) == -(-request.num_computed_tokens // BLOCK_SIZE)
+
+    assert request.num_output_tokens == 12
