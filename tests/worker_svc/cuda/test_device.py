@@ -155,7 +155,7 @@ def test_a_model_larger_than_the_card_is_refused(tiny_path, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr("tetrad.worker_svc.devices.cuda.KernelDecoder", full)
+    monkeypatch.setattr("tetrad.worker_svc.devices.cuda_programs.KernelDecoder", full)
 
     with pytest.raises(ModelError, match=r"does not fit .*: its files have \d+ bytes, the device has 1000000, of which 5"):
         loaded(SmallCard(free=5, total=1_000_000), tiny_path)
