@@ -15,7 +15,7 @@ from tests.worker_svc.conftest import GREEDY, Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import layout_of
 from tests.worker_svc.families.tiny_models import save_family
 from tests.worker_svc.packed_weights.whole_models import FORMATS, write_model
-from tests.worker_svc.ranks.groups import Group, open_group
+from tests.worker_svc.ranks.groups import Group, Rank, open_group
 from tests.worker_svc.ranks.test_loras import LIMITS, install
 from tetrad.services.errors import ModelError, Unsupported
 from tetrad.worker_svc.config import WorkerSettings
@@ -69,6 +69,14 @@ def alone(llama, load_cuda) -> Driver:
     return driver
 
 
+def tokens_of(rank: Rank) -> list[list[int]]:
+    """Return the tokens of each request that a rank has on its device, the sampled ones included."""
+    runner = rank.compute.run(lambda: rank.worker._runner._runner)  # after the orders that are queued
+    batch, token_ids = runner.batch, runner.state.token_ids
+    slots = [batch.slot_of(handle) for handle in range(len(SAMPLINGS))]
+    return [token_ids[slot, : batch.num_tokens[slot]].tolist() for slot in slots]
+
+
 def outputs_of(driver: Driver) -> dict[int, list[int]]:
     return {handle: request.output for handle, request in driver.requests.items()}
 
@@ -79,6 +87,7 @@ def test_tokens_are_those_of_one_rank_and_log_probabilities_within_a_tolerance(l
     with loaded(tmp_path, llama[0], size) as group:
         together = Driver(group, LAYOUT)
         assert answers(together) == outputs_of(alone)
+        assert [tokens_of(rank) for rank in group.ranks] == [tokens_of(group.ranks[0])] * size
 
     for (ids, values, _), (other_ids, other_values, _) in zip(
         alone.requests[0].logprobs, together.requests[0].logprobs, strict=True
