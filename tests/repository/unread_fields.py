@@ -32,7 +32,7 @@ UNREAD: dict[str, str] = {
     INSIDE_REFUSED: """
         EncoderInputs.* LateInteraction.* MediaItem.* MediaPart.* MultiModalFeature.*
         RemoteRef.* SharedMemoryRef.*
-        KvConnectorConfig.* KvLease.* KvReceive.* KvTransferParams.* KvTransferPlan.* SpeculativeConfig.*
+        KvConnectorConfig.* KvLease.* KvReceive.* KvTransferParams.* KvTransferPlan.*
         GetKvTransferEndpointResponse.agent GetKvTransferEndpointResponse.compatibility_hash
         GetKvTransferEndpointResponse.engine_id GetKvTransferEndpointResponse.now_monotonic_s
         GetKvTransferEndpointResponse.regions KvRegion.*
