@@ -16,9 +16,8 @@ class BothEngine(fakes.FakeEngine):
 
 
 @pytest.fixture
-async def engine(sockets, carrier):
-    async with fakes.running_engine(BothEngine(sockets / "e"), carrier) as fake:
-        yield fake
+def make_engine():
+    return BothEngine
 
 
 async def test_ollama_clients_see_both_capabilities(frontend):

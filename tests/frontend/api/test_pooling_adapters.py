@@ -3,7 +3,7 @@
 import pytest
 
 from tests.frontend.api.test_adapters import WITH_SQL, WITHOUT, adapted, channel, sent_to  # noqa: F401 - fixtures
-from tests.frontend.llm.test_pooling_messages import engine  # noqa: F401 - the fixture
+from tests.frontend.fakes.pooling_engine import PoolingEngine
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
 
 POSTS = {
@@ -13,6 +13,11 @@ POSTS = {
     "/score": {"text_1": "hello", "text_2": "again"},
     "/api/embed": {"input": ["hello", "again"]},
 }
+
+
+@pytest.fixture
+def make_engine():
+    return PoolingEngine
 
 
 @pytest.mark.parametrize("path", POSTS)

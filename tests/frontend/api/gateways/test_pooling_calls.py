@@ -5,17 +5,15 @@ import asyncio
 import pytest
 from smg_grpc_proto.generated import vllm_engine_pb2, vllm_engine_pb2_grpc
 
-from tests.frontend.fakes import running_engine
-from tests.frontend.llm.test_pooling_messages import PoolingEngine
+from tests.frontend.fakes.pooling_engine import PoolingEngine
 from tetrad.services.rpc.status import from_rpc_error
 
 PROMPT = vllm_engine_pb2.TokenizedInput(original_text="hello", input_ids=range(1, 7))
 
 
 @pytest.fixture
-async def engine(sockets, carrier):
-    async with running_engine(PoolingEngine(sockets / "e"), carrier) as fake:
-        yield fake
+def make_engine():
+    return PoolingEngine
 
 
 @pytest.fixture

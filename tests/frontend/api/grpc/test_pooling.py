@@ -3,11 +3,16 @@
 import grpc
 import pytest
 
-from tests.frontend.llm.test_pooling_messages import engine  # noqa: F401 - the fixture
+from tests.frontend.fakes.pooling_engine import PoolingEngine
 from tetrad.frontend.api.grpc import pooling
 from tetrad.services.rpc.channel import open_channel
 from tetrad.services.rpc.status import from_rpc_error
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
+
+
+@pytest.fixture
+def make_engine():
+    return PoolingEngine
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.frontend.llm.test_pooling_messages import PoolingEngine
+from tests.frontend.fakes.pooling_engine import PoolingEngine
 from tetrad.v1 import types_pb2
 
 

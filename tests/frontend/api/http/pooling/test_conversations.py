@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from tests.frontend.fakes import FakeTokenizer
-from tests.frontend.llm.test_pooling_messages import engine  # noqa: F401 - the fixture
 
 CHATS = [[{"role": "user", "content": text}] for text in ("aaaaa", "bbbbb", "ccccc")]
 

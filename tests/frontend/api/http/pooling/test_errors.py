@@ -4,7 +4,7 @@ import pytest
 
 from tests.frontend.conftest import make_settings, running_frontend
 from tests.frontend.fakes import running_engine
-from tests.frontend.llm.test_pooling_messages import PoolingEngine, engine  # noqa: F401 - a fixture
+from tests.frontend.fakes.pooling_engine import PoolingEngine
 from tetrad.services.rpc.carrier import GRPC
 from tetrad.v1 import types_pb2
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.frontend.llm.test_pooling_messages import engine  # noqa: F401 - the fixture
 from tetrad.frontend.api.http.pooling import batch
 from tetrad.frontend.llm.scoring import score_pairs
 from tetrad.frontend.request.pooling import PooledTensor, PoolingFacts, PoolingRequestOutput

@@ -2,8 +2,6 @@
 
 import pytest
 
-from tests.frontend.llm.test_pooling_messages import engine  # noqa: F401 - the fixture
-
 
 @pytest.mark.parametrize(("limit", "kept"), [(None, 300), (0, 300), (20, 20)])
 async def test_a_limit_of_zero_keeps_all_tokens_of_documents(http, limit, kept):
