@@ -53,8 +53,8 @@ from tetrad.worker_svc.model_facts.stages import check_stages, stage_config, sta
 from tetrad.worker_svc.models.draft_head import Tapped
 from tetrad.worker_svc.native.shared_sums import SumsOfMachine
 from tetrad.worker_svc.native.team import Team
-from tetrad.worker_svc.runner.orders import ModelOrders
-from tetrad.worker_svc.runner.rank_channels import RankChannels
+from tetrad.worker_svc.runner.orders import decode_model_order
+from tetrad.worker_svc.runner.rank_channels import LeaderOrders, RankChannels
 
 _ALL = Shard(0, 1)
 _WEIGHTS = (".safetensors", ".bin", ".gguf")
@@ -100,7 +100,7 @@ class CpuDevice:
             self._ranks = RankChannels(place.shard, place.stage, Collectives(place.shard, open_sums))
         self._ranks.connect(place)
         log.info("group.joined", rank=place.rank, size=place.size, epoch=place.epoch)
-        return None if self._ranks.is_leader else ModelOrders(self._ranks, place.epoch)
+        return None if self._ranks.is_leader else LeaderOrders(self._ranks, decode_model_order)
 
     def leave_group(self) -> None:
         """See GroupDevice."""

@@ -10,13 +10,13 @@ from tetrad.worker_svc.core.plan import Runner
 from tetrad.worker_svc.core.ranks import GroupPlace, Orders
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.ranks.collectives import DeviceCollectives
-from tetrad.worker_svc.cuda.ranks.orders import PlanOrders
+from tetrad.worker_svc.cuda.ranks.orders import decode_order
 from tetrad.worker_svc.cuda.ranks.runners import PlanLeader, PlanMember
 from tetrad.worker_svc.devices.cuda_model import CudaModel
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.sharding import check_size
 from tetrad.worker_svc.quantization.schemes import is_unpackable
-from tetrad.worker_svc.runner.rank_channels import RankChannels
+from tetrad.worker_svc.runner.rank_channels import LeaderOrders, RankChannels
 
 log = get_logger()
 
@@ -46,7 +46,7 @@ def join_ranks(place: GroupPlace, accelerator: Accelerator, ranks: RankChannels 
 
 def orders_of(ranks: RankChannels | None) -> Orders | None:
     """Return the leader's orders on a member, otherwise None."""
-    return None if ranks is None or ranks.is_leader else PlanOrders(ranks, ranks.epoch)
+    return None if ranks is None or ranks.is_leader else LeaderOrders(ranks, decode_order)
 
 
 def check_part(request: LoadRequest, facts: Mapping[str, Any], config: ModelConfig, ranks: RankChannels) -> None:

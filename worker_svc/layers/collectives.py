@@ -30,8 +30,8 @@ class OpenSums(Protocol):
         """Return the sums over the ranks of `group`, whose name is `name`; a wait takes at most `timeout_s` seconds."""
 
 
-class GlooSums:
-    """Sums that gloo computes; see Sums.
+class GroupSums:
+    """Sums that a process group of torch computes; see Sums.
 
     Args:
         group: the process group.
@@ -52,7 +52,7 @@ class GlooSums:
 
 def gloo_sums(met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: float) -> Sums:  # noqa: ARG001 - of OpenSums
     """See OpenSums."""
-    return GlooSums(group)
+    return GroupSums(group)
 
 
 class Collectives:

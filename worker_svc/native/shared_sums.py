@@ -15,7 +15,7 @@ import torch
 
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.core.ranks import Shard
-from tetrad.worker_svc.layers.collectives import GlooSums, Sums
+from tetrad.worker_svc.layers.collectives import GroupSums, Sums
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
 from tetrad.worker_svc.native.structures import SumsPlace, SumStatus
 
@@ -85,7 +85,7 @@ class SumsOfMachine:
         group.allreduce([num_open]).wait()
         if shared is None or num_open.item() < shard.size:
             log.info("sums.gloo", ranks=shard.size, reason="Not all ranks can map one memory")
-            return GlooSums(group)
+            return GroupSums(group)
         log.info("sums.shared", ranks=shard.size)
         return shared
 

@@ -14,7 +14,6 @@ import torch
 from tetrad.worker_svc.attention.interface import Tables
 from tetrad.worker_svc.core.plan import Ints, SchedulerOutput
 from tetrad.worker_svc.core.step_inputs import StepInputs
-from tetrad.worker_svc.runner.rank_channels import RankChannels
 
 _NO_PLACES = np.zeros((2, 0), np.int64)
 
@@ -40,32 +39,6 @@ class ModelOrder:
     hidden: torch.Tensor | None
 
 
-class ModelOrders:
-    """The Orders of one group's leader.
-
-    Args:
-        ranks: the connections to the other ranks.
-        epoch: the epoch of the group.
-    """
-
-    def __init__(self, ranks: RankChannels, epoch: int) -> None:
-        self._ranks, self._epoch = ranks, epoch
-
-    @property
-    def are_current(self) -> bool:
-        """See Orders."""
-        return self._ranks.epoch == self._epoch
-
-    def receive(self) -> ModelOrder:
-        """See Orders."""
-        numbers, hidden = self._ranks.receive_order(self._epoch)
-        return ModelOrder(Kind(int(numbers[0])), numbers[1:], hidden)
-
-    def end(self) -> None:
-        """See Orders."""
-        self._ranks.disconnect(self._epoch)
-
-
 @dataclass(frozen=True, slots=True)
 class BlockTables:
     """Block tables [G, R, P] of a step's rows: the part of an input batch that attention reads."""
@@ -77,6 +50,11 @@ class BlockTables:
     def num_drafts(self) -> Ints:
         """Zeros: members do not know which tokens are drafts."""
         return np.zeros(self.block_tables.shape[1], np.int64)
+
+
+def decode_model_order(numbers: npt.NDArray[np.int64], hidden: torch.Tensor | None) -> ModelOrder:
+    """Return the order of these integers and floats."""
+    return ModelOrder(Kind(int(numbers[0])), numbers[1:], hidden)
 
 
 def encode_step(inputs: StepInputs, batch: Tables) -> npt.NDArray[np.int64]:

@@ -8,7 +8,7 @@ not block, so a stage computes the next step while its hidden states are in tran
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from tetrad.services.errors import one_line
-from tetrad.worker_svc.core.ranks import GroupPlace, Shard, Stage
+from tetrad.worker_svc.core.ranks import GroupPlace, Order, Shard, Stage
 from tetrad.worker_svc.layers.collectives import Collectives
 from tetrad.worker_svc.layers.rendezvous import LIFE_S, STEP_TIMEOUT_S, Rendezvous
 
@@ -182,6 +182,31 @@ class RankChannels:
             self._sent.append((group.send([tensor], rank, 0), tensor))
         while len(self._sent) > _NUM_SENT:
             self._sent.popleft()[0].wait()
+
+
+class LeaderOrders:
+    """The Orders of one group's leader.
+
+    Args:
+        ranks: the connections to the other ranks; the member has joined the group.
+        decode: returns the order of received integers and floats.
+    """
+
+    def __init__(self, ranks: RankChannels, decode: Callable[[npt.NDArray[np.int64], torch.Tensor | None], Order]) -> None:
+        self._ranks, self._decode, self._epoch = ranks, decode, ranks.epoch
+
+    @property
+    def are_current(self) -> bool:
+        """See Orders."""
+        return self._ranks.epoch == self._epoch
+
+    def receive(self) -> Order:
+        """See Orders."""
+        return self._decode(*self._ranks.receive_order(self._epoch))
+
+    def end(self) -> None:
+        """See Orders."""
+        self._ranks.disconnect(self._epoch)
 
 
 def _received(group: Any, tensor: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 
 from tests.worker_svc.native.native_programs import NO_HEADS, RUNNABLE, team_of
 from tetrad.worker_svc.core.ranks import GroupPlace, Shard
-from tetrad.worker_svc.layers.collectives import GlooSums
+from tetrad.worker_svc.layers.collectives import GroupSums
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
 from tetrad.worker_svc.native import shared_sums
 from tetrad.worker_svc.native.library import best_target, load_library
@@ -117,7 +117,7 @@ def test_memory_that_one_rank_cannot_have_is_used_by_none(socket_directory, monk
     with opened(socket_directory, 2) as ranks:
         found = on_all(ranks, lambda rank: rank.sum_(torch.full((4,), 2.0)))
 
-    assert all(isinstance(rank, GlooSums) for rank in ranks)
+    assert all(isinstance(rank, GroupSums) for rank in ranks)
     assert all(sums.tolist() == [4.0] * 4 for sums in found)
 
 

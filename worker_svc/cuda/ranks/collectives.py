@@ -9,25 +9,12 @@ import torch
 
 from tetrad.worker_svc.core.ranks import Shard
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
-from tetrad.worker_svc.layers.collectives import Collectives
+from tetrad.worker_svc.layers.collectives import Collectives, GroupSums
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
 
 
-class DeviceSums:
-    """The exchanges of one process group; see Sums.
-
-    Args:
-        group: the process group.
-    """
-
-    def __init__(self, group: Any) -> None:
-        self._group = group
-
-    def sum_(self, x: torch.Tensor) -> torch.Tensor:
-        """See Sums; the host does not wait."""
-        x = x.contiguous()
-        self._group.allreduce([x]).wait()
-        return x
+class DeviceSums(GroupSums):
+    """The exchanges of one process group of devices; see GroupSums. The host does not wait for NCCL."""
 
     def gather(self, x: torch.Tensor) -> list[torch.Tensor]:
         """Return every rank's x, all of the same shape, on every rank; the host does not wait."""

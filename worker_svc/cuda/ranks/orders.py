@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from tetrad.services.errors import InternalError, TetradError
 from tetrad.worker_svc.core.plan import SchedulerOutput
-from tetrad.worker_svc.runner.rank_channels import RankChannels
 
 _WORD = 8
 
@@ -33,32 +32,6 @@ class PlanOrder:
     is_first: bool = False
 
 
-class PlanOrders:
-    """The Orders of one group's leader.
-
-    Args:
-        ranks: the connections to the other ranks.
-        epoch: the epoch of the group.
-    """
-
-    def __init__(self, ranks: RankChannels, epoch: int) -> None:
-        self._ranks, self._epoch = ranks, epoch
-
-    @property
-    def are_current(self) -> bool:
-        """See Orders."""
-        return self._ranks.epoch == self._epoch
-
-    def receive(self) -> PlanOrder:
-        """See Orders."""
-        numbers, _ = self._ranks.receive_order(self._epoch)
-        return decode_order(numbers)
-
-    def end(self) -> None:
-        """See Orders."""
-        self._ranks.disconnect(self._epoch)
-
-
 def encode_order(order: PlanOrder) -> npt.NDArray[np.int64]:
     """Return the numbers of an order: the length of the message in bytes, then the message."""
     content = _ENCODER.encode(order)
@@ -66,8 +39,8 @@ def encode_order(order: PlanOrder) -> npt.NDArray[np.int64]:
     return np.concatenate([[len(content)], np.frombuffer(padded, np.int64)])
 
 
-def decode_order(numbers: npt.NDArray[np.int64]) -> PlanOrder:
-    """Return the order; raise msgspec.ValidationError if the message is none."""
+def decode_order(numbers: npt.NDArray[np.int64], _: object = None) -> PlanOrder:
+    """Return the order, which has no floats; raise msgspec.ValidationError if the message is none."""
     order: PlanOrder = _DECODER.decode(numbers[1:].tobytes()[: int(numbers[0])])
     return order
 
