@@ -1,4 +1,4 @@
-"""Fixtures of several folders of tests: the real model, and sockets with short paths. What all tests need of their process."""
+"""Fixtures for all folders of tests (the real model, directories for sockets), and settings of the test process."""
 
 import functools
 import gc

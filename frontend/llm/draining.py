@@ -1,4 +1,4 @@
-"""Draining: ends the service of a model. It refuses new requests, waits for running ones, and fails those that take too long.
+"""Draining: refuses new requests of a model, waits for the running ones, and fails those that exceed a time limit.
 
 Owned by AsyncLLM. When the server ends, it waits for requests. When a model is unloaded, it also waits for calls that use the
 model before, between and after their requests, for example to render a chat. Used on one event loop.

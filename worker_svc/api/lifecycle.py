@@ -27,7 +27,8 @@ from tetrad.worker_svc.worker.follower import Follower
 from tetrad.worker_svc.worker.functions import APPLY_TO_MODEL, CALL_FUNCTION
 from tetrad.worker_svc.worker.lost_device import LostDevice
 from tetrad.worker_svc.worker.profiler import Profiler
-from tetrad.worker_svc.worker.worker import State, Worker
+from tetrad.worker_svc.worker.snapshot import State
+from tetrad.worker_svc.worker.worker import Worker
 
 T = TypeVar("T")
 

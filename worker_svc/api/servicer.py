@@ -22,7 +22,8 @@ from tetrad.worker_svc.observability.metrics import WorkerMetrics
 from tetrad.worker_svc.observability.request_traces import RequestTraces
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
 from tetrad.worker_svc.worker.lost_device import LostDevice
-from tetrad.worker_svc.worker.worker import Worker, finish, stale_epoch, step_failed
+from tetrad.worker_svc.worker.queued_steps import finish, stale_epoch, step_failed
+from tetrad.worker_svc.worker.worker import Worker
 
 _HELLO_TIMEOUT_S = 10.0
 _QUIET_S = 0.05

@@ -1,4 +1,4 @@
-"""Memory profile: runs the largest step, and what graphs record, to measure their memory beside weights and KV cache.
+"""Memory profile: measures the memory of the largest step and of the largest graphs, in addition to weights and KV cache.
 
 The step has the largest number of tokens, and requests with the most expensive parameters: penalties, which take a line of the
 vocabulary for each request, truncated sampling, log-probabilities, and adapters if the model supports them. Before it, blocks

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from tetrad.services.observability.histogram import Histogram
 from tetrad.services.observability.metrics import REQUESTS_OF_A_STEP, SECONDS_OF_A_STEP, TOKENS
 from tetrad.worker_svc.core.plan import Ints, ModelRunnerOutput, SchedulerOutput
-from tetrad.worker_svc.worker.worker import Snapshot
+from tetrad.worker_svc.worker.snapshot import Snapshot
 
 T = TypeVar("T")
 _MOST_EXPERTS = 128

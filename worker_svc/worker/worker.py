@@ -7,11 +7,9 @@ loaded already, or allocating the layout that is allocated already, does nothing
 import gc
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
-from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest, Unsupported
+from tetrad.services.errors import FailedPrecondition, InvalidRequest, Unsupported
 from tetrad.services.hub.model_files import resolve_model
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides
@@ -31,40 +29,18 @@ from tetrad.worker_svc.core.host import size_on_disk, size_text
 from tetrad.worker_svc.core.layout_check import LOWER_KV_CACHE, LOWER_STEP, check_layout
 from tetrad.worker_svc.core.lora import LoraLimits, ModelLoras
 from tetrad.worker_svc.core.memory_shortage import memory_for
-from tetrad.worker_svc.core.plan import ExecutedStep, Ints, ModelRunnerOutput, PendingStep, Runner, SchedulerOutput
+from tetrad.worker_svc.core.plan import ExecutedStep, Ints, Runner, SchedulerOutput
 from tetrad.worker_svc.core.plan_check import check_plan
 from tetrad.worker_svc.core.ranks import GroupPlace, ObedientRunner, Order, Orders, Shard, Stage
 from tetrad.worker_svc.families.check import check_model
 from tetrad.worker_svc.families.eagle3 import eagle3_config
+from tetrad.worker_svc.worker.queued_steps import stale_epoch, step_failed
 from tetrad.worker_svc.worker.sleep import KV_CACHE, WEIGHTS, Sleep, check_level, parts_to_wake
+from tetrad.worker_svc.worker.snapshot import Snapshot, State
 
 log = get_logger()
 
 _SMALLER_MODEL = "Raise that limit, or serve a smaller model (--model) or one with quantized weights (--quantization)."
-
-
-class State(Enum):
-    """The lifecycle state of a worker."""
-
-    STARTED = 1
-    LOADED = 2
-    READY = 3
-    SLEEPING = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The worker's state at one time; the answer to GetInfo."""
-
-    state: State
-    device: str
-    model: ModelInfo | None
-    layout: KvLayout | None
-    num_requests: int
-    epoch: int  # epoch of the engine core whose stream is open; 0: no stream
-    model_load_s: float  # 0: no model is loaded
-    kv_cache_bytes: int
-    expert_tokens: Sequence[Ints] = ()  # for each layer with experts, number of tokens of each expert [experts]
 
 
 class Worker:
@@ -379,28 +355,6 @@ class Worker:
     def _give_back_memory(self) -> None:
         gc.collect()  # runners and models may contain reference cycles
         self._device.give_back_memory()
-
-
-def finish(step_id: int, step: PendingStep) -> ModelRunnerOutput:
-    """Wait for a queued step and return its output, on a thread that may block.
-
-    Raises InternalError, reason STEP_FAILED, if the device failed.
-    """
-    try:
-        return step.wait()
-    except Exception as error:
-        raise step_failed(step_id, error) from error
-
-
-def step_failed(step_id: int, error: Exception) -> InternalError:
-    """Log an error of the device and return the step's error."""
-    log.error("step.failed", step_id=step_id, exc_info=error)
-    return InternalError(f"Step {step_id} failed on the device: {error}", reason="STEP_FAILED")
-
-
-def stale_epoch() -> FailedPrecondition:
-    """Return the error for an engine core whose worker another engine core uses now."""
-    return FailedPrecondition("Another engine core has taken this worker over; a worker serves one.", reason="STALE_EPOCH")
 
 
 def _report_nothing(done: int, total: int) -> None:

@@ -27,27 +27,12 @@ POSTS = {
 
 
 @pytest.fixture
-async def adapted(serve_frontend, engine):
-    """A frontend that leaves it to the first request to load the adapter."""
-    engine.supports_lora = True
-    fields = {"lora_modules": ("sql=/adapters/sql",), "engine_admin_targets": ()}
-    async with serve_frontend(listen="127.0.0.1:0", **fields) as running:
-        yield running
-
-
-@pytest.fixture
 async def frontend_of_two(serve_frontend, engine):
     """A frontend with two adapters."""
     engine.supports_lora = True
     fields = {"lora_modules": ("sql=/adapters/sql", "poems=/adapters/poems"), "engine_admin_targets": ()}
     async with serve_frontend(listen="127.0.0.1:0", **fields) as running:
         yield running
-
-
-@pytest.fixture
-async def channel(adapted):
-    async with open_channel(adapted.grpc_address) as opened:
-        yield opened
 
 
 def sent_to(engine) -> list[tuple[str, int, str]]:

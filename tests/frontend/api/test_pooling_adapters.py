@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.frontend.api.test_adapters import WITH_SQL, WITHOUT, adapted, channel, sent_to  # noqa: F401 - fixtures
+from tests.frontend.api.test_adapters import WITH_SQL, WITHOUT, sent_to
 from tests.frontend.fakes.pooling_engine import PoolingEngine
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
 
@@ -21,14 +21,14 @@ def make_engine():
 
 
 @pytest.mark.parametrize("path", POSTS)
-async def test_http_requests_carry_the_adapter_that_model_names(path, adapted, engine):  # noqa: F811 - the imported fixture
+async def test_http_requests_carry_the_adapter_that_model_names(path, adapted, engine):
     answers = [await adapted.http.post(path, json=POSTS[path] | {"model": model}) for model in ("sql", "fake")]
 
     assert [answer.status_code for answer in answers] == [200, 200]
     assert sent_to(engine) == [WITH_SQL] * 2 + [WITHOUT] * 2
 
 
-async def test_grpc_calls_carry_the_adapter_that_model_names(channel, engine):  # noqa: F811 - the imported fixture
+async def test_grpc_calls_carry_the_adapter_that_model_names(channel, engine):
     stub = inference_pb2_grpc.InferenceServiceStub(channel)
     for model in ("sql", "fake"):
         await stub.Embed(inference_pb2.EmbedRequest(model=model, texts=["hello"]))

@@ -1,4 +1,4 @@
-"""Counts what a step of the interpreted device would launch: kernels, operations of torch, and graphs."""
+"""Counts the launches of a step in Triton's interpreter: kernels, operations of torch, and graphs."""
 
 import contextlib
 from collections.abc import Iterator

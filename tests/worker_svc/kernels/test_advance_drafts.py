@@ -1,4 +1,4 @@
-"""Advancing drafts to the next pass equals its reference: what is written, and which rows go on."""
+"""The kernel advance_drafts equals its reference: it stores the same drafts and lists the same rows for the next pass."""
 
 import pytest
 import torch

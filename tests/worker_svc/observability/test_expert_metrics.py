@@ -10,7 +10,7 @@ from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.devices.cpu import CpuDevice
 from tetrad.worker_svc.observability.metrics import WorkerMetrics
-from tetrad.worker_svc.worker.worker import Snapshot, State
+from tetrad.worker_svc.worker.snapshot import Snapshot, State
 
 
 @dataclass

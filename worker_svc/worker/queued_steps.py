@@ -1,0 +1,29 @@
+"""Queued steps: waits for steps on the device, and makes the errors of steps that cannot be executed."""
+
+from tetrad.services.errors import FailedPrecondition, InternalError
+from tetrad.services.log import get_logger
+from tetrad.worker_svc.core.plan import ModelRunnerOutput, PendingStep
+
+log = get_logger()
+
+
+def finish(step_id: int, step: PendingStep) -> ModelRunnerOutput:
+    """Wait for a queued step and return its output, on a thread that may block.
+
+    Raises InternalError, reason STEP_FAILED, if the device failed.
+    """
+    try:
+        return step.wait()
+    except Exception as error:
+        raise step_failed(step_id, error) from error
+
+
+def step_failed(step_id: int, error: Exception) -> InternalError:
+    """Log an error of the device and return the step's error."""
+    log.error("step.failed", step_id=step_id, exc_info=error)
+    return InternalError(f"Step {step_id} failed on the device: {error}", reason="STEP_FAILED")
+
+
+def stale_epoch() -> FailedPrecondition:
+    """Return the error for an engine core whose worker another engine core uses now."""
+    return FailedPrecondition("Another engine core has taken this worker over; a worker serves one.", reason="STALE_EPOCH")
