@@ -186,7 +186,7 @@ class Device(Protocol):
         name: "cpu", "cuda" or "sim".
         verifies_drafts: whether its runners take plans with draft tokens.
         takes_embeddings: whether its runners take prompts with embeddings.
-        keeps_states: whether its runners, on one rank, take drafts also with a model that has states.
+        keeps_states: whether its runners take drafts also with a model that has states.
     """
 
     name: str

@@ -16,7 +16,6 @@ from tetrad.worker_svc.attention.interface import M
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest, refuse_loras
-from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.plan import Ints, Runner
 from tetrad.worker_svc.core.ranks import Shard
@@ -222,7 +221,8 @@ class CpuModels:
         sums = ranks.sums if ranks.shard.size > 1 else None
         if not ranks.stage.is_first:
             stage = HostStage(part, parameters, ranks=sums, mix_of=shared)
-            return _stage_of(stage, ranks, weights.num_parameters * _FLOAT32_BYTES, rows)._replace(shared=shared)
+            size_bytes = weights.num_parameters * _FLOAT32_BYTES
+            return _stage_of(stage, ranks, size_bytes, rows, stage.attention.settle_drafts)._replace(shared=shared)
         model = HostDecoder(
             part,
             parameters,
@@ -233,9 +233,10 @@ class CpuModels:
             mixes=shared,
         )
         size_bytes = weights.num_parameters * _FLOAT32_BYTES
+        settle = model.attention.settle_drafts if part.state_size else None
         if ranks.is_leader:
-            return _led_by(model, ranks, size_bytes, rows)._replace(shared=shared)
-        make_runner = partial(MemberRunner, ModelPart(model, ranks), loras=rows)
+            return _led_by(model, ranks, size_bytes, rows, settle)._replace(shared=shared)
+        make_runner = partial(MemberRunner, ModelPart(model, ranks), loras=rows, settle_drafts=settle)
         return HostModel(model.kv_cache_spec, size_bytes, make_runner, rows, shared=shared)
 
     def _native_part(
@@ -316,7 +317,7 @@ def runner_of(
     model: Model[M],
     pooling: Pooling | None,
     loras: ModelLoras | None = None,
-    settle_drafts: Callable[[InputBatch], None] | None = None,
+    settle_drafts: Callable[[Ints], None] | None = None,
 ) -> Callable[[KvLayout], Runner]:
     """Return a function that creates a model's runner.
 
@@ -331,14 +332,26 @@ def runner_of(
     return partial(ModelRunner, model, pooling=rows, loras=loras, settle_drafts=settle_drafts)
 
 
-def _led_by(model: Model[M], ranks: RankChannels, size_bytes: int, own: ModelLoras | None) -> HostModel:
+def _led_by(
+    model: Model[M],
+    ranks: RankChannels,
+    size_bytes: int,
+    own: ModelLoras | None,
+    settle_drafts: Callable[[Ints], None] | None = None,
+) -> HostModel:
     loras = None if own is None else LedLoras(own)
-    make_runner = partial(leading_runner, model, ranks, loras=loras)
+    make_runner = partial(leading_runner, model, ranks, loras=loras, settle_drafts=settle_drafts)
     return HostModel(model.kv_cache_spec, size_bytes, make_runner, loras, decoder=model)
 
 
-def _stage_of(stage: StageModel[M], ranks: RankChannels, size_bytes: int, loras: ModelLoras | None) -> HostModel:
-    make_runner = partial(MemberRunner, StagePart(stage, ranks), loras=loras)
+def _stage_of(
+    stage: StageModel[M],
+    ranks: RankChannels,
+    size_bytes: int,
+    loras: ModelLoras | None,
+    settle_drafts: Callable[[Ints], None] | None = None,
+) -> HostModel:
+    make_runner = partial(MemberRunner, StagePart(stage, ranks), loras=loras, settle_drafts=settle_drafts)
     return HostModel(stage.kv_cache_spec, size_bytes, make_runner, loras)
 
 

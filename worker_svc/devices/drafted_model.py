@@ -132,18 +132,14 @@ def check_same_vocabulary(target: LoadedModel, vocab_size: int) -> None:
         )
 
 
-def check_target(target: LoadedModel, *, takes_states: bool = True) -> None:
-    """Raise ModelError if no drafter of the worker can draft for this model.
+def check_target(target: LoadedModel) -> None:
+    """Raise ModelError if no drafter of the worker can draft for this model, which samples.
 
-    Args:
-        target: the model that samples. A drafter uses the blocks of its first KV group, which must keep all tokens.
-        takes_states: whether the target may have states; on several ranks it may not.
+    A drafter uses the blocks of its first KV group, which must keep all tokens.
     """
     groups = target.kv_groups(16)
     if target.info.pooling is not None or not any(group.is_state for group in groups):
         check_sees_all("target", target)
-    elif not takes_states:
-        raise ModelError("speculative_config.method: a target with states runs with a drafter on one rank alone.")
     elif groups[0].is_state:
         raise ModelError("speculative_config.method: all layers of the target have states; a drafter needs one with attention.")
     elif any(group.sliding_window is not None for group in groups):

@@ -73,7 +73,7 @@ class DrafterLoader:
         if not isinstance(target, CpuModel) or not isinstance(drafter, CpuModel) or drafter.host.decoder is None:
             raise ModelError(NOT_DECODERS)
         check_same_vocabulary(target, drafter.info.vocab_size)
-        check_target(target, takes_states=not self._is_part)
+        check_target(target)
         check_sees_all("draft model", drafter)
         return target, DraftModel(drafter, drafter.host)
 
@@ -112,5 +112,5 @@ class DrafterLoader:
         target = self._load_decoder(request, report, tapped)
         if not isinstance(target, CpuModel) or target.host.decoder is None:
             raise ModelError(NOT_DECODERS)
-        check_target(target, takes_states=not self._is_part)
+        check_target(target)
         return target

@@ -12,6 +12,7 @@ from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.plan import Ints, SchedulerOutput
 from tetrad.worker_svc.kv_cache.cache import KvCache, KvCacheSpec
 from tetrad.worker_svc.models.interface import Model, ModelSizes, StageModel
+from tetrad.worker_svc.runner.model_runner import settle_nothing
 from tetrad.worker_svc.runner.orders import Kind, ModelOrder, decode_moves, decode_step
 from tetrad.worker_svc.runner.rank_channels import RankChannels
 
@@ -92,16 +93,24 @@ class MemberRunner:
         part: this rank's part of the model.
         layout: the same as the leader's; FailedPrecondition if the model has fewer positions than max_model_len.
         loras: this rank's part of the adapters; None: the model does not support adapters.
+        settle_drafts: see ModelRunner.
     """
 
     num_requests = 0
 
-    def __init__(self, part: Part, layout: KvLayout, loras: ModelLoras | None = None) -> None:
+    def __init__(
+        self,
+        part: Part,
+        layout: KvLayout,
+        loras: ModelLoras | None = None,
+        settle_drafts: Callable[[Ints], None] | None = None,
+    ) -> None:
         if layout.max_model_len > part.config.max_position_embeddings:
             raise FailedPrecondition(
                 f"max_model_len {layout.max_model_len} exceeds the model's {part.config.max_position_embeddings} positions."
             )
         self._part, self.layout, self._loras = part, layout, loras
+        self._settle_drafts = settle_drafts or settle_nothing
         self._kv_cache = KvCache(
             part.kv_cache_spec,
             num_blocks=layout.num_blocks,
@@ -115,11 +124,13 @@ class MemberRunner:
 
     @torch.inference_mode()
     def obey(self, order: ModelOrder) -> None:
-        """Execute an order: compute this rank's part of the leader's step, or copy blocks."""
+        """Execute an order: compute this rank's part of the leader's step, settle its drafts, or copy blocks."""
         if order.kind is Kind.FORWARD:
             self._forward(order)
         elif order.kind is Kind.MOVE_BLOCKS:
             self._kv_cache.move_blocks(*decode_moves(order.numbers))
+        elif order.kind is Kind.SETTLE_DRAFTS:
+            self._settle_drafts(order.numbers)  # rows of a member's step are its slots
         else:
             assert order.hidden is not None, f"{order.kind.name} without hidden states"
             self._select(order.numbers)

@@ -61,8 +61,8 @@ class ModelRunner(Generic[M]):
         pooling: creates the pooling part for an input batch; None: the model only generates.
         make_cache: creates the KV cache.
         loras: the model's adapters; None: the model does not support adapters.
-        settle_drafts: called with the batch after the verification of a step's drafts; None: the model's states cannot go back
-            behind a rejected draft.
+        settle_drafts: called after the verification of a step's drafts, with the number of known tokens of each slot; None: the
+            model has no states.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ModelRunner(Generic[M]):
         pooling: Callable[[InputBatch], PoolingRows] | None = None,
         make_cache: Callable[..., KvCache] = KvCache,
         loras: ModelLoras | None = None,
-        settle_drafts: Callable[[InputBatch], None] | None = None,
+        settle_drafts: Callable[[Ints], None] | None = None,
     ) -> None:
         if layout.max_model_len > model.config.max_position_embeddings:
             raise FailedPrecondition(
@@ -98,16 +98,14 @@ class ModelRunner(Generic[M]):
         self._embeds = SlotEmbeds(model.embedding_size)
         listeners = (self.sampler, self._asked_prompts, self._pooling, self._loras, self._embeds)
         checks = (self._pooling.check, self._loras.check, self._embeds.check)
-        has_states = bool(model.kv_cache_spec.state_size)
         self._requests = RequestTable(
             self._batch,
             model.config.vocab_size,
             listeners,
             checks,
-            takes_drafts=not has_states or settle_drafts is not None,
-            has_states=has_states,
+            has_states=bool(model.kv_cache_spec.state_size),
         )
-        self._settle_drafts = settle_drafts or _settle_nothing
+        self._settle_drafts = settle_drafts or settle_nothing
         self._watch: Callable[[StepInputs, torch.Tensor], None] = _see_nothing
 
     def watch(self, see: Callable[[StepInputs, torch.Tensor], None]) -> None:
@@ -235,7 +233,7 @@ class ModelRunner(Generic[M]):
             return sampled, rows, sampled.token_ids
 
         found = verify(self._batch, slots, sample)
-        self._settle_drafts(self._batch)
+        self._settle_drafts(self._batch.num_tokens)
         return slots[np.concatenate([rows for rows, _ in found])], join_sampled([sampled for _, sampled in found])
 
 
@@ -243,7 +241,7 @@ def _see_nothing(inputs: StepInputs, hidden: torch.Tensor) -> None:
     """Do nothing."""
 
 
-def _settle_nothing(batch: InputBatch) -> None:
+def settle_nothing(num_tokens: Ints) -> None:
     """Do nothing: keys and values of rejected drafts are written again."""
 
 

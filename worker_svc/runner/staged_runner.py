@@ -48,6 +48,11 @@ class StepUnderWay:
         self._complete = complete
         self.result: Future[ModelRunnerOutput] = Future()
 
+    @property
+    def has_drafts(self) -> bool:
+        """Whether the step verifies drafts."""
+        return self.begun.plan.drafts is not None
+
     def arrive(self) -> None:
         """See StagedStep."""
         self.arrival.wait()
@@ -123,14 +128,14 @@ class StagedRunner(ModelRunner[M]):
     def _last_needed(self, plan: SchedulerOutput) -> StepUnderWay | None:
         """Return the last step that has to be completed before the plan: it samples for, or may fail, a request of the plan.
 
-        That is the last step in progress if the plan adds more requests than free slots, a request whose removal is delayed, or
-        one that it also removes.
+        Or it has drafts: layers with states keep those of one step until they are verified. It is the last step in progress if
+        the plan adds more requests than free slots, a request whose removal is delayed, or one that it also removes.
         """
         new = {request.handle for request in plan.new_requests}
         if new & self._leaving.union(plan.removed_handles) or self.num_requests + len(new) > self.layout.max_num_seqs:
             return self._under_way[-1] if self._under_way else None
         computed = {*plan.cached.handles.tolist(), *new}
-        return next((step for step in reversed(self._under_way) if step.deciding & computed), None)
+        return next((step for step in reversed(self._under_way) if step.has_drafts or step.deciding & computed), None)
 
     def _without_early_removals(self, plan: SchedulerOutput) -> SchedulerOutput:
         """Return the plan with only those removals whose requests are in no step in progress; delay the others."""

@@ -18,7 +18,6 @@ from tests.worker_svc.runner.test_draft_heads import K, MtpReference
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import SamplingSpec
-from tetrad.worker_svc.devices.drafted_model import check_target
 
 NUM_TOKENS = 40
 SAMPLINGS = [
@@ -157,11 +156,6 @@ def test_a_model_of_states_alone_is_refused_a_draft_model(load, tmp_path, small)
 
     with pytest.raises(ModelError, match=r"speculative_config.method: all layers of the target have states"):
         load(tmp_path, "draft_model", small[0])
-
-
-def test_a_target_with_states_is_refused_a_drafter_on_several_ranks(load, family):
-    with pytest.raises(ModelError, match="a target with states runs with a drafter on one rank alone"):
-        check_target(load(family), takes_states=False)
 
 
 def test_a_draft_model_with_states_is_refused(load, tmp_path, small):
