@@ -26,14 +26,13 @@ from tetrad.worker_svc.core.device import (
     LoadRequest,
     ModelInfo,
     Progress,
-    refuse_drafter,
 )
 from tetrad.worker_svc.core.host import available_memory_bytes, give_back_memory, usable_cores
 from tetrad.worker_svc.core.ranks import GroupPlace, Orders, Shard, Stage
 from tetrad.worker_svc.devices.cpu_model import CpuModel
 from tetrad.worker_svc.devices.cpu_models import CpuModels
 from tetrad.worker_svc.devices.decoder_pooling import decoder_pooling, pooler_config_of
-from tetrad.worker_svc.devices.drafters import DrafterLoader
+from tetrad.worker_svc.devices.drafters import DrafterLoader, tapped_for
 from tetrad.worker_svc.devices.encoder_model import EncoderModel, check_options, host_encoder, load_encoder
 from tetrad.worker_svc.devices.foreign_model import load_foreign
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
@@ -122,12 +121,10 @@ class CpuDevice:
             if request.draft_method:
                 return DrafterLoader(self._load_whole, self._load_decoder, self._load_whole).load(request, report)
             return self._load_whole(request, report)
-        if ranks.stage.size > 1:
-            refuse_drafter(request, "several stages")
         load_part = partial(self._load_part, ranks)
         if request.draft_method and ranks.is_leader:
-            return DrafterLoader(load_part, load_part, self._load_whole, is_part=True).load(request, report)
-        return load_part(request, report)
+            return DrafterLoader(load_part, load_part, self._load_whole, is_shard=ranks.shard.size > 1).load(request, report)
+        return load_part(request, report, tapped_for(request) if ranks.stage.size > 1 else None)
 
     def _load_whole(self, request: LoadRequest, report: Progress) -> LoadedModel:
         """Load a whole model of any kind."""

@@ -32,7 +32,7 @@ from tetrad.worker_svc.model_facts.sharding import check_blocks, shard_config
 from tetrad.worker_svc.model_facts.stages import stage_config
 from tetrad.worker_svc.model_facts.traits import Trait, traits_of
 from tetrad.worker_svc.models.bidirectional import BidirectionalDecoder
-from tetrad.worker_svc.models.draft_head import NoTaps, Taps
+from tetrad.worker_svc.models.draft_head import LayerTaps, NoTaps, StageTaps, Taps
 from tetrad.worker_svc.models.host import HostDecoder, HostStage
 from tetrad.worker_svc.models.interface import Model, StageModel
 from tetrad.worker_svc.native.decoder import MAX_HEAD_DIM, TRAITS, NativeDecoder, NativeStage
@@ -187,7 +187,7 @@ class CpuModels:
         weights: WeightLoader,
         ranks: RankChannels,
         read_lora: LoraReader | None = None,
-        taps: Taps | None = None,
+        taps: LayerTaps | None = None,
         *,
         experts: Shard | None = None,
         shared: SharedMixes | None = None,
@@ -201,7 +201,7 @@ class CpuModels:
             weights: the tensors of this rank's part.
             ranks: the connections to the other ranks.
             read_lora: reads this rank's part of adapters; None: adapters are disabled.
-            taps: read hidden states between layers; None: no taps.
+            taps: read hidden states between layers, and pass them on to the leader; None: no taps.
             experts: the part of whole experts; None: a part of each expert.
             shared: creates the Mix of each layer; None: the ranks have all experts.
         """
@@ -211,6 +211,7 @@ class CpuModels:
             reason = _PROVIDES_STATES
         if team is not None and not reason:
             return self._native_part(request, config, weights, ranks, team, read_lora)
+        own_taps = taps or NoTaps()
         self.check_torch(request, reason)
         if team is not None:
             log.info("model.runs_on_torch", architecture=config.architecture, reason=reason)
@@ -220,23 +221,23 @@ class CpuModels:
         parameters = plain if rows is None else AdaptedParameters(plain, rows)
         sums = ranks.sums if ranks.shard.size > 1 else None
         if not ranks.stage.is_first:
-            stage = HostStage(part, parameters, ranks=sums, mix_of=shared)
+            stage = HostStage(part, parameters, ranks=sums, mix_of=shared, taps=own_taps)
             size_bytes = weights.num_parameters * _FLOAT32_BYTES
-            return _stage_of(stage, ranks, size_bytes, rows, stage.attention.settle_drafts)._replace(shared=shared)
+            return _stage_of(stage, ranks, own_taps, size_bytes, rows, stage.attention.settle_drafts)._replace(shared=shared)
         model = HostDecoder(
             part,
             parameters,
             ranks=sums,
             vocab_size=config.vocab_size,
             is_alone=False,
-            taps=taps or NoTaps(),
+            taps=own_taps,
             mixes=shared,
         )
         size_bytes = weights.num_parameters * _FLOAT32_BYTES
         settle = model.attention.settle_drafts if part.state_size else None
         if ranks.is_leader:
-            return _led_by(model, ranks, size_bytes, rows, settle)._replace(shared=shared)
-        make_runner = partial(MemberRunner, ModelPart(model, ranks), loras=rows, settle_drafts=settle)
+            return _led_by(model, ranks, own_taps, size_bytes, rows, settle)._replace(shared=shared)
+        make_runner = partial(MemberRunner, ModelPart(model, ranks, own_taps), loras=rows, settle_drafts=settle)
         return HostModel(model.kv_cache_spec, size_bytes, make_runner, rows, shared=shared)
 
     def _native_part(
@@ -256,14 +257,14 @@ class CpuModels:
             share, part = Share(ranks.shard, config.vocab_size, RankSums(ranks.sums)), shard_config(part, ranks.shard)
         if not ranks.stage.is_first:
             stage = NativeStage(part, weights, matrices, team, kv_cache_dtype, loras or NoNativeLoras(), share)
-            return _stage_of(stage, ranks, stage.weights_size_bytes, loras)
+            return _stage_of(stage, ranks, NoTaps(), stage.weights_size_bytes, loras)
         native = NativeDecoder(
             part, weights, matrices, team, kv_cache_dtype=kv_cache_dtype, loras=loras or NoNativeLoras(), share=share
         )
         model = native if share.is_whole else NativeShard(native, config.vocab_size, ranks.sums)
         if ranks.is_leader:
-            return _led_by(model, ranks, native.weights_size_bytes, loras)
-        make_runner = partial(MemberRunner, ModelPart(model, ranks), loras=loras)
+            return _led_by(model, ranks, NoTaps(), native.weights_size_bytes, loras)
+        make_runner = partial(MemberRunner, ModelPart(model, ranks, NoTaps()), loras=loras)
         return HostModel(model.kv_cache_spec, native.weights_size_bytes, make_runner, loras)
 
     def check_torch(self, request: LoadRequest, reason: str) -> None:
@@ -335,23 +336,25 @@ def runner_of(
 def _led_by(
     model: Model[M],
     ranks: RankChannels,
+    taps: StageTaps,
     size_bytes: int,
     own: ModelLoras | None,
     settle_drafts: Callable[[Ints], None] | None = None,
 ) -> HostModel:
     loras = None if own is None else LedLoras(own)
-    make_runner = partial(leading_runner, model, ranks, loras=loras, settle_drafts=settle_drafts)
+    make_runner = partial(leading_runner, model, ranks, taps, loras=loras, settle_drafts=settle_drafts)
     return HostModel(model.kv_cache_spec, size_bytes, make_runner, loras, decoder=model)
 
 
 def _stage_of(
     stage: StageModel[M],
     ranks: RankChannels,
+    taps: StageTaps,
     size_bytes: int,
     loras: ModelLoras | None,
     settle_drafts: Callable[[Ints], None] | None = None,
 ) -> HostModel:
-    make_runner = partial(MemberRunner, StagePart(stage, ranks), loras=loras, settle_drafts=settle_drafts)
+    make_runner = partial(MemberRunner, StagePart(stage, ranks, taps), loras=loras, settle_drafts=settle_drafts)
     return HostModel(stage.kv_cache_spec, size_bytes, make_runner, loras)
 
 

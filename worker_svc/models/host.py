@@ -113,6 +113,7 @@ class HostStage:
         parameters: the stage's weights.
         ranks: the ranks that share each layer; None: this rank has whole layers.
         mix_of: creates the Mix of each layer; None: this rank has all experts.
+        taps: reads hidden states between layers.
     """
 
     def __init__(
@@ -122,11 +123,13 @@ class HostStage:
         *,
         ranks: Collectives | None = None,
         mix_of: MixOf | None = None,
+        taps: Taps = NoTaps(),  # noqa: B008 - it has no state
     ) -> None:
         attention, self.attention = host_attention(config)
         self.config, self.hidden_size = config, config.hidden_size
         self.kv_cache_spec = host_cache_spec(config)
-        self._stack = LayerStack(config, LayerReader(config, parameters, attention, mix_of or HostMixes(), ranks))
+        read = LayerReader(config, parameters, attention, mix_of or HostMixes(), ranks)
+        self._stack = LayerStack(config, read, taps=taps)
 
     def add_to(
         self,

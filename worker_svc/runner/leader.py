@@ -17,6 +17,7 @@ from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.plan import Floats, GivenRows, Ints, Runner, SchedulerOutput
 from tetrad.worker_svc.core.step_inputs import StepInputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
+from tetrad.worker_svc.models.draft_head import StageTaps
 from tetrad.worker_svc.models.interface import Model
 from tetrad.worker_svc.runner.model_runner import ModelRunner
 from tetrad.worker_svc.runner.orders import Kind, encode_moves, encode_step
@@ -94,13 +95,14 @@ class LedModel:
     Args:
         model: the leader's part of the model.
         ranks: the connections to the other ranks.
+        taps: keep the hidden states that a draft head reads, of the layers of the leader's stage.
         loras: the leader's part of the adapters; None: the model does not support adapters.
     """
 
     embedding_size = 0
 
-    def __init__(self, model: Model[M], ranks: RankChannels, loras: LedLoras | None = None) -> None:
-        self._model, self._ranks, self._loras = model, ranks, loras
+    def __init__(self, model: Model[M], ranks: RankChannels, taps: StageTaps, loras: LedLoras | None = None) -> None:
+        self._model, self._ranks, self._taps, self._loras = model, ranks, taps, loras
         self.config, self.kv_cache_spec = model.config, model.kv_cache_spec
         self.attention = LedPages(model.attention)
 
@@ -117,7 +119,7 @@ class LedModel:
         self._ranks.send_order(self._adapted(metadata.order))
         hidden = self._model.forward(token_ids, positions, caches, metadata.own)
         if self._ranks.stage.size > 1:
-            self._ranks.send_hidden(hidden.clone())  # the model reuses the tensor in the next step
+            self._ranks.send_hidden(self._taps.pack(hidden.clone()))  # the model reuses the tensor in the next step
         return hidden
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -155,6 +157,7 @@ class LedKvCache(KvCache):
 def leading_runner(
     model: Model[M],
     ranks: RankChannels,
+    taps: StageTaps,
     layout: KvLayout,
     loras: LedLoras | None = None,
     settle_drafts: Callable[[Ints], None] | None = None,
@@ -164,6 +167,7 @@ def leading_runner(
     Args:
         model: the leader's part of the model.
         ranks: the connections to the other ranks.
+        taps: keep the hidden states that a draft head reads.
         layout: see ModelRunner.
         loras: the leader's part of the adapters; None: the model does not support adapters.
         settle_drafts: settles the drafts in the leader's part; None: the model has no states.
@@ -174,10 +178,10 @@ def leading_runner(
         cache.ranks = ranks
         return cache
 
-    led = LedModel(model, ranks, loras)
+    led = LedModel(model, ranks, taps, loras)
     settle = None if settle_drafts is None else LedStates(settle_drafts, led.attention, ranks).settle_drafts
     if ranks.stage.size > 1:
-        return StagedRunner(led, layout, ranks, make_cache=make_cache, loras=loras, settle_drafts=settle)
+        return StagedRunner(led, layout, ranks, taps, make_cache=make_cache, loras=loras, settle_drafts=settle)
     return ModelRunner(led, layout, make_cache=make_cache, loras=loras, settle_drafts=settle)
 
 

@@ -11,6 +11,7 @@ from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.plan import Ints, SchedulerOutput
 from tetrad.worker_svc.kv_cache.cache import KvCache, KvCacheSpec
+from tetrad.worker_svc.models.draft_head import StageTaps
 from tetrad.worker_svc.models.interface import Model, ModelSizes, StageModel
 from tetrad.worker_svc.runner.model_runner import settle_nothing
 from tetrad.worker_svc.runner.orders import Kind, ModelOrder, decode_moves, decode_step
@@ -45,17 +46,18 @@ class ModelPart(Generic[M]):
     Args:
         model: this rank's part of the model.
         ranks: the connections to the other ranks.
+        taps: keep the hidden states that the leader's draft head reads, of the model's layers.
     """
 
-    def __init__(self, model: Model[M], ranks: RankChannels) -> None:
-        self._model, self._ranks = model, ranks
+    def __init__(self, model: Model[M], ranks: RankChannels, taps: StageTaps) -> None:
+        self._model, self._ranks, self._taps = model, ranks, taps
         self.config, self.kv_cache_spec, self.attention = model.config, model.kv_cache_spec, model.attention
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: M) -> None:
         """See Part."""
         hidden = self._model.forward(token_ids, positions, caches, metadata)
         if self._ranks.stage.size > 1:
-            self._ranks.send_hidden(hidden.clone())  # the model reuses the tensor in the next step
+            self._ranks.send_hidden(self._taps.pack(hidden.clone()))  # the model reuses the tensor in the next step
 
     def compute_logits(self, kind: Kind, hidden: torch.Tensor) -> None:
         """See Part."""
@@ -69,17 +71,19 @@ class StagePart(Generic[M]):
     Args:
         stage: the layers of this rank.
         ranks: the connections to the other ranks.
+        taps: keep the hidden states that the leader's draft head reads, of these layers and those of earlier stages.
     """
 
-    def __init__(self, stage: StageModel[M], ranks: RankChannels) -> None:
-        self._stage, self._ranks = stage, ranks
+    def __init__(self, stage: StageModel[M], ranks: RankChannels, taps: StageTaps) -> None:
+        self._stage, self._ranks, self._taps = stage, ranks, taps
         self.config, self.kv_cache_spec, self.attention = stage.config, stage.kv_cache_spec, stage.attention
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: Any) -> None:
         """See Part."""
-        hidden = self._ranks.expect_hidden(len(token_ids), self._stage.hidden_size).wait()
+        width = (1 + self._taps.num_passed) * self._stage.hidden_size
+        hidden = self._taps.unpack(self._ranks.expect_hidden(len(token_ids), width).wait())
         self._stage.add_to(hidden, token_ids, positions, caches, metadata)
-        self._ranks.send_hidden(hidden)
+        self._ranks.send_hidden(self._taps.pack(hidden))
 
     def compute_logits(self, kind: Kind, hidden: torch.Tensor) -> NoReturn:  # noqa: ARG002 - of the protocol
         """Raise InternalError: only the first stage has the output head."""

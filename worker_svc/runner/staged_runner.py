@@ -20,6 +20,7 @@ from tetrad.services.errors import Unavailable
 from tetrad.worker_svc.attention.interface import M
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.plan import ModelRunnerOutput, SchedulerOutput, StagedStep
+from tetrad.worker_svc.models.draft_head import StageTaps
 from tetrad.worker_svc.models.interface import Model
 from tetrad.worker_svc.runner.model_runner import BegunStep, ModelRunner
 from tetrad.worker_svc.runner.rank_channels import Arrival, RankChannels
@@ -32,7 +33,7 @@ class StepUnderWay:
         begun: the step.
         handles: the requests of the step.
         deciding: the requests whose state changes when the step is completed: they get a token, or may fail.
-        arrival: the transfer of the hidden states [T, hidden] after the last layer.
+        arrival: the transfer of the last stage's message, with the hidden states [T, hidden] after the last layer.
         complete: function that completes this step and the steps before it.
     """
 
@@ -69,12 +70,13 @@ class StagedRunner(ModelRunner[M]):
         model: the group's model; its `forward` sends the first stage's hidden states to the next stage.
         layout: see ModelRunner.
         ranks: the connections to the other ranks.
+        taps: unpack what the last stage sends.
         options: see ModelRunner.
     """
 
-    def __init__(self, model: Model[M], layout: KvLayout, ranks: RankChannels, **options: Any) -> None:
+    def __init__(self, model: Model[M], layout: KvLayout, ranks: RankChannels, taps: StageTaps, **options: Any) -> None:
         super().__init__(model, layout, **options)
-        self._ranks = ranks
+        self._ranks, self._taps = ranks, taps
         self._under_way: deque[StepUnderWay] = deque()
         self._leaving: set[int] = set()  # requests that a plan removed while a step in progress contained them
 
@@ -85,14 +87,14 @@ class StagedRunner(ModelRunner[M]):
         begun = self._begin(self._without_early_removals(plan))
         if isinstance(begun, ModelRunnerOutput):
             return begun
-        hidden = self._forward(begun.inputs)
-        slots, handles = begun.inputs.slots, self._batch.handles
+        num_tokens, hidden_size = self._forward(begun.inputs).shape
+        deciding = begun.handles[begun.inputs.sampling_rows]
         asked = [chunk.handle for chunk in self._asked_prompts.chunks(begun.inputs, self._batch)]
         step = StepUnderWay(
             begun,
-            handles=handles[slots].tolist(),
-            deciding=[*asked, *handles[slots[begun.inputs.sampling_rows]].tolist()],
-            arrival=self._ranks.expect_hidden(*hidden.shape),
+            handles=begun.handles.tolist(),
+            deciding=[*asked, *deciding.tolist()],
+            arrival=self._ranks.expect_hidden(num_tokens, (1 + self._taps.num_passed) * hidden_size),
             complete=self._complete_one,
         )
         self._under_way.append(step)
@@ -118,7 +120,8 @@ class StagedRunner(ModelRunner[M]):
         while last is not None and self._under_way:
             step = self._under_way.popleft()
             try:
-                step.result.set_result(self._complete(step.begun, step.arrival.wait()))
+                hidden = self._taps.unpack(step.arrival.wait())
+                step.result.set_result(self._complete(step.begun, hidden))
             except BaseException as error:
                 step.result.set_exception(error)
                 raise

@@ -64,7 +64,11 @@ def load(cpu):
 def driver_of(model, samplings: Sequence[SamplingSpec] = SAMPLINGS) -> Driver:
     size = max(group.block_size for group in model.kv_groups(16))
     layout = KvLayout(num_blocks=60, block_size=size, max_model_len=512, max_num_seqs=8, max_num_batched_tokens=512)
-    driver = Driver(model.make_runner(layout), layout)
+    return prompted(Driver(model.make_runner(layout), layout), samplings)
+
+
+def prompted(driver: Driver, samplings: Sequence[SamplingSpec] = SAMPLINGS) -> Driver:
+    """Add a request of each kind."""
     for handle, sampling in enumerate(samplings):
         driver.add(handle, range(20 + handle, 40 + 3 * handle), sampling)
     return driver
