@@ -96,6 +96,31 @@ def test_steps_in_flight_bring_the_proposals_of_one_after_the_other(cpu, drafted
     assert [[proposals_of(result) for result in found[number::2]] for number in range(2)] == [expected[0], expected[1]]
 
 
+@pytest.mark.parametrize("number", [0, 1], ids=["leader", "member"])
+def test_a_step_that_fails_leaves_nothing_to_the_steps_of_the_next_group(drafted, number, tmp_path):
+    """The leader fails when hidden states have come back, the member when it computes its layers. Weights and runners stay."""
+    path, options = drafted
+    with open_group(tmp_path, 1, 2) as group:
+        group.load(path, LAYOUT, **options)
+        before, leader, failing = run(Driver(group, LAYOUT)), group.ranks[0], group.ranks[number].worker._runner
+        runner = leader.worker._runner
+        broken = "sampler" if number == 0 else "_part"
+        kept = getattr(failing, broken)
+        setattr(failing, broken, None)
+        driver = Driver(group, LAYOUT)
+        driver.add(9, range(40, 60))
+
+        with pytest.raises((AttributeError, RuntimeError)):
+            driver.step({9: 20}, num_spec_tokens=3)
+
+        setattr(failing, broken, kept)
+        leader.compute.run(runner.forget_all)
+        group.join()
+        group.load(path, LAYOUT, **options)
+        assert leader.worker._runner is runner
+        assert run(Driver(group, LAYOUT)) == before
+
+
 @pytest.fixture(params=["draft_model", "eagle3", "mtp"])
 def beside_states(request, tmp_path):
     """A model with states, the options of its drafter, and what it should propose; None: unknown."""
