@@ -65,9 +65,9 @@ async def test_every_split_brings_the_tokens_of_one_rank_without_drafts_and_a_lo
     expected, *_ = await run(model)
     assert len(set(expected)) == len(expected)
 
-    for size in ("tensor_parallel_size", "pipeline_parallel_size"):
+    for size, killed in (("tensor_parallel_size", ("worker-2",)), ("pipeline_parallel_size", ("worker", "worker-2"))):
         options = {size: 2, "speculative_config": MTP, "num_gpu_blocks_override": 30}
-        found, num_drafts, num_preemptions = await run(model, ("worker", "worker-2"), **options)
+        found, num_drafts, num_preemptions = await run(model, killed, **options)
         assert found == expected, size
         assert num_drafts > 0
         assert num_preemptions > 0
