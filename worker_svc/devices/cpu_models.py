@@ -1,4 +1,4 @@
-"""CPU models: chooses the program that runs a model on the host, native or torch, and the form of its weights.
+"""CPU models: chooses the program that runs a model on the host, native or torch.
 
 The native program runs models whose traits it supports and whose heads fill whole vectors. Torch runs all other models, and
 every model if there are no native kernels and no compiler; the kernels are tested against torch.
@@ -7,8 +7,6 @@ every model if there are no native kernels and no compiler; the kernels are test
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
-
-import torch
 
 from tetrad.services.errors import ModelError
 from tetrad.services.log import get_logger
@@ -20,6 +18,7 @@ from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.plan import Ints, Runner
 from tetrad.worker_svc.core.ranks import Shard
+from tetrad.worker_svc.devices.host_numbers import BFLOAT16, choose_kv_dtype, choose_matrices, stays_quantized
 from tetrad.worker_svc.devices.lora_parts import whole_reader
 from tetrad.worker_svc.devices.poolers import Pooling
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
@@ -41,12 +40,9 @@ from tetrad.worker_svc.native.formats import INT8
 from tetrad.worker_svc.native.library import NoLibraryError, best_target, load_library
 from tetrad.worker_svc.native.linears import QuantizedParameters
 from tetrad.worker_svc.native.loras import NativeLoras, NoNativeLoras
-from tetrad.worker_svc.native.matrix_loaders import FloatMatrices, StoredMatrices
-from tetrad.worker_svc.native.parameters import MatrixLoader
 from tetrad.worker_svc.native.program_sums import WHOLE, RankSums, Share
 from tetrad.worker_svc.native.shard import NativeShard
 from tetrad.worker_svc.native.team import Team
-from tetrad.worker_svc.native.weights import pack_int8
 from tetrad.worker_svc.runner.leader import LedLoras, leading_runner
 from tetrad.worker_svc.runner.member import MemberRunner, ModelPart, StagePart
 from tetrad.worker_svc.runner.model_runner import ModelRunner
@@ -56,7 +52,6 @@ from tetrad.worker_svc.runner.rank_channels import RankChannels
 _FLOAT32_BYTES = 4
 _SHARED = "A layer whose experts are on several workers"
 _PROVIDES_STATES = "A model that provides hidden states of its layers"
-_KV_DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 
 log = get_logger()
 
@@ -116,8 +111,8 @@ class CpuModels:
         if taps is not None:
             reason = _PROVIDES_STATES
         if team is not None and not reason:
-            kv_cache_dtype = self._kv_dtype(request, weights)
-            matrices = _matrices(request, weights, team)
+            kv_cache_dtype = choose_kv_dtype(self._kv_cache_dtype, request, weights)
+            matrices = choose_matrices(request, weights, team)
             loras = _native_loras(whole_reader(config, request.loras) if request.loras else None, request, team)
             native = NativeDecoder(
                 config, weights, matrices, team, kv_cache_dtype=kv_cache_dtype, loras=loras or NoNativeLoras()
@@ -128,7 +123,9 @@ class CpuModels:
         if team is not None:
             log.info("model.runs_on_torch", architecture=config.architecture, reason=reason)
         kept = (
-            None if team is None or not _is_quantized(request, weights) else QuantizedParameters(weights, _make_linear(), team)
+            None
+            if team is None or not stays_quantized(request, weights)
+            else QuantizedParameters(weights, _make_linear(), team)
         )
         plain = kept or _parameters(weights)
         rows = LoraRows(whole_reader(config, request.loras)) if request.loras else None
@@ -247,7 +244,8 @@ class CpuModels:
         team: Team,
         read_lora: LoraReader | None,
     ) -> HostModel:
-        kv_cache_dtype, matrices = self._kv_dtype(request, weights), _matrices(request, weights, team)
+        kv_cache_dtype = choose_kv_dtype(self._kv_cache_dtype, request, weights)
+        matrices = choose_matrices(request, weights, team)
         loras, share, part = _native_loras(read_lora, request, team), WHOLE, stage_config(config, ranks.stage)
         if ranks.shard.size > 1:
             if request.quantization == "int8":
@@ -273,24 +271,15 @@ class CpuModels:
             raise ModelError(
                 f"Quantization {request.quantization!r} needs the native kernels, which do not run this model here."
             )
+        if request.dtype == BFLOAT16:
+            raise ModelError(
+                f"dtype bfloat16 needs the native kernels, which do not run this model here ({reason[0].lower()}{reason[1:]}); "
+                "use auto or float32."
+            )
         if self._kv_cache_dtype in ("float16", "int8"):
             raise ModelError(
                 f"kv_cache_dtype {self._kv_cache_dtype} needs the native kernels, which do not run this model here."
             )
-
-    def _kv_dtype(self, request: LoadRequest, weights: WeightLoader) -> torch.dtype:
-        """Return the type of keys and values: the configured type, or for "auto" the smallest type with a negligible error.
-
-        With quantized weights, int8 keys and values add less error than the weights' quantization did. The exception is a key
-        with some dimensions far larger than their neighbours, which share a scale with them. Biases and norms of keys cause
-        such
-        dimensions: a bias of Qwen2.5-0.5B is 480 times the median one, and int8 changes its answers. Those models use float16.
-        """
-        if self._kv_cache_dtype != "auto":
-            return _KV_DTYPES[self._kv_cache_dtype]
-        if not _is_quantized(request, weights):
-            return torch.float32
-        return torch.float16 if _scales_keys_unevenly(weights) else torch.int8
 
     def _open_team(self, num_threads: int) -> Team | None:
         try:
@@ -367,19 +356,3 @@ def _why_not_in_parts(request: LoadRequest, config: ModelConfig, shard: Shard) -
     if request.expert_parallel:
         return _SHARED
     return "A norm over the heads of several ranks" if Trait.WHOLE_HEAD_NORMS in traits_of(config) else ""
-
-
-def _is_quantized(request: LoadRequest, weights: WeightLoader) -> bool:
-    if request.quantization == "int8":
-        return True
-    return request.dtype != "float32" and (request.path.suffix == ".gguf" or weights.are_packed)
-
-
-def _scales_keys_unevenly(weights: WeightLoader) -> bool:
-    return any(weights.has(f"model.layers.0.self_attn.{name}") for name in ("k_proj.bias", "k_norm.weight"))
-
-
-def _matrices(request: LoadRequest, weights: WeightLoader, team: Team) -> MatrixLoader:
-    if request.quantization == "int8":
-        return FloatMatrices(weights, team, pack_int8)
-    return StoredMatrices(weights, team) if _is_quantized(request, weights) else FloatMatrices(weights, team)

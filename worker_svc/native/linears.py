@@ -29,7 +29,7 @@ class NativeLinear:
 
     Args:
         team: the threads that run the program.
-        room: memory for quantized inputs.
+        room: memory for converted inputs.
         matrix: the packed weights.
         bias: [out], or None.
     """
