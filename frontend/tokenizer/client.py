@@ -1,4 +1,4 @@
-"""TokenizerClient: encodes texts, decodes ids and renders chats by calls that any tokenizer replica can answer (client_calls.py)."""
+"""TokenizerClient: encodes texts, decodes ids and renders chats; any tokenizer replica answers a call (client_calls.py)."""
 
 import json
 from bisect import bisect_left
