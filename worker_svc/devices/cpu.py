@@ -36,7 +36,7 @@ from tetrad.worker_svc.devices.decoder_pooling import decoder_pooling, pooler_co
 from tetrad.worker_svc.devices.drafters import DrafterLoader
 from tetrad.worker_svc.devices.encoder_model import EncoderModel, check_options, host_encoder, load_encoder
 from tetrad.worker_svc.devices.foreign_model import load_foreign
-from tetrad.worker_svc.devices.host_numbers import BFLOAT16, check_dtype
+from tetrad.worker_svc.devices.host_numbers import BFLOAT16, check_dtype, refuse_bfloat16
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
 from tetrad.worker_svc.devices.lora_parts import LoraPartReader
 from tetrad.worker_svc.families.check import check_config, check_ranks
@@ -240,6 +240,7 @@ class CpuDevice:
         """Load a model of no described family, with transformers' code."""
         _check_quantization(request, config)
         foreign = foreign_model(config, trusts_code=self._trusts_code)
+        refuse_bfloat16(request, "a model of transformers' code")
         self._models.check_torch(request, "A model of transformers")
         return CpuModel(*load_foreign(request, foreign, config, report))
 
@@ -313,8 +314,7 @@ def _config_of(request: LoadRequest) -> Mapping[str, Any]:
 def _load_encoder(request: LoadRequest, config: Mapping[str, Any], report: Progress, team: Team | None) -> LoadedModel:
     check_encoder(config, CpuDevice.name)
     check_options(request)
-    if request.dtype == BFLOAT16:
-        raise ModelError("dtype bfloat16 is for models that generate; on the cpu device, an encoder takes auto or float32.")
+    refuse_bfloat16(request, "an encoder")
     source = open_source(request.path)
     weights, build = WeightLoader(source, report), host_encoder(request, team)
     with torch.inference_mode():

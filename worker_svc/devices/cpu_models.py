@@ -18,14 +18,12 @@ from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.plan import Ints, Runner
 from tetrad.worker_svc.core.ranks import Shard
-from tetrad.worker_svc.devices.host_numbers import BFLOAT16, choose_kv_dtype, choose_matrices, stays_quantized
+from tetrad.worker_svc.devices.host_numbers import choose_kv_dtype, choose_matrices, host_parameters, refuse_bfloat16
 from tetrad.worker_svc.devices.lora_parts import whole_reader
 from tetrad.worker_svc.devices.poolers import Pooling
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.layers.experts import HostMixes
-from tetrad.worker_svc.layers.linear import LinearFactory, PackedLinear, PlainLinear, can_pack
 from tetrad.worker_svc.layers.lora import AdaptedParameters, LoraReader, LoraRows
-from tetrad.worker_svc.layers.parameters import HostParameters
 from tetrad.worker_svc.layers.shared_experts import SharedMixes
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.sharding import check_blocks, shard_config
@@ -38,7 +36,6 @@ from tetrad.worker_svc.models.interface import Model, StageModel
 from tetrad.worker_svc.native.decoder import MAX_HEAD_DIM, TRAITS, NativeDecoder, NativeStage
 from tetrad.worker_svc.native.formats import INT8
 from tetrad.worker_svc.native.library import NoLibraryError, best_target, load_library
-from tetrad.worker_svc.native.linears import QuantizedParameters
 from tetrad.worker_svc.native.loras import NativeLoras, NoNativeLoras
 from tetrad.worker_svc.native.program_sums import WHOLE, RankSums, Share
 from tetrad.worker_svc.native.shard import NativeShard
@@ -122,21 +119,14 @@ class CpuModels:
         self.check_torch(request, reason)
         if team is not None:
             log.info("model.runs_on_torch", architecture=config.architecture, reason=reason)
-        kept = (
-            None
-            if team is None or not stays_quantized(request, weights)
-            else QuantizedParameters(weights, _make_linear(), team)
-        )
-        plain = kept or _parameters(weights)
+        plain = host_parameters(request, weights, team, keeps_experts=True)
         rows = LoraRows(whole_reader(config, request.loras)) if request.loras else None
         if rows is None:
             model = HostDecoder(config, plain, taps=taps or NoTaps())
         else:
             adapted = AdaptedParameters(plain, rows, adapts_experts=True)
             model = HostDecoder(config, adapted, taps=taps or NoTaps(), mixes=HostMixes(rows.among))
-        size_bytes = weights.num_parameters * _FLOAT32_BYTES
-        if kept is not None:
-            size_bytes += kept.size_bytes - kept.num_parameters * _FLOAT32_BYTES
+        size_bytes = weights.num_parameters * _FLOAT32_BYTES - plain.saved_bytes
         if weights.loaded_bytes < size_bytes and (weights.are_packed or request.path.suffix == ".gguf"):
             log.info("weights.dequantized", stored_bytes=weights.loaded_bytes, size_bytes=size_bytes, dtype="float32")
         make_runner = runner_of(model, pooling, rows, model.attention.settle_drafts)
@@ -165,18 +155,19 @@ class CpuModels:
         self.check_torch(request, _SHARED)
         if self.team is not None:
             log.info("model.runs_on_torch", architecture=part.architecture, reason=_SHARED)
-        rows, plain = None if read_lora is None else LoraRows(read_lora), _parameters(weights)
+        rows, plain = None if read_lora is None else LoraRows(read_lora), host_parameters(request, weights, self.team)
         parameters = plain if rows is None else AdaptedParameters(plain, rows)
         model = HostDecoder(part, parameters, mixes=shared, taps=taps or NoTaps())
         make_runner = runner_of(model, None, rows, model.attention.settle_drafts)
-        size_bytes = weights.num_parameters * _FLOAT32_BYTES
+        size_bytes = weights.num_parameters * _FLOAT32_BYTES - plain.saved_bytes
         return HostModel(model.kv_cache_spec, size_bytes, make_runner, rows, model.expert_tokens, model, shared)
 
     def build_bidirectional(self, request: LoadRequest, config: ModelConfig, weights: WeightLoader) -> BidirectionalDecoder:
         """Return a decoder with bidirectional attention, run by torch; raise ModelError if it cannot run with the settings."""
         refuse_loras(request, "bidirectional decoders")
+        refuse_bfloat16(request, "a bidirectional decoder")
         self.check_torch(request, "A bidirectional decoder")
-        return BidirectionalDecoder(config, _parameters(weights))
+        return BidirectionalDecoder(config, host_parameters(request, weights, self.team))
 
     def build_part(
         self,
@@ -212,14 +203,16 @@ class CpuModels:
         self.check_torch(request, reason)
         if team is not None:
             log.info("model.runs_on_torch", architecture=config.architecture, reason=reason)
-        stage_facts, plain = stage_config(config, ranks.stage), _parameters(weights)
+        stage_facts, plain = stage_config(config, ranks.stage), host_parameters(request, weights, team)
         part = shard_config(stage_facts, ranks.shard, experts=experts)
         rows = None if read_lora is None else LoraRows(read_lora)
         parameters = plain if rows is None else AdaptedParameters(plain, rows)
         sums = ranks.sums if ranks.shard.size > 1 else None
         if not ranks.stage.is_first:
             stage = HostStage(part, parameters, ranks=sums, mix_of=shared)
-            return _stage_of(stage, ranks, weights.num_parameters * _FLOAT32_BYTES, rows)._replace(shared=shared)
+            return _stage_of(stage, ranks, weights.num_parameters * _FLOAT32_BYTES - plain.saved_bytes, rows)._replace(
+                shared=shared
+            )
         model = HostDecoder(
             part,
             parameters,
@@ -229,7 +222,7 @@ class CpuModels:
             taps=taps or NoTaps(),
             mixes=shared,
         )
-        size_bytes = weights.num_parameters * _FLOAT32_BYTES
+        size_bytes = weights.num_parameters * _FLOAT32_BYTES - plain.saved_bytes
         if ranks.is_leader:
             return _led_by(model, ranks, size_bytes, rows)._replace(shared=shared)
         make_runner = partial(MemberRunner, ModelPart(model, ranks), loras=rows)
@@ -270,11 +263,6 @@ class CpuModels:
         if request.quantization == "int8":
             raise ModelError(
                 f"Quantization {request.quantization!r} needs the native kernels, which do not run this model here."
-            )
-        if request.dtype == BFLOAT16:
-            raise ModelError(
-                f"dtype bfloat16 needs the native kernels, which do not run this model here ({reason[0].lower()}{reason[1:]}); "
-                "use auto or float32."
             )
         if self._kv_cache_dtype in ("float16", "int8"):
             raise ModelError(
@@ -329,14 +317,6 @@ def _led_by(model: Model[M], ranks: RankChannels, size_bytes: int, own: ModelLor
 def _stage_of(stage: StageModel[M], ranks: RankChannels, size_bytes: int, loras: ModelLoras | None) -> HostModel:
     make_runner = partial(MemberRunner, StagePart(stage, ranks), loras=loras)
     return HostModel(stage.kv_cache_spec, size_bytes, make_runner, loras)
-
-
-def _parameters(weights: WeightLoader) -> HostParameters:
-    return HostParameters(weights, _make_linear())
-
-
-def _make_linear() -> LinearFactory:
-    return PackedLinear if can_pack() else PlainLinear
 
 
 def _why_not_native(config: ModelConfig, team: Team | None) -> str:

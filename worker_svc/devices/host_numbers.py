@@ -1,10 +1,13 @@
-"""Host numbers: the types in which the native programs keep weights, inputs of products, keys and values."""
+"""Host numbers: the types of weights, inputs of products, keys and values on the host."""
 
 import torch
 
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.core.device import LoadRequest
+from tetrad.worker_svc.layers.linear import LinearFactory, PackedLinear, PlainLinear, can_pack
+from tetrad.worker_svc.layers.parameters import HostParameters
+from tetrad.worker_svc.native.linears import PairParameters, QuantizedParameters
 from tetrad.worker_svc.native.matrix_loaders import FloatMatrices, StoredMatrices
 from tetrad.worker_svc.native.parameters import MatrixLoader
 from tetrad.worker_svc.native.team import Team
@@ -33,6 +36,12 @@ def check_dtype(request: LoadRequest, team: Team | None) -> None:
         raise ModelError("quantization int8 has activations of 8 bits; use it with dtype auto, or dtype bfloat16 without it.")
 
 
+def refuse_bfloat16(request: LoadRequest, kind: str) -> None:
+    """Raise ModelError if a model of this kind, which computes in float32 only, shall compute in bfloat16."""
+    if request.dtype == BFLOAT16:
+        raise ModelError(f"dtype bfloat16 is not for {kind} on the cpu device; use auto or float32.")
+
+
 def stays_quantized(request: LoadRequest, weights: WeightLoader) -> bool:
     """Return whether weights are multiplied as quanta: those of the files, or 8 bits."""
     if request.quantization == "int8":
@@ -47,6 +56,18 @@ def choose_matrices(request: LoadRequest, weights: WeightLoader, team: Team) -> 
     if request.dtype == BFLOAT16:
         return FloatMatrices(weights, team, pack_pairs)
     return StoredMatrices(weights, team) if stays_quantized(request, weights) else FloatMatrices(weights, team)
+
+
+def host_parameters(
+    request: LoadRequest, weights: WeightLoader, team: Team | None, *, keeps_experts: bool = False
+) -> HostParameters:
+    """Return the weights of a model that torch runs; with `keeps_experts`, experts stay quantized as in their files."""
+    make_linear: LinearFactory = PackedLinear if can_pack() else PlainLinear
+    if team is not None and request.dtype == BFLOAT16:
+        return PairParameters(weights, make_linear, team)
+    if team is not None and keeps_experts and stays_quantized(request, weights):
+        return QuantizedParameters(weights, make_linear, team)
+    return HostParameters(weights, make_linear)
 
 
 def choose_kv_dtype(configured: str, request: LoadRequest, weights: WeightLoader) -> torch.dtype:
