@@ -1,6 +1,6 @@
 """CPU device: computes activations in float32; weights keep the types of their files and are packed once, at load.
 
-Activations are float32 because most CPUs multiply it fastest; on CPUs with a bf16 unit, parity is still promised for float32.
+With `dtype=bfloat16`, on processors that multiply it, weights and the inputs of their products are rounded to bfloat16.
 """
 
 import json
@@ -35,6 +35,7 @@ from tetrad.worker_svc.devices.decoder_pooling import decoder_pooling, pooler_co
 from tetrad.worker_svc.devices.drafters import DrafterLoader, tapped_for
 from tetrad.worker_svc.devices.encoder_model import EncoderModel, check_options, host_encoder, load_encoder
 from tetrad.worker_svc.devices.foreign_model import load_foreign
+from tetrad.worker_svc.devices.host_numbers import BFLOAT16, check_dtype, refuse_bfloat16
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
 from tetrad.worker_svc.devices.lora_parts import LoraPartReader
 from tetrad.worker_svc.families.check import check_config, check_ranks
@@ -110,7 +111,7 @@ class CpuDevice:
 
     def load_model(self, request: LoadRequest, report: Progress) -> LoadedModel:
         """Load and pack the weights."""
-        _check_request(request)
+        check_dtype(request, self._models.team)
         ranks = self._ranks
         if ranks is None and self._exchange is not None and request.expert_parallel:
             load = partial(self._load_sharing, self._exchange)
@@ -236,6 +237,7 @@ class CpuDevice:
         """Load a model of no described family, with transformers' code."""
         _check_quantization(request, config)
         foreign = foreign_model(config, trusts_code=self._trusts_code)
+        refuse_bfloat16(request, "a model of transformers' code")
         self._models.check_torch(request, "A model of transformers")
         return CpuModel(*load_foreign(request, foreign, config, report))
 
@@ -287,7 +289,7 @@ def _info(request: LoadRequest, config: ModelConfig, weights: WeightLoader, size
         architecture=config.architecture,
         vocab_size=config.vocab_size,
         max_position_embeddings=config.max_position_embeddings,
-        dtype="float32",
+        dtype=request.dtype if request.dtype == BFLOAT16 else "float32",
         num_parameters=weights.num_parameters,
         weights_size_bytes=size_bytes,
         num_layers=config.num_layers,
@@ -309,15 +311,11 @@ def _config_of(request: LoadRequest) -> Mapping[str, Any]:
 def _load_encoder(request: LoadRequest, config: Mapping[str, Any], report: Progress, team: Team | None) -> LoadedModel:
     check_encoder(config, CpuDevice.name)
     check_options(request)
+    refuse_bfloat16(request, "an encoder")
     source = open_source(request.path)
     weights, build = WeightLoader(source, report), host_encoder(request, team)
     with torch.inference_mode():
         return EncoderModel(*load_encoder(request, config, weights, build, stored_type=source.stored_type))
-
-
-def _check_request(request: LoadRequest) -> None:
-    if request.dtype not in ("", "auto", "float32"):
-        raise ModelError(f"dtype {request.dtype} is not supported on the cpu device; use auto or float32.")
 
 
 def _check_quantization(request: LoadRequest, config: Mapping[str, Any]) -> None:
