@@ -56,6 +56,11 @@ A family is added as a function in [worker_svc/families](../worker_svc/families)
 A config with a value that changes results and that its family does not read is refused in one line, and so are a tensor that is
 missing or has another shape, and a tensor that nothing reads.
 
+No context is longer than `max_position_embeddings`, and a rotary embedding depends on the config alone, never on the requests
+that run together. So a `rope_scaling` of type `dynamic` has the frequencies that transformers uses up to this length, which are
+not scaled; vLLM serves `factor` times as long contexts, and scales all. `longrope` has its factors for long contexts wherever
+`max_position_embeddings` is larger than `original_max_position_embeddings`, for short prompts as well.
+
 | family | architecture | CPU | GPU | GGUF | quantizations, CPU | quantizations, GPU | LoRA | pooling | beyond Llama |
 |---|---|---|---|---|---|---|---|---|---|
 """

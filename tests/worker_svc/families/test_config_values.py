@@ -105,6 +105,7 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
         ("llama", {"rope_scaling": LLAMA3}),
         ("llama", {"rope_scaling": LLAMA3 | {"original_max_position_embeddings": 256, "rope_theta": 5e5}}),
         ("phi3 with long contexts", {"rope_scaling": FAMILIES["phi3 with long contexts"][1]["rope_scaling"] | {ORIGINAL: 8}}),
+        ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}),
         ("qwen3", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}),
         ("qwen3", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, ORIGINAL: 512}, ORIGINAL: 256}),
     ],

@@ -108,6 +108,7 @@ GEMMA4 = {
 FALCON = {"head_dim": ABSENT, "intermediate_size": ABSENT, "num_key_value_heads": ABSENT}
 FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "llama": ("llama", {}),
+    "llama with dynamic scaling": ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}}),
     "llama4": (
         "llama4_text",
         {
@@ -254,6 +255,7 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
 """Name -> model_type, and what differs from SIZES."""
 FOREIGN: dict[str, tuple[str, Mapping[str, Any]]] = {
     "helium": ("helium", {}),
+    "helium with dynamic scaling": ("helium", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}}),
     "minicpm3": ("minicpm3", LATENT),
     "cohere2_moe": ("cohere2_moe", EXPERTS | {"sliding_window": WINDOW, "num_hidden_layers": 4}),
     "gemma4": ("gemma4_text", GEMMA4),

@@ -19,6 +19,8 @@ from tetrad.worker_svc.families.registry import supported_config
 from tetrad.worker_svc.models.transformers_backend.interface import UnservableError
 from tetrad.worker_svc.models.transformers_backend.sight import sees, sight_of
 
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+
 
 @pytest.fixture
 def save(tmp_path):
@@ -58,7 +60,7 @@ def check_refusal(load, directory, reason, **options):
         ("bert", {"is_decoder": True, "add_cross_attention": True}, "it has cross attention"),
         ("mamba", {"num_heads": 1}, "its layers keep states beside keys and values"),
         ("doge", {}, "it changes the mask of its attention, as alibi does"),
-        ("helium", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "of type dynamic depends"),
+        ("helium", {"rope_parameters": LONGROPE}, "of type longrope depends"),
     ],
 )  # fmt: skip
 def test_models_that_are_more_than_attention_over_keys_are_refused_with_the_reason(model_type, changes, reason, save, load):

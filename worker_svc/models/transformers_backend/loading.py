@@ -18,8 +18,9 @@ from tetrad.worker_svc.families.foreign import CODE_CLASS, Foreign
 from tetrad.worker_svc.models.transformers_backend.interface import IMPLEMENTATION, UnservableError, register
 
 _MAX_NAMED = 3
-_DEPENDS_ON_BATCH = ("dynamic", "longrope", "su")
-"""Types of rotary embedding for which transformers' results depend on the longest context of a batch."""
+_DEPENDS_ON_BATCH = ("longrope", "su")
+"""Types of rotary embedding for which transformers' results depend on the longest context of a batch. ("dynamic" depends on it
+only behind max_position_embeddings, where no served context ends.)"""
 
 
 @dataclass(frozen=True, slots=True)
