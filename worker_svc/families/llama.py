@@ -22,6 +22,8 @@ _MINISTRAL3_ROPE = {
     "llama_4_scaling_beta": 0.1,
 }
 """The parameters of a config without values of the rotary embedding."""
+_PHI3_ORIGINAL = 4096
+"""Longest context before the scaling, if the config has none beside the scaling; as in transformers, whatever is in it."""
 
 
 def llama(values: Values) -> ModelConfig:
@@ -47,7 +49,7 @@ def ministral3(values: Values) -> ModelConfig:
 
 def phi3(values: Values) -> ModelConfig:
     """Describe Phi-3 and Phi-4: fused matrices, rotary embeddings on a part of a head."""
-    config = decoder(values, default_kind=SLIDING)
+    config = decoder(values, default_kind=SLIDING, rope={"original": _PHI3_ORIGINAL})
     return replace(config, tensors=TensorNames(in_layer=fused_qkv(config) | fused_gate_up(config)))
 
 

@@ -131,5 +131,4 @@ _SCALINGS: dict[str, Callable[[torch.Tensor, float, Mapping[str, Any]], Scaled]]
     "factors": _factors,
     "yarn": _yarn,
     "longrope": _longrope,
-    "su": _longrope,  # its name in Phi-3's first files
 }
