@@ -105,6 +105,7 @@ GEMMA4 = {
     "final_logit_softcapping": 10.0,
 }
 """Layers have heads of two sizes and inputs of their own; the last two read the keys and values of earlier ones."""
+GPT_OSS = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": WINDOW}
 FALCON = {"head_dim": ABSENT, "intermediate_size": ABSENT, "num_key_value_heads": ABSENT}
 FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "llama": ("llama", {}),
@@ -214,7 +215,8 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "mixtral": ("mixtral", {"num_local_experts": 4, "sliding_window": WINDOW}),
     "olmoe": ("olmoe", EXPERTS),
     "granite_moe": ("granitemoe", {"num_local_experts": 4, "num_experts_per_tok": 2}),
-    "gpt_oss": ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": WINDOW}),
+    "gpt_oss": ("gpt_oss", GPT_OSS),
+    "gpt_oss without biases of attention": ("gpt_oss", GPT_OSS | {"attention_bias": False}),
     "qwen2_moe": ("qwen2_moe", EXPERTS | {"shared_expert_intermediate_size": 40, "mlp_only_layers": [1]}),
     "qwen3_moe": ("qwen3_moe", EXPERTS | {"norm_topk_prob": True}),
     "glm4_moe": ("glm4_moe", {"n_group": 4, "topk_group": 2, "use_qk_norm": True, **DEEPSEEK}),
@@ -223,6 +225,7 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
         "deepseek_v2",
         LATENT | DEEPSEEK | {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, "n_shared_experts": 2},
     ),
+    "deepseek_v2 with biases": ("deepseek_v2", LATENT | DEEPSEEK | {"attention_bias": True, "mlp_bias": True}),
     "deepseek_v3": ("deepseek_v3", LATENT | DEEPSEEK | {"n_group": 4, "topk_group": 2, "rope_scaling": YARN}),
     "olmo2": ("olmo2", {}),
     "olmo3": ("olmo3", {"sliding_window": WINDOW, "num_hidden_layers": 4}),
@@ -241,6 +244,7 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
         "nemotron_h",
         NEMOTRON_H | {"layers_block_type": [ATTENTION, "mlp", ATTENTION, "mlp"], "mlp_bias": True},
     ),
+    "nemotron_h with biases": ("nemotron_h", NEMOTRON_H | {"attention_bias": True, "mlp_bias": True, "use_bias": True}),
     "gpt2": ("gpt2", {"intermediate_size": ABSENT, "num_key_value_heads": ABSENT, "head_dim": ABSENT}),
     "gpt_neox": ("gpt_neox", {"num_key_value_heads": ABSENT}),
     "gpt_neox in turns": ("gpt_neox", {"num_key_value_heads": ABSENT, "use_parallel_residual": False}),
