@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from structlog.testing import capture_logs
 
 from tests.worker_svc.conftest import LAYOUT, Driver
 from tests.worker_svc.families.test_parity import verified
@@ -73,6 +74,22 @@ def check_tokens(load, directory, reference, prompt=range(3, 43)):
     driver.add(0, list(prompt))
     output = driver.generate(12)[0][:12]
     assert output == verified(reference, list(prompt), output)
+
+
+@pytest.mark.parametrize("factor", [1, -1])
+def test_an_output_layer_beside_tied_embeddings_is_used_if_it_is_another(factor, altered, load):
+    """As by transformers. One line of the log says so."""
+    from transformers import AutoModelForCausalLM
+
+    def with_output(tensors):
+        return tensors | {"lm_head.weight": factor * tensors["model.embed_tokens.weight"]}
+
+    directory = altered("smollm3", with_output, tie_word_embeddings=True)
+
+    with capture_logs() as lines:
+        check_tokens(load, directory, AutoModelForCausalLM.from_pretrained(directory))
+
+    assert [line["log_level"] for line in lines if line["event"] == "output_layer.not_tied"] == ["warning"] * (factor == -1)
 
 
 def test_a_phi3_is_scaled_from_4096_tokens_if_its_config_does_not_say(altered, load):
