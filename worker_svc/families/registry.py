@@ -95,12 +95,12 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 WRAPPERS: Mapping[str, Family] = {
-    "Gemma3ForConditionalGeneration": Family("Gemma 3", wrapper("gemma3_text")),
+    "Gemma3ForConditionalGeneration": Family("Gemma 3", wrapper("gemma3_text", is_tied=True)),
     "Idefics3ForConditionalGeneration": Family("Idefics 3", wrapper("llama")),
-    "InternVLForConditionalGeneration": Family("InternVL 2.5, 3", wrapper("qwen2")),
+    "InternVLForConditionalGeneration": Family("InternVL 2.5, 3", wrapper("qwen2", is_tied=True)),
     "Llama4ForConditionalGeneration": Family("Llama 4", wrapper("llama4_text")),
     "LlavaForConditionalGeneration": Family("LLaVA", wrapper("llama")),
-    "Mistral3ForConditionalGeneration": Family("Mistral Small 3.1, Ministral 3", wrapper("mistral")),
+    "Mistral3ForConditionalGeneration": Family("Mistral Small 3.1, Ministral 3", wrapper("mistral", is_tied=True)),
     "Qwen2VLForConditionalGeneration": Family("Qwen2-VL", wrapper("qwen2_vl_text")),
     "Qwen2_5_VLForConditionalGeneration": Family("Qwen2.5-VL", wrapper("qwen2_5_vl_text")),
     "Qwen3_5ForConditionalGeneration": Family("Qwen3.5", wrapper("qwen3_5_text")),

@@ -95,18 +95,18 @@ class Values:
             )
         return known[value]
 
-    def inside(self, text_config: Mapping[str, Any] | None, defaults: Mapping[str, Any]) -> "Values":
+    def inside(self, text_config: Mapping[str, Any] | None, defaults: Mapping[str, Any], *, is_tied: bool) -> "Values":
         """Return the values of the text model that this model wraps.
 
         Args:
             text_config: the text model's config; None: this config contains its values.
             defaults: values that the config may omit.
+            is_tied: whether the output layer is tied to the embedding, if this config does not say.
         """
         inner = dict(defaults) | dict(self._config if text_config is None else text_config)
-        # The wrapper's config decides whether the output layer is tied to the embedding.
-        tied = self._config.get("tie_word_embeddings", inner.get("tie_word_embeddings"))
-        own = {"architectures": [self.architecture]} | ({} if tied is None else {"tie_word_embeddings": tied})
-        return Values(inner | own)
+        # Newer files have it outside, older ones inside. Where the two differ, the tensors decide (checkpoint/own_output.py).
+        tied = self.get("tie_word_embeddings", default=is_tied) or inner.get("tie_word_embeddings")
+        return Values(inner | {"architectures": [self.architecture], "tie_word_embeddings": bool(tied)})
 
     def ignore(self, *keys: str) -> None:
         """Mark keys as read that a family knows and that do not change its description."""

@@ -81,8 +81,13 @@ TEXT_TYPES: Mapping[str, tuple[Describe, Mapping[str, Any]]] = {
 """model_type of a text_config -> its family, and default values that the config may omit."""
 
 
-def wrapper(text_type: str) -> Describe:
-    """Return the describing function of a wrapper; `text_type` is its text model's type if the config gives none."""
+def wrapper(text_type: str, *, is_tied: bool = False) -> Describe:
+    """Return the describing function of a wrapper.
+
+    Args:
+        text_type: the text model's type, if the config gives none.
+        is_tied: whether the output layer is tied to the embedding, if the wrapper's config does not say.
+    """
 
     def describe(values: Values) -> ModelConfig:
         """Describe the text model; its tensors have the wrapper's prefix."""
@@ -94,7 +99,7 @@ def wrapper(text_type: str) -> Describe:
                 f"The model's text_config has model_type {model_type[:80]!r}, which is not supported; supported: {known}."
             )
         family, defaults = TEXT_TYPES[model_type]
-        text = values.inside(inner, defaults)
+        text = values.inside(inner, defaults, is_tied=is_tied)
         config = family(text)
         text.check_all_read()
         return replace(config, tensors=replace(config.tensors, text_parts=TEXT_PARTS))

@@ -46,13 +46,14 @@ FOREIGN: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
 """Wrappers whose text model transformers' code runs."""
 
 
-def save_wrapper(directory: Path, name: str) -> torch.nn.Module:
-    """Write a wrapper's model as transformers does, and return transformers' own."""
+def save_wrapper(directory: Path, name: str, **values: object) -> torch.nn.Module:
+    """Write a wrapper's model as transformers does, and return transformers' own; `values` are further ones of its config."""
     from transformers import AutoConfig, AutoModelForImageTextToText
 
     model_type, changes, vision = (dict(WRAPPERS) | dict(FOREIGN))[name]
     torch.manual_seed(1)
-    config = AutoConfig.for_model(model_type, text_config=dict(SIZES | changes), vision_config=dict(vision), audio_config=None)
+    parts = {"text_config": dict(SIZES | changes), "vision_config": dict(vision), "audio_config": None}
+    config = AutoConfig.for_model(model_type, **parts, **values)
     model = AutoModelForImageTextToText.from_config(config, attn_implementation="eager")
     for key, parameter in model.named_parameters():
         if "norm" in key and parameter.dim() == 1:

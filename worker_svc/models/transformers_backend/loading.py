@@ -77,6 +77,13 @@ def load_module(
     )
 
 
+def is_tied_by_default(model_type: str) -> bool:
+    """Return whether a type of config ties the output layer to the embedding if a file does not say."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    return model_type in CONFIG_MAPPING and bool(getattr(CONFIG_MAPPING[model_type], "tie_word_embeddings", False))
+
+
 def _size(settings: Any, name: str) -> int:
     size = getattr(settings, name, None)
     if not isinstance(size, int) or size < 1:
