@@ -39,6 +39,14 @@ LATENT = {
     "num_key_value_heads": 4,
     "head_dim": ABSENT,
 }
+LONGROPE = {
+    "rope_type": "longrope",
+    "factor": 8.0,
+    "rope_theta": 1e4,
+    "original_max_position_embeddings": 2,
+    "short_factor": [1.0] * 4,
+    "long_factor": [1.0, 1.3, 2.5, 7.0],
+}
 YARN = {
     "rope_type": "yarn",
     "factor": 8.0,
@@ -261,6 +269,7 @@ FOREIGN: dict[str, tuple[str, Mapping[str, Any]]] = {
     "helium": ("helium", {}),
     "helium with dynamic scaling": ("helium", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}}),
     "minicpm3": ("minicpm3", LATENT),
+    "minicpm3 with long contexts": ("minicpm3", LATENT | {"rope_parameters": LONGROPE}),
     "cohere2_moe": ("cohere2_moe", EXPERTS | {"sliding_window": WINDOW, "num_hidden_layers": 4}),
     "gemma4": ("gemma4_text", GEMMA4),
 }
