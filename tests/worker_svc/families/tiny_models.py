@@ -269,6 +269,7 @@ FOREIGN: dict[str, tuple[str, Mapping[str, Any]]] = {
     "helium": ("helium", {}),
     "helium with dynamic scaling": ("helium", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}}),
     "minicpm3": ("minicpm3", LATENT),
+    "modernbert_decoder": ("modernbert-decoder", {"head_dim": ABSENT, "local_attention": WINDOW}),
     "minicpm3 with long contexts": ("minicpm3", LATENT | {"rope_parameters": LONGROPE}),
     "cohere2_moe": ("cohere2_moe", EXPERTS | {"sliding_window": WINDOW, "num_hidden_layers": 4}),
     "gemma4": ("gemma4_text", GEMMA4),
