@@ -12,6 +12,7 @@ from tetrad.worker_svc.families.foreign import no_description
 from tetrad.worker_svc.families.gemma import gemma, gemma2, gemma3
 from tetrad.worker_svc.families.glm import glm, glm4
 from tetrad.worker_svc.families.gpt import falcon, gpt2, gpt_neox, starcoder2
+from tetrad.worker_svc.families.gpt_j import codegen, gpt_j, gpt_neo
 from tetrad.worker_svc.families.layer_norm import nemotron, phi, stablelm
 from tetrad.worker_svc.families.lfm2 import lfm2, lfm2_moe
 from tetrad.worker_svc.families.limits import check_limits
@@ -45,6 +46,7 @@ class Family:
 FAMILIES: Mapping[str, Family] = {
     "ArceeForCausalLM": Family("AFM (Arcee)", arcee),
     "BambaForCausalLM": Family("Bamba", bamba),
+    "CodeGenForCausalLM": Family("CodeGen", codegen),
     "Cohere2ForCausalLM": Family("Command A, Command R7B", cohere2),
     "CohereForCausalLM": Family("Command R, R+", cohere),
     "DeepseekV2ForCausalLM": Family("DeepSeek V2", deepseek_v2),
@@ -60,6 +62,8 @@ FAMILIES: Mapping[str, Family] = {
     "Glm4MoeForCausalLM": Family("GLM-4.5, 4.6", glm4_moe),
     "GlmForCausalLM": Family("GLM-4", glm),
     "GPT2LMHeadModel": Family("GPT-2", gpt2),
+    "GPTJForCausalLM": Family("GPT-J", gpt_j),
+    "GPTNeoForCausalLM": Family("GPT-Neo", gpt_neo),
     "GPTNeoXForCausalLM": Family("GPT-NeoX, Pythia", gpt_neox),
     "GptOssForCausalLM": Family("gpt-oss", gpt_oss),
     "GraniteForCausalLM": Family("Granite 3", granite),

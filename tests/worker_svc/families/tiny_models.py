@@ -114,6 +114,7 @@ GEMMA4 = {
 }
 """Layers have heads of two sizes and inputs of their own; the last two read the keys and values of earlier ones."""
 GPT_OSS = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": WINDOW}
+GPT_J = {"intermediate_size": ABSENT, "num_key_value_heads": ABSENT, "head_dim": ABSENT, "rotary_dim": 8}
 FALCON = {"head_dim": ABSENT, "intermediate_size": ABSENT, "num_key_value_heads": ABSENT}
 FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "llama": ("llama", {}),
@@ -254,6 +255,18 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "nemotron_h with biases": ("nemotron_h", NEMOTRON_H | {"attention_bias": True, "mlp_bias": True, "use_bias": True}),
     "gpt2": ("gpt2", {"intermediate_size": ABSENT, "num_key_value_heads": ABSENT, "head_dim": ABSENT}),
+    "gpt_j": ("gptj", GPT_J),
+    "gpt_neo": (
+        "gpt_neo",
+        {
+            "head_dim": ABSENT,
+            "num_key_value_heads": ABSENT,
+            "num_hidden_layers": 4,
+            "attention_types": [[["global", "local"], 2]],
+            "window_size": WINDOW,
+        },
+    ),
+    "codegen": ("codegen", GPT_J),
     "gpt_neox": ("gpt_neox", {"num_key_value_heads": ABSENT}),
     "gpt_neox in turns": ("gpt_neox", {"num_key_value_heads": ABSENT, "use_parallel_residual": False}),
     "starcoder2": ("starcoder2", {"sliding_window": WINDOW}),
