@@ -100,8 +100,12 @@ FAMILIES: Mapping[str, Family] = {
 
 WRAPPERS: Mapping[str, Family] = {
     "Gemma3ForConditionalGeneration": Family("Gemma 3", wrapper("gemma3_text", is_tied=True)),
+    "Glm46VForConditionalGeneration": Family("GLM-4.6V Flash", wrapper("glm4v_text")),
+    "Glm4vForConditionalGeneration": Family("GLM-4.1V", wrapper("glm4v_text")),
+    "Glm4vMoeForConditionalGeneration": Family("GLM-4.5V, 4.6V", wrapper("glm4v_moe_text")),
     "Idefics3ForConditionalGeneration": Family("Idefics 3", wrapper("llama")),
     "InternVLForConditionalGeneration": Family("InternVL 2.5, 3", wrapper("qwen2", is_tied=True)),
+    "Lfm2VlForConditionalGeneration": Family("LFM2-VL", wrapper("lfm2", is_tied=True)),
     "Llama4ForConditionalGeneration": Family("Llama 4", wrapper("llama4_text")),
     "LlavaForConditionalGeneration": Family("LLaVA", wrapper("llama")),
     "Mistral3ForConditionalGeneration": Family("Mistral Small 3.1, Ministral 3", wrapper("mistral", is_tied=True)),

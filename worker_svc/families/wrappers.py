@@ -10,7 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.families.experts import glm4_moe
 from tetrad.worker_svc.families.gemma import gemma3
+from tetrad.worker_svc.families.glm import glm4
+from tetrad.worker_svc.families.lfm2 import lfm2
 from tetrad.worker_svc.families.llama import llama, ministral3, mistral
 from tetrad.worker_svc.families.llama4 import llama4
 from tetrad.worker_svc.families.qwen import qwen2, qwen3, qwen3_moe
@@ -65,6 +68,9 @@ def _qwen3_vl_moe(values: Values) -> ModelConfig:
 
 TEXT_TYPES: Mapping[str, tuple[Describe, Mapping[str, Any]]] = {
     "gemma3_text": (gemma3, _GEMMA3),
+    "glm4v_moe_text": (glm4_moe, {}),
+    "glm4v_text": (glm4, {}),
+    "lfm2": (lfm2, {}),
     "llama": (llama, _LLAMA),
     "llama4_text": (llama4, {}),
     "ministral3": (ministral3, {}),
