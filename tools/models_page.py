@@ -157,7 +157,30 @@ _WITHOUT_CLASS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 4096,
         "layer_norm_epsilon": 1e-5,
         "activation_function": "silu",
-    }
+    },
+    "InternLM3ForCausalLM": {
+        "hidden_size": 4096,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 2,
+        "vocab_size": 128512,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-5,
+        "rope_scaling": {"rope_type": "dynamic", "factor": 6.0},
+    },
+    "MiniCPMForCausalLM": {
+        "hidden_size": 2304,
+        "intermediate_size": 5760,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 36,
+        "vocab_size": 122753,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "scale_emb": 12,
+        "scale_depth": 1.4,
+        "dim_model_base": 256,
+    },
 }
 """Config values of models for which transformers has no config class."""
 

@@ -16,7 +16,19 @@ from tetrad.worker_svc.families.gpt_j import codegen, gpt_j, gpt_neo
 from tetrad.worker_svc.families.layer_norm import nemotron, phi, stablelm
 from tetrad.worker_svc.families.lfm2 import lfm2, lfm2_moe
 from tetrad.worker_svc.families.limits import check_limits
-from tetrad.worker_svc.families.llama import arcee, exaone, granite, llama, ministral3, mistral, phi3, seed_oss, smollm3
+from tetrad.worker_svc.families.llama import (
+    arcee,
+    exaone,
+    granite,
+    internlm3,
+    llama,
+    minicpm,
+    ministral3,
+    mistral,
+    phi3,
+    seed_oss,
+    smollm3,
+)
 from tetrad.worker_svc.families.llama4 import llama4
 from tetrad.worker_svc.families.mamba import bamba, falcon_h1, granite_hybrid, mamba2
 from tetrad.worker_svc.families.nemotron_h import nemotron_h
@@ -69,11 +81,13 @@ FAMILIES: Mapping[str, Family] = {
     "GraniteForCausalLM": Family("Granite 3", granite),
     "GraniteMoeForCausalLM": Family("Granite 3 MoE", granite_moe),
     "GraniteMoeHybridForCausalLM": Family("Granite 4", granite_hybrid),
+    "InternLM3ForCausalLM": Family("InternLM3", internlm3),
     "Lfm2ForCausalLM": Family("LFM2", lfm2),
     "Lfm2MoeForCausalLM": Family("LFM2 MoE", lfm2_moe),
     "Llama4ForCausalLM": Family("Llama 4 (text)", llama4),
     "LlamaForCausalLM": Family("Llama 2 and 3", llama),
     "Mamba2ForCausalLM": Family("Mamba2, Codestral Mamba", mamba2),
+    "MiniCPMForCausalLM": Family("MiniCPM 1, 2, 4", minicpm),
     "Ministral3ForCausalLM": Family("Ministral 3", ministral3),
     "MinistralForCausalLM": Family("Ministral", mistral),
     "MistralForCausalLM": Family("Mistral", mistral),
