@@ -16,6 +16,7 @@ from tetrad.services.log import get_logger
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
 from tetrad.worker_svc.checkpoint.open import always, open_source, open_weights
+from tetrad.worker_svc.checkpoint.own_output import with_own_output
 from tetrad.worker_svc.checkpoint.pooling_use import find_use
 from tetrad.worker_svc.checkpoint.sharded import ShardedSource
 from tetrad.worker_svc.checkpoint.source import WeightSource
@@ -142,6 +143,8 @@ class CpuDevice:
         source = open_weights(request, unpacks=always)
         overridden, config = self._read_config(request, source)
         use, pooling, is_causal = find_use(request, overridden), None, not is_bidirectional(overridden)
+        if use is None or use.generates:
+            config = with_own_output(config, source)
         weights = WeightLoader(source, report)
         longest = config.max_position_embeddings
         make: Callable[[ModelInfo], LoadedModel]
@@ -179,6 +182,7 @@ class CpuDevice:
         check_stages(config, ranks.stage.size)
         if find_use(request, overridden) is not None:
             raise ModelError(f"{ranks.option}: a model that pools runs on one worker; use 1.")
+        config = with_own_output(config, source)
         own_layers = stage_layers(config, ranks.stage)
         experts, shared = ranks.shard if request.expert_parallel else None, None
         if exchange is not None:
@@ -214,6 +218,7 @@ class CpuDevice:
                 f"enable_expert_parallel with data_parallel_size {exchange.size}: a model that pools has all experts on each "
                 "worker; start without enable_expert_parallel."
             )
+        config = with_own_output(config, source)
         experts, shared = exchange.part(_ALL), SharedMixes(exchange, _ALL, _facts_of(request, overridden), config.hidden_size)
         weights = WeightLoader(ShardedSource(source, config, _ALL, experts=experts), report)
         with torch.inference_mode():

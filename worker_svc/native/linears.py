@@ -83,8 +83,9 @@ class QuantizedParameters(HostParameters):
         known = [matrix for matrix in stored if matrix is not None]
         if len(known) == len(names) and len({matrix.form for matrix in known}) == 1:
             return self._native(names, join_stored(known))
+        in_floats = super().linear  # super() has no object inside a comprehension
         parts = [
-            super().linear([part], in_features) if matrix is None else self._native([part], matrix)
+            in_floats([part], in_features) if matrix is None else self._native([part], matrix)
             for part, matrix in zip(names, stored, strict=True)
         ]
         return parts[0] if len(parts) == 1 else SideBySide(parts)

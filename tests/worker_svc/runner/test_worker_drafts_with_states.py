@@ -11,6 +11,7 @@ import torch
 from tests.eagle3_files import save_eagle3
 from tests.mtp_files import QWEN, save_qwen_mtp
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
+from tests.worker_svc.families.gguf_files import write_gguf
 from tests.worker_svc.families.test_wrappers import rename_tensors
 from tests.worker_svc.families.tiny_models import save_family
 from tests.worker_svc.runner.proposals import proposals_of
@@ -129,6 +130,17 @@ def test_a_draft_model_proposes_its_tokens_and_changes_none_of_the_models(load, 
 
 def test_an_mtp_layer_proposes_its_tokens_and_changes_none_of_the_models(load, qwen):
     path, reference = qwen
+
+    check_tokens(driver_of(load(path, "mtp")), driver_of(load(path)), reference.propose)
+
+
+@pytest.mark.parametrize("family", QWEN)
+def test_an_mtp_layer_of_a_gguf_file_proposes_its_tokens(family, load, tmp_path):
+    model, own = save_qwen_mtp(tmp_path, family)
+    path = tmp_path / "model.gguf"
+    # Embeddings and the output layer are those of the model.
+    write_gguf(path, family, model, mtp={name: own[name] for name in own if "embed" not in name and "head.head" not in name})
+    reference = MtpReference(model, own, is_qwen=True)
 
     check_tokens(driver_of(load(path, "mtp")), driver_of(load(path)), reference.propose)
 
