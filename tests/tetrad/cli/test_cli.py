@@ -240,6 +240,10 @@ def test_variables_give_the_address_of_serve(monkeypatch):
         assert_one_line(tetrad("serve", "--host", "127.0.0.1"), f"Cannot listen on 127.0.0.1:{port}")
 
 
+def test_a_host_that_no_name_can_be_is_one_line():
+    assert_one_line(tetrad("serve", "--host", "a" * 64, "--port", "0"), f"Cannot listen on {'a' * 64}:0: ", "--host")
+
+
 def test_a_variable_with_a_wrong_port_is_one_line(monkeypatch):
     monkeypatch.setenv("TETRAD_FRONTEND_PORT", "http")
 
