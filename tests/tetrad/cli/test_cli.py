@@ -106,10 +106,12 @@ def test_a_reader_that_has_closed_the_pipe_ends_a_command_quietly(arguments, unb
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_an_output_that_cannot_be_written_is_one_line():
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["--version"], ["completion", "bash"]], ids=["a line", "more than a buffer"])
+def test_an_output_that_cannot_be_written_is_one_line(arguments, unbuffered):
     with Path("/dev/full").open("w") as out:
-        command = [sys.executable, "-m", "tetrad.cli", "--version"]
-        variables = {**os.environ, "PYTHONUNBUFFERED": ""}
+        command = [sys.executable, "-m", "tetrad.cli", *arguments]
+        variables = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
         result = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60, env=variables)
 
     assert_one_line(result, "the output cannot be written: No space left on device")
