@@ -43,6 +43,8 @@ Names = Annotated[
 """Names in one setting, separated by commas or as a JSON list."""
 
 
+_MOST_OF_GRPC = 2**31 - 1
+"""The largest number that an option of gRPC can hold."""
 _OTLP_ENDPOINT = re.compile(r"(https?|grpc)://[^\s/@]+:\d{1,5}/?|[^\s/@]+:\d{1,5}|unix:/\S+")
 
 
@@ -116,12 +118,17 @@ class ServiceSettings(TlsSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Minimum severity of logged events.")
     log_json: bool | None = Field(None, description="Log as JSON lines. Unset: JSON unless stderr is a terminal.")
     max_message_bytes: int = Field(
-        DEFAULT_MAX_MESSAGE_BYTES, ge=LEAST_MAX_MESSAGE_BYTES, description="Maximum size of a gRPC message, in bytes."
+        DEFAULT_MAX_MESSAGE_BYTES,
+        ge=LEAST_MAX_MESSAGE_BYTES,
+        le=_MOST_OF_GRPC,
+        description="Maximum size of a gRPC message, in bytes.",
     )
     max_metadata_bytes: int = Field(
-        16 << 10, ge=1024, description="Maximum size of the metadata (headers) of a gRPC call, in bytes."
+        16 << 10, ge=1024, le=_MOST_OF_GRPC, description="Maximum size of the metadata (headers) of a gRPC call, in bytes."
     )
-    max_concurrent_streams: int = Field(4096, ge=1, description="Maximum number of open gRPC calls per connection.")
+    max_concurrent_streams: int = Field(
+        4096, ge=1, le=_MOST_OF_GRPC, description="Maximum number of open gRPC calls per connection."
+    )
     reflection: bool = Field(
         True, description="Enable gRPC server reflection (grpc.reflection), which lists methods and messages to callers."
     )

@@ -57,7 +57,10 @@ class AdapterNames:
         # A name is one component of a path: it cannot name a place outside of the directory.
         if self._resolver_dir is None or not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name:
             return False
-        return (self._resolver_dir / name / _CONFIG).is_file()
+        try:
+            return (self._resolver_dir / name / _CONFIG).is_file()
+        except OSError:  # the name is too long for a directory, or the directory cannot be read
+            return False
 
 
 def adapter_of(name: str, path: str) -> LoRARequest:

@@ -66,7 +66,7 @@ class Intake(Generic[Inputs]):
 
     @contextlib.contextmanager
     def _admitted(
-        self, request: NewRequest | NewPooling, num_tokens: int, num_requests: int = 1
+        self, request: NewRequest | NewPooling, num_tokens: int, num_requests: int = 1, ticket: Ticket | None = None
     ) -> Iterator[tuple[Ticket, CallTrace]]:
         """Admit a request and record its start; an error inside the context undoes both.
 
@@ -74,11 +74,12 @@ class Intake(Generic[Inputs]):
             request: a request that has been checked.
             num_tokens: estimated number of prompt tokens of each sequence.
             num_requests: number of sequences.
+            ticket: the request's share of the limits; None: it is reserved here.
 
         Raises:
             Overloaded: see Admission.admit.
         """
-        ticket = self._admission.admit(num_requests=num_requests, num_tokens=num_tokens)
+        ticket = ticket or self._admission.admit(num_requests=num_requests, num_tokens=num_tokens)
         call = current_call() or program_call(self._tracer, request.request_id, request.trace_headers or {})
         call.start_request(self._model)
         try:
@@ -98,7 +99,8 @@ class RequestIntake(Intake[InputProcessor]):
         inputs = self._check(request)
         self._check_generates()
         deadline = earliest_deadline(self._timeout_s)
-        with self._admitted(request, estimated_prompt_tokens(request.prompt), request.params.n) as (ticket, call):
+        num_tokens = estimated_prompt_tokens(request.prompt)
+        with self._admitted(request, num_tokens, request.params.n, request.ticket) as (ticket, call):
             prepared = await self._prepare(inputs, request, deadline, call)
             # Not earlier: an engine may be lost while a prompt is tokenized. Not later: the spans include the engine's work.
             engine = self._choose(prepared)

@@ -113,10 +113,10 @@ def _is_same(one: LoRARequest, other: LoRARequest) -> bool:
 
 def _read_adapter(lora: LoRARequest) -> _Known | None:
     """Read an adapter from its directory; None: it has no readable config. ModelError for an invalid prompt adapter."""
-    directory = Path(lora.lora_path).expanduser()
     try:
+        directory = Path(lora.lora_path).expanduser()
         config = json.loads((directory / _CONFIG).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: ~name of no user
         return None
     kept = LoRARequest(lora.lora_name, lora.lora_int_id, lora.lora_path)
     if not isinstance(config, dict) or config.get("peft_type") != "PROMPT_TUNING":

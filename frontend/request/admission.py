@@ -7,7 +7,7 @@ length is estimated from its characters. Engine cores have limits of their own. 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
 from tetrad.services.errors import Overloaded
@@ -154,7 +154,12 @@ class Admission:
         self.token_rate = Rate(clock)
 
     def check(self, *, num_requests: int = 1, num_tokens: int = 1) -> None:
-        """Raise Overloaded if so much more exceeds a limit. A request without others is always admitted."""
+        """Raise Overloaded if so much more exceeds a limit. A request without others is always admitted.
+
+        Args:
+            num_requests: number of sequences.
+            num_tokens: number of prompt tokens of all sequences together.
+        """
         if self._excess(num_requests, num_tokens) is not None:
             self._frontends.forget_dead()
             if (error := self._excess(num_requests, num_tokens)) is not None:
@@ -167,16 +172,27 @@ class Admission:
             num_requests: number of sequences.
             num_tokens: number of prompt tokens of each sequence.
         """
-        self.check(num_requests=num_requests, num_tokens=num_tokens)
-        self.add(num_requests, num_tokens * num_requests)
+        [ticket] = self.admit_all(num_requests, [num_tokens])
+        return ticket
+
+    def admit_all(self, num_requests: int, num_tokens: Sequence[int]) -> list[Ticket]:
+        """Reserve the shares of all prompts of one call, or of none; Overloaded as in `check`.
+
+        Args:
+            num_requests: number of sequences of each prompt.
+            num_tokens: number of tokens of each prompt.
+        """
+        requests, tokens = num_requests * len(num_tokens), num_requests * sum(num_tokens)
+        self.check(num_requests=requests, num_tokens=tokens)
+        self.add(requests, tokens)
         if self._frontends.others() != (0, 0):
             # Another frontend may have taken the last place at the same moment: by now each sees the other's addition.
-            self.add(-num_requests, -num_tokens * num_requests, is_told=False)
-            error = self._excess(num_requests, num_tokens)
-            self.add(num_requests if error is None else 0, num_tokens * num_requests if error is None else 0)
+            self.add(-requests, -tokens, is_told=False)
+            error = self._excess(requests, tokens)
+            self.add(requests if error is None else 0, tokens if error is None else 0)
             if error is not None:
                 raise error
-        return Ticket(self, num_requests, num_tokens)
+        return [Ticket(self, num_requests, each) for each in num_tokens]
 
     def add(self, num_requests: int, num_tokens: int, *, is_told: bool = True) -> None:
         """Change the numbers in use, and publish them to the other frontends unless they change again at once."""
@@ -191,13 +207,13 @@ class Admission:
         return self._frontends.others()[0]
 
     def _excess(self, num_requests: int, num_tokens: int) -> Overloaded | None:
-        """Return the error if so much more exceeds a limit; None: it does not."""
+        """Return the error if so much more exceeds a limit; None: it does not. Arguments: see `check`."""
         of_others = self._frontends.others()
         most, taken = self._max_num_requests, self.num_requests + of_others[0]
         if most and taken and taken + num_requests > most:
             text = f"This server has {taken} unfinished requests; at most {most} are taken. Try again later."
             return _overloaded(text, taken + num_requests - most, most, self.request_rate)
-        most, taken, num_tokens = self._max_num_queued_tokens, self.num_queued_tokens + of_others[1], num_tokens * num_requests
+        most, taken = self._max_num_queued_tokens, self.num_queued_tokens + of_others[1]
         if most and taken and taken + num_tokens > most:
             text = (
                 f"Prompts of {taken} tokens wait at this server; at most {most} are taken, and this request "

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from tetrad.frontend.request.admission import Ticket
 from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
@@ -29,6 +30,7 @@ class RequestOptions(TypedDict, total=False):
         max_logprobs: replaces the server's limit, for a caller that limits its clients in another way.
         trace_headers: W3C traceparent and tracestate of a program's own span. Calls over HTTP and gRPC have their own.
         prediction: the expected output text: where it matches, the output is faster. Empty: none.
+        ticket: the request's share of the limits, which its call has reserved; None: the request is admitted by itself.
     """
 
     priority: int
@@ -41,6 +43,7 @@ class RequestOptions(TypedDict, total=False):
     max_logprobs: int | None
     trace_headers: Mapping[str, str] | None
     prediction: str
+    ticket: Ticket | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ class NewRequest:
     max_logprobs: int | None = None
     trace_headers: Mapping[str, str] | None = None
     prediction: str = ""
+    ticket: Ticket | None = None
 
     def check(self) -> None:
         """Raise for values that are invalid for every model, prompt and parameters."""

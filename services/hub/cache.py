@@ -79,9 +79,16 @@ def files_in(snapshot: Path) -> set[str]:
 
 def cached_models() -> Iterator[CachedModel]:
     """Yield every model of the cache: each repository's directory, and each .gguf file."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
     root = cache_directory()
     for directory in sorted(root.glob("models--*")):
         repository = directory.name.removeprefix("models--").replace("--", "/")
+        try:
+            validate_repo_id(repository)
+        except HFValidationError:  # the hub's client did not make this directory
+            continue
         references = {path for path in (directory / "refs").rglob("*") if path.is_file()}
         named = {path.relative_to(directory / "refs").as_posix(): path.read_text().strip() for path in references}
         commits = {path.name for path in (directory / "snapshots").glob("*")} - set(named.values())

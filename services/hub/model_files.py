@@ -126,6 +126,8 @@ def resolve_model(
 
 def existing_path(name: str) -> Path | None:
     """Return the directory or file at a path; None: there is none. Raises NotFound if the path cannot be read."""
+    if not name:  # as a path, it would be the working directory
+        return None
     try:
         path = Path(name).expanduser()
         return path.resolve() if path.is_dir() or path.is_file() else None

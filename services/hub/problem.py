@@ -25,6 +25,8 @@ def describe_problem(error: Exception, name: HubName, revision: str | None, endp
             f"no file or directory here has this name, and {endpoint} has no repository {repository}, or it is private: check "
             "the name, or set HF_TOKEN to a token that may read it"
         )
+    if isinstance(error, errors.HFValidationError):
+        return f"no file or directory here has this name, and no repository of the hub can have it ({_first_line(error)})"
     if isinstance(error, errors.RevisionNotFoundError):
         return f"{repository} has no revision {revision!r}: give one of its branches, tags or commits"
     if isinstance(error, errors.OfflineModeIsEnabled):

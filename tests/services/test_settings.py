@@ -131,6 +131,14 @@ def test_a_value_out_of_range_is_one_line_that_names_it(capsys):
     assert "0" in line
 
 
+@pytest.mark.parametrize("name", ["max-message-bytes", "max-metadata-bytes", "max-concurrent-streams"])
+def test_a_number_that_no_option_of_grpc_can_hold_is_refused(name, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        load(f"--{name}", str(2**31))
+
+    assert f"{name}: Input should be less than or equal to 2147483647" in capsys.readouterr().err
+
+
 def test_help_shows_the_description_and_the_default(capsys):
     with pytest.raises(SystemExit) as caught:
         load("--help")

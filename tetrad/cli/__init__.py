@@ -7,6 +7,7 @@ are argparse's: importing typer and rich takes 0.13 s more, and typer also needs
 
 import contextlib
 import difflib
+import errno
 import os
 import runpy
 import sys
@@ -52,6 +53,9 @@ _SERVICES = {
 }
 _COMMANDS = {name: command for group in _GROUPS.values() for name, command in group.items()}
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a write to a full disk. Those of opening a file have its name besides."""
+
 Run = Callable[[list[str]], int]
 """Runs a subcommand with its arguments and returns the exit code."""
 
@@ -70,6 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _dispatch(list(sys.argv[1:] if argv is None else argv))
     except BrokenPipeError:  # the reader has closed the pipe, as in `tetrad status | head`
         return 0
+    except OSError as error:
+        if error.errno not in _FULL or error.filename is not None:
+            raise
+        return _give_up_stdout(error)
     finally:
         _flush_stdout()
 
@@ -134,10 +142,17 @@ def _flush_stdout() -> None:
     try:
         sys.stdout.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            print(f"tetrad: the output cannot be written: {error.strerror or error}", file=sys.stderr)
-            sys.exit(1)
+        if code := _give_up_stdout(error):
+            sys.exit(code)
+
+
+def _give_up_stdout(error: OSError) -> int:
+    """Discard what could not be written, and return the exit code; the reason is one line, unless the reader has gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return 0
+    print(f"tetrad: the output cannot be written: {error.strerror or error}", file=sys.stderr)
+    return 1
 
 
 def _service(name: str) -> Run:

@@ -6,14 +6,13 @@ Used by commands with the options `--url`, `--start-timeout-s` and those of the 
 import argparse
 import asyncio
 import contextlib
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
-from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from tetrad.cli.options import engine_args
 from tetrad.cli.startup import StartProgress, compile_kernels, free_port, starting_line, too_slow
+from tetrad.library.aside import run_aside
 from tetrad.library.engine_args import EngineArgs
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.log import configure_command_logging
@@ -22,7 +21,6 @@ from tetrad.stack.service_children import Adapt
 
 _HOST = "127.0.0.1"
 
-Result = TypeVar("Result")
 WaitFailed = Callable[[], Coroutine[Any, Any, object]]
 """Waits until the server has failed, and raises the reason."""
 
@@ -49,8 +47,8 @@ async def serving(options: argparse.Namespace, *, adapt: Adapt | None = None) ->
     configure_command_logging(args.log_level)
     progress = StartProgress()
     port = free_port(_HOST, 0)
-    settings = await _aside(partial(args.stack_settings, report=progress.say, host=_HOST, port=port))
-    await _aside(partial(compile_kernels, settings, progress.say))
+    settings = await run_aside(partial(args.stack_settings, report=progress.say, host=_HOST, port=port))
+    await run_aside(partial(compile_kernels, settings, progress.say))
     stack = LocalStack(settings, serve=True, on_state=progress.on_state, adapt=adapt)
     try:
         progress.say(starting_line(settings))
@@ -61,24 +59,6 @@ async def serving(options: argparse.Namespace, *, adapt: Adapt | None = None) ->
         yield f"http://{_HOST}:{port}", stack.wait_failed
     finally:
         await stack.close()
-
-
-async def _aside(work: Callable[[], Result]) -> Result:
-    """Return the result of work that blocks. A cancelled caller, and the end of the process, do not wait for it.
-
-    They would wait for a thread of `asyncio.to_thread`, and so a signal for the end of a download.
-    """
-    result: Future[Result] = Future()
-    result.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            result.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - it is raised to the caller
-            result.set_exception(error)
-
-    threading.Thread(target=run, name="start", daemon=True).start()
-    return await asyncio.wrap_future(result)
 
 
 async def unless_failed(work: Coroutine[Any, Any, None], failure: Coroutine[Any, Any, object]) -> None:

@@ -31,8 +31,22 @@ _TERMINATED = 128 + signal.SIGTERM
 def run(arguments: list[str]) -> int:
     """Answer the batch; return 0 if every line succeeded, 1 if some failed."""
     options = _parse(arguments)
-    with local_source(options.input_file) as source:
+    with _exit_at_sigterm(), local_source(options.input_file) as source:
         return _run(options, source, Path(options.output_file))
+
+
+@contextlib.contextmanager
+def _exit_at_sigterm() -> Iterator[None]:
+    """Exit by an exception at SIGTERM, so that a downloaded file is removed. The event loop has a handler of its own."""
+
+    def exit_(*_: object) -> None:
+        sys.exit(_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, exit_)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _run(options: argparse.Namespace, source: Path, target: Path) -> int:

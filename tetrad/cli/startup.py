@@ -91,7 +91,7 @@ def free_port(host: str, port: int) -> int:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             return int(probe.getsockname()[1])
-    except OSError as error:
-        raise Unavailable(
-            f"Cannot listen on {host}:{port}: {error.strerror or error}. Choose another with --host or --port."
-        ) from error
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name in DNS can be so long
+        reason = getattr(error, "strerror", None) or error
+        text = f"Cannot listen on {host}:{port}: {reason}. Choose another with --host or --port."
+        raise Unavailable(text) from error

@@ -301,7 +301,7 @@ class EngineArgs(OlderEngineArguments):
         if self._is_chosen("log_level"):
             values = {**values, "log_level": self.log_level}
         settings = build_settings(cls, values)
-        fallbacks = {"log_level": self.log_level, **self.fallbacks}
+        fallbacks = {"log_level": self.log_level, "served_model_names": (self.model,), **self.fallbacks}
         left = {
             name: value
             for name, value in fallbacks.items()
@@ -312,11 +312,11 @@ class EngineArgs(OlderEngineArguments):
 
     def frontend_fields(self) -> dict[str, Any]:
         """Return the frontend settings that depend on several arguments."""
-        names = self.served_model_name or [self.model]
+        names = self.served_model_name
         return {
             "model": self.model,
-            "served_model_names": (names,) if isinstance(names, str) else tuple(names),
-            "use_generation_config": self.generation_config == "auto",
+            **({"served_model_names": (names,) if isinstance(names, str) else tuple(names)} if names else {}),
+            **({"use_generation_config": self.generation_config == "auto"} if self._is_chosen("generation_config") else {}),
             **({"override_generation_config": json.dumps(overrides)} if (overrides := self.override_generation_config) else {}),
         }
 

@@ -3,12 +3,13 @@
 Used by AsyncLLM, which starts the services before the first request and releases them at its end. Knows no requests.
 """
 
-import asyncio
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from tetrad.frontend.config import FrontendSettings
+from tetrad.library.aside import run_aside
 from tetrad.library.engine_args import EngineArgs
 from tetrad.services.errors import InvalidRequest, Unavailable
 from tetrad.stack.local_stack import LocalStack
@@ -43,7 +44,7 @@ class LocalServices:
 
     async def start(self) -> FrontendSettings:
         """Find the model and start the stack."""
-        settings = await asyncio.to_thread(self._args.stack_settings, report=_tell)
+        settings = await run_aside(partial(self._args.stack_settings, report=_tell))
         self._stack = LocalStack(settings)
         try:
             await self._stack.start(timeout_s=_START_TIMEOUT_S)

@@ -78,7 +78,10 @@ def read_lora(directory: Path, sites: Mapping[str, LoraSite], names: TensorNames
         NotFound: the directory contains no adapter.
         ModelError: the adapter cannot be used; the message gives the first reason.
     """
-    directory = directory.expanduser()
+    try:
+        directory = directory.expanduser()
+    except RuntimeError:  # ~name of no user
+        raise _missing(directory) from None
     config = _read_config(directory)
     scales = _scales_of(config)
     path = directory / WEIGHTS_NAME
@@ -160,13 +163,17 @@ def _read_config(directory: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFound(f"There is no adapter at {directory}: no {CONFIG_NAME}.") from None
+        raise _missing(directory) from None
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read: {error}.") from error
     if not isinstance(config, dict):
         raise ModelError(f"{path} is not a JSON object.")
     _check_config(config)
     return config
+
+
+def _missing(directory: Path) -> NotFound:
+    return NotFound(f"There is no adapter at {directory}: no {CONFIG_NAME}.")
 
 
 def _check_config(config: Mapping[str, Any]) -> None:

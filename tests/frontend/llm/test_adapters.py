@@ -2,6 +2,7 @@
 
 import pytest
 
+from tetrad.frontend.llm.adapter_names import AdapterNames
 from tetrad.frontend.llm.adapters import Adapters
 from tetrad.frontend.llm.prompt_adapters import PromptAdapters
 from tetrad.frontend.request.outputs import LoRARequest
@@ -50,3 +51,14 @@ async def test_an_adapter_that_cannot_be_used_ends_the_start(error):
         await Adapters(engines, NoPrompts()).load_named(NAMED, supports_lora=True)
 
     assert engines.loads == ["sql"]
+
+
+def test_a_name_that_no_directory_can_have_is_unknown(tmp_path):
+    """A client may send any name as `model`."""
+    names = AdapterNames((), str(tmp_path))
+
+    assert names.get("a" * 256) is None
+
+
+async def test_a_home_of_no_user_has_no_prompt_adapter():
+    assert not await PromptAdapters().load(LoRARequest("sql", 1, "~nobody-here/sql"))

@@ -72,6 +72,22 @@ def test_what_is_alone_is_taken_however_large(clock):
     assert (admission.num_requests, admission.num_queued_tokens) == (0, 0)
 
 
+def test_the_prompts_of_a_call_are_taken_together_or_not_at_all(clock):
+    admission = Admission(4, 100, clock=clock)
+    large = admission.admit_all(2, [10, 20, 30])
+    assert (admission.num_requests, admission.num_queued_tokens) == (6, 120)
+    for ticket in large:
+        ticket.release()
+    admission.admit(num_tokens=5)
+
+    with pytest.raises(Overloaded, match="1 unfinished requests; at most 4"):
+        admission.admit_all(2, [1, 1])
+    with pytest.raises(Overloaded, match="this request brings about 96"):
+        admission.admit_all(1, [48, 48])
+
+    assert (admission.num_requests, admission.num_queued_tokens) == (1, 5)
+
+
 def test_zero_is_no_limit(clock):
     admission = Admission(0, 0, clock=clock)
 

@@ -232,6 +232,13 @@ def test_without_a_network_the_address_is_named(hub, monkeypatch):
     assert "the download from http://127.0.0.1:9 broke off or never began" in problem_of()
 
 
+def test_a_name_that_no_repository_can_have_is_not_a_problem_of_the_network(hub):
+    problem = problem_of("someone/my--model")
+
+    assert "no repository of the hub can have it (Cannot have -- or .. in repo_id: 'someone/my--model')" in problem
+    assert "network" not in problem
+
+
 @pytest.mark.parametrize(
     ("name", "revision", "message"),
     [

@@ -63,6 +63,13 @@ def test_a_directory_is_itself(tmp_path):
     assert resolve_model(str(tmp_path)) == tmp_path.resolve()
 
 
+def test_an_empty_name_is_not_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(NotFound, match="There is no model ''"):
+        resolve_model("")
+
+
 def test_a_gguf_file_is_itself(tmp_path):
     file = tmp_path / "m.gguf"
     file.write_bytes(b"GGUF")

@@ -4,7 +4,11 @@ import asyncio
 import json
 import os
 import re
+import signal
+import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -368,6 +372,20 @@ def test_a_downloaded_batch_is_removed(file_server):
         assert list(read_lines(path)) == [REQUEST]
 
     assert not path.parent.exists()
+
+
+def test_sigterm_removes_the_file_of_a_download(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/in.jsonl"
+        command = [sys.executable, "-m", "tetrad.cli", "run-batch", "-i", url, "-o", str(tmp_path / "out.jsonl")]
+        with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path)}) as process:
+            connection, _ = server.accept()
+            with connection:
+                assert list(tmp_path.iterdir()), "the directory of the download"
+                process.terminate()
+                code = process.wait(timeout=60)
+
+    assert (code, list(tmp_path.iterdir())) == (128 + signal.SIGTERM, [])
 
 
 def test_a_url_without_a_file_is_named(file_server):

@@ -106,10 +106,12 @@ def test_a_reader_that_has_closed_the_pipe_ends_a_command_quietly(arguments, unb
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_an_output_that_cannot_be_written_is_one_line():
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["--version"], ["completion", "bash"]], ids=["a line", "more than a buffer"])
+def test_an_output_that_cannot_be_written_is_one_line(arguments, unbuffered):
     with Path("/dev/full").open("w") as out:
-        command = [sys.executable, "-m", "tetrad.cli", "--version"]
-        variables = {**os.environ, "PYTHONUNBUFFERED": ""}
+        command = [sys.executable, "-m", "tetrad.cli", *arguments]
+        variables = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
         result = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60, env=variables)
 
     assert_one_line(result, "the output cannot be written: No space left on device")
@@ -238,6 +240,10 @@ def test_variables_give_the_address_of_serve(monkeypatch):
 
         assert_one_line(tetrad("serve"), f"Cannot listen on localhost:{port}", "--port")
         assert_one_line(tetrad("serve", "--host", "127.0.0.1"), f"Cannot listen on 127.0.0.1:{port}")
+
+
+def test_a_host_that_no_name_can_be_is_one_line():
+    assert_one_line(tetrad("serve", "--host", "a" * 64, "--port", "0"), f"Cannot listen on {'a' * 64}:0: ", "--host")
 
 
 def test_a_variable_with_a_wrong_port_is_one_line(monkeypatch):

@@ -97,6 +97,16 @@ def test_list_tells_what_runs_here_and_why_the_rest_does_not(hub, tetrad, files,
     assert tiny["size_bytes"] == sum(map(len, files.values()))
 
 
+def test_list_ignores_a_directory_that_is_no_repository(hub, tetrad, tmp_path):
+    tetrad("pull", NAME)
+    before = tetrad("list")
+    snapshot = tmp_path / "hub" / "models--my--own--notes" / "snapshots" / ("a" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+
+    assert tetrad("list") == before
+
+
 def test_list_says_how_to_resume_an_incomplete_download(hub, tetrad):
     tetrad("pull", NAME)
     [model] = json.loads(tetrad("list", "--json")[1])

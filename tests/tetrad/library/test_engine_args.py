@@ -90,6 +90,20 @@ def test_what_is_not_given_is_left_to_the_services_environment(model, monkeypatc
     assert EngineArgs(model=model, max_num_seqs=5).stack_settings().engine_core.max_num_seqs == 5
 
 
+def test_names_and_sampling_defaults_that_are_not_given_are_left_to_the_frontends_environment(model, monkeypatch):
+    monkeypatch.setenv("TETRAD_FRONTEND_SERVED_MODEL_NAMES", "a,b")
+    monkeypatch.setenv("TETRAD_FRONTEND_USE_GENERATION_CONFIG", "false")
+
+    left = EngineArgs(model=model, device="sim").stack_settings().frontend
+    named = EngineArgs(model=model, device="sim", served_model_name="m").stack_settings().frontend
+    monkeypatch.setenv("TETRAD_FRONTEND_USE_GENERATION_CONFIG", "true")
+    unused = EngineArgs(model=model, device="sim", generation_config="vllm").stack_settings().frontend
+
+    assert (left.served_model_names, left.use_generation_config) == (("a", "b"), False)
+    assert named.served_model_names == ("m",)
+    assert not unused.use_generation_config
+
+
 def test_steps_of_a_program_are_large_unless_a_size_was_chosen(model, monkeypatch):
     def size(**arguments):
         args = EngineArgs(model=model, device="sim", **arguments)

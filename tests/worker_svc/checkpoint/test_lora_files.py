@@ -1,12 +1,13 @@
 """Adapters as PEFT writes them: unusual values of adapter_config.json."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from tetrad.services.errors import ModelError
+from tetrad.services.errors import ModelError, NotFound
 from tetrad.worker_svc.checkpoint.lora_files import read_lora
 from tetrad.worker_svc.core.lora import LoraSite
 from tetrad.worker_svc.model_facts.tensor_names import CANONICAL
@@ -28,6 +29,11 @@ def read(tmp_path):
         return read_lora(tmp_path, SITES, CANONICAL, max_rank=8)
 
     return write_and_read
+
+
+def test_a_home_of_no_user_has_no_adapter():
+    with pytest.raises(NotFound, match="There is no adapter at ~nobody-here/sql"):
+        read_lora(Path("~nobody-here/sql"), SITES, CANONICAL, max_rank=8)
 
 
 def test_an_adapter_of_parameters_needs_no_target_modules(read):

@@ -33,9 +33,10 @@ from tetrad.frontend.api.http.sse.streams import stream_response, until_disconne
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.net.side_thread import in_side_thread
+from tetrad.frontend.request.admission import Ticket
 from tetrad.frontend.request.logprobs import PARTIAL, drop_candidates, num_candidates
 from tetrad.frontend.request.outputs import CompletionOutput, PositionLogprobs, RequestOutput
-from tetrad.frontend.request.prompts import PromptType
+from tetrad.frontend.request.prompts import PromptType, estimated_prompt_tokens
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.services.timers.time_slice import TimeSlice
 
@@ -156,25 +157,30 @@ class CompletionAnswer:
         return merged(await self._start())
 
     async def _start(self) -> list[OutputStream]:
-        # Admit all prompts or none, so that no prompts are tokenized without use.
-        self._llm.admission.check(num_requests=len(self._prompts) * self._params.n)
         if len(self._prompts) == 1:
             return [await self._add(self._id, self._prompts[0])]
+        # All prompts are admitted, or none: none is tokenized without use, and a call without others is never refused midway.
+        tickets = self._llm.admission.admit_all(self._params.n, [estimated_prompt_tokens(each) for each in self._prompts])
+        admitted = list(zip(self._prompts, tickets, strict=True))
         streams: list[OutputStream] = []
         try:
-            for start in range(0, len(self._prompts), _ADDED_TOGETHER):
-                streams += await self._add_together(start, self._prompts[start : start + _ADDED_TOGETHER])
+            for start in range(0, len(admitted), _ADDED_TOGETHER):
+                streams += await self._add_together(start, admitted[start : start + _ADDED_TOGETHER])
         except BaseException:
             for each in streams:
                 each.close()
+            for ticket in tickets:
+                ticket.release()
             raise
         return streams
 
-    async def _add_together(self, start: int, prompts: Sequence[PromptType]) -> list[OutputStream]:
+    async def _add_together(self, start: int, admitted: Sequence[tuple[PromptType, Ticket]]) -> list[OutputStream]:
         """Add some of the prompts, starting with index `start`: all of them or, after an error, none."""
         # The tokenizer receives these prompts in one message.
-        names = (f"{self._id}-{place}" for place in range(start, start + len(prompts)))
-        adding = [asyncio.create_task(self._add(name, prompt)) for name, prompt in zip(names, prompts, strict=True)]
+        adding = [
+            asyncio.create_task(self._add(f"{self._id}-{place}", prompt, ticket))
+            for place, (prompt, ticket) in enumerate(admitted, start)
+        ]
         try:
             return list(await asyncio.gather(*adding))
         except BaseException:
@@ -185,7 +191,7 @@ class CompletionAnswer:
                     added.close()
             raise
 
-    async def _add(self, request_id: str, prompt: PromptType) -> OutputStream:
+    async def _add(self, request_id: str, prompt: PromptType, ticket: Ticket | None = None) -> OutputStream:
         body = self._body
         return await self._llm.add_request(
             request_id,
@@ -198,6 +204,7 @@ class CompletionAnswer:
             cache_salt=body.cache_salt or "",
             data_parallel_rank=self._rank,
             lora_request=self._llm.model_names.lora_of(self._model),
+            ticket=ticket,
         )
 
     def _sampling_params(self) -> SamplingParams:

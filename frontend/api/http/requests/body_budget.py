@@ -21,9 +21,14 @@ class BodyBudget:
         """Return a share for one body."""
         return BodyShare(self)
 
-    def take(self, num_bytes: int) -> None:
-        """Count received bytes; Overloaded beyond the budget. A single body is always accepted."""
-        if self.num_bytes and self.num_bytes + num_bytes > self._max_bytes:
+    def take(self, num_bytes: int, num_before: int) -> None:
+        """Count received bytes of a body; Overloaded beyond the budget. A single body is always accepted.
+
+        Args:
+            num_bytes: the number of new bytes.
+            num_before: the number of bytes of this body that were counted before.
+        """
+        if self.num_bytes > num_before and self.num_bytes + num_bytes > self._max_bytes:
             text = f"Bodies of {self.num_bytes} bytes are being read; at most {self._max_bytes} are taken together."
             raise Overloaded(f"{text} Try again later.")
         self.num_bytes += num_bytes
@@ -42,7 +47,7 @@ class BodyShare:
 
     def take(self, num_bytes: int) -> None:
         """Count received bytes; Overloaded beyond the budget."""
-        self._budget.take(num_bytes)
+        self._budget.take(num_bytes, self._num_bytes)
         self._num_bytes += num_bytes
 
     def __enter__(self) -> Self:

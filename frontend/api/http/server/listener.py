@@ -9,6 +9,8 @@ from tetrad.services.errors import Unavailable
 _MAX_UNSENT_BYTES = 128 << 10
 # A lost peer is detected after about a minute, also on an idle connection.
 _PROBE_AFTER_S, _PROBE_EVERY_S, _NUM_PROBES = 30, 10, 3
+_MOST_MS = 2**31 - 1
+"""The largest time in milliseconds that a socket option takes: 24 days."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -18,9 +20,9 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name in DNS can be so long
         bound.close()
-        text = f"Cannot listen on {host}:{port}: {error.strerror}. Is another server running there?"
+        text = f"Cannot listen on {host}:{port}: {getattr(error, 'strerror', error)}. Is another server running there?"
         raise Unavailable(text) from error
     return bound
 
@@ -42,7 +44,7 @@ def tune(listener: socket.socket, slow_client_timeout_s: float) -> None:
         ("TCP_KEEPIDLE", _PROBE_AFTER_S),
         ("TCP_KEEPINTVL", _PROBE_EVERY_S),
         ("TCP_KEEPCNT", _NUM_PROBES),
-        ("TCP_USER_TIMEOUT", int(slow_client_timeout_s * 1000)),
+        ("TCP_USER_TIMEOUT", int(min(slow_client_timeout_s * 1000, _MOST_MS))),
     ):
         # Some versions of Python and some kernels lack some of the options.
         with contextlib.suppress(AttributeError, OSError):

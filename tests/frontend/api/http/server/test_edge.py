@@ -163,6 +163,23 @@ async def test_prompts_of_too_many_tokens_wait_outside(serve_frontend, engine):
     assert "Prompts of 80 tokens wait" in refused.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("limit", [{"max_num_requests": 3}, {"max_num_queued_tokens": 40}], ids=["requests", "tokens"])
+async def test_a_call_with_more_prompts_than_the_limit_is_taken_if_there_is_no_other(serve_frontend, engine, limit):
+    async with serve_frontend(**limit) as frontend:
+        first = await frontend.http.post("/v1/completions", json=PROMPT | {"prompt": ["x" * 20] * 20})
+        wrong = await frontend.http.post("/v1/completions", json=PROMPT | {"prompt": ["x"] * 20 + ["y" * 100_000]})
+        again = await frontend.http.post("/v1/completions", json=PROMPT | {"prompt": ["x" * 20] * 20})
+        engine.pause()
+        running = asyncio.create_task(frontend.http.post("/v1/completions", json=PROMPT | {"prompt": "x" * 39}))
+        await engine.until(lambda: engine.running)
+        refused = await frontend.http.post("/v1/completions", json=PROMPT | {"prompt": ["x" * 20] * 20})
+        await engine.allow(None)
+        last = await running
+
+    assert [each.status_code for each in (first, wrong, again, refused, last)] == [200, 400, 200, 429, 200]
+    assert len(first.json()["choices"]) == 20
+
+
 async def test_what_ends_in_any_way_is_no_longer_counted(serve_frontend, engine):
     async with serve_frontend(max_num_requests=1) as frontend:
         engine.pause()

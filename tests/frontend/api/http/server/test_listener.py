@@ -1,14 +1,16 @@
 """The listener: its connections send without delay, detect lost clients and bound the memory of slow ones."""
 
+import math
 import os
 import socket
 
 import pytest
 
-from tetrad.frontend.api.http.server.listener import tune
+from tetrad.frontend.api.http.server.listener import bind, tune
 from tetrad.frontend.api.http.server.server import HttpServer
 from tetrad.frontend.api.http.server.timed_connection import ConnectionLimits
 from tetrad.frontend.config import FrontendSettings
+from tetrad.services.errors import Unavailable
 
 LIMITS = ConnectionLimits.of(FrontendSettings(slow_client_timeout_s=20.0), max_connections=100)
 
@@ -46,6 +48,18 @@ def test_connections_inherit_the_options(bound):
             "unread_ms": 20_000,
             "unsent_bytes": 128 << 10,
         }
+
+
+@pytest.mark.parametrize("seconds", [math.inf, 1e9])
+def test_a_time_that_no_option_can_hold_is_the_longest_one(bound, seconds):
+    tune(bound, seconds)
+
+    assert options_of(bound)["unread_ms"] == 2**31 - 1
+
+
+def test_a_host_that_no_name_can_be_is_refused():
+    with pytest.raises(Unavailable, match=f"Cannot listen on {'a' * 64}:0: "):
+        bind("a" * 64, 0)
 
 
 async def test_the_server_sets_them_on_a_socket_that_it_is_given(bound):
