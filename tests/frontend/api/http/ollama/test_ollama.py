@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.frontend.fakes import TEXT
-from tests.frontend.turns import FORMATS, TEXTS, WEATHER, writes
+from tests.frontend.turns import FORMATS, TEXTS, WEATHER, call, writes
 from tetrad.frontend.api.http.schemas import large_parts
 from tetrad.frontend.api.http.sse import rendering
 
@@ -22,6 +22,7 @@ TURNS = {
     "all": {"content": "Let me look.\n", "thinking": "I need the weather.", "tool_calls": [PARIS, TIME]},
     "nothing": {"content": ""},
 }
+TWO_CITIES = "\n".join(call("get_weather", city=city) for city in ("Paris", "London"))
 
 
 @pytest.fixture
@@ -72,6 +73,17 @@ async def test_a_turn_is_the_same_whole_and_line_by_line(http, engine, kind, tok
     assert added([part["message"] for part in parts]) == TURNS[kind]
     assert [part["done"] for part in parts] == [False] * (len(parts) - 1) + [True]
     assert answer["done_reason"] == parts[-1]["done_reason"] == "stop"
+
+
+@pytest.mark.parametrize("cut_by", [{"num_predict": TWO_CITIES.index("London") + 3}, {"stop": "London"}])
+async def test_a_call_that_was_cut_off_is_not_shown(http, engine, cut_by):
+    """Ollama's clients run every call that they get, whatever the reason of the end."""
+    writes(engine, TWO_CITIES)
+
+    answer = await whole(http, "/api/chat", messages=HI, tools=TOOLS, options=cut_by)
+    parts = await lines(http, "/api/chat", messages=HI, tools=TOOLS, options=cut_by)
+
+    assert shown(answer["message"]) == added([part["message"] for part in parts]) == {"content": "", "tool_calls": [PARIS]}
 
 
 async def test_the_last_line_counts_tokens_and_nanoseconds(http):
