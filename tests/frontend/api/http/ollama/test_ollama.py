@@ -116,6 +116,14 @@ async def test_options_reach_the_engine(http, engine):
     assert penalties == pytest.approx((1.2, 0.25, 0.75))
 
 
+async def test_a_format_constrains_the_answer_also_if_it_is_an_empty_schema(http, engine):
+    await whole(http, "/api/generate", prompt="hi", format={})
+    assert engine.requests[-1].sampling_params.structured_outputs.json_schema == "{}"
+
+    await whole(http, "/api/generate", prompt="hi", format="")
+    assert not engine.requests[-1].sampling_params.HasField("structured_outputs")
+
+
 @pytest.mark.parametrize("num_many", [1, 4096], ids=["in slices", "in one piece"])
 async def test_logprobs_of_each_token_are_shown(http, monkeypatch, num_many):
     monkeypatch.setattr(rendering, "_MANY", num_many)
