@@ -146,9 +146,11 @@ class _Patience:
 
     def wait_readable(self, fd: int) -> None:
         """Wait until the descriptor is readable. Raises SandboxTimeout if the time is over."""
+        watch = select.poll()  # select.select fails for descriptors from 1024 on
+        watch.register(fd, select.POLLIN)
         while self._left_s > 0:
             began = time.monotonic()
-            ready, _, _ = select.select([fd], [], [], min(self._slice_s, self._left_s))
+            ready = watch.poll(math.ceil(1000 * min(self._slice_s, self._left_s)))
             self._left_s -= min(time.monotonic() - began, 2 * self._slice_s)
             if ready:
                 return
