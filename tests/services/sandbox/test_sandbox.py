@@ -55,6 +55,16 @@ def test_one_process_answers_every_question_and_knows_what_it_was_told_first(san
     assert answers[0].split()[2] == answers[1].split()[2]
 
 
+def test_the_limit_of_memory_does_not_depend_on_the_number_of_cores(sandbox, tmp_path, monkeypatch):
+    """Otherwise numpy's library starts a thread for each core, with 40 MB of address space: on 64 cores almost the limit."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    (tmp_path / "stranger.py").write_text("import numpy\n" + STRANGER)
+
+    process = psutil.Process(pid_of(sandbox))
+
+    assert process.num_threads() == 1
+
+
 def test_an_interruption_while_the_process_is_being_started_is_not_lost(sandbox, monkeypatch):
     started, popen = [], subprocess.Popen
 
