@@ -11,7 +11,7 @@ from tetrad.worker_svc.families.experts import with_deepseek_experts
 from tetrad.worker_svc.families.values import Values
 from tetrad.worker_svc.model_facts.config import Latent, ModelConfig
 
-_V3_SCALE = 2.5
+_V3_SCALE, _FLASH_SCALE = 2.5, 1.8
 _ATTENTION = frozenset({"q_a_proj", "kv_a_proj_with_mqa", "o_proj"})
 """The matrices that attention_bias gives a bias."""
 _ROUTERS = {"greedy": "softmax", "group_limited_greedy": "grouped_softmax"}
@@ -27,6 +27,18 @@ def deepseek_v2(values: Values) -> ModelConfig:
 def deepseek_v3(values: Values) -> ModelConfig:
     """Describe DeepSeek V3, R1 and Kimi K2."""
     return with_deepseek_experts(_latent(values), values, _V3_SCALE, router="grouped_sigmoid")
+
+
+def glm4_moe_lite(values: Values) -> ModelConfig:
+    """Describe GLM-4.7 Flash: DeepSeek V3 with a list of the layers that have experts, by default all but the first."""
+    config = with_deepseek_experts(_latent(values), values, _FLASH_SCALE, router="grouped_sigmoid")
+    kinds = values.get("mlp_layer_types", default=["dense"] + ["sparse"] * (config.num_layers - 1))
+    if len(kinds) != config.num_layers:
+        raise ModelError(f"The model's config has mlp_layer_types for {len(kinds)} of {config.num_layers} layers.")
+    layers = [
+        layer if kind == "sparse" else replace(layer, experts=None) for layer, kind in zip(config.layers, kinds, strict=True)
+    ]
+    return replace(config, layers=tuple(layers))
 
 
 def _latent(values: Values, mlp_biases: frozenset[str] = frozenset()) -> ModelConfig:

@@ -11,6 +11,7 @@ from tetrad.worker_svc.model_facts.config import ModelConfig, QueryScaling
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
 
 _NO_ROPE_INTERVAL = 4
+_ERNIE_HEAD_DIM = 128
 _MINISTRAL3_ROPE = {
     "rope_type": "yarn",
     "rope_theta": 1e6,
@@ -96,6 +97,24 @@ def internlm3(values: Values) -> ModelConfig:
     """Describe InternLM3: Llama with separate keys for the biases of queries, keys and values, and for all others."""
     others = MLP | {"o_proj"} if values.get("bias") else frozenset()
     return decoder(values, biases=others | (QKV if values.get("qkv_bias") else frozenset()))
+
+
+def ernie(values: Values) -> ModelConfig:
+    """Describe ERNIE 4.5: rotated pairs are side by side; one key of the config enables all biases."""
+    biases = QKV | MLP | {"o_proj"} if values.get("use_bias") else frozenset()
+    head_dim = int(values.if_absent("head_dim", _ERNIE_HEAD_DIM) or 0)
+    config = decoder(values, is_tied=True, rope={"theta": 5e5}, biases=biases, head_dim=head_dim)
+    pairs = (config.head_dim, config.head_dim)
+    names = {f"self_attn.{part}_proj": Stored(f"self_attn.{part}_proj", paired=pairs) for part in "qk"}
+    return replace(config, tensors=TensorNames(in_layer=names))
+
+
+def hunyuan(values: Values) -> ModelConfig:
+    """Describe Hunyuan's dense models: norms of queries and keys follow the rotation."""
+    values.ignore("use_qk_norm")  # without them, the files lack a tensor
+    config = decoder(values, head_norms="head", are_heads_normed_last=True)
+    names = {"self_attn.q_norm": Stored("self_attn.query_layernorm"), "self_attn.k_norm": Stored("self_attn.key_layernorm")}
+    return replace(config, biases=config.biases - MLP, tensors=TensorNames(in_layer=names))
 
 
 def seed_oss(values: Values) -> ModelConfig:

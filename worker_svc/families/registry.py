@@ -6,7 +6,7 @@ from typing import Any
 
 from tetrad.services.errors import ModelError, one_line
 from tetrad.worker_svc.families.cohere import cohere, cohere2
-from tetrad.worker_svc.families.deepseek import deepseek_v2, deepseek_v3
+from tetrad.worker_svc.families.deepseek import deepseek_v2, deepseek_v3, glm4_moe_lite
 from tetrad.worker_svc.families.experts import glm4_moe, gpt_oss, granite_moe, mixtral, olmoe
 from tetrad.worker_svc.families.foreign import no_description
 from tetrad.worker_svc.families.gemma import gemma, gemma2, gemma3
@@ -18,8 +18,10 @@ from tetrad.worker_svc.families.lfm2 import lfm2, lfm2_moe
 from tetrad.worker_svc.families.limits import check_limits
 from tetrad.worker_svc.families.llama import (
     arcee,
+    ernie,
     exaone,
     granite,
+    hunyuan,
     internlm3,
     llama,
     minicpm,
@@ -63,6 +65,7 @@ FAMILIES: Mapping[str, Family] = {
     "CohereForCausalLM": Family("Command R, R+", cohere),
     "DeepseekV2ForCausalLM": Family("DeepSeek V2", deepseek_v2),
     "DeepseekV3ForCausalLM": Family("DeepSeek V3, R1", deepseek_v3),
+    "Ernie4_5ForCausalLM": Family("ERNIE 4.5", ernie),
     "ExaoneForCausalLM": Family("EXAONE 3", exaone),
     "Exaone4ForCausalLM": Family("EXAONE 4", exaone4),
     "FalconH1ForCausalLM": Family("Falcon-H1", falcon_h1),
@@ -72,6 +75,7 @@ FAMILIES: Mapping[str, Family] = {
     "GemmaForCausalLM": Family("Gemma 1", gemma),
     "Glm4ForCausalLM": Family("GLM-4-0414", glm4),
     "Glm4MoeForCausalLM": Family("GLM-4.5, 4.6", glm4_moe),
+    "Glm4MoeLiteForCausalLM": Family("GLM-4.7 Flash", glm4_moe_lite),
     "GlmForCausalLM": Family("GLM-4", glm),
     "GPT2LMHeadModel": Family("GPT-2", gpt2),
     "GPTJForCausalLM": Family("GPT-J", gpt_j),
@@ -81,6 +85,7 @@ FAMILIES: Mapping[str, Family] = {
     "GraniteForCausalLM": Family("Granite 3", granite),
     "GraniteMoeForCausalLM": Family("Granite 3 MoE", granite_moe),
     "GraniteMoeHybridForCausalLM": Family("Granite 4", granite_hybrid),
+    "HunYuanDenseV1ForCausalLM": Family("Hunyuan (dense)", hunyuan),
     "InternLM3ForCausalLM": Family("InternLM3", internlm3),
     "Lfm2ForCausalLM": Family("LFM2", lfm2),
     "Lfm2MoeForCausalLM": Family("LFM2 MoE", lfm2_moe),

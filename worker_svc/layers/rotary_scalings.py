@@ -49,10 +49,11 @@ def _dynamic(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]
     """Keep the frequencies: dynamic NTK scaling begins behind max_position_embeddings, where no served context ends.
 
     As in transformers, for every context up to that length. (vLLM serves `factor` times as long contexts, and scales the
-    frequencies of all contexts for that length.)
+    frequencies of all contexts for that length.) Hunyuan's `alpha` enlarges the base for contexts of all lengths.
     """
-    if scaling.get("alpha") is not None:
-        raise ModelError("Rope scaling 'dynamic' with alpha is not supported.")
+    if scaling.get("alpha"):
+        pairs = torch.arange(len(frequencies), dtype=torch.float32)
+        return frequencies / float(scaling["alpha"]) ** (pairs / (len(frequencies) - 1)), 1.0
     float(scaling["factor"])
     return frequencies, 1.0
 

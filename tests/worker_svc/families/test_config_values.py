@@ -43,6 +43,9 @@ def rotations(config):
         ("cohere", "logit_scale"),
         ("cohere2", "logit_scale"),
         ("deepseek_v3", "routed_scaling_factor"),
+        ("ernie", "head_dim"),
+        ("glm4_moe_lite", "mlp_layer_types"),
+        ("glm4_moe_lite", "routed_scaling_factor"),
         ("gemma2", "attn_logit_softcapping"),
         ("gemma2", "final_logit_softcapping"),
         *((name, "sliding_window") for name in ("mistral", "ministral", "mixtral", "qwen2", "gpt_oss", "olmo3", "exaone4")),
@@ -55,7 +58,7 @@ def test_a_value_that_the_config_omits_is_that_of_transformers(name, key):
     assert read_config(config) == read_config(as_read(config))
 
 
-@pytest.mark.parametrize("name", ["cohere", "falcon_h1", "llama4", "mixtral", "olmo3", "smollm3"])
+@pytest.mark.parametrize("name", ["cohere", "falcon_h1", "ernie", "llama4", "mixtral", "olmo3", "smollm3"])
 def test_the_base_of_a_rotary_embedding_that_the_config_omits_is_that_of_transformers(name):
     config = config_of(name, rope_parameters=ABSENT)
 

@@ -39,6 +39,7 @@ LATENT = {
     "num_key_value_heads": 4,
     "head_dim": ABSENT,
 }
+NTK_ALPHA = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1000.0, "factor": 1.0}
 LONGROPE = {
     "rope_type": "longrope",
     "factor": 8.0,
@@ -236,6 +237,10 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "deepseek_v2 with biases": ("deepseek_v2", LATENT | DEEPSEEK | {"attention_bias": True, "mlp_bias": True}),
     "deepseek_v3": ("deepseek_v3", LATENT | DEEPSEEK | {"n_group": 4, "topk_group": 2, "rope_scaling": YARN}),
+    "glm4_moe_lite": ("glm4_moe_lite", LATENT | DEEPSEEK | {"n_group": 4, "topk_group": 2}),
+    "ernie": ("ernie4_5", {}),
+    "ernie with biases": ("ernie4_5", {"use_bias": True, "tie_word_embeddings": False}),
+    "hunyuan": ("hunyuan_v1_dense", {"attention_bias": True, "rope_parameters": NTK_ALPHA}),
     "olmo2": ("olmo2", {}),
     "olmo3": ("olmo3", {"sliding_window": WINDOW, "num_hidden_layers": 4}),
     "exaone4": ("exaone4", {"sliding_window": WINDOW, "num_hidden_layers": 4}),
