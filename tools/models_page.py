@@ -58,8 +58,9 @@ missing or has another shape, and a tensor that nothing reads.
 
 No context is longer than `max_position_embeddings`, and a rotary embedding depends on the config alone, never on the requests
 that run together. So a `rope_scaling` of type `dynamic` has the frequencies that transformers uses up to this length, which are
-not scaled (but by Hunyuan's `alpha`); vLLM serves `factor` times as long contexts, and scales all. `longrope` has its factors for long contexts wherever
-`max_position_embeddings` is larger than `original_max_position_embeddings`, for short prompts as well.
+not scaled (but by Hunyuan's `alpha`); vLLM serves `factor` times as long contexts, and scales all. `longrope` has its factors
+for long contexts wherever `max_position_embeddings` is larger than `original_max_position_embeddings`, for short prompts as
+well.
 
 | family | architecture | CPU | GPU | GGUF | quantizations, CPU | quantizations, GPU | LoRA | pooling | beyond Llama |
 |---|---|---|---|---|---|---|---|---|---|

@@ -25,13 +25,18 @@ def with_own_output(config: ModelConfig, source: WeightSource) -> ModelConfig:
     """
     if not config.tie_word_embeddings or not source.has(_OUTPUT) or _is_packed(source) or _is_same(source):
         return config
+    warn_not_tied(config.architecture)
+    return replace(config, tie_word_embeddings=False)
+
+
+def warn_not_tied(architecture: str) -> None:
+    """Log that the files' output layer is used against the config."""
     log.warning(
         "output_layer.not_tied",
-        architecture=config.architecture,
+        architecture=architecture,
         reason="the config ties it to the embedding, but the files have another lm_head.weight",
         consequence="the files' one is used; tie_word_embeddings=false in config.json says so",
     )
-    return replace(config, tie_word_embeddings=False)
 
 
 def _is_packed(source: WeightSource) -> bool:

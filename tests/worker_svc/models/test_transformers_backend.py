@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from structlog.testing import capture_logs
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.worker_svc.conftest import LAYOUT, Driver
@@ -70,6 +72,19 @@ def test_models_that_are_more_than_attention_over_keys_are_refused_with_the_reas
     directory = save(model_type, has_weights=False, **changes)
 
     check_refusal(load, directory, reason, random_weights=True)
+
+
+@pytest.mark.parametrize("factor", [1, -1])
+def test_an_output_layer_that_transformers_does_not_tie_is_logged(factor, save, load):
+    directory = save("helium", tie_word_embeddings=True)
+    tensors = load_file(directory / "model.safetensors")
+    output = factor * tensors["model.embed_tokens.weight"]
+    save_file(tensors | {"lm_head.weight": output}, directory / "model.safetensors", {"format": "pt"})
+
+    with capture_logs() as lines:
+        load(directory)
+
+    assert [line["log_level"] for line in lines if line["event"] == "output_layer.not_tied"] == ["warning"] * (factor == -1)
 
 
 def test_the_rotation_of_a_token_does_not_depend_on_the_requests_beside_it(save, load):

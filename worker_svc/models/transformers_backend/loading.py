@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from tetrad.services.errors import ModelError, one_line
+from tetrad.worker_svc.checkpoint.own_output import warn_not_tied
 from tetrad.worker_svc.checkpoint.source import DOWNLOAD_AGAIN
 from tetrad.worker_svc.families.foreign import CODE_CLASS, Foreign
 from tetrad.worker_svc.models.transformers_backend.interface import IMPLEMENTATION, UnservableError, register
@@ -65,6 +66,8 @@ def load_module(
             module = _random(model_class, settings, seed, dtype)
         else:
             module = _filled(model_class, settings, tensors, dtype)
+            if _has_own_output(module, settings):
+                warn_not_tied(foreign.architecture)
     text = settings.get_text_config()
     longest = _size(text, "max_position_embeddings")
     # A rotary embedding of type dynamic depends on contexts only behind the longest one, which none exceeds.
@@ -76,6 +79,13 @@ def load_module(
         hidden_size=_size(text, "hidden_size"),
         num_layers=_size(text, "num_hidden_layers"),
     )
+
+
+def _has_own_output(module: Any, settings: Any) -> bool:
+    """Return whether transformers has not tied the output layer to the embedding, though the config says so."""
+    output, table = module.get_output_embeddings(), module.get_input_embeddings()
+    is_tied = bool(getattr(settings, "tie_word_embeddings", False))
+    return is_tied and output is not None and table is not None and output.weight is not table.weight
 
 
 def is_tied_by_default(model_type: str) -> bool:
