@@ -23,7 +23,17 @@ def with_own_output(config: ModelConfig, source: WeightSource) -> ModelConfig:
         config: the description by the config alone.
         source: the files, under canonical names.
     """
-    if not config.tie_word_embeddings or not source.has(_OUTPUT) or _is_packed(source) or _is_same(source):
+    if not config.tie_word_embeddings or not source.has(_OUTPUT):
+        return config
+    if source.load_quantized(_OUTPUT) is not None:
+        log.warning(
+            "output_layer.tied",
+            architecture=config.architecture,
+            reason="the config ties it to the embedding; the files have a quantized lm_head as well",
+            consequence="the embedding is used; with tie_word_embeddings=false in config.json the lm_head is",
+        )
+        return config
+    if _is_same(source):
         return config
     warn_not_tied(config.architecture)
     return replace(config, tie_word_embeddings=False)
@@ -37,11 +47,6 @@ def warn_not_tied(architecture: str) -> None:
         reason="the config ties it to the embedding, but the files have another lm_head.weight",
         consequence="the files' one is used; tie_word_embeddings=false in config.json says so",
     )
-
-
-def _is_packed(source: WeightSource) -> bool:
-    """Return whether the output layer is quantized; it then rounds the embedding, which is better itself."""
-    return source.load_quantized(_OUTPUT) is not None
 
 
 def _is_same(source: WeightSource) -> bool:

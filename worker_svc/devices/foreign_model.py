@@ -122,7 +122,8 @@ def _own_config(foreign: Foreign, config: Mapping[str, Any]) -> Mapping[str, Any
         return config
     # As in Values.inside. Where the values differ, the tensors decide.
     key, text_config = "tie_word_embeddings", config["text_config"]
-    tied = config.get(key, is_tied_by_default(str(config.get("model_type")))) or text_config.get(key)
+    inside = text_config.get(key)
+    tied = config.get(key, inside is None and is_tied_by_default(str(config.get("model_type")))) or inside
     return {**text_config, key: bool(tied)}
 
 

@@ -101,11 +101,12 @@ class Values:
         Args:
             text_config: the text model's config; None: this config contains its values.
             defaults: values that the config may omit.
-            is_tied: whether the output layer is tied to the embedding, if this config does not say.
+            is_tied: whether the output layer is tied to the embedding, if neither config says.
         """
         inner = dict(defaults) | dict(self._config if text_config is None else text_config)
-        # Newer files have it outside, older ones inside. Where the two differ, the tensors decide (checkpoint/own_output.py).
-        tied = self.get("tie_word_embeddings", default=is_tied) or inner.get("tie_word_embeddings")
+        # Newer files have it outside, older ones inside. Where they contradict, the tensors decide (checkpoint/own_output.py).
+        inside = inner.get("tie_word_embeddings")
+        tied = self.get("tie_word_embeddings", default=is_tied if inside is None else False) or inside
         return Values(inner | {"architectures": [self.architecture], "tie_word_embeddings": bool(tied)})
 
     def ignore(self, *keys: str) -> None:
