@@ -161,9 +161,9 @@ def _drafts(settings: EngineCoreSettings, facts: WorkerFacts, layout: KVCacheLay
         text = f"speculative_config is not supported: a worker on {facts.device} does not verify drafts."
         raise InvalidRequest(text, field="speculative_config")
     if not keeps_states:
-        where = f"on {settings.num_ranks} ranks of {facts.device}"
         text = (
-            f"speculative_config is not supported {where} for a model with states: they cannot go back behind a rejected draft."
+            "speculative_config is not supported for a model with states: those of a worker on "
+            f"{facts.device} cannot go back behind a rejected draft."
         )
         raise InvalidRequest(text, field="speculative_config")
     return drafts_for(config)

@@ -56,6 +56,11 @@ A family is added as a function in [worker_svc/families](../worker_svc/families)
 A config with a value that changes results and that its family does not read is refused in one line, and so are a tensor that is
 missing or has another shape, and a tensor that nothing reads.
 
+No context is longer than `max_position_embeddings`, and a rotary embedding depends on the config alone, never on the requests
+that run together. So a `rope_scaling` of type `dynamic` has the frequencies that transformers uses up to this length, which are
+not scaled; vLLM serves `factor` times as long contexts, and scales all. `longrope` has its factors for long contexts wherever
+`max_position_embeddings` is larger than `original_max_position_embeddings`, for short prompts as well.
+
 | family | architecture | CPU | GPU | GGUF | quantizations, CPU | quantizations, GPU | LoRA | pooling | beyond Llama |
 |---|---|---|---|---|---|---|---|---|---|
 """
@@ -152,7 +157,30 @@ _WITHOUT_CLASS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 4096,
         "layer_norm_epsilon": 1e-5,
         "activation_function": "silu",
-    }
+    },
+    "InternLM3ForCausalLM": {
+        "hidden_size": 4096,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 2,
+        "vocab_size": 128512,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-5,
+        "rope_scaling": {"rope_type": "dynamic", "factor": 6.0},
+    },
+    "MiniCPMForCausalLM": {
+        "hidden_size": 2304,
+        "intermediate_size": 5760,
+        "num_hidden_layers": 40,
+        "num_attention_heads": 36,
+        "vocab_size": 122753,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "scale_emb": 12,
+        "scale_depth": 1.4,
+        "dim_model_base": 256,
+    },
 }
 """Config values of models for which transformers has no config class."""
 

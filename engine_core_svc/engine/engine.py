@@ -9,13 +9,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 
-from tetrad.engine_core_svc.core.plan import (
-    FINISH_REASONS,
-    EngineCoreOutput,
-    FinishReason,
-    ModelRunnerOutput,
-    SchedulerOutput,
-)
+from tetrad.engine_core_svc.core.plan import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.engine.adapter_loading import AdapterLoading, LoraOrders, NoLoraOrders
 from tetrad.engine_core_svc.engine.admission import Admission
@@ -26,6 +20,7 @@ from tetrad.engine_core_svc.engine.guard import Guard
 from tetrad.engine_core_svc.engine.observers import Observers
 from tetrad.engine_core_svc.engine.orders import Orders
 from tetrad.engine_core_svc.engine.plan_timing import PlanTiming
+from tetrad.engine_core_svc.engine.publisher import Publisher
 from tetrad.engine_core_svc.engine.queue_limits import QueueLimits
 from tetrad.engine_core_svc.engine.recovery import Recovery
 from tetrad.engine_core_svc.engine.sleep import Sleeper
@@ -36,7 +31,6 @@ from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.observability.request_spans import RequestSpans
 from tetrad.engine_core_svc.scheduler.adapters import Adapters
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
-from tetrad.engine_core_svc.scheduler.stats import take_stats
 from tetrad.engine_core_svc.sessions.outbox import Notice, Rejection
 from tetrad.engine_core_svc.sessions.sessions import Session, Sessions
 from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
@@ -90,13 +84,14 @@ class Engine:
         self.workers = workers
         self.sleeper = Sleeper(workers, self.sessions, self.condition)
         self.worker_since_s: float | None = None  # monotonic seconds; None: there is no worker
-        self._last_step_id = 0
-        self._admission = admission
+        self._admission, self._spans = admission, spans
         self._queue_limits = queue_limits
-        self._spans = spans
         self._suspects = CrashIsolation(scheduler, tokens_to_clear=tokens_to_clear)
         self._changed = asyncio.Event()
-        self.orders = Orders(scheduler, self.sleeper, abort_all=self._abort_all, on_change=self._wake)
+        self._publisher = Publisher(
+            scheduler, self.sessions, self.observers, metrics, spans, on_change=self._wake, on_end=self._forget
+        )
+        self.orders = Orders(scheduler, self.sleeper, abort_all=self._publisher.abort_all, on_change=self._wake)
         self._guard = Guard(self._changed.set)
         self._plan_timing = PlanTiming(self._changed.set, fills_stages=scheduler.stages.num_stages > 1)
         self._recovery = Recovery(
@@ -105,7 +100,7 @@ class Engine:
             self.sessions,
             self.condition,
             timeout_s=recovery_timeout_s,
-            give_up=self._guard.wrap(self._give_up),
+            give_up=self._guard.wrap(self._publisher.fail_all),
         )
         self._stall_watch = StallWatch(scheduler, self.sessions, self.condition, timeout_s=stall_timeout_s)
         self._deadlines = Deadlines(self._guard.wrap(self._expire))
@@ -118,7 +113,7 @@ class Engine:
             self.loras = AdapterLoading(
                 scheduler.adapters,
                 workers,
-                fail=lambda requests, error: self._fail([request.key for request in requests], error),
+                fail=lambda requests, error: self._publisher.fail([request.key for request in requests], error),
                 on_change=self._wake,
                 watch=self._guard.watch,
             )
@@ -127,7 +122,6 @@ class Engine:
         self._update = metrics.timed(metrics.update_seconds, self._apply)
         metrics.watch(self)
         self._draining = False
-        self._must_report_idle = False
 
     # --- the step loop ----------------------------------------------------------------------------------------------
 
@@ -181,20 +175,20 @@ class Engine:
     def step(self, executor: PlanStream) -> None:
         """Apply the results that have arrived, then plan as far ahead as the pipeline allows."""
         for result in executor.take_results():
-            self._last_step_id = result.step_id
+            self._publisher.begin_step(result.step_id)
             self._metrics.note_result(result.step_id)
             self._plan_timing.note_result(result.compute_s)
-            self._publish(self._update(result))
+            self._publisher.publish(self._update(result))
         if ended := self.scheduler.finish_constrained():
-            self._publish(ended)
+            self._publisher.publish(ended)
         self._suspects.choose(executor.num_in_flight)
         while self._may_plan(executor) and (plan := self._schedule()) is not None:
             self._note_admissions(plan)
             self._metrics.note_plan(plan)
             executor.dispatch(plan)
             self._plan_timing.note_dispatched(executor.num_in_flight, lets_in=bool(plan.new_requests))
-        if self._must_report_idle and executor.num_in_flight == 0:
-            self._report_idle()
+        if executor.num_in_flight == 0:
+            self._publisher.report_idle()
         self._stall_watch.note_step(is_standing=executor.num_in_flight == 0 and self._has_work)
         self.observers.notify()
 
@@ -220,14 +214,6 @@ class Engine:
     def _apply(self, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
         return self.scheduler.update(result)
 
-    def _publish(self, outputs: list[EngineCoreOutput]) -> None:
-        """Send outputs to the sessions. Requests that end between steps carry the last step's number, so numbers never fall."""
-        self._note_first_tokens(outputs)
-        ended = [output.request for output in outputs if output.finish_reason is not None]
-        self._note_ended(ended)
-        self.sessions.publish(self._last_step_id, outputs, take_stats(self.scheduler))
-        self.observers.notify()
-
     def _note_admissions(self, plan: SchedulerOutput) -> None:
         if not plan.new_requests:
             return
@@ -236,11 +222,6 @@ class Engine:
         for new in plan.new_requests:
             request = self.scheduler.requests[new.key]
             request.scheduled_at = request.scheduled_at or now
-
-    def _note_first_tokens(self, outputs: Iterable[EngineCoreOutput]) -> None:
-        for output in outputs:
-            if output.prefill_stats is not None:
-                output.request.first_token_at = time.monotonic()
 
     # --- calls of sessions ------------------------------------------------------------------------------------------
 
@@ -259,7 +240,7 @@ class Engine:
     def close_session(self, session: Session) -> None:
         """Forget a session and end its requests."""
         keys = self.sessions.close(session)
-        self._end(keys, RequestStatus.FINISHED_ABORTED)
+        self._publisher.end(keys, RequestStatus.FINISHED_ABORTED)
         log.info("session.closed", client_id=session.client_id, aborted=len(keys))
 
     def add_request(self, session: Session, submission: Submission) -> None:
@@ -280,6 +261,18 @@ class Engine:
             self._preparations.start(request, submission.constraint)
         self._wake()
 
+    def _check_open(self, submission: Submission) -> None:
+        if self._draining:
+            raise Unavailable("The engine core is draining.", reason="DRAINING")
+        self._recovery.check_not_overdue()
+        if not submission.resumed:  # else it was admitted before
+            self.sleeper.check_awake()
+            self._queue_limits.check(
+                num_reqs=self.scheduler.states.num_waiting,
+                num_tokens=self.scheduler.states.num_waiting_tokens,
+                new_tokens=len(submission.prompt_token_ids),
+            )
+
     def _grammar_ready(self, request: Request, state: GrammarState) -> None:
         self.scheduler.grammar_ready(request, state)
         self._changed.set()
@@ -287,9 +280,17 @@ class Engine:
     def _grammar_failed(self, request: Request, error: TetradError) -> None:
         """End a request that was never scheduled: its session gets a rejection, as for any other bad input."""
         session = self.sessions.of(request)
-        self._end([request.key], RequestStatus.FINISHED_ERROR)
+        self._publisher.end([request.key], RequestStatus.FINISHED_ERROR)
         if session is not None:
             self.reject(session, request.request_id, error, request.context)
+
+    def _expire(self, key: int) -> None:
+        self._publisher.fail([key], DeadlineExceeded("The request's deadline has passed."))
+
+    def _forget(self, request: Request) -> None:
+        """Release what waits beside the step loop for a request that has ended."""
+        self._deadlines.forget(request.key)
+        self._preparations.stop(request)
 
     def reject(self, session: Session, request_id: str, error: TetradError, context: RequestContext = NO_CONTEXT) -> None:
         """Tell a session that its request was rejected."""
@@ -300,7 +301,7 @@ class Engine:
     def abort_requests(self, session: Session, request_ids: Iterable[str]) -> None:
         """End requests of a session without an answer; unknown and finished ids are ignored."""
         keys = [key for request_id in request_ids if (key := session.request_keys.get(request_id)) is not None]
-        self._end(keys, RequestStatus.FINISHED_ABORTED)
+        self._publisher.end(keys, RequestStatus.FINISHED_ABORTED)
 
     def reset_prefix_cache(self, *, preempt_running: bool = False) -> bool:
         """See Scheduler.reset_prefix_cache; preempted requests are planned again."""
@@ -343,62 +344,6 @@ class Engine:
         await self.loras.close()
         self.scheduler.grammars.close()
 
-    # --- requests end -----------------------------------------------------------------------------------------------
-
-    def _end(self, keys: Iterable[int], status: RequestStatus) -> None:
-        """End requests without an answer; their blocks are freed at once or when the plan in flight has returned."""
-        ended = self.scheduler.finish_requests(keys, status)
-        self.sessions.remove(ended)
-        self._note_ended(ended)
-        self._must_report_idle |= bool(ended) and not self.scheduler.has_requests
-        self._wake()  # another request may be the first in the queue now
-
-    def _expire(self, key: int) -> None:
-        self._fail([key], DeadlineExceeded("The request's deadline has passed."))
-
-    def _fail(self, keys: Iterable[int], error: TetradError) -> None:
-        """End requests and answer them with an error."""
-        ended = self.scheduler.finish_requests(keys, RequestStatus.FINISHED_ERROR)
-        outputs = [EngineCoreOutput(request, [], FinishReason.ERROR, error=error) for request in ended]
-        self._publish(outputs)
-        self._wake()
-
-    def _abort_all(self) -> None:
-        ended = self.scheduler.finish_requests(list(self.scheduler.requests), RequestStatus.FINISHED_ABORTED)
-        self._publish([EngineCoreOutput(request, [], FinishReason.ABORT) for request in ended])
-
-    def _note_ended(self, requests: Iterable[Request]) -> None:
-        for request in requests:
-            self._deadlines.forget(request.key)
-            self._preparations.stop(request)
-            self._metrics.finished.labels(FINISH_REASONS[request.status].name.lower()).inc()
-            self._spans.record(request)
-            log.info(
-                "request.finished",
-                **request.context.log_fields(request.request_id),
-                status=request.status.name,
-                prompt_tokens=request.num_prompt_tokens,
-                output_tokens=request.num_output_tokens,
-                preemptions=request.num_preemptions,
-            )
-
-    def _report_idle(self) -> None:
-        """Send statistics after the last abort: no step carries them, and gauges would keep their old values."""
-        self._must_report_idle = False
-        self.sessions.publish(self._last_step_id, [], take_stats(self.scheduler))
-
-    def _check_open(self, submission: Submission) -> None:
-        if self._draining:
-            raise Unavailable("The engine core is draining.", reason="DRAINING")
-        self._recovery.check_not_overdue()
-        if not submission.resumed:  # else it was admitted before
-            self.sleeper.check_awake()
-            self._queue_limits.check(
-                num_reqs=self.scheduler.states.num_waiting,
-                num_tokens=self.scheduler.states.num_waiting_tokens,
-                new_tokens=len(submission.prompt_token_ids),
-            )
-
     # --- worker loss ------------------------------------------------------------------------------------------------
 
     def _note_loss(self, loss: Loss, instance_id: str) -> None:
@@ -406,12 +351,9 @@ class Engine:
         self._spans.note_loss(self.scheduler.requests.values())
         self._recovery.lose(loss, instance_id)
 
-    def _give_up(self, error: Unavailable) -> None:
-        self._fail(list(self.scheduler.requests), error)
-
     def _fail_suspects(self, requests: Iterable[Request]) -> None:
         """End requests that crashed a worker while no other request ran."""
         error = PoisonousRequest(
             "The worker died three times while this request ran, the last time with nothing else to run. Do not send it again."
         )
-        self._fail([request.key for request in requests], error)
+        self._publisher.fail([request.key for request in requests], error)

@@ -17,6 +17,8 @@ from tetrad.engine_core_svc.structured_output.text_grammar import choice_grammar
 from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary, Words
 
 MAX_LANGUAGE_CHARS = 512 << 10
+STACK_BYTES = 8 << 20
+"""Stack size of the thread that compiles; the system's default may be 2 MiB, for instance with `ulimit -s unlimited`."""
 _MAX_ERROR_CHARS = 400
 _EXCERPT = re.compile(r"\s*(\d+ \||\^+\s*$)")
 """Lines of llguidance's error that show the place in the grammar: numbered lines, and lines with a caret."""

@@ -5,6 +5,7 @@ process first (trial.py), so that the compilation in this process is known to su
 """
 
 import asyncio
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from tetrad.engine_core_svc.structured_output.compiled import CompiledGrammar, check_size
+from tetrad.engine_core_svc.structured_output.compiled import STACK_BYTES, CompiledGrammar, check_size
 from tetrad.engine_core_svc.structured_output.constraint import Language
 from tetrad.engine_core_svc.structured_output.filler import Advance, InlineFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
@@ -64,7 +65,7 @@ class GrammarCompiler:
         self._cache_size = cache_size
         self._cache: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
         self._compiling: dict[bytes, _Compilation] = {}
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-compiler")
+        self._thread = _thread_with_stack()
         self._filler = InlineFiller()
 
     async def compile(self, language: Language) -> CompiledGrammar:
@@ -130,3 +131,14 @@ class GrammarCompiler:
             del self._compiling[key]
         if running.task.done() and not running.task.cancelled():
             running.task.exception()  # mark it as retrieved: the waiting requests have got it, or have ended
+
+
+def _thread_with_stack() -> ThreadPoolExecutor:
+    """Return an executor of one thread, which has a stack of STACK_BYTES."""
+    executor = ThreadPoolExecutor(1, thread_name_prefix="grammar-compiler")
+    default = threading.stack_size(STACK_BYTES)
+    try:
+        executor.submit(int)  # the thread starts with the first task
+    finally:
+        threading.stack_size(default)
+    return executor

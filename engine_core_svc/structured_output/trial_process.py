@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from tetrad.engine_core_svc.structured_output.compiled import CompiledGrammar
+from tetrad.engine_core_svc.structured_output.compiled import STACK_BYTES, CompiledGrammar
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
 from tetrad.engine_core_svc.structured_output.filler import Advance, InlineFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
@@ -18,8 +18,8 @@ from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary, ids_
 from tetrad.services.errors import TetradError
 from tetrad.services.sandbox.process import serve_frames
 
-_STACK_BYTES = 4 << 20
-"""Stack size of the thread that compiles: half of that of the engine core's threads."""
+_STACK_BYTES = STACK_BYTES // 2
+"""Stack size of the thread that compiles: half of that of the engine core's thread."""
 _NUM_STEPS = 8
 
 

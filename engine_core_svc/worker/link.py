@@ -270,7 +270,7 @@ class WorkerLink:
             takes_embeddings=types_pb2.CAPABILITY_PROMPT_EMBEDS in info.capabilities,
             hidden_size=model.hidden_size,
             verifies_drafts=types_pb2.CAPABILITY_DRAFT_TOKENS in info.capabilities,
-            keeps_states=types_pb2.CAPABILITY_DRAFTS_WITH_STATES in info.capabilities and len(self._ranks) == 1,
+            keeps_states=types_pb2.CAPABILITY_DRAFTS_WITH_STATES in info.capabilities,
         )
 
     async def _find_layout(self, facts: WorkerFacts) -> KVCacheLayout:

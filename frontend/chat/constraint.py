@@ -7,6 +7,7 @@ tools and formats; knows nothing of requests.
 import dataclasses
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from tetrad.frontend.chat.call_or_answer import call_or_answer
 from tetrad.frontend.chat.conversation import Conversation, NamedTool, ToolChoice
@@ -15,7 +16,7 @@ from tetrad.frontend.parsing.elements.interface import Parser, Tool
 from tetrad.frontend.parsing.forced import NamedParser, RequiredParser
 from tetrad.frontend.parsing.formats import ChatFormats
 from tetrad.frontend.request.sampling_params import SamplingParams
-from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
+from tetrad.frontend.request.structured_outputs import MAX_NESTING, StructuredOutputsParams
 from tetrad.services.errors import InvalidRequest
 
 # Keywords of a schema that do not refer to undeclared arguments.
@@ -89,12 +90,21 @@ def _tool_constraint(conversation: Conversation, formats: ChatFormats) -> Struct
             if not tools:
                 raise InvalidRequest("When using `tool_choice`, `tools` must be set.", field="tools")
             closed = [_closed(tool) for tool in tools]
-            return StructuredOutputsParams(json=required_schema(closed, parallel=conversation.parallel_tool_calls))
+            return _calls(required_schema(closed, parallel=conversation.parallel_tool_calls))
         case NamedTool(name):
-            return StructuredOutputsParams(json=named_schema(_closed(_tool_named(name, tools))))
+            return _calls(named_schema(_closed(_tool_named(name, tools))))
         case "auto" if any(tool.strict for tool in tools):
             return StructuredOutputsParams(structural_tag=_strict_tag(tools, formats))
     return None
+
+
+def _calls(schema: dict[str, Any]) -> StructuredOutputsParams:
+    """Return the constraint of forced calls with this schema, which is made of the tools' parameters."""
+    try:
+        return StructuredOutputsParams(json=schema)
+    except InvalidRequest as error:
+        text = f"The parameters of the tools are nested too deeply: the schema of forced calls may have {MAX_NESTING} levels."
+        raise InvalidRequest(text, field="tools") from error
 
 
 def _tool_named(name: str, tools: Sequence[Tool]) -> Tool:

@@ -8,7 +8,7 @@ from typing import Any
 from tetrad.frontend.request.sampling_values import check_text
 from tetrad.services.errors import InvalidRequest
 
-_MAX_NESTING = 64
+MAX_NESTING = 64
 _MAX_START_IDS = 64
 _FIELD = "structured_outputs"
 _JSON = (dict, list, tuple, str, int, float, type(None))
@@ -115,8 +115,8 @@ def _check_schema(value: str | dict[str, Any]) -> None:
     level, depth = [schema], 0
     while level:
         depth += 1
-        if depth > _MAX_NESTING:
-            raise _wrong(f"structured_outputs.json is nested deeper than {_MAX_NESTING} levels.")
+        if depth > MAX_NESTING:
+            raise _wrong(f"structured_outputs.json is nested deeper than {MAX_NESTING} levels.")
         for node in level:
             if not isinstance(node, _JSON):
                 raise _wrong(f"structured_outputs.json must be a JSON schema, as text or dict; it contains {node!r}.")

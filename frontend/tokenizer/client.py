@@ -1,54 +1,27 @@
-"""TokenizerClient: encodes texts, decodes ids and renders chats by calls that any tokenizer replica can answer.
+"""TokenizerClient: encodes texts, decodes ids and renders chats; any tokenizer replica answers a call (client_calls.py)."""
 
-Small calls share messages (client_batches.py). Calls have no side effects, so a broken call is repeated at once on another
-replica, and a slow light call is sent to a second one; a heavy call is not, since it would occupy two tokenizers with the same
-work. Failed calls are repeated until `recovery_timeout_s` is over. A text may crash tokenizers: calls during which two were
-lost are repeated one at a time, and a call during which three were lost fails.
-"""
-
-import asyncio
-import contextlib
-import itertools
 import json
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-import grpc
-
-from tetrad.frontend.net.backoff import Backoff
 from tetrad.frontend.net.together import all_of
 from tetrad.frontend.request.call_trace import call_phase
-from tetrad.frontend.tokenizer.client_batches import TokenizerBatches, goes_together
-from tetrad.frontend.tokenizer.replicas import Connection, Replica, TokenizerReplicas
-from tetrad.services.errors import InvalidRequest, PoisonousRequest, Unavailable
-from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES, batches, too_large
-from tetrad.services.request_context import current_context
-from tetrad.services.rpc.channel import is_call_closed
+from tetrad.frontend.tokenizer.client_calls import TokenizerCalls
+from tetrad.frontend.tokenizer.replicas import TokenizerReplicas
+from tetrad.services.errors import InvalidRequest
+from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES, batches
 from tetrad.services.rpc.columns import pack_u32, unpack_u32
-from tetrad.services.rpc.status import from_rpc_error, has_details
-from tetrad.services.timers.running_time import running_timeout
 from tetrad.v1 import tokenizer_pb2, types_pb2
 
-_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-_BROKEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
-# The result of a call that the replica refused without trying it.
-_REFUSED = object()
-_LOSSES_TO_BE_ALONE, _MOST_LOSSES = 2, 3
-_CONTENTS = {"Encode": "Text to tokenize", "Decode": "A list of token ids", "RenderChat": "The conversation, with its tools,"}
 _FIELDS_OF_PAIRS = {"texts": "text_1", "text_pairs": "text_2", "messages_json": "chat_template"}
 """Fields of an EncodeRequest with pairs -> fields of the public API. A template writes the messages of a pair."""
 _ENTRY_BYTES = 16
 """Upper bound of the bytes that a message adds to an entry: tags and lengths."""
 
-_Request = tokenizer_pb2.EncodeRequest | tokenizer_pb2.DecodeRequest | tokenizer_pb2.RenderChatRequest
 _MESSAGE_OF_MANY_BYTES = 16 << 10
 """Size of each of the messages that carry many short texts: the tokenizer encodes one in about 10 ms."""
-_MOST_LIGHT_BYTES = 64 << 10
-"""Size of the largest light call. Its texts are encoded in less than 0.1 s."""
 
 
 @dataclass(frozen=True)
@@ -100,18 +73,15 @@ class TokenizerClient:
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         self._replicas = replicas
-        self._timeout_s = recovery_timeout_s
-        self._stall_s = stall_s
-        self._on_answer = on_answer
         self._max_message_bytes = max_message_bytes
         self._token_texts: dict[int, str] = {}
-        # Guards the retries of suspect calls, so that only one call that may crash tokenizers runs at a time: a harmless
-        # suspect is then not blamed for another one's crash.
-        self._suspects = asyncio.Lock()
-        # Enough time for a second replica if the first one stalls.
-        batches = partial(TokenizerBatches, self._ask_together, 2 * stall_s)
-        self._batches = {method: batches() for method in ("Encode", "RenderChat")}
-        self._batch_ids = itertools.count(1)
+        self._calls = TokenizerCalls(
+            replicas,
+            recovery_timeout_s=recovery_timeout_s,
+            stall_s=stall_s,
+            on_answer=on_answer,
+            max_message_bytes=max_message_bytes,
+        )
 
     async def encode(
         self,
@@ -173,7 +143,7 @@ class TokenizerClient:
         )
         try:
             with call_phase("tokenize"):
-                response = await self._call("Encode", request)
+                response = await self._calls.answer("Encode", request)
         except InvalidRequest as error:
             field = error.field or "texts"
             error.field = _FIELDS_OF_PAIRS.get(field, field).removesuffix("_json")
@@ -199,7 +169,7 @@ class TokenizerClient:
         texts: list[str] = []
         for batch in batches(columns, lambda column: len(column.ids) + _ENTRY_BYTES):
             request = tokenizer_pb2.DecodeRequest(sequences=batch, skip_special_tokens=skip_special_tokens)
-            response = await self._call("Decode", request, harmless=harmless)
+            response = await self._calls.answer("Decode", request, harmless=harmless)
             texts += response.texts
         return texts
 
@@ -232,7 +202,7 @@ class TokenizerClient:
         )
         try:
             with call_phase("tokenize"):
-                response = await self._call("RenderChat", request)
+                response = await self._calls.answer("RenderChat", request)
         except InvalidRequest as error:
             # The public API has these fields without the suffix of the internal message.
             error.field = (error.field or "messages").removesuffix("_json")
@@ -276,125 +246,9 @@ class TokenizerClient:
             return_token_strings=with_strings,
         )
         with call_phase("tokenize"):
-            response = await self._call("Encode", request)
+            response = await self._calls.answer("Encode", request)
         encodings: Sequence[tokenizer_pb2.Encoding] = response.encodings
         return encodings
-
-    async def _call(self, method: str, request: _Request, *, harmless: bool = False) -> Any:
-        """Return the answer of any replica; InvalidRequest for a request that is too large for a message.
-
-        Args:
-            method: name of the service's method.
-            request: argument of the method.
-            harmless: whether the request cannot be the cause of lost tokenizers, so that losses do not fail it.
-        """
-        num_bytes = request.ByteSize()
-        if num_bytes > self._max_message_bytes:
-            raise too_large(_CONTENTS[method], num_bytes, self._max_message_bytes)
-        backoff = Backoff()
-        lost: set[Connection] = set()
-        started = time.perf_counter()
-        try:
-            async with running_timeout(self._timeout_s):
-                answer = await self._batches[method].ask(request, lost) if goes_together(request) else None
-                while answer is None:
-                    async with self._suspects if len(lost) >= _LOSSES_TO_BE_ALONE else contextlib.nullcontext():
-                        await self._replicas.wait_usable()
-                        answer = await self._first_answer(method, request, lost)
-                    if answer is None:
-                        await backoff.wait()
-                    if harmless:
-                        lost.clear()
-                self._on_answer(method, time.perf_counter() - started)
-                return answer
-        except TimeoutError:
-            text = f"The tokenizer at {self._replicas} did not answer within {self._timeout_s:g} s; try again later."
-            raise Unavailable(text, retry_after_s=self._timeout_s) from None
-
-    async def _ask_together(self, request: tokenizer_pb2.BatchRequest, lost: set[Connection]) -> Any:
-        request.id = next(self._batch_ids)
-        return await self._first_answer("Batch", request, lost)
-
-    async def _first_answer(self, method: str, request: object, lost: set[Connection]) -> Any:
-        """Call one replica after the other: the next if one is lost, or slow with a light call; return the first answer.
-
-        None: no replica answers now.
-
-        Args:
-            method: name of the service's method.
-            request: argument of the method.
-            lost: receives the connections that broke during this call.
-
-        Raises:
-            PoisonousRequest: too many connections broke.
-        """
-        asked: dict[asyncio.Task[Any], Connection] = {}
-        tried: set[Connection] = set()
-        patience_s = self._stall_s if _is_light(request) else None
-        try:
-            while True:
-                found = next((each for each in self._connections() if each not in tried), None)
-                if found is not None:
-                    tried.add(found)
-                    asked[asyncio.create_task(ask(found[0], method, request))] = found
-                if not asked:
-                    return None
-                done, _ = await asyncio.wait(asked, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-                if not done and found is not None:
-                    found[0].suspect = True
-                for task in done:
-                    connection, answer = asked.pop(task), task.result()
-                    connection[0].suspect = answer is None or answer is _REFUSED
-                    if answer is None:
-                        _note_loss(connection, lost)
-                        if len(lost) >= _LOSSES_TO_BE_ALONE:
-                            return None
-                    elif answer is not _REFUSED:
-                        return answer
-        finally:
-            for task in asked:
-                task.cancel()
-            if asked:
-                await asyncio.gather(*asked, return_exceptions=True)
-
-    def _connections(self) -> list[Connection]:
-        return [(replica, replica.num_connections) for replica in self._replicas.in_order()]
-
-
-def _is_light(request: Any) -> bool:
-    """Return whether a call is short: it has short texts and no client's template, which may run without end."""
-    calls = (tokenizer_pb2.EncodeRequest, tokenizer_pb2.RenderChatRequest)
-    has_template = isinstance(request, calls) and request.HasField("chat_template")
-    return not has_template and request.ByteSize() <= _MOST_LIGHT_BYTES
-
-
-def _note_loss(connection: Connection, lost: set[Connection]) -> None:
-    """Add a broken connection to `lost`; PoisonousRequest if there are too many."""
-    lost.add(connection)
-    if len(lost) >= _MOST_LOSSES:
-        raise PoisonousRequest(f"{len(lost)} tokenizers were lost while they worked on this request; it is not tried again.")
-
-
-async def ask(replica: Replica, method: str, request: object) -> Any:
-    """Return a replica's answer; None if the replica is lost or sent invalid data. Raises the replica's error."""
-    try:
-        if isinstance(request, tokenizer_pb2.BatchRequest):
-            return await replica.batches.ask(request)
-        # Bytes that cannot be decoded are returned as None.
-        return await replica.link.call(method, request, current_context())
-    except grpc.aio.AioRpcError as error:
-        if error.code() in _LOST:
-            return _REFUSED if has_details(error) else None
-        # The connection failed, for example because of invalid bytes; the error is not the replica's.
-        if error.code() in _BROKEN and not has_details(error):
-            return None
-        raise from_rpc_error(error) from error
-    except ConnectionError:
-        return None
-    except asyncio.CancelledError as error:
-        if not is_call_closed(error):
-            raise
-        return _REFUSED  # the replica was removed
 
 
 def _json(value: object) -> bytes:

@@ -80,7 +80,7 @@ def files_in(snapshot: Path) -> set[str]:
 def cached_models() -> Iterator[CachedModel]:
     """Yield every model of the cache: each repository's directory, and each .gguf file."""
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # it is loaded lazily
 
     root = cache_directory()
     for directory in sorted(root.glob("models--*")):

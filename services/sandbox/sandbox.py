@@ -22,6 +22,8 @@ _START_TIMEOUT_S = 60.0
 # Seconds after its time limit at which the process ends itself, in case its parent has ended and cannot kill it.
 _ORPHAN_GRACE_S = 5
 _MAX_READ_BYTES = 1 << 20
+# numpy's library takes 40 MB of address space for each core, which would leave less of the limit on larger machines.
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 
 log = get_logger()
 
@@ -61,7 +63,8 @@ class Sandbox:
             raise _stopping()
         alarm_s = math.ceil(self._timeout_s) + _ORPHAN_GRACE_S
         command = [sys.executable, "-m", self._module, str(self._memory_bytes), str(alarm_s)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        environment = {**os.environ, **_ENVIRONMENT}
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         if self._closed.is_set():  # interrupted before there was a process to kill
             self._stop()
             raise _stopping()
@@ -146,9 +149,11 @@ class _Patience:
 
     def wait_readable(self, fd: int) -> None:
         """Wait until the descriptor is readable. Raises SandboxTimeout if the time is over."""
+        watch = select.poll()  # select.select fails for descriptors from 1024 on
+        watch.register(fd, select.POLLIN)
         while self._left_s > 0:
             began = time.monotonic()
-            ready, _, _ = select.select([fd], [], [], min(self._slice_s, self._left_s))
+            ready = watch.poll(math.ceil(1000 * min(self._slice_s, self._left_s)))
             self._left_s -= min(time.monotonic() - began, 2 * self._slice_s)
             if ready:
                 return

@@ -109,7 +109,7 @@ async def test_constrained_text_is_that_of_a_run_without_drafts(directory, token
     ],
 )
 async def test_a_worker_that_keeps_no_states_is_refused_drafts_in_one_line(directory, config):
-    said = "not supported on 1 ranks of fake for a model with states"
+    said = "not supported for a model with states: those of a worker on fake cannot go back"
     stack = Stack(directory, speculative_config=json.dumps(config))
     stack.worker.verifies_drafts, stack.worker.kv_kind = True, types_pb2.KV_CACHE_KIND_STATE
 

@@ -11,6 +11,7 @@ from tetrad.engine_core_svc.structured_output.compiled import MAX_LANGUAGE_CHARS
 from tetrad.frontend.api.http.middleware.access import CONSOLE_FILES, DOCUMENTATION_FILES, OPEN_PATHS, require_operator
 from tetrad.frontend.api.http.operations import loading, loras, operator
 from tetrad.frontend.config import FrontendSettings
+from tetrad.frontend.request.structured_outputs import MAX_NESTING
 from tetrad.services.settings import ServiceSettings
 from tetrad.services.tls.identity import Identity, TlsFiles
 from tetrad.tokenizer_svc.config import TokenizerSettings
@@ -61,7 +62,7 @@ def test_the_tables_were_found():
     assert len(LIMITS) > 20
     assert len(PORTS) == 4
     assert all(f"`{path}`" in PAGE.text for path in (*OPEN_PATHS, CONSOLE_FILES, DOCUMENTATION_FILES))
-    assert f"{MAX_LANGUAGE_CHARS} characters" in PAGE.text
+    assert f"{MAX_LANGUAGE_CHARS} characters, and the JSON of a schema {MAX_NESTING} levels" in PAGE.text
 
 
 @pytest.mark.parametrize("page", [PAGE, Page.of("docs/requests.md")], ids=["security", "requests"])

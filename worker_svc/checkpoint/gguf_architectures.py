@@ -58,6 +58,8 @@ _EXPERTS = {
         for part in _PARTS
     },
 }
+_MTP = {name: f"nextn.{name}" for name in ("eh_proj", "enorm", "hnorm", "embed_tokens")}
+_MTP |= {f"shared_head.{name}": f"nextn.shared_head_{name}" for name in ("head", "norm")}
 _IN_MODEL = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
@@ -234,7 +236,7 @@ def architecture_of(name: object) -> GgufArchitecture:
 def tensor_names(architecture: str, config: ModelConfig, has: Callable[[str], bool]) -> TensorNames:
     """Return the names of a model's canonical tensors in a file; `has` returns whether the file has a tensor."""
     known = architecture_of(architecture)
-    in_layer = {name: Stored(stored) for name, stored in known.in_layer.items()}
+    in_layer = {name: Stored(stored) for name, stored in {**known.in_layer, **_MTP}.items()}
     if any(layer.experts for layer in config.layers):
         in_layer |= _EXPERTS
     in_layer |= known.others(config)
@@ -246,5 +248,5 @@ def tensor_names(architecture: str, config: ModelConfig, has: Callable[[str], bo
         if has(f"blk.0.{name}.weight"):
             in_layer |= find(config, name)
     in_model = {name: Stored(stored) for name, stored in {**_IN_MODEL, **known.in_model}.items()}
-    # Layers after the last one are MTP layers, which predict several tokens.
+    # Layers after the last one are MTP layers, which predict several tokens; the first one may draft.
     return TensorNames(layers="blk", in_layer=in_layer, in_model=in_model, unused_layers=(f"blk.{config.num_layers}.",))

@@ -18,6 +18,7 @@ from tetrad.worker_svc.checkpoint.gguf_part import GgufPart
 from tetrad.worker_svc.checkpoint.gguf_values import dequantize
 
 _ROPE_FACTORS = "rope_freqs.weight"
+_ORIGINAL = "original_max_position_embeddings"
 _LONGROPE = {"long_factor": "rope_factors_long.weight", "short_factor": "rope_factors_short.weight"}
 _MAX_ROPE_FACTORS = 1024
 _HALVES = {int(gguf.GGMLQuantizationType.F16): "float16", int(gguf.GGMLQuantizationType.BF16): "bfloat16"}
@@ -125,6 +126,7 @@ class GgufFile:
             # Files of Phi-3 have the values of the scaling, but not its type.
             values = scaling_of(Facts(self.architecture, self.field, self.has))
             config["rope_scaling"] = {**values, "rope_type": "longrope", **lists}
+            config[_ORIGINAL] = values.get(_ORIGINAL)
         return config
 
     def _rope_factors(self, name: str) -> list[float]:

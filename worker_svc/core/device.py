@@ -132,9 +132,7 @@ def refuse_drafter(request: LoadRequest, device: str) -> None:
     if request.draft_method:
         is_model = request.draft_method == "draft_model"
         what = "A draft model" if is_model else f"speculative_config.method {request.draft_method!r}"
-        raise ModelError(
-            f"{what} is not supported for {device}; it runs beside a decoder on the cpu or cuda device, in one stage."
-        )
+        raise ModelError(f"{what} is not supported for {device}; it runs beside a decoder on the cpu device, or on one GPU.")
 
 
 @runtime_checkable
@@ -186,7 +184,7 @@ class Device(Protocol):
         name: "cpu", "cuda" or "sim".
         verifies_drafts: whether its runners take plans with draft tokens.
         takes_embeddings: whether its runners take prompts with embeddings.
-        keeps_states: whether its runners, on one rank, take drafts also with a model that has states.
+        keeps_states: whether its runners take drafts also with a model that has states.
     """
 
     name: str

@@ -56,8 +56,6 @@ class RequestTable:
         vocab_size: a request with token ids at or above this number is refused.
         listeners: called for every added and every removed request.
         checks: functions that raise the error of a request that cannot run.
-        takes_drafts: whether plans may contain drafts. False for models with states that cannot go back behind a rejected
-            draft: on several ranks.
         has_states: whether the model has states, so that drafts must stay in the block of the last known token.
     """
 
@@ -68,11 +66,10 @@ class RequestTable:
         listeners: Sequence[SlotListener],
         checks: Sequence[Callable[[NewRequest], None]] = (refuse_pooling,),
         *,
-        takes_drafts: bool = True,
         has_states: bool = False,
     ) -> None:
         self._batch, self._vocab_size, self._listeners, self._checks = batch, vocab_size, listeners, checks
-        self._takes_drafts, self._has_states = takes_drafts, has_states
+        self._has_states = has_states
         self._set_aside: set[int] = set()
 
     def apply(self, plan: SchedulerOutput) -> ScheduledRows:
@@ -162,8 +159,6 @@ class RequestTable:
         if drafts is None:
             self._batch.set_drafts(rows, _NONE, _NONE, _NONE)
             return
-        if not self._takes_drafts:
-            raise InvalidRequest("The plan has drafts; a model with states takes none here: it cannot go back behind one.")
         if int(drafts.token_ids.max(initial=0)) >= self._vocab_size:
             raise InvalidRequest(f"A draft is not in the vocabulary of {self._vocab_size} tokens; padding is not supported.")
         is_known = np.array([self._batch.slot_of(handle) is not None for handle in drafts.handles.tolist()], np.bool_)

@@ -1,6 +1,6 @@
 """CPU device: computes activations in float32; weights keep the types of their files and are packed once, at load.
 
-Activations are float32 because most CPUs multiply it fastest; on CPUs with a bf16 unit, parity is still promised for float32.
+With `dtype=bfloat16`, on processors that multiply it, weights and the inputs of their products are rounded to bfloat16.
 """
 
 import json
@@ -16,6 +16,7 @@ from tetrad.services.log import get_logger
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
 from tetrad.worker_svc.checkpoint.open import always, open_source, open_weights
+from tetrad.worker_svc.checkpoint.own_output import with_own_output
 from tetrad.worker_svc.checkpoint.pooling_use import find_use
 from tetrad.worker_svc.checkpoint.sharded import ShardedSource
 from tetrad.worker_svc.checkpoint.source import WeightSource
@@ -26,16 +27,16 @@ from tetrad.worker_svc.core.device import (
     LoadRequest,
     ModelInfo,
     Progress,
-    refuse_drafter,
 )
 from tetrad.worker_svc.core.host import available_memory_bytes, give_back_memory, usable_cores
 from tetrad.worker_svc.core.ranks import GroupPlace, Orders, Shard, Stage
 from tetrad.worker_svc.devices.cpu_model import CpuModel
 from tetrad.worker_svc.devices.cpu_models import CpuModels
 from tetrad.worker_svc.devices.decoder_pooling import decoder_pooling, pooler_config_of
-from tetrad.worker_svc.devices.drafters import DrafterLoader
+from tetrad.worker_svc.devices.drafters import DrafterLoader, tapped_for
 from tetrad.worker_svc.devices.encoder_model import EncoderModel, check_options, host_encoder, load_encoder
 from tetrad.worker_svc.devices.foreign_model import load_foreign
+from tetrad.worker_svc.devices.host_numbers import BFLOAT16, check_dtype, refuse_bfloat16
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
 from tetrad.worker_svc.devices.lora_parts import LoraPartReader
 from tetrad.worker_svc.families.check import check_config, check_ranks
@@ -111,7 +112,7 @@ class CpuDevice:
 
     def load_model(self, request: LoadRequest, report: Progress) -> LoadedModel:
         """Load and pack the weights."""
-        _check_request(request)
+        check_dtype(request, self._models.team)
         ranks = self._ranks
         if ranks is None and self._exchange is not None and request.expert_parallel:
             load = partial(self._load_sharing, self._exchange)
@@ -122,12 +123,10 @@ class CpuDevice:
             if request.draft_method:
                 return DrafterLoader(self._load_whole, self._load_decoder, self._load_whole).load(request, report)
             return self._load_whole(request, report)
-        if ranks.stage.size > 1:
-            refuse_drafter(request, "several stages")
         load_part = partial(self._load_part, ranks)
         if request.draft_method and ranks.is_leader:
-            return DrafterLoader(load_part, load_part, self._load_whole, is_part=True).load(request, report)
-        return load_part(request, report)
+            return DrafterLoader(load_part, load_part, self._load_whole, is_shard=ranks.shard.size > 1).load(request, report)
+        return load_part(request, report, tapped_for(request) if ranks.stage.size > 1 else None)
 
     def _load_whole(self, request: LoadRequest, report: Progress) -> LoadedModel:
         """Load a whole model of any kind."""
@@ -144,6 +143,8 @@ class CpuDevice:
         source = open_weights(request, unpacks=always)
         overridden, config = self._read_config(request, source)
         use, pooling, is_causal = find_use(request, overridden), None, not is_bidirectional(overridden)
+        if use is None or use.generates:
+            config = with_own_output(config, source)
         weights = WeightLoader(source, report)
         longest = config.max_position_embeddings
         make: Callable[[ModelInfo], LoadedModel]
@@ -181,6 +182,7 @@ class CpuDevice:
         check_stages(config, ranks.stage.size)
         if find_use(request, overridden) is not None:
             raise ModelError(f"{ranks.option}: a model that pools runs on one worker; use 1.")
+        config = with_own_output(config, source)
         own_layers = stage_layers(config, ranks.stage)
         experts, shared = ranks.shard if request.expert_parallel else None, None
         if exchange is not None:
@@ -216,6 +218,7 @@ class CpuDevice:
                 f"enable_expert_parallel with data_parallel_size {exchange.size}: a model that pools has all experts on each "
                 "worker; start without enable_expert_parallel."
             )
+        config = with_own_output(config, source)
         experts, shared = exchange.part(_ALL), SharedMixes(exchange, _ALL, _facts_of(request, overridden), config.hidden_size)
         weights = WeightLoader(ShardedSource(source, config, _ALL, experts=experts), report)
         with torch.inference_mode():
@@ -239,6 +242,7 @@ class CpuDevice:
         """Load a model of no described family, with transformers' code."""
         _check_quantization(request, config)
         foreign = foreign_model(config, trusts_code=self._trusts_code)
+        refuse_bfloat16(request, "a model of transformers' code")
         self._models.check_torch(request, "A model of transformers")
         return CpuModel(*load_foreign(request, foreign, config, report))
 
@@ -290,7 +294,7 @@ def _info(request: LoadRequest, config: ModelConfig, weights: WeightLoader, size
         architecture=config.architecture,
         vocab_size=config.vocab_size,
         max_position_embeddings=config.max_position_embeddings,
-        dtype="float32",
+        dtype=request.dtype if request.dtype == BFLOAT16 else "float32",
         num_parameters=weights.num_parameters,
         weights_size_bytes=size_bytes,
         num_layers=config.num_layers,
@@ -312,15 +316,11 @@ def _config_of(request: LoadRequest) -> Mapping[str, Any]:
 def _load_encoder(request: LoadRequest, config: Mapping[str, Any], report: Progress, team: Team | None) -> LoadedModel:
     check_encoder(config, CpuDevice.name)
     check_options(request)
+    refuse_bfloat16(request, "an encoder")
     source = open_source(request.path)
     weights, build = WeightLoader(source, report), host_encoder(request, team)
     with torch.inference_mode():
         return EncoderModel(*load_encoder(request, config, weights, build, stored_type=source.stored_type))
-
-
-def _check_request(request: LoadRequest) -> None:
-    if request.dtype not in ("", "auto", "float32"):
-        raise ModelError(f"dtype {request.dtype} is not supported on the cpu device; use auto or float32.")
 
 
 def _check_quantization(request: LoadRequest, config: Mapping[str, Any]) -> None:

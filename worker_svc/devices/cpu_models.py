@@ -1,4 +1,4 @@
-"""CPU models: chooses the program that runs a model on the host, native or torch, and the form of its weights.
+"""CPU models: chooses the program that runs a model on the host, native or torch.
 
 The native program runs models whose traits it supports and whose heads fill whole vectors. Torch runs all other models, and
 every model if there are no native kernels and no compiler; the kernels are tested against torch.
@@ -8,45 +8,37 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import torch
-
 from tetrad.services.errors import ModelError
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.attention.interface import M
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest, refuse_loras
-from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.plan import Ints, Runner
 from tetrad.worker_svc.core.ranks import Shard
+from tetrad.worker_svc.devices.host_numbers import choose_kv_dtype, choose_matrices, host_parameters, refuse_bfloat16
 from tetrad.worker_svc.devices.lora_parts import whole_reader
 from tetrad.worker_svc.devices.poolers import Pooling
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.layers.experts import HostMixes
-from tetrad.worker_svc.layers.linear import LinearFactory, PackedLinear, PlainLinear, can_pack
 from tetrad.worker_svc.layers.lora import AdaptedParameters, LoraReader, LoraRows
-from tetrad.worker_svc.layers.parameters import HostParameters
 from tetrad.worker_svc.layers.shared_experts import SharedMixes
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.sharding import check_blocks, shard_config
 from tetrad.worker_svc.model_facts.stages import stage_config
 from tetrad.worker_svc.model_facts.traits import Trait, traits_of
 from tetrad.worker_svc.models.bidirectional import BidirectionalDecoder
-from tetrad.worker_svc.models.draft_head import NoTaps, Taps
+from tetrad.worker_svc.models.draft_head import LayerTaps, NoTaps, StageTaps, Taps
 from tetrad.worker_svc.models.host import HostDecoder, HostStage
 from tetrad.worker_svc.models.interface import Model, StageModel
 from tetrad.worker_svc.native.decoder import MAX_HEAD_DIM, TRAITS, NativeDecoder, NativeStage
 from tetrad.worker_svc.native.formats import INT8
 from tetrad.worker_svc.native.library import NoLibraryError, best_target, load_library
-from tetrad.worker_svc.native.linears import QuantizedParameters
 from tetrad.worker_svc.native.loras import NativeLoras, NoNativeLoras
-from tetrad.worker_svc.native.matrix_loaders import FloatMatrices, StoredMatrices
-from tetrad.worker_svc.native.parameters import MatrixLoader
 from tetrad.worker_svc.native.program_sums import WHOLE, RankSums, Share
 from tetrad.worker_svc.native.shard import NativeShard
 from tetrad.worker_svc.native.team import Team
-from tetrad.worker_svc.native.weights import pack_int8
 from tetrad.worker_svc.runner.leader import LedLoras, leading_runner
 from tetrad.worker_svc.runner.member import MemberRunner, ModelPart, StagePart
 from tetrad.worker_svc.runner.model_runner import ModelRunner
@@ -56,7 +48,6 @@ from tetrad.worker_svc.runner.rank_channels import RankChannels
 _FLOAT32_BYTES = 4
 _SHARED = "A layer whose experts are on several workers"
 _PROVIDES_STATES = "A model that provides hidden states of its layers"
-_KV_DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 
 log = get_logger()
 
@@ -116,8 +107,8 @@ class CpuModels:
         if taps is not None:
             reason = _PROVIDES_STATES
         if team is not None and not reason:
-            kv_cache_dtype = self._kv_dtype(request, weights)
-            matrices = _matrices(request, weights, team)
+            kv_cache_dtype = choose_kv_dtype(self._kv_cache_dtype, request, weights)
+            matrices = choose_matrices(request, weights, team)
             loras = _native_loras(whole_reader(config, request.loras) if request.loras else None, request, team)
             native = NativeDecoder(
                 config, weights, matrices, team, kv_cache_dtype=kv_cache_dtype, loras=loras or NoNativeLoras()
@@ -127,19 +118,14 @@ class CpuModels:
         self.check_torch(request, reason)
         if team is not None:
             log.info("model.runs_on_torch", architecture=config.architecture, reason=reason)
-        kept = (
-            None if team is None or not _is_quantized(request, weights) else QuantizedParameters(weights, _make_linear(), team)
-        )
-        plain = kept or _parameters(weights)
+        plain = host_parameters(request, weights, team, keeps_experts=True)
         rows = LoraRows(whole_reader(config, request.loras)) if request.loras else None
         if rows is None:
             model = HostDecoder(config, plain, taps=taps or NoTaps())
         else:
             adapted = AdaptedParameters(plain, rows, adapts_experts=True)
             model = HostDecoder(config, adapted, taps=taps or NoTaps(), mixes=HostMixes(rows.among))
-        size_bytes = weights.num_parameters * _FLOAT32_BYTES
-        if kept is not None:
-            size_bytes += kept.size_bytes - kept.num_parameters * _FLOAT32_BYTES
+        size_bytes = weights.num_parameters * _FLOAT32_BYTES - plain.saved_bytes
         if weights.loaded_bytes < size_bytes and (weights.are_packed or request.path.suffix == ".gguf"):
             log.info("weights.dequantized", stored_bytes=weights.loaded_bytes, size_bytes=size_bytes, dtype="float32")
         make_runner = runner_of(model, pooling, rows, model.attention.settle_drafts)
@@ -168,18 +154,19 @@ class CpuModels:
         self.check_torch(request, _SHARED)
         if self.team is not None:
             log.info("model.runs_on_torch", architecture=part.architecture, reason=_SHARED)
-        rows, plain = None if read_lora is None else LoraRows(read_lora), _parameters(weights)
+        rows, plain = None if read_lora is None else LoraRows(read_lora), host_parameters(request, weights, self.team)
         parameters = plain if rows is None else AdaptedParameters(plain, rows)
         model = HostDecoder(part, parameters, mixes=shared, taps=taps or NoTaps())
         make_runner = runner_of(model, None, rows, model.attention.settle_drafts)
-        size_bytes = weights.num_parameters * _FLOAT32_BYTES
+        size_bytes = weights.num_parameters * _FLOAT32_BYTES - plain.saved_bytes
         return HostModel(model.kv_cache_spec, size_bytes, make_runner, rows, model.expert_tokens, model, shared)
 
     def build_bidirectional(self, request: LoadRequest, config: ModelConfig, weights: WeightLoader) -> BidirectionalDecoder:
         """Return a decoder with bidirectional attention, run by torch; raise ModelError if it cannot run with the settings."""
         refuse_loras(request, "bidirectional decoders")
+        refuse_bfloat16(request, "a bidirectional decoder")
         self.check_torch(request, "A bidirectional decoder")
-        return BidirectionalDecoder(config, _parameters(weights))
+        return BidirectionalDecoder(config, host_parameters(request, weights, self.team))
 
     def build_part(
         self,
@@ -188,7 +175,7 @@ class CpuModels:
         weights: WeightLoader,
         ranks: RankChannels,
         read_lora: LoraReader | None = None,
-        taps: Taps | None = None,
+        taps: LayerTaps | None = None,
         *,
         experts: Shard | None = None,
         shared: SharedMixes | None = None,
@@ -202,7 +189,7 @@ class CpuModels:
             weights: the tensors of this rank's part.
             ranks: the connections to the other ranks.
             read_lora: reads this rank's part of adapters; None: adapters are disabled.
-            taps: read hidden states between layers; None: no taps.
+            taps: read hidden states between layers, and pass them on to the leader; None: no taps.
             experts: the part of whole experts; None: a part of each expert.
             shared: creates the Mix of each layer; None: the ranks have all experts.
         """
@@ -212,30 +199,33 @@ class CpuModels:
             reason = _PROVIDES_STATES
         if team is not None and not reason:
             return self._native_part(request, config, weights, ranks, team, read_lora)
+        own_taps = taps or NoTaps()
         self.check_torch(request, reason)
         if team is not None:
             log.info("model.runs_on_torch", architecture=config.architecture, reason=reason)
-        stage_facts, plain = stage_config(config, ranks.stage), _parameters(weights)
+        stage_facts, plain = stage_config(config, ranks.stage), host_parameters(request, weights, team)
         part = shard_config(stage_facts, ranks.shard, experts=experts)
         rows = None if read_lora is None else LoraRows(read_lora)
         parameters = plain if rows is None else AdaptedParameters(plain, rows)
         sums = ranks.sums if ranks.shard.size > 1 else None
         if not ranks.stage.is_first:
-            stage = HostStage(part, parameters, ranks=sums, mix_of=shared)
-            return _stage_of(stage, ranks, weights.num_parameters * _FLOAT32_BYTES, rows)._replace(shared=shared)
+            stage = HostStage(part, parameters, ranks=sums, mix_of=shared, taps=own_taps)
+            size_bytes = weights.num_parameters * _FLOAT32_BYTES - plain.saved_bytes
+            return _stage_of(stage, ranks, own_taps, size_bytes, rows, stage.attention.settle_drafts)._replace(shared=shared)
         model = HostDecoder(
             part,
             parameters,
             ranks=sums,
             vocab_size=config.vocab_size,
             is_alone=False,
-            taps=taps or NoTaps(),
+            taps=own_taps,
             mixes=shared,
         )
-        size_bytes = weights.num_parameters * _FLOAT32_BYTES
+        size_bytes = weights.num_parameters * _FLOAT32_BYTES - plain.saved_bytes
+        settle = model.attention.settle_drafts if part.state_size else None
         if ranks.is_leader:
-            return _led_by(model, ranks, size_bytes, rows)._replace(shared=shared)
-        make_runner = partial(MemberRunner, ModelPart(model, ranks), loras=rows)
+            return _led_by(model, ranks, own_taps, size_bytes, rows, settle)._replace(shared=shared)
+        make_runner = partial(MemberRunner, ModelPart(model, ranks, own_taps), loras=rows, settle_drafts=settle)
         return HostModel(model.kv_cache_spec, size_bytes, make_runner, rows, shared=shared)
 
     def _native_part(
@@ -247,7 +237,8 @@ class CpuModels:
         team: Team,
         read_lora: LoraReader | None,
     ) -> HostModel:
-        kv_cache_dtype, matrices = self._kv_dtype(request, weights), _matrices(request, weights, team)
+        kv_cache_dtype = choose_kv_dtype(self._kv_cache_dtype, request, weights)
+        matrices = choose_matrices(request, weights, team)
         loras, share, part = _native_loras(read_lora, request, team), WHOLE, stage_config(config, ranks.stage)
         if ranks.shard.size > 1:
             if request.quantization == "int8":
@@ -255,14 +246,14 @@ class CpuModels:
             share, part = Share(ranks.shard, config.vocab_size, RankSums(ranks.sums)), shard_config(part, ranks.shard)
         if not ranks.stage.is_first:
             stage = NativeStage(part, weights, matrices, team, kv_cache_dtype, loras or NoNativeLoras(), share)
-            return _stage_of(stage, ranks, stage.weights_size_bytes, loras)
+            return _stage_of(stage, ranks, NoTaps(), stage.weights_size_bytes, loras)
         native = NativeDecoder(
             part, weights, matrices, team, kv_cache_dtype=kv_cache_dtype, loras=loras or NoNativeLoras(), share=share
         )
         model = native if share.is_whole else NativeShard(native, config.vocab_size, ranks.sums)
         if ranks.is_leader:
-            return _led_by(model, ranks, native.weights_size_bytes, loras)
-        make_runner = partial(MemberRunner, ModelPart(model, ranks), loras=loras)
+            return _led_by(model, ranks, NoTaps(), native.weights_size_bytes, loras)
+        make_runner = partial(MemberRunner, ModelPart(model, ranks, NoTaps()), loras=loras)
         return HostModel(model.kv_cache_spec, native.weights_size_bytes, make_runner, loras)
 
     def check_torch(self, request: LoadRequest, reason: str) -> None:
@@ -277,20 +268,6 @@ class CpuModels:
             raise ModelError(
                 f"kv_cache_dtype {self._kv_cache_dtype} needs the native kernels, which do not run this model here."
             )
-
-    def _kv_dtype(self, request: LoadRequest, weights: WeightLoader) -> torch.dtype:
-        """Return the type of keys and values: the configured type, or for "auto" the smallest type with a negligible error.
-
-        With quantized weights, int8 keys and values add less error than the weights' quantization did. The exception is a key
-        with some dimensions far larger than their neighbours, which share a scale with them. Biases and norms of keys cause
-        such
-        dimensions: a bias of Qwen2.5-0.5B is 480 times the median one, and int8 changes its answers. Those models use float16.
-        """
-        if self._kv_cache_dtype != "auto":
-            return _KV_DTYPES[self._kv_cache_dtype]
-        if not _is_quantized(request, weights):
-            return torch.float32
-        return torch.float16 if _scales_keys_unevenly(weights) else torch.int8
 
     def _open_team(self, num_threads: int) -> Team | None:
         try:
@@ -316,7 +293,7 @@ def runner_of(
     model: Model[M],
     pooling: Pooling | None,
     loras: ModelLoras | None = None,
-    settle_drafts: Callable[[InputBatch], None] | None = None,
+    settle_drafts: Callable[[Ints], None] | None = None,
 ) -> Callable[[KvLayout], Runner]:
     """Return a function that creates a model's runner.
 
@@ -331,23 +308,29 @@ def runner_of(
     return partial(ModelRunner, model, pooling=rows, loras=loras, settle_drafts=settle_drafts)
 
 
-def _led_by(model: Model[M], ranks: RankChannels, size_bytes: int, own: ModelLoras | None) -> HostModel:
+def _led_by(
+    model: Model[M],
+    ranks: RankChannels,
+    taps: StageTaps,
+    size_bytes: int,
+    own: ModelLoras | None,
+    settle_drafts: Callable[[Ints], None] | None = None,
+) -> HostModel:
     loras = None if own is None else LedLoras(own)
-    make_runner = partial(leading_runner, model, ranks, loras=loras)
+    make_runner = partial(leading_runner, model, ranks, taps, loras=loras, settle_drafts=settle_drafts)
     return HostModel(model.kv_cache_spec, size_bytes, make_runner, loras, decoder=model)
 
 
-def _stage_of(stage: StageModel[M], ranks: RankChannels, size_bytes: int, loras: ModelLoras | None) -> HostModel:
-    make_runner = partial(MemberRunner, StagePart(stage, ranks), loras=loras)
+def _stage_of(
+    stage: StageModel[M],
+    ranks: RankChannels,
+    taps: StageTaps,
+    size_bytes: int,
+    loras: ModelLoras | None,
+    settle_drafts: Callable[[Ints], None] | None = None,
+) -> HostModel:
+    make_runner = partial(MemberRunner, StagePart(stage, ranks, taps), loras=loras, settle_drafts=settle_drafts)
     return HostModel(stage.kv_cache_spec, size_bytes, make_runner, loras)
-
-
-def _parameters(weights: WeightLoader) -> HostParameters:
-    return HostParameters(weights, _make_linear())
-
-
-def _make_linear() -> LinearFactory:
-    return PackedLinear if can_pack() else PlainLinear
 
 
 def _why_not_native(config: ModelConfig, team: Team | None) -> str:
@@ -367,19 +350,3 @@ def _why_not_in_parts(request: LoadRequest, config: ModelConfig, shard: Shard) -
     if request.expert_parallel:
         return _SHARED
     return "A norm over the heads of several ranks" if Trait.WHOLE_HEAD_NORMS in traits_of(config) else ""
-
-
-def _is_quantized(request: LoadRequest, weights: WeightLoader) -> bool:
-    if request.quantization == "int8":
-        return True
-    return request.dtype != "float32" and (request.path.suffix == ".gguf" or weights.are_packed)
-
-
-def _scales_keys_unevenly(weights: WeightLoader) -> bool:
-    return any(weights.has(f"model.layers.0.self_attn.{name}") for name in ("k_proj.bias", "k_norm.weight"))
-
-
-def _matrices(request: LoadRequest, weights: WeightLoader, team: Team) -> MatrixLoader:
-    if request.quantization == "int8":
-        return FloatMatrices(weights, team, pack_int8)
-    return StoredMatrices(weights, team) if _is_quantized(request, weights) else FloatMatrices(weights, team)

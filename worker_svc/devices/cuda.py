@@ -16,6 +16,7 @@ from tetrad.services.log import get_logger
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
 from tetrad.worker_svc.checkpoint.open import always, open_source, open_weights
+from tetrad.worker_svc.checkpoint.own_output import with_own_output
 from tetrad.worker_svc.checkpoint.placed import PlacedWeights
 from tetrad.worker_svc.checkpoint.pooling_use import find_use
 from tetrad.worker_svc.checkpoint.sharded import ShardedSource
@@ -145,6 +146,8 @@ class CudaDevice:
         weights = WeightLoader(source, report)
         longest, pooling, is_causal = config.max_position_embeddings, None, not is_bidirectional(overridden)
         use = find_use(request, overridden)
+        if use is None or use.generates:
+            config = with_own_output(config, source)
         if not is_causal:
             refuse_loras(request, "bidirectional decoders")
             _refuse_offload("a bidirectional decoder", offload_bytes)
@@ -194,6 +197,7 @@ class CudaDevice:
         overridden = apply_overrides(source.config, request.hf_overrides_json)
         config = check_config(overridden, self.name)
         check_part(request, overridden, config, ranks)
+        config = with_own_output(config, source)
         weights = WeightLoader(ShardedSource(source, config, ranks.shard), report)
         no_offload = WeightOffload(accelerator, 0, config.num_layers)
         with torch.inference_mode(), whole_model(request.model, accelerator, source.total_bytes // ranks.shard.size):

@@ -99,7 +99,8 @@ def open_mtp(request: LoadRequest, report: Progress) -> tuple[WeightLoader, Mode
     if not source.has(f"{prefix}.eh_proj.weight") or not like:
         raise ModelError(
             f"speculative_config.method 'mtp': {request.model} has no layer that predicts further tokens; a model of DeepSeek "
-            "V3's or GLM-4.5's shape with num_nextn_predict_layers has, and one of Qwen3-Next's shape with tensors mtp.*."
+            "V3's or GLM-4.5's shape with num_nextn_predict_layers has, one of Qwen3-Next's shape with tensors mtp.*, and a "
+            "GGUF file of them with tensors nextn.*."
         )
     renamed = RenamedSource(source, ((f"{LAYER}.", f"{prefix}."),))
     return WeightLoader(renamed, report), replace(config, layers=tuple(like[-1:]))

@@ -12,7 +12,8 @@ from tetrad.worker_svc.core.layout_check import check_host_cache
 from tetrad.worker_svc.core.plan import Runner
 from tetrad.worker_svc.devices.cpu_models import HostModel
 from tetrad.worker_svc.kv_cache.cache import KvCache, KvCacheSpec
-from tetrad.worker_svc.runner.drafting_runner import DraftingRunner
+from tetrad.worker_svc.runner.drafts import HostDrafts
+from tetrad.worker_svc.runner.model_drafts import ModelDrafts
 from tetrad.worker_svc.runner.model_runner import ModelRunner
 
 NOT_DECODERS = "speculative_config.model: both models must be decoders that generate."
@@ -32,8 +33,8 @@ class Drafter(Protocol):
     def check_layout(self, layout: KvLayout) -> None:
         """Raise FailedPrecondition if the drafter cannot draft for sequences of this layout."""
 
-    def runner(self, runner: ModelRunner[Any], cache: KvCache) -> Runner:
-        """Return a runner that wraps `runner` and also proposes tokens; `cache` is the drafter's KV cache."""
+    def drafts(self, runner: ModelRunner[Any], cache: KvCache) -> HostDrafts:
+        """Return what proposes tokens after the steps of `runner`; `cache` is the drafter's KV cache."""
 
 
 class DraftModel:
@@ -52,10 +53,10 @@ class DraftModel:
         """Raise FailedPrecondition if sequences can be longer than the draft model's largest position."""
         check_positions(self._model, layout)
 
-    def runner(self, runner: ModelRunner[Any], cache: KvCache) -> Runner:
+    def drafts(self, runner: ModelRunner[Any], cache: KvCache) -> ModelDrafts[Any]:
         """See Drafter."""
         assert self._decoder is not None
-        return DraftingRunner(runner, self._decoder, cache)
+        return ModelDrafts(runner, self._decoder, cache)
 
 
 class DraftedModel:
@@ -85,7 +86,7 @@ class DraftedModel:
         return with_drafts(self._target.kv_groups(block_size), self._drafter.kv_cache_spec, block_size)
 
     def make_runner(self, layout: KvLayout) -> Runner:
-        """Allocate both KV caches and return the drafter's runner, which wraps the target's.
+        """Allocate both KV caches and return the target's runner, which drafts.
 
         Raises FailedPrecondition if memory is too small, or sequences can be too long for the drafter.
         """
@@ -99,7 +100,8 @@ class DraftedModel:
             block_size=layout.block_size,
             num_host_blocks=layout.num_host_blocks,
         )
-        return self._drafter.runner(runner, cache)
+        runner.draft_with(self._drafter.drafts(runner, cache))
+        return runner
 
     def sleep(self) -> None:
         """Do nothing: the weights are in host memory already."""
@@ -132,18 +134,14 @@ def check_same_vocabulary(target: LoadedModel, vocab_size: int) -> None:
         )
 
 
-def check_target(target: LoadedModel, *, takes_states: bool = True) -> None:
-    """Raise ModelError if no drafter of the worker can draft for this model.
+def check_target(target: LoadedModel) -> None:
+    """Raise ModelError if no drafter of the worker can draft for this model, which samples.
 
-    Args:
-        target: the model that samples. A drafter uses the blocks of its first KV group, which must keep all tokens.
-        takes_states: whether the target may have states; on several ranks it may not.
+    A drafter uses the blocks of its first KV group, which must keep all tokens.
     """
     groups = target.kv_groups(16)
     if target.info.pooling is not None or not any(group.is_state for group in groups):
         check_sees_all("target", target)
-    elif not takes_states:
-        raise ModelError("speculative_config.method: a target with states runs with a drafter on one rank alone.")
     elif groups[0].is_state:
         raise ModelError("speculative_config.method: all layers of the target have states; a drafter needs one with attention.")
     elif any(group.sliding_window is not None for group in groups):

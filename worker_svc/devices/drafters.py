@@ -34,6 +34,14 @@ from tetrad.worker_svc.models.host import HostDecoder
 log = get_logger()
 
 
+def tapped_for(request: LoadRequest) -> Tapped | None:
+    """Return what chooses the layers whose hidden states a stage passes on to the leader's draft head; None: it reads none."""
+    if request.draft_method != "eagle3" or request.draft_path is None:
+        return None
+    facts = eagle3_config(read_model_config(request.draft_path))
+    return lambda config: LayerTaps(facts.layers_of(config.num_layers))
+
+
 class DrafterLoader:
     """Loads models with drafters. On several ranks, the leader has the whole drafter, and its part of the model.
 
@@ -41,7 +49,7 @@ class DrafterLoader:
         load_model: loads a model without a drafter, or the leader's part of it.
         load_decoder: the same for a decoder of a described family; a draft head reads hidden states of some layers.
         load_draft_model: loads a whole model.
-        is_part: whether the model is the leader's part, which lacks embeddings.
+        is_shard: whether the model is the leader's part of every layer and of the embeddings.
     """
 
     def __init__(
@@ -50,10 +58,10 @@ class DrafterLoader:
         load_decoder: Callable[[LoadRequest, Progress, Tapped | None], LoadedModel],
         load_draft_model: Callable[[LoadRequest, Progress], LoadedModel],
         *,
-        is_part: bool = False,
+        is_shard: bool = False,
     ) -> None:
         self._load_model, self._load_decoder, self._load_draft_model = load_model, load_decoder, load_draft_model
-        self._is_part = is_part
+        self._is_shard = is_shard
 
     def load(self, request: LoadRequest, report: Progress) -> DraftedModel:
         """Load a model and its drafter; raise ModelError if they do not fit together."""
@@ -73,7 +81,7 @@ class DrafterLoader:
         if not isinstance(target, CpuModel) or not isinstance(drafter, CpuModel) or drafter.host.decoder is None:
             raise ModelError(NOT_DECODERS)
         check_same_vocabulary(target, drafter.info.vocab_size)
-        check_target(target, takes_states=not self._is_part)
+        check_target(target)
         check_sees_all("draft model", drafter)
         return target, DraftModel(drafter, drafter.host)
 
@@ -92,7 +100,7 @@ class DrafterLoader:
         weights = open_eagle3(head_files.path, report)
         parts, steps = host_parts(facts.decoder, weights)
         sizes = {"hidden_size": target.info.hidden_size, "num_layers": len(taps.layers)}
-        embed = read_embeddings(request, target.info) if self._is_part else decoder.embed
+        embed = read_embeddings(request, target.info) if self._is_shard else decoder.embed
         head = read_eagle3(facts, weights, parts, embed=embed, **sizes)
         return target, HeadDrafter(head, steps, weights, lambda _: taps.take())
 
@@ -112,5 +120,5 @@ class DrafterLoader:
         target = self._load_decoder(request, report, tapped)
         if not isinstance(target, CpuModel) or target.host.decoder is None:
             raise ModelError(NOT_DECODERS)
-        check_target(target, takes_states=not self._is_part)
+        check_target(target)
         return target

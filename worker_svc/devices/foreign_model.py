@@ -18,7 +18,7 @@ from tetrad.worker_svc.devices.poolers import Pooling, embedding_pooling
 from tetrad.worker_svc.families.foreign import Foreign
 from tetrad.worker_svc.model_facts.tensor_names import TEXT_PARTS
 from tetrad.worker_svc.models.transformers_backend.build import build, build_module
-from tetrad.worker_svc.models.transformers_backend.loading import LoadedModule
+from tetrad.worker_svc.models.transformers_backend.loading import LoadedModule, is_tied_by_default
 from tetrad.worker_svc.models.transformers_backend.probe import LayerCall
 
 _HOST = torch.device("cpu")
@@ -120,9 +120,10 @@ def _pooling(request: LoadRequest, config: Mapping[str, Any], hidden_size: int, 
 def _own_config(foreign: Foreign, config: Mapping[str, Any]) -> Mapping[str, Any]:
     if not foreign.is_inside:
         return config
-    # The whole model's config says whether the output layer is tied to the embedding.
-    tied = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
-    return {**config["text_config"], **tied}
+    # As in Values.inside. Where the values differ, the tensors decide.
+    key, text_config = "tie_word_embeddings", config["text_config"]
+    tied = config.get(key, is_tied_by_default(str(config.get("model_type")))) or text_config.get(key)
+    return {**text_config, key: bool(tied)}
 
 
 def _tensors(foreign: Foreign, source: WeightSource) -> dict[str, torch.Tensor]:

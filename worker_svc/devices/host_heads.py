@@ -8,7 +8,6 @@ import torch
 from tetrad.worker_svc.attention.paged_metadata import PagedMetadata
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import Runner
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.layers.experts import HostMixes
 from tetrad.worker_svc.layers.linear import PackedLinear, PlainLinear, can_pack
@@ -16,7 +15,7 @@ from tetrad.worker_svc.layers.parameters import HostParameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.draft_head import DraftHead, HeadParts
 from tetrad.worker_svc.models.host import HostSteps, host_attention, host_cache_spec
-from tetrad.worker_svc.runner.head_runner import HeadRunner
+from tetrad.worker_svc.runner.head_drafts import HeadDrafts
 from tetrad.worker_svc.runner.model_runner import ModelRunner
 
 _FLOAT32_BYTES = 4
@@ -46,9 +45,9 @@ class HeadDrafter:
     def check_layout(self, layout: KvLayout) -> None:
         """Do nothing: a head makes no proposals beyond its largest position."""
 
-    def runner(self, runner: ModelRunner[Any], cache: KvCache) -> Runner:
+    def drafts(self, runner: ModelRunner[Any], cache: KvCache) -> HeadDrafts:
         """See Drafter."""
-        return HeadRunner(runner, self._head, self._steps, cache, self._states_of)
+        return HeadDrafts(runner, self._head, self._steps, cache, self._states_of)
 
 
 def host_parts(config: ModelConfig, weights: WeightLoader) -> tuple[HeadParts[PagedMetadata], HostSteps]:

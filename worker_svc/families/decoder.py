@@ -55,7 +55,7 @@ def decoder(
         default_size: intermediate size, if the config does not say; 0: the config must say.
         changes: attributes that differ from Llama's.
     """
-    heads, hidden = int(values.need("num_attention_heads", "n_head")), int(values.need("hidden_size", "n_embd"))
+    heads, hidden = int(values.need("num_attention_heads", "n_head", "num_heads")), int(values.need("hidden_size", "n_embd"))
     head_dim = head_dim or int(values.get("head_dim", default=hidden // heads))
     size = int(
         values.get("intermediate_size", "n_inner", "ffn_hidden_size", default=default_size) or values.need("intermediate_size")

@@ -6,19 +6,22 @@ from dataclasses import replace
 from typing import Any
 
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.families.decoder import decoder
+from tetrad.worker_svc.families.decoder import MLP, decoder
 from tetrad.worker_svc.families.experts import with_deepseek_experts
 from tetrad.worker_svc.families.values import Values
 from tetrad.worker_svc.model_facts.config import Latent, ModelConfig
 
 _V3_SCALE = 2.5
+_ATTENTION = frozenset({"q_a_proj", "kv_a_proj_with_mqa", "o_proj"})
+"""The matrices that attention_bias gives a bias."""
 _ROUTERS = {"greedy": "softmax", "group_limited_greedy": "grouped_softmax"}
 
 
 def deepseek_v2(values: Values) -> ModelConfig:
     """Describe DeepSeek V2 and V2 Lite; they ignore norm_topk_prob: the experts' weights are never divided by their sum."""
     router = values.choose("topk_method", known=_ROUTERS, default="greedy")
-    return with_deepseek_experts(_latent(values), values, router=router, is_renormalized=False)
+    mlp_biases = MLP if values.get("mlp_bias") else frozenset[str]()
+    return with_deepseek_experts(_latent(values, mlp_biases), values, router=router, is_renormalized=False)
 
 
 def deepseek_v3(values: Values) -> ModelConfig:
@@ -26,7 +29,7 @@ def deepseek_v3(values: Values) -> ModelConfig:
     return with_deepseek_experts(_latent(values), values, _V3_SCALE, router="grouped_sigmoid")
 
 
-def _latent(values: Values) -> ModelConfig:
+def _latent(values: Values, mlp_biases: frozenset[str] = frozenset()) -> ModelConfig:
     if not values.get("rope_interleave", default=True):
         raise ModelError("The model's config has rope_interleave false, which is not supported.")
     values.ignore("head_dim", "num_key_value_heads")
@@ -37,7 +40,8 @@ def _latent(values: Values) -> ModelConfig:
         rotary_dim=int(values.need("qk_rope_head_dim")),
         value_dim=int(values.need("v_head_dim")),
     )
-    config = decoder(values, head_dim=latent.rotary_dim)
+    biases = mlp_biases | (_ATTENTION if values.get("attention_bias") else frozenset())
+    config = decoder(values, head_dim=latent.rotary_dim, biases=biases)
     [rope] = config.ropes
     scale = (latent.plain_dim + latent.rotary_dim) ** -0.5 * _gain(rope.scaling if rope else None) ** 2
     return replace(config, num_kv_heads=1, head_dim=latent.rank + latent.rotary_dim, attention_scale=scale, latent=latent)

@@ -68,7 +68,7 @@ def gpt_oss(values: Values) -> ModelConfig:
         default_window=_GPT_OSS_WINDOW,
         rope=_GPT_OSS_ROPE,
         has_sinks=True,
-        biases=QKV | {"o_proj", "router", *_PARTS},
+        biases=frozenset({"router", *_PARTS}) | (QKV | {"o_proj"} if values.get("attention_bias", default=True) else set()),
     )
     size = config.layers[0].intermediate_size
     rows = {"gate_proj": Rows(size, 2, 0, 1), "up_proj": Rows(size, 2, 1, 2), "down_proj": None}
@@ -80,7 +80,7 @@ def gpt_oss(values: Values) -> ModelConfig:
         in_floats = replace(packed, is_transposed=True, weight="", bias="_bias")
         names[f"mlp.experts.{{expert}}.{part}"] = replace(in_floats, otherwise=packed)
     clamp = float(values.get("swiglu_limit", default=7.0))
-    return _mixture(config, values, names, router="softmax_chosen", is_renormalized=False, clamp=clamp)
+    return _mixture(config, values, names, router="softmax_chosen", is_renormalized=False, clamp=clamp, has_biases=True)
 
 
 def glm4_moe(values: Values) -> ModelConfig:

@@ -1,10 +1,11 @@
 """Llama, and models with small differences from it: a window, biases, layers without rotary embeddings, multipliers."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.families.decoder import QKV, decoder
+from tetrad.worker_svc.families.decoder import MLP, QKV, decoder
 from tetrad.worker_svc.families.values import FULL, SLIDING, WINDOW, Values
 from tetrad.worker_svc.model_facts.config import ModelConfig, QueryScaling
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
@@ -22,6 +23,8 @@ _MINISTRAL3_ROPE = {
     "llama_4_scaling_beta": 0.1,
 }
 """The parameters of a config without values of the rotary embedding."""
+_PHI3_ORIGINAL = 4096
+"""Longest context before the scaling, if the config has none beside the scaling; as in transformers, whatever is in it."""
 
 
 def llama(values: Values) -> ModelConfig:
@@ -47,7 +50,7 @@ def ministral3(values: Values) -> ModelConfig:
 
 def phi3(values: Values) -> ModelConfig:
     """Describe Phi-3 and Phi-4: fused matrices, rotary embeddings on a part of a head."""
-    config = decoder(values, default_kind=SLIDING)
+    config = decoder(values, default_kind=SLIDING, rope={"original": _PHI3_ORIGINAL})
     return replace(config, tensors=TensorNames(in_layer=fused_qkv(config) | fused_gate_up(config)))
 
 
@@ -74,6 +77,25 @@ def granite(values: Values, kinds: Sequence[str] | None = None) -> ModelConfig:
         residual_multiplier=float(values.get("residual_multiplier", default=1.0)),
         logit_multiplier=1 / float(values.get("logits_scaling", default=1.0)),
     )
+
+
+def minicpm(values: Values) -> ModelConfig:
+    """Describe MiniCPM 1, 2 and 4: multipliers, of which those of residuals and logits depend on the model's sizes."""
+    if values.get("sparse_config") is not None:
+        raise ModelError("The model's config has sparse_config, which is not supported; without it, attention sees all tokens.")
+    return decoder(
+        values,
+        is_tied=True,
+        embedding_multiplier=float(values.get("scale_emb", default=1.0)),
+        residual_multiplier=float(values.get("scale_depth", default=1.0)) / math.sqrt(values.num_layers()),
+        logit_multiplier=float(values.get("dim_model_base", default=1.0)) / float(values.need("hidden_size")),
+    )
+
+
+def internlm3(values: Values) -> ModelConfig:
+    """Describe InternLM3: Llama with separate keys for the biases of queries, keys and values, and for all others."""
+    others = MLP | {"o_proj"} if values.get("bias") else frozenset()
+    return decoder(values, biases=others | (QKV if values.get("qkv_bias") else frozenset()))
 
 
 def seed_oss(values: Values) -> ModelConfig:

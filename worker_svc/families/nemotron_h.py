@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.families.decoder import ACTIVATIONS, QKV, decoder
+from tetrad.worker_svc.families.decoder import ACTIVATIONS, decoder
 from tetrad.worker_svc.families.states import check_silu, mixer_names
 from tetrad.worker_svc.families.values import FULL, Values
 from tetrad.worker_svc.model_facts.config import Experts, LayerConfig, ModelConfig
@@ -72,8 +72,6 @@ def _state(values: Values) -> Mamba2:
 def _experts(values: Values) -> Experts:
     if values.get("moe_latent_size") is not None:
         raise ModelError(f"The model's config has moe_latent_size {values.get('moe_latent_size')}, which is not supported.")
-    if values.get("mlp_bias", default=False):
-        raise ModelError("The model's config has mlp_bias beside experts, which is not supported.")
     return Experts(
         num_experts=int(values.need("n_routed_experts", "num_local_experts")),
         num_chosen=int(values.need("num_experts_per_tok")),
@@ -91,7 +89,8 @@ def _biases(values: Values, state: Mamba2) -> frozenset[str]:
     biases = {"conv"} if values.get("use_conv_bias", "mamba_conv_bias", default=True) else set()
     biases |= {*state.parts, "out_proj"} if values.get("use_bias", default=False) else set()
     biases |= {"up_proj", "down_proj"} if values.get("mlp_bias", default=False) else set()
-    return frozenset(biases | (QKV | {"o_proj"} if values.get("attention_bias", default=False) else set()))
+    values.ignore("attention_bias")  # transformers' attention has no biases, whatever the config says
+    return frozenset(biases)
 
 
 def _names(state: Mamba2) -> dict[str, Stored]:

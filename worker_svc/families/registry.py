@@ -12,10 +12,23 @@ from tetrad.worker_svc.families.foreign import no_description
 from tetrad.worker_svc.families.gemma import gemma, gemma2, gemma3
 from tetrad.worker_svc.families.glm import glm, glm4
 from tetrad.worker_svc.families.gpt import falcon, gpt2, gpt_neox, starcoder2
+from tetrad.worker_svc.families.gpt_j import codegen, gpt_j, gpt_neo
 from tetrad.worker_svc.families.layer_norm import nemotron, phi, stablelm
 from tetrad.worker_svc.families.lfm2 import lfm2, lfm2_moe
 from tetrad.worker_svc.families.limits import check_limits
-from tetrad.worker_svc.families.llama import arcee, exaone, granite, llama, ministral3, mistral, phi3, seed_oss, smollm3
+from tetrad.worker_svc.families.llama import (
+    arcee,
+    exaone,
+    granite,
+    internlm3,
+    llama,
+    minicpm,
+    ministral3,
+    mistral,
+    phi3,
+    seed_oss,
+    smollm3,
+)
 from tetrad.worker_svc.families.llama4 import llama4
 from tetrad.worker_svc.families.mamba import bamba, falcon_h1, granite_hybrid, mamba2
 from tetrad.worker_svc.families.nemotron_h import nemotron_h
@@ -45,6 +58,7 @@ class Family:
 FAMILIES: Mapping[str, Family] = {
     "ArceeForCausalLM": Family("AFM (Arcee)", arcee),
     "BambaForCausalLM": Family("Bamba", bamba),
+    "CodeGenForCausalLM": Family("CodeGen", codegen),
     "Cohere2ForCausalLM": Family("Command A, Command R7B", cohere2),
     "CohereForCausalLM": Family("Command R, R+", cohere),
     "DeepseekV2ForCausalLM": Family("DeepSeek V2", deepseek_v2),
@@ -60,16 +74,20 @@ FAMILIES: Mapping[str, Family] = {
     "Glm4MoeForCausalLM": Family("GLM-4.5, 4.6", glm4_moe),
     "GlmForCausalLM": Family("GLM-4", glm),
     "GPT2LMHeadModel": Family("GPT-2", gpt2),
+    "GPTJForCausalLM": Family("GPT-J", gpt_j),
+    "GPTNeoForCausalLM": Family("GPT-Neo", gpt_neo),
     "GPTNeoXForCausalLM": Family("GPT-NeoX, Pythia", gpt_neox),
     "GptOssForCausalLM": Family("gpt-oss", gpt_oss),
     "GraniteForCausalLM": Family("Granite 3", granite),
     "GraniteMoeForCausalLM": Family("Granite 3 MoE", granite_moe),
     "GraniteMoeHybridForCausalLM": Family("Granite 4", granite_hybrid),
+    "InternLM3ForCausalLM": Family("InternLM3", internlm3),
     "Lfm2ForCausalLM": Family("LFM2", lfm2),
     "Lfm2MoeForCausalLM": Family("LFM2 MoE", lfm2_moe),
     "Llama4ForCausalLM": Family("Llama 4 (text)", llama4),
     "LlamaForCausalLM": Family("Llama 2 and 3", llama),
     "Mamba2ForCausalLM": Family("Mamba2, Codestral Mamba", mamba2),
+    "MiniCPMForCausalLM": Family("MiniCPM 1, 2, 4", minicpm),
     "Ministral3ForCausalLM": Family("Ministral 3", ministral3),
     "MinistralForCausalLM": Family("Ministral", mistral),
     "MistralForCausalLM": Family("Mistral", mistral),
@@ -95,12 +113,16 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 WRAPPERS: Mapping[str, Family] = {
-    "Gemma3ForConditionalGeneration": Family("Gemma 3", wrapper("gemma3_text")),
+    "Gemma3ForConditionalGeneration": Family("Gemma 3", wrapper("gemma3_text", is_tied=True)),
+    "Glm46VForConditionalGeneration": Family("GLM-4.6V Flash", wrapper("glm4v_text")),
+    "Glm4vForConditionalGeneration": Family("GLM-4.1V", wrapper("glm4v_text")),
+    "Glm4vMoeForConditionalGeneration": Family("GLM-4.5V, 4.6V", wrapper("glm4v_moe_text")),
     "Idefics3ForConditionalGeneration": Family("Idefics 3", wrapper("llama")),
-    "InternVLForConditionalGeneration": Family("InternVL 2.5, 3", wrapper("qwen2")),
+    "InternVLForConditionalGeneration": Family("InternVL 2.5, 3", wrapper("qwen2", is_tied=True)),
+    "Lfm2VlForConditionalGeneration": Family("LFM2-VL", wrapper("lfm2", is_tied=True)),
     "Llama4ForConditionalGeneration": Family("Llama 4", wrapper("llama4_text")),
     "LlavaForConditionalGeneration": Family("LLaVA", wrapper("llama")),
-    "Mistral3ForConditionalGeneration": Family("Mistral Small 3.1, Ministral 3", wrapper("mistral")),
+    "Mistral3ForConditionalGeneration": Family("Mistral Small 3.1, Ministral 3", wrapper("mistral", is_tied=True)),
     "Qwen2VLForConditionalGeneration": Family("Qwen2-VL", wrapper("qwen2_vl_text")),
     "Qwen2_5_VLForConditionalGeneration": Family("Qwen2.5-VL", wrapper("qwen2_5_vl_text")),
     "Qwen3_5ForConditionalGeneration": Family("Qwen3.5", wrapper("qwen3_5_text")),

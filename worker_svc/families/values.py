@@ -95,18 +95,18 @@ class Values:
             )
         return known[value]
 
-    def inside(self, text_config: Mapping[str, Any] | None, defaults: Mapping[str, Any]) -> "Values":
+    def inside(self, text_config: Mapping[str, Any] | None, defaults: Mapping[str, Any], *, is_tied: bool) -> "Values":
         """Return the values of the text model that this model wraps.
 
         Args:
             text_config: the text model's config; None: this config contains its values.
             defaults: values that the config may omit.
+            is_tied: whether the output layer is tied to the embedding, if this config does not say.
         """
         inner = dict(defaults) | dict(self._config if text_config is None else text_config)
-        # The wrapper's config decides whether the output layer is tied to the embedding.
-        tied = self._config.get("tie_word_embeddings", inner.get("tie_word_embeddings"))
-        own = {"architectures": [self.architecture]} | ({} if tied is None else {"tie_word_embeddings": tied})
-        return Values(inner | own)
+        # Newer files have it outside, older ones inside. Where the two differ, the tensors decide (checkpoint/own_output.py).
+        tied = self.get("tie_word_embeddings", default=is_tied) or inner.get("tie_word_embeddings")
+        return Values(inner | {"architectures": [self.architecture], "tie_word_embeddings": bool(tied)})
 
     def ignore(self, *keys: str) -> None:
         """Mark keys as read that a family knows and that do not change its description."""
@@ -129,6 +129,7 @@ class Values:
         theta: float = 10_000.0,
         share: float = 1.0,
         scaling: Mapping[str, Any] = MappingProxyType({}),
+        original: int | None = None,
     ) -> Rope:
         """Return the rotary embedding, from rope_theta and rope_scaling, or from the newer rope_parameters.
 
@@ -137,6 +138,7 @@ class Values:
             kind: kind of the layers; newer configs may have parameters for each kind.
             theta, share: the base, and the rotated share of a head, if the config does not say.
             scaling: the parameters, if the config has neither rope_scaling nor rope_parameters.
+            original: the longest context before the scaling, if the config has none beside it; None: the one in the scaling.
         """
         parameters = self.get("rope_parameters", default={} if self.get("rope_scaling") else scaling)
         of_kind = parameters.get(kind) or ({} if FULL in parameters else parameters)
@@ -145,7 +147,7 @@ class Values:
         theta = next((each["rope_theta"] for each in (found, of_kind) if "rope_theta" in each), theta)
         share = self.get("partial_rotary_factor", "rotary_pct", default=share)
         share = found.get("partial_rotary_factor") or parameters.get("partial_rotary_factor") or share
-        return Rope(int(head_dim * float(share)), float(theta), self._scaling(found))
+        return Rope(int(head_dim * float(share)), float(theta), self._scaling(found, original))
 
     def layer_kinds(self, default: Sequence[str]) -> list[str]:
         """Return each layer's kind of attention: layer_types, or `default` if the config has none."""
@@ -168,16 +170,18 @@ class Values:
                 if value and key not in self._read and value not in neutral and not (isinstance(value, list) and all(value)):
                     raise ModelError(f"The model's config has {key} {str(value)[:80]}, which is not supported.")
 
-    def _scaling(self, scaling: dict[str, Any]) -> Mapping[str, Any] | None:
+    def _scaling(self, scaling: dict[str, Any], default: int | None) -> Mapping[str, Any] | None:
         if "type" in scaling and "rope_type" not in scaling:
             scaling["rope_type"] = scaling["type"]
+        if scaling.get("rope_type") in ("su", "yarn") and "long_factor" in scaling:
+            scaling["rope_type"] = "longrope"  # its names in Phi-3's first files
         if scaling.get("rope_type", "default") in ("default", "mrope"):  # mrope's axes have equal positions in text
             return None
-        if scaling["rope_type"] in ("llama3", "yarn", "longrope", "su"):
+        if scaling["rope_type"] in ("llama3", "yarn", "longrope"):
             # Missing values are computed from the context lengths. As in transformers, the original one beside the scaling
             # has precedence over the one in it.
             longest = float(self.need("max_position_embeddings"))
-            original = self.get("original_max_position_embeddings")
+            original = self.get("original_max_position_embeddings", default=default)
             original = original or scaling.get("original_max_position_embeddings") or longest
             scaling |= {"max_position_embeddings": longest, "original_max_position_embeddings": original}
             if scaling.get("factor") is None:

@@ -10,7 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.families.experts import glm4_moe
 from tetrad.worker_svc.families.gemma import gemma3
+from tetrad.worker_svc.families.glm import glm4
+from tetrad.worker_svc.families.lfm2 import lfm2
 from tetrad.worker_svc.families.llama import llama, ministral3, mistral
 from tetrad.worker_svc.families.llama4 import llama4
 from tetrad.worker_svc.families.qwen import qwen2, qwen3, qwen3_moe
@@ -65,6 +68,9 @@ def _qwen3_vl_moe(values: Values) -> ModelConfig:
 
 TEXT_TYPES: Mapping[str, tuple[Describe, Mapping[str, Any]]] = {
     "gemma3_text": (gemma3, _GEMMA3),
+    "glm4v_moe_text": (glm4_moe, {}),
+    "glm4v_text": (glm4, {}),
+    "lfm2": (lfm2, {}),
     "llama": (llama, _LLAMA),
     "llama4_text": (llama4, {}),
     "ministral3": (ministral3, {}),
@@ -81,8 +87,13 @@ TEXT_TYPES: Mapping[str, tuple[Describe, Mapping[str, Any]]] = {
 """model_type of a text_config -> its family, and default values that the config may omit."""
 
 
-def wrapper(text_type: str) -> Describe:
-    """Return the describing function of a wrapper; `text_type` is its text model's type if the config gives none."""
+def wrapper(text_type: str, *, is_tied: bool = False) -> Describe:
+    """Return the describing function of a wrapper.
+
+    Args:
+        text_type: the text model's type, if the config gives none.
+        is_tied: whether the output layer is tied to the embedding, if the wrapper's config does not say.
+    """
 
     def describe(values: Values) -> ModelConfig:
         """Describe the text model; its tensors have the wrapper's prefix."""
@@ -94,7 +105,7 @@ def wrapper(text_type: str) -> Describe:
                 f"The model's text_config has model_type {model_type[:80]!r}, which is not supported; supported: {known}."
             )
         family, defaults = TEXT_TYPES[model_type]
-        text = values.inside(inner, defaults)
+        text = values.inside(inner, defaults, is_tied=is_tied)
         config = family(text)
         text.check_all_read()
         return replace(config, tensors=replace(config.tensors, text_parts=TEXT_PARTS))

@@ -18,7 +18,6 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from tetrad.worker_svc.attention.interface import Tables
-from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.core.step_inputs import StepInputs
 
@@ -96,12 +95,12 @@ class DraftedStates:
         if inputs:
             self._layers.append(_DraftedLayer(inputs, advance, cache))
 
-    def settle(self, batch: InputBatch) -> None:
-        """Change the states as the accepted drafts do; the batch contains the sampled tokens of all rows that did not fail."""
+    def settle(self, num_tokens: Ints) -> None:
+        """Change the states as the accepted drafts do; `num_tokens` [slots] includes the sampled tokens."""
         for layer in self._layers:
             for row, inputs in zip(self._rows, layer.inputs, strict=True):
                 # The last token of a row is sampled after the accepted drafts; no step has computed it.
-                num_accepted = int(batch.num_tokens[row.slot]) - 1 - row.num_known
+                num_accepted = int(num_tokens[row.slot]) - 1 - row.num_known
                 if num_accepted > 0:
                     state = layer.cache[row.target].clone()
                     for place in range(num_accepted):

@@ -45,6 +45,18 @@ def _ntk(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) ->
     return frequencies / float(scaling["factor"]) ** (pairs / len(frequencies)), 1.0
 
 
+def _dynamic(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) -> Scaled:  # noqa: ARG001 - one signature
+    """Keep the frequencies: dynamic NTK scaling begins behind max_position_embeddings, where no served context ends.
+
+    As in transformers, for every context up to that length. (vLLM serves `factor` times as long contexts, and scales the
+    frequencies of all contexts for that length.)
+    """
+    if scaling.get("alpha") is not None:
+        raise ModelError("Rope scaling 'dynamic' with alpha is not supported.")
+    float(scaling["factor"])
+    return frequencies, 1.0
+
+
 def _factors(frequencies: torch.Tensor, theta: float, scaling: Mapping[str, Any]) -> Scaled:  # noqa: ARG001 - one signature
     """Apply Llama 3's scaling in the form of GGUF files: one divisor per frequency."""
     return frequencies / torch.as_tensor(scaling["factors"], dtype=torch.float32), 1.0
@@ -114,9 +126,9 @@ _SCALINGS: dict[str, Callable[[torch.Tensor, float, Mapping[str, Any]], Scaled]]
     "default": _default,
     "linear": _linear,
     "ntk": _ntk,
+    "dynamic": _dynamic,
     "llama3": _llama3,
     "factors": _factors,
     "yarn": _yarn,
     "longrope": _longrope,
-    "su": _longrope,  # its name in Phi-3's first files
 }

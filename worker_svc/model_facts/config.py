@@ -57,6 +57,7 @@ class Experts:
         shared_size: intermediate size of the shared expert, an MLP that computes every token; 0: no shared expert.
         has_shared_gate: whether the shared expert's output is multiplied by the sigmoid of a score.
         clamp: bound of gate and up in gpt-oss's activation; 0: use the model's activation.
+        has_biases: whether experts have the biases of the model's MLPs; a shared expert always has them.
         own: the experts of this rank; None: all.
     """
 
@@ -71,6 +72,7 @@ class Experts:
     shared_size: int = 0
     has_shared_gate: bool = False
     clamp: float = 0.0
+    has_biases: bool = False
     own: range | None = None
 
     @property

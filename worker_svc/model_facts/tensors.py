@@ -1,6 +1,7 @@
 """Tensors of a model: lists their canonical names and shapes from its description."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tetrad.worker_svc.model_facts.config import Experts, Latent, LayerConfig, ModelConfig
 from tetrad.worker_svc.model_facts.states import GatedDeltaRule, ShortConvolution, State
@@ -84,21 +85,22 @@ def _state(config: ModelConfig, state: State) -> Iterator[tuple[str, Shape]]:
 def _latent(config: ModelConfig, latent: Latent) -> Iterator[tuple[str, Shape]]:
     query, hidden = config.num_heads * (latent.plain_dim + latent.rotary_dim), config.hidden_size
     if latent.query_rank:
-        yield "self_attn.q_a_proj.weight", (latent.query_rank, hidden)
+        yield from _matrix(config, "self_attn.q_a_proj", latent.query_rank, hidden).items()
         yield "self_attn.q_a_layernorm.weight", (latent.query_rank,)
         yield "self_attn.q_b_proj.weight", (query, latent.query_rank)
     else:
         yield "self_attn.q_proj.weight", (query, hidden)
-    yield "self_attn.kv_a_proj_with_mqa.weight", (latent.rank + latent.rotary_dim, hidden)
+    yield from _matrix(config, "self_attn.kv_a_proj_with_mqa", latent.rank + latent.rotary_dim, hidden).items()
     yield "self_attn.kv_a_layernorm.weight", (latent.rank,)
     yield "self_attn.kv_b_proj.weight", (config.num_heads * (latent.plain_dim + latent.value_dim), latent.rank)
-    yield "self_attn.o_proj.weight", (hidden, config.num_heads * latent.value_dim)
+    yield from _matrix(config, "self_attn.o_proj", hidden, config.num_heads * latent.value_dim).items()
 
 
 def _experts(config: ModelConfig, experts: Experts) -> Iterator[tuple[str, Shape]]:
     yield from _matrix(config, "mlp.router", experts.num_experts, config.hidden_size).items()
+    of_experts = config if experts.has_biases else replace(config, biases=frozenset())
     for number in range(experts.num_experts):
-        yield from _mlp(config, f"mlp.experts.{number}", experts.intermediate_size).items()
+        yield from _mlp(of_experts, f"mlp.experts.{number}", experts.intermediate_size).items()
     if experts.router == "grouped_sigmoid":
         yield "mlp.router_correction", (experts.num_experts,)
     if experts.shared_size:

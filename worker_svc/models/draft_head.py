@@ -69,18 +69,44 @@ class Taps(Protocol):
     """Reads the residual stream before each layer."""
 
     def see(self, index: int, hidden: torch.Tensor) -> None:
-        """Read the hidden states [T, hidden] before layer `index`; they are changed afterwards."""
+        """Read the hidden states [T, hidden] before layer `index` of the model; they are changed afterwards."""
+
+
+class StageTaps(Taps, Protocol):
+    """Taps of a stage of a pipeline, whose states pass on with the stage's hidden states, to the leader in the end.
+
+    Attributes:
+        num_passed: number of states [T, hidden] behind the hidden states [T, hidden] in a message.
+    """
+
+    num_passed: int
+
+    def pack(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the message [T, (1 + num_passed) * hidden] of hidden states, and forget the states of this step."""
+
+    def unpack(self, message: torch.Tensor) -> torch.Tensor:
+        """Return the hidden states [T, hidden] of a message, and keep its states."""
 
 
 class NoTaps:
-    """Taps that read no hidden states; see Taps."""
+    """Taps that read no hidden states; see StageTaps."""
+
+    num_passed = 0
 
     def see(self, index: int, hidden: torch.Tensor) -> None:
         """Do nothing."""
 
+    def pack(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the hidden states."""
+        return hidden
+
+    def unpack(self, message: torch.Tensor) -> torch.Tensor:
+        """Return the hidden states."""
+        return message
+
 
 class LayerTaps:
-    """Taps that keep the hidden states before some layers until `take`; see Taps.
+    """Taps that keep the hidden states before some layers until `take`; see StageTaps.
 
     Args:
         layers: numbers of the layers, in the order of their states in the result.
@@ -88,9 +114,12 @@ class LayerTaps:
 
     def __init__(self, layers: Sequence[int]) -> None:
         self.layers, self._seen = tuple(layers), dict[int, torch.Tensor]()
+        self.num_passed = len(self.layers)
 
     def see(self, index: int, hidden: torch.Tensor) -> None:
         """Copy the hidden states if the layer is one of `layers`."""
+        if index == 0:
+            self._seen.clear()  # a step begins, and the one before may have failed
         if index in self.layers:
             self._seen[index] = hidden.clone()
 
@@ -99,6 +128,18 @@ class LayerTaps:
         states = torch.cat([self._seen[layer] for layer in self.layers], 1)
         self._seen.clear()
         return states
+
+    def pack(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See StageTaps; zeros stand for the states of later stages."""
+        message = torch.cat([hidden, *(self._seen.get(layer, torch.zeros_like(hidden)) for layer in self.layers)], 1)
+        self._seen.clear()
+        return message
+
+    def unpack(self, message: torch.Tensor) -> torch.Tensor:
+        """See StageTaps."""
+        hidden, *states = message.chunk(1 + self.num_passed, 1)
+        self._seen = dict(zip(self.layers, states, strict=True))
+        return hidden.contiguous()
 
 
 Tapped = Callable[[ModelConfig], LayerTaps]

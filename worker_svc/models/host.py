@@ -8,8 +8,7 @@ import torch
 from tetrad.worker_svc.attention.interface import Tables
 from tetrad.worker_svc.attention.paged_metadata import PagedMetadata
 from tetrad.worker_svc.attention.torch_paged import TorchPagedAttention
-from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import GivenRows
+from tetrad.worker_svc.core.plan import GivenRows, Ints
 from tetrad.worker_svc.core.step_inputs import StepInputs
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.kv_cache.layer_groups import groups_of
@@ -52,10 +51,10 @@ class HostSteps:
         self.drafted = [rows.drafted for rows in states.values()]
         return HostStep(self._attention.build_metadata(inputs, batch) if self._attention else {}, states)
 
-    def settle_drafts(self, batch: InputBatch) -> None:
-        """Change the states as the accepted drafts of the last step do; the batch contains the sampled tokens."""
+    def settle_drafts(self, num_tokens: Ints) -> None:
+        """Change the states as the accepted drafts of the last step do; `num_tokens` [slots] counts the sampled tokens."""
         for drafted in self.drafted:
-            drafted.settle(batch)
+            drafted.settle(num_tokens)
 
 
 class HostDecoder:
@@ -114,6 +113,7 @@ class HostStage:
         parameters: the stage's weights.
         ranks: the ranks that share each layer; None: this rank has whole layers.
         mix_of: creates the Mix of each layer; None: this rank has all experts.
+        taps: reads hidden states between layers.
     """
 
     def __init__(
@@ -123,11 +123,13 @@ class HostStage:
         *,
         ranks: Collectives | None = None,
         mix_of: MixOf | None = None,
+        taps: Taps = NoTaps(),  # noqa: B008 - it has no state
     ) -> None:
         attention, self.attention = host_attention(config)
         self.config, self.hidden_size = config, config.hidden_size
         self.kv_cache_spec = host_cache_spec(config)
-        self._stack = LayerStack(config, LayerReader(config, parameters, attention, mix_of or HostMixes(), ranks))
+        read = LayerReader(config, parameters, attention, mix_of or HostMixes(), ranks)
+        self._stack = LayerStack(config, read, taps=taps)
 
     def add_to(
         self,

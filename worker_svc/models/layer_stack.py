@@ -34,7 +34,7 @@ class LayerStack(Generic[M]):
         device: torch.device = torch.device("cpu"),  # noqa: B008 - a constant
         taps: Taps = NoTaps(),  # noqa: B008 - it has no state
     ) -> None:
-        self._taps = taps
+        self._taps, self._first_layer = taps, config.stage.first_layer if config.stage else 0
         self._rotaries = [rotary_of(rope.dim, rope.theta, rope.scaling).to(device) for rope in config.ropes if rope]
         self._layers = [read.layer(index) for index in range(config.num_layers)]
 
@@ -49,5 +49,5 @@ class LayerStack(Generic[M]):
         """Compute all layers on the residual stream [T, hidden], in place; write the layers' caches."""
         step = Step(positions, tuple(rotary.turns(positions) for rotary in self._rotaries), states)
         for index, layer in enumerate(self._layers):
-            self._taps.see(index, hidden)
+            self._taps.see(self._first_layer + index, hidden)
             layer.add_to(hidden, caches, step, metadata)

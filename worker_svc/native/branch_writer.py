@@ -50,10 +50,10 @@ class LayerBuffers:
 
 
 class Input(NamedTuple):
-    """The input of a product: a buffer, and whether its rows have been quantized."""
+    """The input of a product: a buffer, and whether a norm has converted its rows to the form that the product reads."""
 
     buffer: int
-    is_quantized: bool = False
+    is_prepared: bool = False
 
 
 class BranchWriter:
@@ -89,9 +89,9 @@ class BranchWriter:
         """Write the norm of the residual stream, if the model has a norm there; return the input of `matrices`."""
         if not self.config.has_norms_before:
             return Input(self.buffers.hidden)
-        is_quantized = any(matrix.is_quantized for matrix in matrices)
-        self.program.norm(read_norm(self.config, self.parameters, norm), self.buffers.hidden, target, quantize=is_quantized)
-        return Input(target, is_quantized)
+        reader = next((matrix for matrix in matrices if not matrix.takes_floats), None)
+        self.program.norm(read_norm(self.config, self.parameters, norm), self.buffers.hidden, target, reader=reader)
+        return Input(target, reader is not None)
 
     def write_output(self, name: str, norm: str, source: int, columns: int) -> None:
         """Write the product that ends a branch, and its addition to the residual stream; see write_end."""

@@ -129,11 +129,11 @@ class NativeDecoder:
         epilogue: Epilogue,
         width: int,
     ) -> _Head:
-        program, size, is_quantized = ProgramBuilder(team), self.config.hidden_size, matrix.is_quantized
+        program, size, is_prepared = ProgramBuilder(team), self.config.hidden_size, not matrix.takes_floats
         hidden, normed, output = program.buffer(size), program.buffer(size), program.buffer(width)
-        program.norm(norm, hidden, normed, quantize=is_quantized)
+        program.norm(norm, hidden, normed, reader=matrix if is_prepared else None)
         adapted = ProgramSites(self._loras, program).add([("lm_head", self.config.vocab_size)], size)
-        program.linear(matrix, bias, normed, output, epilogue=epilogue, source_is_quantized=is_quantized, adapted=adapted)
+        program.linear(matrix, bias, normed, output, epilogue=epilogue, is_prepared=is_prepared, adapted=adapted)
         return _Head(program.build(name, self._layers.heads), hidden, output)
 
     def _write_norm(self, team: Team, norm: NormWeights) -> _Head:

@@ -99,7 +99,7 @@ class ExpertsWriter:
             epilogue=Epilogue.GATE if config.is_gated else Epilogue.ACTIVATE,
             activation=config.activation,
             clamp=experts.clamp,
-            source_is_quantized=source.is_quantized,
+            is_prepared=source.is_prepared,
             adapted=self._inner_adapted,
         )
         shared = self._write_shared(source)  # before the quantized input is overwritten
@@ -138,7 +138,7 @@ class ExpertsWriter:
             loaded = [parameters.product(name, rows, columns) for [name] in self._names(parts)]
         else:
             loaded = [parameters.pair(gate, up, rows, columns) for gate, up in self._names(parts)]
-        if len({matrix.is_quantized for matrix in loaded}) > 1:
+        if len({matrix.takes_floats for matrix in loaded}) > 1:
             raise ModelError(
                 f"Of {self._prefix}.experts.*.{parts[0]}.weight some are quantized and some are not; it is all or none."
             )

@@ -92,7 +92,7 @@ class LayerWriter:
                 source.buffer,
                 buffers.heads,
                 column=column,
-                source_is_quantized=source.is_quantized,
+                is_prepared=source.is_prepared,
                 adapted=self._sites.add(its_names, config.hidden_size),
             )
             column += matrix.num_outputs

@@ -1,4 +1,4 @@
-"""Matrix loaders: read matrices from a model's files and pack them, in the files' floats or quanta, or in 8 bits."""
+"""Matrix loaders: read a model's matrices and pack them, in the files' floats or quanta, in 8 bits, or in bfloat16."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,12 +17,12 @@ _PackFloats = Callable[..., NativeMatrix]
 
 
 class FloatMatrices:
-    """A MatrixLoader that reads floats, and packs them in their type or in 8 bits.
+    """A MatrixLoader that reads floats, and packs them in their type, in 8 bits or in bfloat16.
 
     Args:
         weights: loads the model's tensors.
         team: the threads that pack.
-        pack: pack_float or pack_int8.
+        pack: pack_float, pack_int8 or pack_pairs.
     """
 
     def __init__(self, weights: WeightLoader, team: Team, pack: _PackFloats = pack_float) -> None:

@@ -56,7 +56,7 @@ class MlpWriter:
             target,
             epilogue=Epilogue.GATE if config.is_gated else Epilogue.ACTIVATE,
             activation=config.activation,
-            source_is_quantized=source.is_quantized,
+            is_prepared=source.is_prepared,
             adapted=inner.adapted,
         )
 

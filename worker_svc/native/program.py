@@ -14,7 +14,7 @@ from torch.autograd import profiler
 from tetrad.worker_svc.layers.argmax import argmax
 from tetrad.worker_svc.native.memory import aligned_zeros
 from tetrad.worker_svc.native.program_sums import NoSums, ProgramSums
-from tetrad.worker_svc.native.structures import Heads, Operation, Step
+from tetrad.worker_svc.native.structures import Heads, Operation, Step, Storage
 from tetrad.worker_svc.native.team import Team
 
 _SPLIT_ROWS = 32
@@ -63,7 +63,7 @@ class PackedTokens:
 
 
 class Room:
-    """Memory for quantized inputs that several programs share; owned by the compute thread. It grows to the largest use."""
+    """Memory for converted inputs that several programs share; owned by the compute thread. It grows to the largest use."""
 
     def __init__(self) -> None:
         self._bytes = np.empty(0, np.uint8)
@@ -92,12 +92,12 @@ class Program:
         self._team, self._operations, self._widths = team, operations, widths
         self._heads = Heads.from_buffer_copy(heads)
         self._kept = kept
-        self._most_columns = max((_columns_of_a_token(operation) for operation in operations if operation.matrix), default=0)
-        self._has_split = any(op.matrix and op.matrix.contents.is_split for op in operations)
-        self._has_fixed = any(op.matrix and op.matrix.contents.is_fixed for op in operations)
+        matrices = [operation for operation in operations if operation.matrix]
+        self._prepared_size_bytes = max((_prepared_size_bytes(team, operation) for operation in matrices), default=0)
+        self._has_split = any(operation.matrix.contents.storage == Storage.SPLIT for operation in matrices)
         self._buffers: list[npt.NDArray[np.float32]] = []
         self._addresses: ctypes.Array[ctypes.c_void_p] = (ctypes.c_void_p * len(widths))()
-        self._quantized = np.empty(0, np.uint8)
+        self._prepared = np.empty(0, np.uint8)
         self._room = 0
         self._handle = 0
         self._finalizer: weakref.finalize[..., Program] | None = None
@@ -138,7 +138,7 @@ class Program:
         check = self._sums.begin(step)
         with self._span():
             status = self._team.library.tetrad_run(
-                self._team.handle, self._handle, ctypes.byref(step), addresses, self._quantized.ctypes.data
+                self._team.handle, self._handle, ctypes.byref(step), addresses, self._prepared.ctypes.data
             )
         check(status)
 
@@ -147,14 +147,14 @@ class Program:
 
         Args:
             buffers: all buffers of the program.
-            room: memory for quantized inputs.
+            room: memory for converted inputs.
         """
         num_tokens = len(buffers[0])
         addresses = (ctypes.c_void_p * len(buffers))(*(buffer.data_ptr() for buffer in buffers))
-        quantized = room.of(self._quantized_bytes(num_tokens))
+        prepared = room.of(self._prepared_bytes(num_tokens))
         with self._span():
             self._team.library.tetrad_run(
-                self._team.handle, self._handle, ctypes.byref(Step(num_tokens=num_tokens)), addresses, quantized.ctypes.data
+                self._team.handle, self._handle, ctypes.byref(Step(num_tokens=num_tokens)), addresses, prepared.ctypes.data
             )
 
     def result(self, buffer: int, num_tokens: int) -> torch.Tensor:
@@ -200,22 +200,17 @@ class Program:
             return
         self._buffers = [np.empty((num_tokens, width), np.float32) for width in self._widths]
         self._addresses = (ctypes.c_void_p * len(self._widths))(*(buffer.ctypes.data for buffer in self._buffers))
-        self._quantized = aligned_zeros(self._quantized_bytes(num_tokens))
+        self._prepared = aligned_zeros(self._prepared_bytes(num_tokens))
         self._room = num_tokens  # last: after a failed allocation, the next step must not write behind smaller buffers
 
-    def _quantized_bytes(self, num_tokens: int) -> int:
-        row_bytes: int = self._team.library.tetrad_activations_size_bytes(self._most_columns)
-        if self._has_split:
-            row_bytes, num_tokens = self._team.library.tetrad_split_size_bytes(self._most_columns), num_tokens + _SPLIT_ROWS
-        elif self._has_fixed:
-            row_bytes = max(row_bytes, self._team.library.tetrad_fixed_size_bytes(self._most_columns))
-        return num_tokens * row_bytes
+    def _prepared_bytes(self, num_tokens: int) -> int:
+        return (num_tokens + (_SPLIT_ROWS if self._has_split else 0)) * self._prepared_size_bytes
 
 
-def _columns_of_a_token(operation: Operation) -> int:
-    """Return the number of columns that an operation with a matrix reads for each token."""
-    columns: int = operation.matrix.contents.columns
-    return columns * operation.routing.contents.num_chosen if operation.is_by_place else columns
+def _prepared_size_bytes(team: Team, operation: Operation) -> int:
+    """Return the bytes of a token's inputs in the form that the products of an operation's matrix read."""
+    row_bytes: int = team.library.tetrad_prepared_size_bytes(operation.matrix)
+    return row_bytes * operation.routing.contents.num_chosen if operation.is_by_place else row_bytes
 
 
 def _packed_step(num_tokens: int, packed: PackedTokens) -> Step:

@@ -1,7 +1,7 @@
 """ProgramBuilder: writes a forward pass as a list of operations over numbered buffers, once, when a model is loaded.
 
-A buffer is a matrix with one row for each token of the step; an operation reads one buffer and writes one. The inputs of a
-quantized matrix are quantized by the norm before the product, or by the product itself.
+A buffer is a matrix with one row for each token of the step; an operation reads one buffer and writes one. The norm before a
+product, or the product itself, converts inputs to the form that the matrix's products read.
 """
 
 import ctypes
@@ -153,9 +153,9 @@ class ProgramBuilder:
         )
 
     def norm(
-        self, weights: NormWeights, source: int, target: int, *, quantize: bool = False, added: float | None = None
+        self, weights: NormWeights, source: int, target: int, *, reader: NativeMatrix | None = None, added: float | None = None
     ) -> None:
-        """Write target = norm of source; `quantize`: also store quantized rows, for a product with a quantized matrix.
+        """Write target = norm of source; also store rows in the form that products of the matrix `reader` read.
 
         With `added`, target += added * norm of source, and the source is overwritten.
         """
@@ -167,7 +167,7 @@ class ProgramBuilder:
             first=self._floats(weights.weight),
             second=self._floats(weights.bias),
             is_centered=weights.is_centered,
-            quantize=quantize,
+            matrix=self._pointer(reader) if reader else None,
             epilogue=Epilogue.STORE if added is None else Epilogue.ADD,
             scale=added or 0.0,
         )
@@ -183,7 +183,7 @@ class ProgramBuilder:
         epilogue: Epilogue = Epilogue.STORE,
         activation: Activation = "silu",
         scale: float = 1.0,
-        source_is_quantized: bool = False,
+        is_prepared: bool = False,
         adapted: Adapted = NOT_ADAPTED,
     ) -> None:
         """Write target, from `column` on, = matrix times source, plus bias; Epilogue.ADD adds this times `scale`."""
@@ -197,7 +197,7 @@ class ProgramBuilder:
             scale=scale,
             matrix=self._pointer(matrix),
             first=self._floats(bias),
-            quantize=source_is_quantized,
+            is_prepared=is_prepared,
             site=adapted.site,
             shrunk=adapted.shrunk,
         )
@@ -237,7 +237,7 @@ class ProgramBuilder:
         epilogue: Epilogue = Epilogue.STORE,
         activation: Activation = "silu",
         clamp: float = 0.0,
-        source_is_quantized: bool = False,
+        is_prepared: bool = False,
         is_by_place: bool = False,
         adapted: Adapted = NOT_ADAPTED,
     ) -> None:
@@ -245,17 +245,17 @@ class ProgramBuilder:
 
         Args:
             routing: the choice of experts.
-            matrices: the matrices of all experts, of one shape; either all or none are quantized.
+            matrices: the matrices of all experts, of one shape and form.
             biases: [experts, rows].
             source: a buffer with a row for each token; with `is_by_place`, a row for each pair of token and chosen expert.
             target: a buffer with room for the outputs.
             epilogue, activation: see `linear`; the epilogue is STORE, GATE or ACTIVATE.
             clamp: the limit in gpt-oss's activation; 0: use `activation`.
-            source_is_quantized: whether the rows of a source by token have been quantized.
+            is_prepared: whether a norm has converted the rows of a source by token.
             is_by_place: see source.
             adapted: the place where adapters change the first expert's product; the sites of the other experts follow.
         """
-        assert len({(m.fields.rows, m.fields.columns, m.is_quantized) for m in matrices}) == 1, "experts differ"
+        assert len({(m.fields.rows, m.fields.columns, m.takes_floats) for m in matrices}) == 1, "experts differ"
         fields = (MatrixFields * len(matrices))(*(matrix.fields for matrix in matrices))
         self._kept.append((fields, matrices))
         self._append(
@@ -267,7 +267,7 @@ class ProgramBuilder:
             clamp=clamp,
             matrix=ctypes.cast(fields, ctypes.POINTER(MatrixFields)),
             first=self._floats(biases),
-            quantize=source_is_quantized,
+            is_prepared=is_prepared,
             routing=self._routing(routing),
             is_by_place=is_by_place,
             site=adapted.site,

@@ -21,10 +21,18 @@ class MatrixFields(ctypes.Structure):
         ("is_coded", _INT),
         ("table", ctypes.c_uint8 * 16),
         ("paired", _INT),
-        ("is_split", _INT),
-        ("is_fixed", _INT),
+        ("storage", _INT),
         ("data", _POINTER),
     )
+
+
+class Storage(IntEnum):
+    """The storage of a matrix of floats, as in matrix.h."""
+
+    PLAIN = 0
+    SPLIT = 1
+    FIXED = 2
+    PAIRS = 3
 
 
 class KvType(IntEnum):
@@ -91,7 +99,7 @@ class Operation(ctypes.Structure):
         ("source", _INT),
         ("target", _INT),
         ("column", _INT),
-        ("quantize", _INT),
+        ("is_prepared", _INT),
         ("layer", _INT),
         ("group", _INT),
         ("window", _INT),

@@ -28,6 +28,7 @@ class Team:
         self.handle = handle
         self._has_split_products = bool(library.tetrad_has_split_products())
         self._has_fixed_products = bool(library.tetrad_has_fixed_products())
+        self._has_pair_products = bool(library.tetrad_has_pair_products())
         # Not at exit: a running or hanging step must not keep the process from ending.
         weakref.finalize(self, library.tetrad_team_delete, handle).atexit = False
 
@@ -40,3 +41,8 @@ class Team:
     def has_fixed_products(self) -> bool:
         """Whether products in 16-bit fixed point are faster than float products on this processor."""
         return self._has_fixed_products
+
+    @property
+    def has_pair_products(self) -> bool:
+        """Whether the processor multiplies pairs of bfloat16 numbers (AVX512_BF16)."""
+        return self._has_pair_products

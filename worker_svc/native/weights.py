@@ -13,7 +13,7 @@ import torch
 from tetrad.worker_svc.checkpoint.source import QuantizedTensor
 from tetrad.worker_svc.native.formats import BFLOAT16, FLOAT16, FLOAT32, GGUF_FORMATS, INT8, LATTICE_FORMATS, Format
 from tetrad.worker_svc.native.lattices import read_lattice
-from tetrad.worker_svc.native.structures import MatrixFields
+from tetrad.worker_svc.native.structures import MatrixFields, Storage
 from tetrad.worker_svc.native.team import Team
 
 _FLOATS = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
@@ -29,8 +29,7 @@ class NativeMatrix:
         shape: rows and columns.
         layout: the format of the weights.
         paired: whether the first half of the rows, a gate, multiplies the other half.
-        is_split: whether each float32 weight is stored as two bfloat16.
-        is_fixed: whether float32 weights are stored in fixed point.
+        storage: the storage of floats.
     """
 
     def __init__(
@@ -40,12 +39,11 @@ class NativeMatrix:
         layout: Format,
         *,
         paired: bool = False,
-        is_split: bool = False,
-        is_fixed: bool = False,
+        storage: Storage = Storage.PLAIN,
     ) -> None:
         rows, columns = shape
         self._library = team.library
-        self.format = layout
+        self.format, self._storage = layout, storage
         self.fields = MatrixFields(
             rows=rows,
             columns=columns,
@@ -58,8 +56,7 @@ class NativeMatrix:
             is_coded=bool(layout.table),
             table=(ctypes.c_uint8 * 16)(*(value + _TABLE_ZERO for value in layout.table)),
             paired=paired,
-            is_split=is_split,
-            is_fixed=is_fixed,
+            storage=storage,
         )
         self.size_bytes: int = team.library.tetrad_matrix_size_bytes(ctypes.byref(self.fields))
         self.num_spans: int = team.library.tetrad_matrix_num_spans(team.handle, ctypes.byref(self.fields))
@@ -73,9 +70,9 @@ class NativeMatrix:
         return rows // 2 if self.fields.paired else rows
 
     @property
-    def is_quantized(self) -> bool:
-        """Whether the matrix's products take quantized activations."""
-        return self.format.bits < FLOAT16.bits
+    def takes_floats(self) -> bool:
+        """Whether the matrix's products take activations as they are, in float32; else these are converted first."""
+        return self.format.bits >= FLOAT16.bits and self._storage is Storage.PLAIN
 
     def unpack(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Return the dequantized rows [N, columns] with these indices; the matrix must not be paired."""
@@ -94,7 +91,7 @@ def pack_float(team: Team, weight: torch.Tensor, *, paired: bool = False) -> Nat
 
 def pack_split(team: Team, weight: torch.Tensor, *, paired: bool = False) -> NativeMatrix:
     """Pack a weight [rows, columns] as pairs of bfloat16, for a team with `has_split_products`."""
-    matrix = NativeMatrix(team, _shape(weight), FLOAT32, paired=paired, is_split=True)
+    matrix = NativeMatrix(team, _shape(weight), FLOAT32, paired=paired, storage=Storage.SPLIT)
     weight = weight.float().contiguous()
     team.library.tetrad_pack_split(team.handle, ctypes.byref(matrix.fields), weight.data_ptr())
     return matrix
@@ -102,9 +99,20 @@ def pack_split(team: Team, weight: torch.Tensor, *, paired: bool = False) -> Nat
 
 def pack_fixed(team: Team, weight: torch.Tensor, *, paired: bool = False) -> NativeMatrix:
     """Pack a weight [rows, columns] in fixed point, for a team with `has_fixed_products`."""
-    matrix = NativeMatrix(team, _shape(weight), FLOAT32, paired=paired, is_fixed=True)
+    matrix = NativeMatrix(team, _shape(weight), FLOAT32, paired=paired, storage=Storage.FIXED)
     weight = weight.float().contiguous()
     team.library.tetrad_pack_fixed(team.handle, ctypes.byref(matrix.fields), weight.data_ptr())
+    return matrix
+
+
+def pack_pairs(team: Team, weight: torch.Tensor, *, paired: bool = False) -> NativeMatrix:
+    """Pack a weight [rows, columns], rounded to bfloat16, for products with activations in bfloat16.
+
+    The team needs `has_pair_products`. Products are added up in float32.
+    """
+    matrix = NativeMatrix(team, _shape(weight), BFLOAT16, paired=paired, storage=Storage.PAIRS)
+    weight = weight.to(torch.bfloat16).contiguous()
+    team.library.tetrad_pack_pairs(team.handle, ctypes.byref(matrix.fields), weight.data_ptr())
     return matrix
 
 

@@ -4,6 +4,7 @@ Before the leader computes its own part, it sends the members an order to comput
 The model runner knows nothing of ranks.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.plan import Floats, GivenRows, Ints, Runner, SchedulerOutput
 from tetrad.worker_svc.core.step_inputs import StepInputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
+from tetrad.worker_svc.models.draft_head import StageTaps
 from tetrad.worker_svc.models.interface import Model
 from tetrad.worker_svc.runner.model_runner import ModelRunner
 from tetrad.worker_svc.runner.orders import Kind, encode_moves, encode_step
@@ -35,14 +37,36 @@ class LedPages:
 
     Args:
         own: the MetadataBuilder of the leader's part.
+
+    Attributes:
+        slots: the slots [R] of the last step's rows.
     """
 
     def __init__(self, own: MetadataBuilder[M]) -> None:
-        self._own = own
+        self._own, self.slots = own, _NONE
 
     def build_metadata(self, inputs: StepInputs, batch: Tables) -> LedStep:
         """See MetadataBuilder."""
+        self.slots = inputs.slots
         return LedStep(self._own.build_metadata(inputs, batch), encode_step(inputs, batch))
+
+
+class LedStates:
+    """Settles the drafts of a step on all ranks, each of which has states of its layers.
+
+    Args:
+        settle_own: settles the drafts in the leader's part of the model; see ModelRunner.
+        pages: knows the rows of the last step.
+        ranks: the connections to the other ranks.
+    """
+
+    def __init__(self, settle_own: Callable[[Ints], None], pages: LedPages, ranks: RankChannels) -> None:
+        self._settle_own, self._pages, self._ranks = settle_own, pages, ranks
+
+    def settle_drafts(self, num_tokens: Ints) -> None:
+        """Settle the drafts of the last step; `num_tokens` [slots] counts the known tokens after the verification."""
+        self._ranks.send_order(np.concatenate([[Kind.SETTLE_DRAFTS], num_tokens[self._pages.slots]]))
+        self._settle_own(num_tokens)
 
 
 class LedLoras:
@@ -56,13 +80,13 @@ class LedLoras:
     """
 
     def __init__(self, own: ModelLoras) -> None:
-        self._own, self.selected = own, _NO_ADAPTERS
+        self._own, self.selected = own, _NONE
         self.read, self.install, self.remove, self.clear, self.has = own.read, own.install, own.remove, own.clear, own.has
 
     def select(self, lora_ids: Ints) -> None:
         """See ModelLoras."""
         self._own.select(lora_ids)
-        self.selected = lora_ids if lora_ids.any() else _NO_ADAPTERS
+        self.selected = lora_ids if lora_ids.any() else _NONE
 
 
 class LedModel:
@@ -71,13 +95,14 @@ class LedModel:
     Args:
         model: the leader's part of the model.
         ranks: the connections to the other ranks.
+        taps: keep the hidden states that a draft head reads, of the layers of the leader's stage.
         loras: the leader's part of the adapters; None: the model does not support adapters.
     """
 
     embedding_size = 0
 
-    def __init__(self, model: Model[M], ranks: RankChannels, loras: LedLoras | None = None) -> None:
-        self._model, self._ranks, self._loras = model, ranks, loras
+    def __init__(self, model: Model[M], ranks: RankChannels, taps: StageTaps, loras: LedLoras | None = None) -> None:
+        self._model, self._ranks, self._taps, self._loras = model, ranks, taps, loras
         self.config, self.kv_cache_spec = model.config, model.kv_cache_spec
         self.attention = LedPages(model.attention)
 
@@ -94,7 +119,7 @@ class LedModel:
         self._ranks.send_order(self._adapted(metadata.order))
         hidden = self._model.forward(token_ids, positions, caches, metadata.own)
         if self._ranks.stage.size > 1:
-            self._ranks.send_hidden(hidden.clone())  # the model reuses the tensor in the next step
+            self._ranks.send_hidden(self._taps.pack(hidden.clone()))  # the model reuses the tensor in the next step
         return hidden
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -129,18 +154,35 @@ class LedKvCache(KvCache):
         super().move(plan)
 
 
-def leading_runner(model: Model[M], ranks: RankChannels, layout: KvLayout, loras: LedLoras | None = None) -> Runner:
-    """Return the runner of rank 0; `loras` is the leader's part of the adapters."""
+def leading_runner(
+    model: Model[M],
+    ranks: RankChannels,
+    taps: StageTaps,
+    layout: KvLayout,
+    loras: LedLoras | None = None,
+    settle_drafts: Callable[[Ints], None] | None = None,
+) -> Runner:
+    """Return the runner of rank 0.
+
+    Args:
+        model: the leader's part of the model.
+        ranks: the connections to the other ranks.
+        taps: keep the hidden states that a draft head reads.
+        layout: see ModelRunner.
+        loras: the leader's part of the adapters; None: the model does not support adapters.
+        settle_drafts: settles the drafts in the leader's part; None: the model has no states.
+    """
 
     def make_cache(*args: object, **options: object) -> LedKvCache:
         cache = LedKvCache(*args, **options)  # type: ignore[arg-type] # passed through
         cache.ranks = ranks
         return cache
 
-    led = LedModel(model, ranks, loras)
+    led = LedModel(model, ranks, taps, loras)
+    settle = None if settle_drafts is None else LedStates(settle_drafts, led.attention, ranks).settle_drafts
     if ranks.stage.size > 1:
-        return StagedRunner(led, layout, ranks, make_cache=make_cache, loras=loras)
-    return ModelRunner(led, layout, make_cache=make_cache, loras=loras)
+        return StagedRunner(led, layout, ranks, taps, make_cache=make_cache, loras=loras, settle_drafts=settle)
+    return ModelRunner(led, layout, make_cache=make_cache, loras=loras, settle_drafts=settle)
 
 
-_NO_ADAPTERS = np.empty(0, np.int64)
+_NONE: Ints = np.empty(0, np.int64)

@@ -11,7 +11,9 @@ from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.plan import Ints, SchedulerOutput
 from tetrad.worker_svc.kv_cache.cache import KvCache, KvCacheSpec
+from tetrad.worker_svc.models.draft_head import StageTaps
 from tetrad.worker_svc.models.interface import Model, ModelSizes, StageModel
+from tetrad.worker_svc.runner.model_runner import settle_nothing
 from tetrad.worker_svc.runner.orders import Kind, ModelOrder, decode_moves, decode_step
 from tetrad.worker_svc.runner.rank_channels import RankChannels
 
@@ -44,17 +46,18 @@ class ModelPart(Generic[M]):
     Args:
         model: this rank's part of the model.
         ranks: the connections to the other ranks.
+        taps: keep the hidden states that the leader's draft head reads, of the model's layers.
     """
 
-    def __init__(self, model: Model[M], ranks: RankChannels) -> None:
-        self._model, self._ranks = model, ranks
+    def __init__(self, model: Model[M], ranks: RankChannels, taps: StageTaps) -> None:
+        self._model, self._ranks, self._taps = model, ranks, taps
         self.config, self.kv_cache_spec, self.attention = model.config, model.kv_cache_spec, model.attention
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: M) -> None:
         """See Part."""
         hidden = self._model.forward(token_ids, positions, caches, metadata)
         if self._ranks.stage.size > 1:
-            self._ranks.send_hidden(hidden.clone())  # the model reuses the tensor in the next step
+            self._ranks.send_hidden(self._taps.pack(hidden.clone()))  # the model reuses the tensor in the next step
 
     def compute_logits(self, kind: Kind, hidden: torch.Tensor) -> None:
         """See Part."""
@@ -68,17 +71,19 @@ class StagePart(Generic[M]):
     Args:
         stage: the layers of this rank.
         ranks: the connections to the other ranks.
+        taps: keep the hidden states that the leader's draft head reads, of these layers and those of earlier stages.
     """
 
-    def __init__(self, stage: StageModel[M], ranks: RankChannels) -> None:
-        self._stage, self._ranks = stage, ranks
+    def __init__(self, stage: StageModel[M], ranks: RankChannels, taps: StageTaps) -> None:
+        self._stage, self._ranks, self._taps = stage, ranks, taps
         self.config, self.kv_cache_spec, self.attention = stage.config, stage.kv_cache_spec, stage.attention
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: Any) -> None:
         """See Part."""
-        hidden = self._ranks.expect_hidden(len(token_ids), self._stage.hidden_size).wait()
+        width = (1 + self._taps.num_passed) * self._stage.hidden_size
+        hidden = self._taps.unpack(self._ranks.expect_hidden(len(token_ids), width).wait())
         self._stage.add_to(hidden, token_ids, positions, caches, metadata)
-        self._ranks.send_hidden(hidden)
+        self._ranks.send_hidden(self._taps.pack(hidden))
 
     def compute_logits(self, kind: Kind, hidden: torch.Tensor) -> NoReturn:  # noqa: ARG002 - of the protocol
         """Raise InternalError: only the first stage has the output head."""
@@ -92,16 +97,24 @@ class MemberRunner:
         part: this rank's part of the model.
         layout: the same as the leader's; FailedPrecondition if the model has fewer positions than max_model_len.
         loras: this rank's part of the adapters; None: the model does not support adapters.
+        settle_drafts: see ModelRunner.
     """
 
     num_requests = 0
 
-    def __init__(self, part: Part, layout: KvLayout, loras: ModelLoras | None = None) -> None:
+    def __init__(
+        self,
+        part: Part,
+        layout: KvLayout,
+        loras: ModelLoras | None = None,
+        settle_drafts: Callable[[Ints], None] | None = None,
+    ) -> None:
         if layout.max_model_len > part.config.max_position_embeddings:
             raise FailedPrecondition(
                 f"max_model_len {layout.max_model_len} exceeds the model's {part.config.max_position_embeddings} positions."
             )
         self._part, self.layout, self._loras = part, layout, loras
+        self._settle_drafts = settle_drafts or settle_nothing
         self._kv_cache = KvCache(
             part.kv_cache_spec,
             num_blocks=layout.num_blocks,
@@ -115,11 +128,13 @@ class MemberRunner:
 
     @torch.inference_mode()
     def obey(self, order: ModelOrder) -> None:
-        """Execute an order: compute this rank's part of the leader's step, or copy blocks."""
+        """Execute an order: compute this rank's part of the leader's step, settle its drafts, or copy blocks."""
         if order.kind is Kind.FORWARD:
             self._forward(order)
         elif order.kind is Kind.MOVE_BLOCKS:
             self._kv_cache.move_blocks(*decode_moves(order.numbers))
+        elif order.kind is Kind.SETTLE_DRAFTS:
+            self._settle_drafts(order.numbers)  # rows of a member's step are its slots
         else:
             assert order.hidden is not None, f"{order.kind.name} without hidden states"
             self._select(order.numbers)

@@ -25,6 +25,7 @@ from tetrad.worker_svc.core.verification import verify
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.models.interface import Model
 from tetrad.worker_svc.runner.draft_outputs import DraftOutputs
+from tetrad.worker_svc.runner.drafts import HostDrafts, NoHostDrafts, SampledStep
 from tetrad.worker_svc.runner.loras import NoLoras, SlotLoras
 from tetrad.worker_svc.runner.pooling_rows import NoPooling, PoolingRows
 from tetrad.worker_svc.runner.prompt_embeds import SlotEmbeds
@@ -40,6 +41,7 @@ class BegunStep:
 
     Attributes:
         plan, inputs: the step's plan and inputs.
+        handles: [R], the requests of the rows.
         failures: handles of requests that cannot run, with their errors.
         started: start time in seconds, from `time.perf_counter`.
         input_seconds: duration of building the inputs.
@@ -47,6 +49,7 @@ class BegunStep:
 
     plan: SchedulerOutput
     inputs: StepInputs
+    handles: Ints
     failures: Sequence[tuple[int, TetradError]]
     started: float
     input_seconds: float
@@ -61,8 +64,8 @@ class ModelRunner(Generic[M]):
         pooling: creates the pooling part for an input batch; None: the model only generates.
         make_cache: creates the KV cache.
         loras: the model's adapters; None: the model does not support adapters.
-        settle_drafts: called with the batch after the verification of a step's drafts; None: the model's states cannot go back
-            behind a rejected draft.
+        settle_drafts: called after the verification of a step's drafts, with the number of known tokens of each slot; None: the
+            model has no states.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class ModelRunner(Generic[M]):
         pooling: Callable[[InputBatch], PoolingRows] | None = None,
         make_cache: Callable[..., KvCache] = KvCache,
         loras: ModelLoras | None = None,
-        settle_drafts: Callable[[InputBatch], None] | None = None,
+        settle_drafts: Callable[[Ints], None] | None = None,
     ) -> None:
         if layout.max_model_len > model.config.max_position_embeddings:
             raise FailedPrecondition(
@@ -98,21 +101,19 @@ class ModelRunner(Generic[M]):
         self._embeds = SlotEmbeds(model.embedding_size)
         listeners = (self.sampler, self._asked_prompts, self._pooling, self._loras, self._embeds)
         checks = (self._pooling.check, self._loras.check, self._embeds.check)
-        has_states = bool(model.kv_cache_spec.state_size)
         self._requests = RequestTable(
             self._batch,
             model.config.vocab_size,
             listeners,
             checks,
-            takes_drafts=not has_states or settle_drafts is not None,
-            has_states=has_states,
+            has_states=bool(model.kv_cache_spec.state_size),
         )
-        self._settle_drafts = settle_drafts or _settle_nothing
-        self._watch: Callable[[StepInputs, torch.Tensor], None] = _see_nothing
+        self._settle_drafts = settle_drafts or settle_nothing
+        self._drafts: HostDrafts = NoHostDrafts()
 
-    def watch(self, see: Callable[[StepInputs, torch.Tensor], None]) -> None:
-        """Call `see` in each step, before sampling, with the step's inputs and the hidden states [T, hidden] of its tokens."""
-        self._watch = see
+    def draft_with(self, drafts: HostDrafts) -> None:
+        """Let a drafter propose tokens after each step; called before the first one."""
+        self._drafts = drafts
 
     @property
     def batch(self) -> InputBatch:
@@ -130,19 +131,19 @@ class ModelRunner(Generic[M]):
         begun = self._begin(plan)
         if isinstance(begun, ModelRunnerOutput):
             return begun
-        hidden = self._forward(begun.inputs)
-        self._watch(begun.inputs, hidden)
-        return self._complete(begun, hidden)
+        return self._complete(begun, self._forward(begun.inputs))
 
     def _begin(self, plan: SchedulerOutput) -> BegunStep | ModelRunnerOutput:
         """Apply a plan to the known requests; return the result at once if no row is left to compute."""
         started = time.perf_counter()
         self._kv_cache.move(plan)
+        self._drafts.begin(plan)
         rows = self._requests.apply(plan)
         if not len(rows.slots):
             return ModelRunnerOutput(plan.step_id, _NONE, _NONE, failures=rows.failures)
         inputs = build_step_inputs(self._batch, rows.slots, rows.num_computed, rows.num_scheduled)
-        return BegunStep(plan, inputs, rows.failures, started, time.perf_counter() - started)
+        handles = self._batch.handles[inputs.slots]  # a copy
+        return BegunStep(plan, inputs, handles, rows.failures, started, time.perf_counter() - started)
 
     def _complete(self, begun: BegunStep, hidden: torch.Tensor) -> ModelRunnerOutput:
         """Compute the result of a step from the hidden states [T, hidden] after the last layer."""
@@ -155,6 +156,7 @@ class ModelRunner(Generic[M]):
         failures.update((int(handles[row]), error) for row, error in sampled.failures)
         for handle in failures:
             self._requests.set_aside(handle)
+        proposals = self._drafts.propose(SampledStep(plan, inputs, begun.handles, hidden, handles.astype(np.int64)))
         return step_result(
             plan.step_id,
             handles,
@@ -165,11 +167,13 @@ class ModelRunner(Generic[M]):
             compute_seconds=time.perf_counter() - begun.started,
             input_seconds=begun.input_seconds,
             has_drafts=plan.drafts is not None,
+            proposals=proposals,
         )
 
     def forget_all(self) -> None:
         """Remove every request; KV blocks keep their content until they are written again."""
         self._requests.forget_all()
+        self._drafts.forget_all()
 
     def warm_up(self, report: Callable[[int, int], None]) -> None:
         """Run dummy steps of typical sizes on the null block: libraries prepare kernels for each size on its first use."""
@@ -235,15 +239,11 @@ class ModelRunner(Generic[M]):
             return sampled, rows, sampled.token_ids
 
         found = verify(self._batch, slots, sample)
-        self._settle_drafts(self._batch)
+        self._settle_drafts(self._batch.num_tokens)
         return slots[np.concatenate([rows for rows, _ in found])], join_sampled([sampled for _, sampled in found])
 
 
-def _see_nothing(inputs: StepInputs, hidden: torch.Tensor) -> None:
-    """Do nothing."""
-
-
-def _settle_nothing(batch: InputBatch) -> None:
+def settle_nothing(num_tokens: Ints) -> None:
     """Do nothing: keys and values of rejected drafts are written again."""
 
 

@@ -1,7 +1,8 @@
 """Orders: messages by which a leader has every member compute its part of a step, as arrays of integers and floats.
 
 A member keeps no requests: an order contains all inputs of the member's part of a step. The leader alone handles sampling,
-drafts, constraints and failed requests.
+constraints, failed requests and the verification of drafts. Members with states learn from a further order how many drafts
+were right, since a state contains all its tokens.
 """
 
 from dataclasses import dataclass
@@ -25,13 +26,15 @@ class Kind(IntEnum):
     LOGITS = 1
     ARGMAX = 2
     MOVE_BLOCKS = 3
+    SETTLE_DRAFTS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ModelOrder:
     """An Order: a kind, its integers and, for LOGITS and ARGMAX, hidden states [N, hidden].
 
-    The integers of LOGITS and ARGMAX are the adapter ids of the rows [N]; empty: no row has an adapter.
+    The integers of LOGITS and ARGMAX are the adapter ids of the rows [N]; empty: no row has an adapter. Those of SETTLE_DRAFTS
+    are the numbers of known tokens [R] of the last step's rows, after the verification of their drafts.
     """
 
     kind: Kind
@@ -41,15 +44,11 @@ class ModelOrder:
 
 @dataclass(frozen=True, slots=True)
 class BlockTables:
-    """Block tables [G, R, P] of a step's rows: the part of an input batch that attention reads."""
+    """Block tables [G, R, P] and numbers of drafts [R] of a step's rows: the part of an input batch that layers read."""
 
     block_tables: npt.NDArray[np.int32]
     block_size: int
-
-    @property
-    def num_drafts(self) -> Ints:
-        """Zeros: members do not know which tokens are drafts."""
-        return np.zeros(self.block_tables.shape[1], np.int64)
+    num_drafts: Ints
 
 
 def decode_model_order(numbers: npt.NDArray[np.int64], hidden: torch.Tensor | None) -> ModelOrder:
@@ -62,14 +61,15 @@ def encode_step(inputs: StepInputs, batch: Tables) -> npt.NDArray[np.int64]:
     num_pages = int(-(-(inputs.num_computed + inputs.num_scheduled).max() // batch.block_size))
     tables = batch.block_tables[:, inputs.slots, :num_pages]
     head = [Kind.FORWARD, *tables.shape, inputs.num_decodes, batch.block_size]
-    columns = [head, inputs.num_computed, inputs.num_scheduled, inputs.token_ids, tables.reshape(-1)]
+    num_drafts = batch.num_drafts[inputs.slots]
+    columns = [head, inputs.num_computed, inputs.num_scheduled, num_drafts, inputs.token_ids, tables.reshape(-1)]
     return np.concatenate([np.asarray(each, np.int64) for each in columns])
 
 
 def decode_step(numbers: npt.NDArray[np.int64]) -> tuple[StepInputs, BlockTables, Ints]:
     """Return a step's inputs, its block tables and the adapter ids of its tokens (empty: none); slots are numbered from 0."""
     num_groups, num_rows, num_pages, num_decodes, block_size = numbers[:5].tolist()
-    num_computed, num_scheduled, rest = np.split(numbers[5:], [num_rows, 2 * num_rows])
+    num_computed, num_scheduled, num_drafts, rest = np.split(numbers[5:], [num_rows, 2 * num_rows, 3 * num_rows])
     num_tokens = int(num_scheduled.sum())
     token_ids, tables, lora_ids = np.split(rest, [num_tokens, num_tokens + num_groups * num_rows * num_pages])
     tables = tables.reshape(num_groups, num_rows, num_pages)
@@ -88,7 +88,7 @@ def decode_step(numbers: npt.NDArray[np.int64]) -> tuple[StepInputs, BlockTables
         positions=positions,
         slot_mappings=tables[:, owners, positions // block_size] * block_size + positions % block_size,
     )
-    return inputs, BlockTables(tables.astype(np.int32), block_size), lora_ids  # int32, as in an input batch
+    return inputs, BlockTables(tables.astype(np.int32), block_size, num_drafts), lora_ids  # int32, as in an input batch
 
 
 def encode_moves(plan: SchedulerOutput) -> npt.NDArray[np.int64] | None:

@@ -161,18 +161,21 @@ class RankChannels:
         return numbers.numpy(), values
 
     def send_hidden(self, hidden: torch.Tensor) -> None:
-        """Send hidden states [T, hidden] of this stage to the next stage, or from the last stage to the leader."""
+        """Send hidden states [T, hidden] of this stage to the next stage, or from the last stage to the leader.
+
+        Each row may have further values behind the hidden state; see StageTaps.
+        """
         if not self.stage.is_last:
             self._send(self._hidden, hidden.contiguous(), [self._rank + self.shard.size])
         elif self.shard.index == 0:
             self._send(self._hidden, hidden.contiguous(), [0])
 
-    def expect_hidden(self, num_tokens: int, hidden_size: int) -> Arrival:
-        """Start to receive hidden states [T, hidden] from the previous stage; on the leader, from the last stage."""
+    def expect_hidden(self, num_tokens: int, width: int) -> Arrival:
+        """Start to receive rows [T, width] from the previous stage; on the leader, from the last stage. See send_hidden."""
         if self._hidden is None:
             raise ConnectionError("The rank has left its group.")
         source = self._size - self.shard.size if self.is_leader else self._rank - self.shard.size
-        tensor = torch.empty(num_tokens, hidden_size)
+        tensor = torch.empty(num_tokens, width)
         return Arrival(tensor, self._hidden.recv([tensor], source, 0))
 
     def _send(self, group: Any, tensor: torch.Tensor, ranks: Iterable[int]) -> None:

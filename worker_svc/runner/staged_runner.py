@@ -20,6 +20,7 @@ from tetrad.services.errors import Unavailable
 from tetrad.worker_svc.attention.interface import M
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.plan import ModelRunnerOutput, SchedulerOutput, StagedStep
+from tetrad.worker_svc.models.draft_head import StageTaps
 from tetrad.worker_svc.models.interface import Model
 from tetrad.worker_svc.runner.model_runner import BegunStep, ModelRunner
 from tetrad.worker_svc.runner.rank_channels import Arrival, RankChannels
@@ -32,7 +33,7 @@ class StepUnderWay:
         begun: the step.
         handles: the requests of the step.
         deciding: the requests whose state changes when the step is completed: they get a token, or may fail.
-        arrival: the transfer of the hidden states [T, hidden] after the last layer.
+        arrival: the transfer of the last stage's message, with the hidden states [T, hidden] after the last layer.
         complete: function that completes this step and the steps before it.
     """
 
@@ -47,6 +48,11 @@ class StepUnderWay:
         self.begun, self.handles, self.deciding, self.arrival = begun, frozenset(handles), frozenset(deciding), arrival
         self._complete = complete
         self.result: Future[ModelRunnerOutput] = Future()
+
+    @property
+    def has_drafts(self) -> bool:
+        """Whether the step verifies drafts."""
+        return self.begun.plan.drafts is not None
 
     def arrive(self) -> None:
         """See StagedStep."""
@@ -64,12 +70,13 @@ class StagedRunner(ModelRunner[M]):
         model: the group's model; its `forward` sends the first stage's hidden states to the next stage.
         layout: see ModelRunner.
         ranks: the connections to the other ranks.
+        taps: unpack what the last stage sends.
         options: see ModelRunner.
     """
 
-    def __init__(self, model: Model[M], layout: KvLayout, ranks: RankChannels, **options: Any) -> None:
+    def __init__(self, model: Model[M], layout: KvLayout, ranks: RankChannels, taps: StageTaps, **options: Any) -> None:
         super().__init__(model, layout, **options)
-        self._ranks = ranks
+        self._ranks, self._taps = ranks, taps
         self._under_way: deque[StepUnderWay] = deque()
         self._leaving: set[int] = set()  # requests that a plan removed while a step in progress contained them
 
@@ -80,14 +87,14 @@ class StagedRunner(ModelRunner[M]):
         begun = self._begin(self._without_early_removals(plan))
         if isinstance(begun, ModelRunnerOutput):
             return begun
-        hidden = self._forward(begun.inputs)
-        slots, handles = begun.inputs.slots, self._batch.handles
+        num_tokens, hidden_size = self._forward(begun.inputs).shape
+        deciding = begun.handles[begun.inputs.sampling_rows]
         asked = [chunk.handle for chunk in self._asked_prompts.chunks(begun.inputs, self._batch)]
         step = StepUnderWay(
             begun,
-            handles=handles[slots].tolist(),
-            deciding=[*asked, *handles[slots[begun.inputs.sampling_rows]].tolist()],
-            arrival=self._ranks.expect_hidden(*hidden.shape),
+            handles=begun.handles.tolist(),
+            deciding=[*asked, *deciding.tolist()],
+            arrival=self._ranks.expect_hidden(num_tokens, (1 + self._taps.num_passed) * hidden_size),
             complete=self._complete_one,
         )
         self._under_way.append(step)
@@ -113,7 +120,8 @@ class StagedRunner(ModelRunner[M]):
         while last is not None and self._under_way:
             step = self._under_way.popleft()
             try:
-                step.result.set_result(self._complete(step.begun, step.arrival.wait()))
+                hidden = self._taps.unpack(step.arrival.wait())
+                step.result.set_result(self._complete(step.begun, hidden))
             except BaseException as error:
                 step.result.set_exception(error)
                 raise
@@ -123,14 +131,14 @@ class StagedRunner(ModelRunner[M]):
     def _last_needed(self, plan: SchedulerOutput) -> StepUnderWay | None:
         """Return the last step that has to be completed before the plan: it samples for, or may fail, a request of the plan.
 
-        That is the last step in progress if the plan adds more requests than free slots, a request whose removal is delayed, or
-        one that it also removes.
+        Or it has drafts: layers with states keep those of one step until they are verified. It is the last step in progress if
+        the plan adds more requests than free slots, a request whose removal is delayed, or one that it also removes.
         """
         new = {request.handle for request in plan.new_requests}
         if new & self._leaving.union(plan.removed_handles) or self.num_requests + len(new) > self.layout.max_num_seqs:
             return self._under_way[-1] if self._under_way else None
         computed = {*plan.cached.handles.tolist(), *new}
-        return next((step for step in reversed(self._under_way) if step.deciding & computed), None)
+        return next((step for step in reversed(self._under_way) if step.has_drafts or step.deciding & computed), None)
 
     def _without_early_removals(self, plan: SchedulerOutput) -> SchedulerOutput:
         """Return the plan with only those removals whose requests are in no step in progress; delay the others."""

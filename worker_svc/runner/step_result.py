@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tetrad.services.errors import TetradError
-from tetrad.worker_svc.core.plan import ModelRunnerOutput, Pooled, PromptLogprobs, SampledLogprobs
+from tetrad.worker_svc.core.plan import DraftTokens, ModelRunnerOutput, Pooled, PromptLogprobs, SampledLogprobs
 from tetrad.worker_svc.sampler.sampler import Sampled
 
 
@@ -24,6 +24,7 @@ def step_result(
     compute_seconds: float,
     input_seconds: float,
     has_drafts: bool = False,
+    proposals: DraftTokens | None = None,
     skipped: Iterable[int] = (),
 ) -> ModelRunnerOutput:
     """Return the result of a step.
@@ -33,7 +34,7 @@ def step_result(
         handles: [R], handles of the rows that sampled; with drafts, a request can have several rows.
         sampled: the sampled token of each row.
         failures: errors of all failed requests, also of those in these rows.
-        prompt_logprobs, pooled, compute_seconds, input_seconds, has_drafts: see ModelRunnerOutput.
+        prompt_logprobs, pooled, compute_seconds, input_seconds, has_drafts, proposals: see ModelRunnerOutput.
         skipped: rows of requests that have failed in an earlier step.
     """
     logprobs = [SampledLogprobs(handles[asked], found) for asked, found in sampled.logprobs]
@@ -54,4 +55,5 @@ def step_result(
         compute_seconds=compute_seconds,
         input_seconds=input_seconds,
         has_drafts=has_drafts,
+        proposals=proposals,
     )

@@ -41,12 +41,15 @@ def named_schema(tool: Tool) -> dict[str, Any]:
     """
     schema = tool.parameters
     if not isinstance(schema, dict):
-        raise InvalidRequest(f"The parameters of tool {tool.name!r} must be a JSON schema, not {type(schema).__name__}.")
+        raise InvalidRequest(
+            f"The parameters of tool {tool.name!r} must be a JSON schema, not {type(schema).__name__}.", field="tools"
+        )
     if not schema:
         return {"type": "object", "properties": {}, "additionalProperties": False}
     kind = schema.get("type", "object")
     if "object" not in (kind if isinstance(kind, list) else [kind]):
-        raise InvalidRequest(f'The parameters of tool {tool.name!r} must have "type": "object", not {kind!r}.')
+        text = f'The parameters of tool {tool.name!r} must have "type": "object", not {kind!r}.'
+        raise InvalidRequest(text, field="tools")
     return {**schema, "type": "object"}
 
 

@@ -2,9 +2,13 @@
 
 import asyncio
 import json
+import resource
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 
 import psutil
 import pytest
@@ -48,6 +52,27 @@ HOSTILE = {
     "too deep for a parser": ("json_schema", "[" * 100_000),
 }
 GOOD = Language("choice", '["yes", "no"]')
+ENGINE_CORE = """
+import asyncio, json, sys
+from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
+from tetrad.engine_core_svc.structured_output.constraint import Language
+from tetrad.engine_core_svc.structured_output.trial import Trial
+from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary
+
+async def main():
+    vocabulary = Vocabulary(**json.load(sys.stdin))
+
+    async def source():
+        return vocabulary
+
+    compiler = GrammarCompiler(source, Trial(timeout_s=60.0))
+    chain = "".join(f'A{i}: A{i + 1} "a"\\n' for i in range(1000))
+    await compiler.compile(Language("grammar", "start: A0\\n" + chain + 'A1000: "x"'))
+    print("compiled")
+    await compiler.close()
+
+asyncio.run(main())
+"""
 
 
 class Counting:
@@ -202,6 +227,22 @@ async def test_without_a_tokenizer_the_error_is_the_tokenizers(trial):
     with pytest.raises(Unavailable, match="no tokenizer"):
         await compiler.compile(GOOD)
     await compiler.close()
+
+
+def test_what_the_trial_lets_through_does_not_overflow_the_stack_of_the_engine_core(vocabulary):
+    """Threads get small stacks where the system's limit is small, and also where there is none (`ulimit -s unlimited`)."""
+    limit = partial(resource.setrlimit, resource.RLIMIT_STACK, (2 << 20, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+
+    ended = subprocess.run(
+        [sys.executable, "-c", ENGINE_CORE],
+        input=json.dumps(vocabulary.source),
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (ended.returncode, ended.stdout.strip()) == (0, "compiled"), ended.stderr
 
 
 async def test_hostile_languages_cost_neither_the_process_nor_the_loops_time(vocabulary):

@@ -4,6 +4,10 @@ import pytest
 
 from tests.frontend.chat.asking import MESSAGES, NAMED, TOOLS
 
+DEEP: dict = {"type": "object"}
+for _ in range(40):
+    DEEP = {"type": "object", "properties": {"a": DEEP}}
+
 
 @pytest.mark.parametrize(
     ("body", "text"),
@@ -42,3 +46,21 @@ async def test_strict_tools_that_the_format_cannot_hold_are_refused(serve_fronte
 
     assert response.status_code == 400
     assert "strict" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED])
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"type": "array"}, "The parameters of tool 'add' must have \"type\": \"object\", not 'array'."),
+        (DEEP, "The parameters of the tools are nested too deeply: the schema of forced calls may have 64 levels."),
+    ],
+    ids=["no object", "too deep"],
+)
+async def test_parameters_that_no_forced_call_can_have_are_an_error_of_the_tools(http, choice, parameters, text):
+    tool = {"type": "function", "function": {"name": "add", "parameters": parameters}}
+
+    response = await http.post("/v1/chat/completions", json={"messages": MESSAGES, "tools": [tool], "tool_choice": choice})
+
+    assert response.status_code == 400
+    assert (response.json()["error"]["message"], response.json()["error"]["param"]) == (text, "tools")

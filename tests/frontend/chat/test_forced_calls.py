@@ -4,8 +4,13 @@ import json
 
 import pytest
 
+from tests.documents import Page
 from tests.frontend.chat.asking import HERMES, NAMED, PARAMETERS, TOOLS, ask
 from tests.frontend.turns import writes
+from tetrad.frontend.chat.call_or_answer import call_or_answer
+from tetrad.frontend.parsing.elements.interface import Tool
+from tetrad.frontend.parsing.registry import TOOL_FORMATS
+from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 
 
 async def ask_engine(frontend, engine, text, **body):
@@ -134,3 +139,12 @@ async def test_an_answer_in_json_is_all_there_can_be_where_calls_begin_like_json
         await ask(frontend, tools=TOOLS, response_format={"type": "json_object"})
 
     assert engine.requests[-1].sampling_params.structured_outputs.json_object
+
+
+def test_the_document_names_the_formats_that_allow_calls_beside_an_answer_in_json():
+    answer, tools = StructuredOutputsParams(json_object=True), [Tool("f")]
+
+    names = sorted(each.name for each in TOOL_FORMATS if call_or_answer(answer, tools, each, parallel=True) is not None)
+
+    *others, last = [f"`{name}`" for name in names]
+    assert f"in the formats {', '.join(others)} and {last} the turn calls" in Page.of("docs/requests.md").text

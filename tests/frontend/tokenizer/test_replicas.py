@@ -10,7 +10,7 @@ import pytest
 from tests.frontend.fakes import TEXT, FakeTokenizer
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.frontend.tokenizer.bundle_client import bundle_chunks
-from tetrad.frontend.tokenizer.client import ask
+from tetrad.frontend.tokenizer.client_calls import ask
 from tetrad.services.errors import InternalError
 
 LONG = TEXT * 3

@@ -1,8 +1,12 @@
 """A sandbox's process answers, or is killed in time; the next exchange starts a new one."""
 
+import contextlib
+import os
+import resource
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -51,6 +55,16 @@ def test_one_process_answers_every_question_and_knows_what_it_was_told_first(san
     assert answers[0].split()[2] == answers[1].split()[2]
 
 
+def test_the_limit_of_memory_does_not_depend_on_the_number_of_cores(sandbox, tmp_path, monkeypatch):
+    """Otherwise numpy's library starts a thread for each core, with 40 MB of address space: on 64 cores almost the limit."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    (tmp_path / "stranger.py").write_text("import numpy\n" + STRANGER)
+
+    process = psutil.Process(pid_of(sandbox))
+
+    assert process.num_threads() == 1
+
+
 def test_an_interruption_while_the_process_is_being_started_is_not_lost(sandbox, monkeypatch):
     started, popen = [], subprocess.Popen
 
@@ -65,6 +79,20 @@ def test_an_interruption_while_the_process_is_being_started_is_not_lost(sandbox,
         sandbox.exchange(b"a")
 
     assert started[0].returncode is not None
+
+
+def test_a_program_with_thousands_of_open_files_gets_answers(sandbox):
+    """As in one process with the frontend, whose connections are open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    try:
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(Path(os.devnull).open()) for _ in range(1100)]
+            assert files[-1].fileno() >= 1024  # select.select cannot watch it
+
+            assert sandbox.exchange(b"a").startswith(b"hello a")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize(("question", "error"), [(b"loop", SandboxTimeout), (b"crash", SandboxDied), (b"swell", SandboxDied)])

@@ -46,8 +46,8 @@ def cases(model: Path) -> list[tuple[dict[str, Any], list[tuple[str, int]]]]:
     own = {"method": "draft_model", "model": str(model), "num_speculative_tokens": 3}
     return [
         ({"tensor_parallel_size": 2, "speculative_config": own}, [("worker", KILL), ("worker-2", KILL)]),
-        ({"pipeline_parallel_size": 2, "speculative_config": NGRAM}, [("worker-2", KILL)]),
-        ({"data_parallel_size": 2}, []),
+        ({"pipeline_parallel_size": 2, "speculative_config": own}, [("worker", KILL), ("worker-2", KILL)]),
+        ({"data_parallel_size": 2, "speculative_config": NGRAM}, []),
     ]
 
 

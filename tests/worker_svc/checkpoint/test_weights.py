@@ -111,7 +111,7 @@ def test_config_that_does_not_fit_its_files(change, named, tmp_path, tiny_llama,
     assert named in one_line(error)
 
 
-@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"quantization": "awq"}, {"hf_overrides_json": "[1]"}])
+@pytest.mark.parametrize("options", [{"dtype": "float16"}, {"quantization": "awq"}, {"hf_overrides_json": "[1]"}])
 def test_options_that_cannot_be_met(options, tiny_llama, load):
     with pytest.raises(ModelError):
         load(tiny_llama[0], **options)

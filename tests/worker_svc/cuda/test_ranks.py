@@ -148,6 +148,25 @@ def test_drafts_are_verified_on_every_rank(llama, alone, tmp_path):
     assert [request.output for request in driver.requests.values()] == [expected[0][:4], expected[1][:3], expected[2][:2]]
 
 
+@pytest.mark.parametrize("family", grid(("falcon_h1", "qwen3_next", "lfm2"), lambda name: name == "falcon_h1"))
+def test_a_state_has_the_accepted_drafts_on_every_rank(family, load_cuda, tmp_path):
+    """All ranks sample the same tokens, so each finds the accepted drafts itself."""
+    save_family(tmp_path / "model", family)
+    model = load_cuda(tmp_path / "model", enforce_eager=True)
+    layout = layout_of(model, LAYOUT)
+    expected = answers(Driver(model.make_runner(layout), layout))
+
+    with open_group(tmp_path, 2, make_device=device) as group:
+        driver = Driver(group, group.load(tmp_path / "model", LAYOUT, dtype="float32"))
+        for handle, sampling in enumerate(SAMPLINGS):
+            driver.add(handle, range(5 + handle, 25 + 3 * handle), sampling)
+        for handle in driver.requests:
+            driver.step({handle: driver.remaining(handle)})
+        driver.verify({0: expected[0][1:3], 1: [expected[1][1], 7], 2: [9]})
+
+        assert driver.generate(5) == {handle: tokens[:5] for handle, tokens in expected.items()}
+
+
 def test_a_request_that_fails_on_the_device_leaves_the_steps_of_all_ranks(llama, tmp_path):
     """The leader alone finds the failure: it reads the results."""
     path, _ = llama

@@ -367,6 +367,7 @@ def write_gguf(
     architecture: str = "",
     added: Mapping[str, Any] = MappingProxyType({}),
     added_tensors: Sequence[str] = (),
+    mtp: Mapping[str, torch.Tensor] = MappingProxyType({}),
 ) -> None:
     """Write a tiny model; matrices whose rows are whole blocks are quantized to `kind`.
 
@@ -378,10 +379,12 @@ def write_gguf(
         architecture: GGUF's name, if not that of the conversion.
         added: metadata.
         added_tensors: names of tensors that the model does not have.
+        mtp: further tensors of the last layer, which is an MTP layer, by their names in a checkpoint's layer.
     """
     conversion, config = CONVERSIONS[name], model.config
     writer = GGUFWriter(path, architecture or gguf.MODEL_ARCH_NAMES[conversion.architecture])
-    for key, value in (_sizes(config) | dict(conversion.values(config)) | dict(added)).items():
+    predicting = {"nextn_predict_layers": 1} if mtp else {}
+    for key, value in (_sizes(config) | dict(conversion.values(config)) | predicting | dict(added)).items():
         add = ADD.get(type(value), GGUFWriter.add_uint32)
         add(writer, f"{writer.arch}.{key}", value)
     names = gguf.get_tensor_name_map(conversion.architecture, config.num_hidden_layers)
@@ -394,6 +397,10 @@ def write_gguf(
         is_kept = name.endswith(KEPT)
         its_kind = kind if is_quantized and not is_kept else gguf.GGMLQuantizationType.F32
         writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(values), its_kind), raw_dtype=its_kind)
+    of_mtp = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GLM4_MOE, config.num_hidden_layers)
+    for key, tensor in mtp.items():
+        its_name = of_mtp.get_name(f"model.layers.{config.num_hidden_layers - 1}.{key}", (".weight",))
+        writer.add_tensor(its_name, tensor.float().numpy())
     for added_name in added_tensors:
         writer.add_tensor(added_name, np.ones(16, np.float32))
     writer.write_header_to_file()

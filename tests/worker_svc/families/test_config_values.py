@@ -96,6 +96,7 @@ def test_windows_of_a_smollm3_are_in_layers_without_rotary_embeddings():
     assert read_config(config) == read_config(as_read(config))
 
 
+LONGROPE = FAMILIES["phi3 with long contexts"][1]["rope_scaling"]
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
@@ -104,7 +105,16 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
     [
         ("llama", {"rope_scaling": LLAMA3}),
         ("llama", {"rope_scaling": LLAMA3 | {"original_max_position_embeddings": 256, "rope_theta": 5e5}}),
-        ("phi3 with long contexts", {"rope_scaling": FAMILIES["phi3 with long contexts"][1]["rope_scaling"] | {ORIGINAL: 8}}),
+        ("phi3 with long contexts", {"rope_scaling": LONGROPE | {ORIGINAL: 8}}),
+        *(
+            (
+                "phi3 with long contexts",
+                {"rope_scaling": LONGROPE | scaling, "max_position_embeddings": longest, ORIGINAL: ABSENT},
+            )
+            for scaling in ({}, {ORIGINAL: 2048}, {ORIGINAL: 2048, "rope_type": "su"}, {"rope_type": "yarn"})
+            for longest in (4096, 8192)
+        ),
+        ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}),
         ("qwen3", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}),
         ("qwen3", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, ORIGINAL: 512}, ORIGINAL: 256}),
     ],

@@ -6,8 +6,11 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from structlog.testing import capture_logs
 
-from tests.worker_svc.families.tiny_models import FAMILIES, save_family
+from tests.worker_svc.conftest import LAYOUT, Driver
+from tests.worker_svc.families.test_parity import verified
+from tests.worker_svc.families.tiny_models import ABSENT, FAMILIES, save_family
 from tetrad.services.errors import ModelError
 
 
@@ -51,6 +54,7 @@ def altered(saved, tmp_path):
         if tensors is not None:
             save_file(tensors(load_file(directory / "model.safetensors")), directory / "model.safetensors", {"format": "pt"})
         values = json.loads((directory / "config.json").read_text()) | config
+        values = {key: value for key, value in values.items() if value is not ABSENT}
         (directory / "config.json").write_text(json.dumps(values))
         return directory
 
@@ -63,6 +67,45 @@ def with_tensor(name, change):
 
 def without_tensor(name):
     return lambda tensors: {key: value for key, value in tensors.items() if key != name}
+
+
+def check_tokens(load, directory, reference, prompt=range(3, 43)):
+    driver = Driver(load(directory).make_runner(LAYOUT))
+    driver.add(0, list(prompt))
+    output = driver.generate(12)[0][:12]
+    assert output == verified(reference, list(prompt), output)
+
+
+@pytest.mark.parametrize("factor", [1, -1])
+def test_an_output_layer_beside_tied_embeddings_is_used_if_it_is_another(factor, altered, load):
+    """As by transformers. One line of the log says so."""
+    from transformers import AutoModelForCausalLM
+
+    def with_output(tensors):
+        return tensors | {"lm_head.weight": factor * tensors["model.embed_tokens.weight"]}
+
+    directory = altered("smollm3", with_output, tie_word_embeddings=True)
+
+    with capture_logs() as lines:
+        check_tokens(load, directory, AutoModelForCausalLM.from_pretrained(directory))
+
+    assert [line["log_level"] for line in lines if line["event"] == "output_layer.not_tied"] == ["warning"] * (factor == -1)
+
+
+def test_a_phi3_is_scaled_from_4096_tokens_if_its_config_does_not_say(altered, load):
+    """Of the value in the scaling, transformers makes no use."""
+    from transformers import AutoModelForCausalLM
+
+    scaling = FAMILIES["phi3 with long contexts"][1]["rope_scaling"] | {"original_max_position_embeddings": 2}
+    directory = altered(
+        "phi3 with long contexts",
+        original_max_position_embeddings=ABSENT,
+        max_position_embeddings=4096,
+        rope_parameters=ABSENT,
+        rope_scaling=scaling,
+    )
+
+    check_tokens(load, directory, AutoModelForCausalLM.from_pretrained(directory))
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,18 @@ def test_floats(case, load, make_driver):
     assert outputs == {handle: verified(reference, prompt, outputs[handle]) for handle, prompt in enumerate(PROMPTS)}
 
 
+def test_experts_in_floats_of_a_model_that_torch_runs(tmp_path, load, make_driver):
+    """Torch leaves quantized experts to native kernels, and computes those in floats itself."""
+    reference = save_family(tmp_path, "qwen3_5_moe")
+    write_gguf(tmp_path / "m.gguf", "qwen3_5_moe", reference)
+    driver = make_driver(load(tmp_path / "m.gguf"))
+    driver.add(0, PROMPTS[1])
+
+    outputs = driver.generate(NUM_TOKENS)
+
+    assert outputs == {0: verified(reference, PROMPTS[1], outputs[0])}
+
+
 def test_layers_that_predict_several_tokens_are_not_used(tmp_path, load, make_driver):
     reference = save_family(tmp_path, "qwen3_5")
     metadata = {"block_count": 5, "nextn_predict_layers": 1}

@@ -4,11 +4,13 @@ import json
 
 import pytest
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForImageTextToText
 
 from tests.worker_svc.conftest import LAYOUT, Driver
 from tests.worker_svc.families.test_parity import PROMPTS, verified
 from tests.worker_svc.families.tiny_wrappers import FOREIGN, WRAPPERS, save_wrapper
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.families.registry import read_config
 
 SHORT = [prompt for prompt in PROMPTS if len(prompt) < 100]
 
@@ -76,6 +78,41 @@ def test_older_files_have_the_text_model_s_values_among_their_own(tmp_path, load
     )
 
     check_tokens(load, tmp_path, reference)
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_the_output_layer_of_a_config_that_does_not_say_is_that_of_transformers(name, tmp_path):
+    save_wrapper(tmp_path, name)
+    change_config(tmp_path, said_of_tying)
+    config = json.loads((tmp_path / "config.json").read_text())
+
+    theirs = AutoConfig.from_pretrained(tmp_path)
+
+    assert read_config(config).tie_word_embeddings == theirs.tie_word_embeddings
+
+
+@pytest.mark.parametrize("inside", [{}, {"tie_word_embeddings": True}, {"tie_word_embeddings": False}], ids=str)
+@pytest.mark.parametrize("outside", [{}, {"tie_word_embeddings": True}], ids=str)
+@pytest.mark.parametrize("name", ["internvl", "mistral3", "llava", "qwen2_vl", "idefics3"])
+def test_an_output_layer_of_the_files_is_used_whatever_the_config_says(name, outside, inside, tmp_path, load):
+    save_wrapper(tmp_path, name, tie_word_embeddings=False)
+    change_config(tmp_path, lambda config: said_of_tying(config, outside, inside))
+
+    check_tokens(load, tmp_path, AutoModelForImageTextToText.from_pretrained(tmp_path))
+
+
+@pytest.mark.parametrize(("name", "inside"), [("internvl", {}), ("mistral3", {}), ("llava", {"tie_word_embeddings": True})])
+def test_files_without_an_output_layer_whose_config_does_not_say(name, inside, tmp_path, load):
+    save_wrapper(tmp_path, name, tie_word_embeddings=True)
+    change_config(tmp_path, lambda config: said_of_tying(config, {}, inside))
+
+    check_tokens(load, tmp_path, AutoModelForImageTextToText.from_pretrained(tmp_path))
+
+
+def said_of_tying(config, outside=None, inside=None):
+    """Return the config with these values alone of whether the output layer is tied, in the whole and in the text config."""
+    text_config = without(config["text_config"], "tie_word_embeddings") | (inside or {})
+    return without(config, "tie_word_embeddings") | {"text_config": text_config} | (outside or {})
 
 
 def test_values_that_gemma_3_s_files_leave_out_are_transformers_own(tmp_path, load):

@@ -39,6 +39,14 @@ LATENT = {
     "num_key_value_heads": 4,
     "head_dim": ABSENT,
 }
+LONGROPE = {
+    "rope_type": "longrope",
+    "factor": 8.0,
+    "rope_theta": 1e4,
+    "original_max_position_embeddings": 2,
+    "short_factor": [1.0] * 4,
+    "long_factor": [1.0, 1.3, 2.5, 7.0],
+}
 YARN = {
     "rope_type": "yarn",
     "factor": 8.0,
@@ -105,9 +113,12 @@ GEMMA4 = {
     "final_logit_softcapping": 10.0,
 }
 """Layers have heads of two sizes and inputs of their own; the last two read the keys and values of earlier ones."""
+GPT_OSS = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": WINDOW}
+GPT_J = {"intermediate_size": ABSENT, "num_key_value_heads": ABSENT, "head_dim": ABSENT, "rotary_dim": 8}
 FALCON = {"head_dim": ABSENT, "intermediate_size": ABSENT, "num_key_value_heads": ABSENT}
 FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "llama": ("llama", {}),
+    "llama with dynamic scaling": ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}}),
     "llama4": (
         "llama4_text",
         {
@@ -213,7 +224,8 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "mixtral": ("mixtral", {"num_local_experts": 4, "sliding_window": WINDOW}),
     "olmoe": ("olmoe", EXPERTS),
     "granite_moe": ("granitemoe", {"num_local_experts": 4, "num_experts_per_tok": 2}),
-    "gpt_oss": ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": WINDOW}),
+    "gpt_oss": ("gpt_oss", GPT_OSS),
+    "gpt_oss without biases of attention": ("gpt_oss", GPT_OSS | {"attention_bias": False}),
     "qwen2_moe": ("qwen2_moe", EXPERTS | {"shared_expert_intermediate_size": 40, "mlp_only_layers": [1]}),
     "qwen3_moe": ("qwen3_moe", EXPERTS | {"norm_topk_prob": True}),
     "glm4_moe": ("glm4_moe", {"n_group": 4, "topk_group": 2, "use_qk_norm": True, **DEEPSEEK}),
@@ -222,6 +234,7 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
         "deepseek_v2",
         LATENT | DEEPSEEK | {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, "n_shared_experts": 2},
     ),
+    "deepseek_v2 with biases": ("deepseek_v2", LATENT | DEEPSEEK | {"attention_bias": True, "mlp_bias": True}),
     "deepseek_v3": ("deepseek_v3", LATENT | DEEPSEEK | {"n_group": 4, "topk_group": 2, "rope_scaling": YARN}),
     "olmo2": ("olmo2", {}),
     "olmo3": ("olmo3", {"sliding_window": WINDOW, "num_hidden_layers": 4}),
@@ -240,7 +253,20 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
         "nemotron_h",
         NEMOTRON_H | {"layers_block_type": [ATTENTION, "mlp", ATTENTION, "mlp"], "mlp_bias": True},
     ),
+    "nemotron_h with biases": ("nemotron_h", NEMOTRON_H | {"attention_bias": True, "mlp_bias": True, "use_bias": True}),
     "gpt2": ("gpt2", {"intermediate_size": ABSENT, "num_key_value_heads": ABSENT, "head_dim": ABSENT}),
+    "gpt_j": ("gptj", GPT_J),
+    "gpt_neo": (
+        "gpt_neo",
+        {
+            "head_dim": ABSENT,
+            "num_key_value_heads": ABSENT,
+            "num_hidden_layers": 4,
+            "attention_types": [[["global", "local"], 2]],
+            "window_size": WINDOW,
+        },
+    ),
+    "codegen": ("codegen", GPT_J),
     "gpt_neox": ("gpt_neox", {"num_key_value_heads": ABSENT}),
     "gpt_neox in turns": ("gpt_neox", {"num_key_value_heads": ABSENT, "use_parallel_residual": False}),
     "starcoder2": ("starcoder2", {"sliding_window": WINDOW}),
@@ -254,7 +280,10 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
 """Name -> model_type, and what differs from SIZES."""
 FOREIGN: dict[str, tuple[str, Mapping[str, Any]]] = {
     "helium": ("helium", {}),
+    "helium with dynamic scaling": ("helium", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}}),
     "minicpm3": ("minicpm3", LATENT),
+    "modernbert_decoder": ("modernbert-decoder", {"head_dim": ABSENT, "local_attention": WINDOW}),
+    "minicpm3 with long contexts": ("minicpm3", LATENT | {"rope_parameters": LONGROPE}),
     "cohere2_moe": ("cohere2_moe", EXPERTS | {"sliding_window": WINDOW, "num_hidden_layers": 4}),
     "gemma4": ("gemma4_text", GEMMA4),
 }

@@ -6,13 +6,27 @@ from typing import Any
 
 import torch
 
-from tests.worker_svc.families.tiny_models import DELTA, DELTA_EXPERTS, EXPERTS, GEMMA, GEMMA4, SIZES, WINDOW
+from tests.worker_svc.families.tiny_models import (
+    ABSENT,
+    ATTENTION,
+    DEEPSEEK,
+    DELTA,
+    DELTA_EXPERTS,
+    EXPERTS,
+    GEMMA,
+    GEMMA4,
+    SIZES,
+    WINDOW,
+)
 
 _VISION = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 _VISION |= {"image_size": 28, "patch_size": 14}
 _QWEN = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32, "out_hidden_size": 64}
 _QWEN3 = _QWEN | {"deepstack_visual_indexes": [0], "num_position_embeddings": 16}
 _MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+_HALF_MROPE = _MROPE | {"mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
+_GLM4V = {"rope_parameters": _HALF_MROPE, "head_dim": ABSENT}
+_GLM_VISION = _QWEN | {"image_size": 28, "patch_size": 14}
 _QWEN3_MOE = EXPERTS | {"rope_parameters": _MROPE, "norm_topk_prob": True, "moe_intermediate_size": 24}
 _LLAMA4 = {
     "num_hidden_layers": 4,
@@ -24,9 +38,13 @@ _LLAMA4 = {
 }
 WRAPPERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "gemma3": ("gemma3", GEMMA, _VISION),
+    "glm46v": ("glm46v", _GLM4V, _GLM_VISION),
+    "glm4v": ("glm4v", _GLM4V, _GLM_VISION),
+    "glm4v_moe": ("glm4v_moe", DEEPSEEK | {"rope_parameters": _HALF_MROPE}, _GLM_VISION),
     "idefics3": ("idefics3", {"model_type": "llama"}, _VISION),
     "internvl": ("internvl", {"model_type": "qwen2"}, _VISION | {"image_size": [28, 28], "patch_size": [14, 14]}),
     "internvl of qwen3": ("internvl", {"model_type": "qwen3"}, _VISION | {"image_size": [28, 28], "patch_size": [14, 14]}),
+    "lfm2_vl": ("lfm2_vl", {"head_dim": ABSENT, "layer_types": ["conv", ATTENTION, "conv"]}, _VISION),
     "llama4": ("llama4", _LLAMA4, _VISION | {"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}),
     "llava": ("llava", {"model_type": "llama"}, _VISION | {"model_type": "clip_vision_model"}),
     "mistral3": ("mistral3", {"model_type": "mistral", "sliding_window": WINDOW}, _VISION | {"head_dim": 16}),
@@ -46,13 +64,15 @@ FOREIGN: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
 """Wrappers whose text model transformers' code runs."""
 
 
-def save_wrapper(directory: Path, name: str) -> torch.nn.Module:
-    """Write a wrapper's model as transformers does, and return transformers' own."""
+def save_wrapper(directory: Path, name: str, **values: object) -> torch.nn.Module:
+    """Write a wrapper's model as transformers does, and return transformers' own; `values` are further ones of its config."""
     from transformers import AutoConfig, AutoModelForImageTextToText
 
     model_type, changes, vision = (dict(WRAPPERS) | dict(FOREIGN))[name]
     torch.manual_seed(1)
-    config = AutoConfig.for_model(model_type, text_config=dict(SIZES | changes), vision_config=dict(vision), audio_config=None)
+    text = {key: value for key, value in (SIZES | changes).items() if value is not ABSENT}
+    parts = {"text_config": text, "vision_config": dict(vision), "audio_config": None}
+    config = AutoConfig.for_model(model_type, **parts, **values)
     model = AutoModelForImageTextToText.from_config(config, attn_implementation="eager")
     for key, parameter in model.named_parameters():
         if "norm" in key and parameter.dim() == 1:

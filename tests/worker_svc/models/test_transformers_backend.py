@@ -1,7 +1,9 @@
 """Transformers backend: refuses unsupported models with a reason in one line, and runs a model's own code."""
 
 import json
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -17,7 +19,11 @@ from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.devices.cpu import CpuDevice
 from tetrad.worker_svc.families.registry import supported_config
 from tetrad.worker_svc.models.transformers_backend.interface import UnservableError
+from tetrad.worker_svc.models.transformers_backend.longrope import fix_longrope
 from tetrad.worker_svc.models.transformers_backend.sight import sees, sight_of
+
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+LONGROPE |= {"factor": 4.0, "original_max_position_embeddings": 64}
 
 
 @pytest.fixture
@@ -58,13 +64,31 @@ def check_refusal(load, directory, reason, **options):
         ("bert", {"is_decoder": True, "add_cross_attention": True}, "it has cross attention"),
         ("mamba", {"num_heads": 1}, "its layers keep states beside keys and values"),
         ("doge", {}, "it changes the mask of its attention, as alibi does"),
-        ("helium", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "of type dynamic depends"),
     ],
 )  # fmt: skip
 def test_models_that_are_more_than_attention_over_keys_are_refused_with_the_reason(model_type, changes, reason, save, load):
     directory = save(model_type, has_weights=False, **changes)
 
     check_refusal(load, directory, reason, random_weights=True)
+
+
+def test_the_rotation_of_a_token_does_not_depend_on_the_requests_beside_it(save, load):
+    """transformers has other factors for passes with positions beyond the original context, here 64."""
+    model = load(save("helium", rope_parameters=LONGROPE))
+    prompts = [np.random.default_rng(length).integers(3, 320, length).tolist() for length in (20, 90)]
+    alone, together = Driver(model.make_runner(LAYOUT)), Driver(model.make_runner(LAYOUT))
+    alone.add(0, prompts[0])
+    for handle, prompt in enumerate(prompts):
+        together.add(handle, prompt)
+
+    assert together.generate(12)[0] == alone.generate(12)[0]
+
+
+def test_a_rotary_embedding_of_its_own_that_depends_on_contexts_is_refused():
+    settings = SimpleNamespace(rope_scaling={"type": "longrope"})
+
+    with pytest.raises(UnservableError, match="of type longrope depends on the longest context of a batch"):
+        fix_longrope(torch.nn.Linear(1, 1), settings, longest=8)
 
 
 def test_a_state_that_only_the_code_knows_of_is_found_by_comparing_logits(tmp_path, load):
@@ -116,7 +140,7 @@ def test_files_that_lie_are_refused_in_one_line(changes, reason, tmp_path, load)
     ("options", "reason"),
     [
         ({"quantization": "int8"}, "Quantization 'int8' needs the native kernels"),
-        ({"dtype": "bfloat16"}, "dtype bfloat16 is not supported"),
+        ({"dtype": "bfloat16"}, "dtype bfloat16"),
     ],
 )
 def test_options_that_the_backend_does_not_have_are_refused(options, reason, tmp_path, load):

@@ -13,6 +13,7 @@ from pydoc_data.topics import topics
 import numpy as np
 import pytest
 
+from tests.worker_svc.native.native_programs import RUNNABLE, team_of
 from tetrad.tokenizer_svc.loading.load import load_tokenizer
 from tetrad.worker_svc.checkpoint.gguf_reader import GgufFile
 from tetrad.worker_svc.config import WorkerSettings
@@ -90,3 +91,14 @@ def test_keys_and_values_of_8_bits_cost_next_to_nothing(model_file, windows, exa
 
     assert not np.array_equal(exact, in_8_bits)
     assert abs(ratio - 1) < 0.001
+
+
+def test_bfloat16_costs_next_to_nothing(model_file, windows, exact, make_driver, capsys):
+    if not team_of(RUNNABLE[0]).has_pair_products:
+        pytest.skip("this processor does not multiply bfloat16")
+    narrow = nats(model_file, windows, make_driver, dtype="bfloat16")
+
+    ratio = ratio_of(narrow, exact, "weights and inputs of products in bfloat16", capsys)
+
+    assert not np.array_equal(exact, narrow)
+    assert abs(ratio - 1) < 0.002

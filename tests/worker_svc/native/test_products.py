@@ -220,7 +220,7 @@ def test_int8_of_columns_that_32_does_not_divide_stays_float32(team):
 
     matrix = pack_int8(team, weight)
 
-    assert not matrix.is_quantized
+    assert matrix.takes_floats
     np.testing.assert_array_equal(matrix.unpack(np.arange(5)), weight)
 
 

@@ -31,4 +31,4 @@ def test_memory_that_was_missing_once_is_allocated_by_the_next_step(monkeypatch)
         built._grow(100)
     built._grow(100)
 
-    assert len(built._quantized) >= built._quantized_bytes(100)
+    assert len(built._prepared) >= built._prepared_bytes(100)

@@ -1,7 +1,6 @@
 """Stages of a pipeline give the tokens of one rank, also with steps of different requests in flight."""
 
 import os
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +9,11 @@ import pytest
 
 from tests.worker_svc.conftest import GREEDY, LAYOUT, Driver, tiny_config
 from tests.worker_svc.families.tiny_models import FAMILIES, save_family
-from tests.worker_svc.ranks.groups import Group, open_group
+from tests.worker_svc.ranks.groups import open_group
+from tests.worker_svc.ranks.in_turns import InTurns
 from tests.worker_svc.ranks.test_tensor_parallel import PROMPTS, SEEDED, TOLERANCE, answers
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.core.plan import DraftTokens, GrammarRows, ModelRunnerOutput, finished
+from tetrad.worker_svc.core.plan import DraftTokens, GrammarRows
 from tetrad.worker_svc.core.ranks import Stage
 from tetrad.worker_svc.families.check import check_config, check_ranks
 from tetrad.worker_svc.model_facts.stages import stage_config, stage_layers
@@ -95,33 +95,6 @@ def test_whole_layers_run_on_the_native_program_with_weights_as_on_one_rank(tiny
     assert found == expected
     assert sum(sizes) == alone.info.weights_size_bytes
     assert dtype == alone.kv_groups(16)[0].dtype
-
-
-class InTurns:
-    """Two drivers whose steps pass through the stages of one group at the same time."""
-
-    def __init__(self, group: Group, drivers: list[Driver]) -> None:
-        self._group, self._drivers = group, drivers
-        self._under_way: deque[tuple[Driver, object]] = deque()
-
-    def begin(self, driver: Driver, scheduled: dict[int, int], **extra: object) -> None:
-        plan = driver.plan(scheduled, **extra)
-        step = self._group.ranks[0].compute.run(self._group.begin, plan)
-        self._under_way.append((driver, step))
-
-    def end_one(self) -> ModelRunnerOutput:
-        driver, step = self._under_way.popleft()
-        return driver.take(self._group.ranks[0].compute.run(finished, step))
-
-    def run(self, num_tokens: int) -> None:
-        """Run both, each step planned before the result of the one before the last, as an engine core does."""
-        for _ in range(num_tokens):
-            for driver in self._drivers:
-                self.begin(driver, {handle: driver.remaining(handle) for handle in driver.requests})
-                if len(self._under_way) > 2:
-                    self.end_one()
-        while self._under_way:
-            self.end_one()
 
 
 @pytest.fixture

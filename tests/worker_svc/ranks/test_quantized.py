@@ -6,6 +6,7 @@ import torch
 
 from tests.worker_svc.conftest import LAYOUT, Driver, save_tiny, tiny_config
 from tests.worker_svc.gguf_rows import random_rows
+from tests.worker_svc.native.native_programs import RUNNABLE, team_of
 from tests.worker_svc.native.test_gguf import PROMPT, PROMPT_LOGPROBS, Kind, write
 from tests.worker_svc.ranks.groups import open_group
 from tetrad.services.errors import ModelError
@@ -108,13 +109,16 @@ def test_a_gguf_file_stays_quantized_and_answers_as_on_one_rank(load, tmp_path):
     assert all(size < 0.6 * whole.info.weights_size_bytes for size in sizes)
 
 
-def test_weights_in_8_bits_answer_as_on_one_rank(load, tmp_path):
+@pytest.mark.parametrize("options", [{"quantization": "int8"}, {"dtype": "bfloat16"}], ids=str)
+def test_rounded_weights_answer_as_on_one_rank(options, load, tmp_path):
+    if "dtype" in options and not team_of(RUNNABLE[0]).has_pair_products:
+        pytest.skip("this processor does not multiply bfloat16")
     save_tiny(tmp_path / "model", tiny_config("LlamaForCausalLM", intermediate_size=128, head_dim=64, num_attention_heads=4))
-    whole = load(tmp_path / "model", quantization="int8")
+    whole = load(tmp_path / "model", **options)
     expected = logprobs(Driver(whole.make_runner(LAYOUT), LAYOUT))
 
     with open_group(tmp_path, 2) as group:
-        layout = group.load(tmp_path / "model", quantization="int8")
+        layout = group.load(tmp_path / "model", **options)
         found = logprobs(Driver(group, layout))
 
     np.testing.assert_allclose(found, expected, atol=TOLERANCE)

@@ -15,6 +15,7 @@ from tests.eagle3_files import save_eagle3
 from tests.lora_files import save_lora
 from tests.mtp_files import KINDS, save_mtp
 from tests.worker_svc.conftest import save_tiny, tiny_config
+from tests.worker_svc.families.gguf_files import write_gguf
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.lora import LoraLimits
@@ -203,6 +204,16 @@ def test_an_mtp_layer_proposes_what_transformers_layer_does(load, make_driver, m
     path, reference = mtp
 
     check_proposals(fill(make_driver(load(path, "mtp"), LAYOUT)), reference.propose)
+
+
+@pytest.mark.parametrize(("kind", "family"), [("glm", "glm4_moe"), ("deepseek", "deepseek_v3")])
+def test_an_mtp_layer_of_a_gguf_file_proposes_what_transformers_layer_does(kind, family, load, make_driver, tmp_path):
+    model, own = save_mtp(tmp_path, kind, n_group=1, topk_group=1)
+    path = tmp_path / "model.gguf"
+    write_gguf(path, family, model, mtp=own)
+
+    check_proposals(fill(make_driver(load(path, "mtp"), LAYOUT)), MtpReference(model, own).propose)
+    check_tokens(make_driver(load(path, "mtp"), LAYOUT), make_driver(load(path), LAYOUT))
 
 
 def test_tokens_with_an_mtp_layer_are_those_of_the_model_alone(load, make_driver, mtp):

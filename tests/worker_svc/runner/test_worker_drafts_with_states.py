@@ -11,6 +11,7 @@ import torch
 from tests.eagle3_files import save_eagle3
 from tests.mtp_files import QWEN, save_qwen_mtp
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
+from tests.worker_svc.families.gguf_files import write_gguf
 from tests.worker_svc.families.test_wrappers import rename_tensors
 from tests.worker_svc.families.tiny_models import save_family
 from tests.worker_svc.runner.proposals import proposals_of
@@ -18,7 +19,6 @@ from tests.worker_svc.runner.test_draft_heads import K, MtpReference
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import SamplingSpec
-from tetrad.worker_svc.devices.drafted_model import check_target
 
 NUM_TOKENS = 40
 SAMPLINGS = [
@@ -65,7 +65,11 @@ def load(cpu):
 def driver_of(model, samplings: Sequence[SamplingSpec] = SAMPLINGS) -> Driver:
     size = max(group.block_size for group in model.kv_groups(16))
     layout = KvLayout(num_blocks=60, block_size=size, max_model_len=512, max_num_seqs=8, max_num_batched_tokens=512)
-    driver = Driver(model.make_runner(layout), layout)
+    return prompted(Driver(model.make_runner(layout), layout), samplings)
+
+
+def prompted(driver: Driver, samplings: Sequence[SamplingSpec] = SAMPLINGS) -> Driver:
+    """Add a request of each kind."""
     for handle, sampling in enumerate(samplings):
         driver.add(handle, range(20 + handle, 40 + 3 * handle), sampling)
     return driver
@@ -130,6 +134,17 @@ def test_an_mtp_layer_proposes_its_tokens_and_changes_none_of_the_models(load, q
     check_tokens(driver_of(load(path, "mtp")), driver_of(load(path)), reference.propose)
 
 
+@pytest.mark.parametrize("family", QWEN)
+def test_an_mtp_layer_of_a_gguf_file_proposes_its_tokens(family, load, tmp_path):
+    model, own = save_qwen_mtp(tmp_path, family)
+    path = tmp_path / "model.gguf"
+    # Embeddings and the output layer are those of the model.
+    write_gguf(path, family, model, mtp={name: own[name] for name in own if "embed" not in name and "head.head" not in name})
+    reference = MtpReference(model, own, is_qwen=True)
+
+    check_tokens(driver_of(load(path, "mtp")), driver_of(load(path)), reference.propose)
+
+
 def test_an_eagle3_head_changes_no_token_of_a_model_with_states(load, tmp_path):
     save_family(tmp_path / "target", "qwen3_next")
     head = save_eagle3(tmp_path / "head", eagle_aux_hidden_state_layer_ids=[1, 2, 3])
@@ -157,11 +172,6 @@ def test_a_model_of_states_alone_is_refused_a_draft_model(load, tmp_path, small)
 
     with pytest.raises(ModelError, match=r"speculative_config.method: all layers of the target have states"):
         load(tmp_path, "draft_model", small[0])
-
-
-def test_a_target_with_states_is_refused_a_drafter_on_several_ranks(load, family):
-    with pytest.raises(ModelError, match="a target with states runs with a drafter on one rank alone"):
-        check_target(load(family), takes_states=False)
 
 
 def test_a_draft_model_with_states_is_refused(load, tmp_path, small):

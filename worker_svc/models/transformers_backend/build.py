@@ -16,6 +16,7 @@ from tetrad.worker_svc.models.interface import ModelSizes
 from tetrad.worker_svc.models.transformers_backend.interface import UnservableError, answered_by
 from tetrad.worker_svc.models.transformers_backend.loading import LoadedModule, load_module
 from tetrad.worker_svc.models.transformers_backend.model import TransformersModel
+from tetrad.worker_svc.models.transformers_backend.module import base_of
 from tetrad.worker_svc.models.transformers_backend.probe import LayerCall, Probe
 from tetrad.worker_svc.models.transformers_backend.self_check import check
 
@@ -78,7 +79,7 @@ def _refusal(foreign: Foreign, reason: str) -> ModelError:
 @torch.inference_mode()
 def _layers(module: Any, sizes: ModelSizes) -> list[LayerCall]:
     """Return the attention of each layer."""
-    if module.get_decoder() is module:
+    if base_of(module) is module:
         raise UnservableError("its code does not tell the model from its output layer")
     probe = Probe()
     tokens = torch.arange(_PROBED)

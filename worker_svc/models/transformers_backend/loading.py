@@ -16,10 +16,9 @@ from tetrad.services.errors import ModelError, one_line
 from tetrad.worker_svc.checkpoint.source import DOWNLOAD_AGAIN
 from tetrad.worker_svc.families.foreign import CODE_CLASS, Foreign
 from tetrad.worker_svc.models.transformers_backend.interface import IMPLEMENTATION, UnservableError, register
+from tetrad.worker_svc.models.transformers_backend.longrope import fix_longrope
 
 _MAX_NAMED = 3
-_DEPENDS_ON_BATCH = ("dynamic", "longrope", "su")
-"""Types of rotary embedding for which transformers' results depend on the longest context of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +66,23 @@ def load_module(
         else:
             module = _filled(model_class, settings, tensors, dtype)
     text = settings.get_text_config()
+    longest = _size(text, "max_position_embeddings")
+    # A rotary embedding of type dynamic depends on contexts only behind the longest one, which none exceeds.
+    fix_longrope(module, text, longest)
     return LoadedModule(
         module.eval(),
         vocab_size=_size(text, "vocab_size"),
-        max_position_embeddings=_size(text, "max_position_embeddings"),
+        max_position_embeddings=longest,
         hidden_size=_size(text, "hidden_size"),
         num_layers=_size(text, "num_hidden_layers"),
     )
+
+
+def is_tied_by_default(model_type: str) -> bool:
+    """Return whether a type of config ties the output layer to the embedding if a file does not say."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    return model_type in CONFIG_MAPPING and bool(getattr(CONFIG_MAPPING[model_type], "tie_word_embeddings", False))
 
 
 def _size(settings: Any, name: str) -> int:
@@ -85,16 +94,12 @@ def _size(settings: Any, name: str) -> int:
 
 def check_class(model_class: Any, settings: Any) -> None:
     """Raise UnservableError for a model that keeps other state than keys and values, or that paged attention cannot run."""
-    rope = getattr(settings, "rope_parameters", None) or getattr(settings, "rope_scaling", None) or {}
-    types = [each.get("rope_type", each.get("type")) for each in (rope, *rope.values()) if isinstance(each, Mapping)]
     if getattr(settings, "is_encoder_decoder", False) or getattr(settings, "add_cross_attention", False):
         raise UnservableError("it has cross attention")
     if getattr(model_class, "_is_stateful", False):
         raise UnservableError("its layers keep states beside keys and values")
     if not getattr(model_class, "_supports_attention_backend", False):
         raise UnservableError("its code does not call attention through transformers' AttentionInterface")
-    if depending := [kind for kind in types if kind in _DEPENDS_ON_BATCH]:
-        raise UnservableError(f"its rotary embedding of type {depending[0]} depends on the longest context of a batch")
 
 
 def _class_and_config(foreign: Foreign, path: Path, values: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -28,7 +28,7 @@ class PagedModule(Generic[M]):
     def __init__(
         self, module: Any, layers: Sequence[tuple[LayerCall, LayerAttention[M]]], groups: Sequence[LayerGroup]
     ) -> None:
-        self._module, self._base, self._layers = module, module.get_decoder(), layers
+        self._module, self._base, self._layers = module, base_of(module), layers
         self._group_of_layers = group_of_layers(groups)
 
     def forward(
@@ -48,6 +48,13 @@ class PagedModule(Generic[M]):
             outputs = self._module(input_ids=token_ids, use_cache=False, return_dict=True)
         logits: torch.Tensor = outputs.logits[0].float()
         return logits
+
+
+def base_of(module: Any) -> Any:
+    """Return the part of a causal model that makes hidden states; the model itself if its code has no such part."""
+    found = module.get_decoder()
+    # transformers takes an output layer with the name "decoder" for the part, as in ModernBERT's decoder.
+    return module.base_model if isinstance(found, torch.nn.Linear) else found
 
 
 class _Step(Generic[M]):

@@ -74,7 +74,7 @@ inline void pack_float_panel(const Matrix& matrix, const Element* weights, int64
   }
 }
 
-inline void unpack_float_row(const Matrix& matrix, int64_t row, float* out) {
+inline void unpack_plain_row(const Matrix& matrix, int64_t row, float* out) {
   with_element(matrix, [&](auto element) {
     const auto* panel = matrix.floats<decltype(element)>(row / PANEL) + row % PANEL;
     for (int64_t k = 0; k < matrix.columns; k++) out[k] = to_float(panel[k * PANEL]);

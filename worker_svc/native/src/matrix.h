@@ -6,6 +6,7 @@
 //   if the format has them, then the quanta: four columns of every row side by side, as instructions for integer dot products
 //   take them (quantum_packing.h).
 //   weight = d * (quantum - zero) + m, or d * (table[quantum] - zero) for coded quanta of 3 or 4 bits.
+// Other storages of floats are described where their products are.
 #pragma once
 #include "vec.h"
 
@@ -13,6 +14,14 @@ namespace tetrad {
 
 constexpr int PANEL = 2 * LANES;   // rows of a panel of floats
 constexpr int QUANTUM_PANEL = LANES;  // rows of a panel of quanta
+
+// The storage of a matrix of floats, numbered as in structures.py.
+enum Storage : int32_t {
+  PLAIN = 0,  // see above
+  SPLIT = 1,  // each float32 weight is stored as two bfloat16 numbers (matmul_split.h)
+  FIXED = 2,  // float32 weights are stored in fixed point (matmul_fixed.h)
+  PAIRS = 3,  // bfloat16 weights are stored in pairs of columns, for products with rows of bfloat16 (matmul_pairs.h)
+};
 
 struct Matrix {
   int64_t rows, columns;
@@ -25,8 +34,7 @@ struct Matrix {
   int32_t is_coded;     // whether quanta of 3 or 4 bits are indices of the table
   uint8_t table[16];
   int32_t paired;       // whether the rows are those of two matrices, gate before up, with alternating panels
-  int32_t is_split;     // whether each float32 weight is stored as two bfloat16 numbers (matmul_split.h)
-  int32_t is_fixed;     // whether float32 weights are stored in fixed point (matmul_fixed.h)
+  int32_t storage;      // a Storage
   uint8_t* data;
 
   // Number of columns of a split matrix, padded to whole tiles.
@@ -39,13 +47,15 @@ struct Matrix {
   int64_t panel_rows() const { return is_quantized() ? QUANTUM_PANEL : PANEL; }
   int64_t num_outputs() const { return paired ? rows / 2 : rows; }
   int64_t num_panels() const { return (num_outputs() + panel_rows() - 1) / panel_rows() * (paired ? 2 : 1); }
+  int64_t num_pairs() const { return (columns + 1) / 2; }
   int64_t num_blocks() const { return columns / block; }
   int64_t scales_bytes() const { return int64_t(QUANTUM_PANEL) * scale_bytes * (has_minimum ? 2 : 1); }
   int64_t block_bytes() const { return scales_bytes() + int64_t(QUANTUM_PANEL) * block * bits / 8; }
   int64_t panel_bytes() const {
     if (is_quantized()) return num_blocks() * block_bytes();
-    if (is_fixed) return padded_fixed(columns) / FIXED_BLOCK * fixed_block_bytes(PANEL);
-    return (is_split ? padded(columns) : columns) * PANEL * bits / 8;
+    if (storage == FIXED) return padded_fixed(columns) / FIXED_BLOCK * fixed_block_bytes(PANEL);
+    if (storage == PAIRS) return num_pairs() * 2 * PANEL * 2;
+    return (storage == SPLIT ? padded(columns) : columns) * PANEL * bits / 8;
   }
   int64_t size_bytes() const { return num_panels() * panel_bytes(); }
   // The row of the matrix at `place` of a panel; -1 for the padding of the last panel.

@@ -25,7 +25,7 @@ struct Operation {
   int32_t kind, epilogue;
   int32_t source, target;  // buffers
   int32_t column;          // LINEAR: first column of the target
-  int32_t quantize;        // NORM: whether to quantize the result. LINEAR, EXPERTS: whether a norm has quantized the source
+  int32_t is_prepared;     // LINEAR, EXPERTS: whether a norm has converted the source to the form that the products read
   int32_t layer;           // ROTATE, ATTEND: index of the layer's page among the pages of a block
   int32_t group, window;   // ROTATE, ATTEND: KV group of the layer; number of last keys that a query attends to, 0: all keys.
                            // ATTEND_PACKED: window is the distance of attention to both sides in tokens, 0: unlimited
@@ -37,7 +37,8 @@ struct Operation {
   float scale;           // EMBED: factor of rows; LINEAR, NORM, MIX and SUM with ADD: factor of the values that are added
   float clamp;           // LINEAR and EXPERTS with GATE: bound of gate and up in gpt-oss's activation; 0: another activation
   float beta, period, offset;  // ROTATE: queries times 1 + beta ln(1 + floor((position + offset) / period)); beta 0: no factor
-  const Matrix* matrix;  // EMBED, LINEAR; EXPERTS: the matrices of all experts, which differ only in their weights
+  const Matrix* matrix;  // EMBED, LINEAR; EXPERTS: the matrices of all experts, which differ only in their weights;
+                         // NORM: a matrix to whose form the norm also converts the result, or null
   const float* first;    // EMBED: position embeddings that are added, or null; NORM: weight; LINEAR: bias; ROTATE: weight of
                          // the norm of queries; ROTATE_PACKED: a table as in Step::turns; EXPERTS: biases of all experts, or
                          // null; ATTEND: attention sinks, one score per head, or null

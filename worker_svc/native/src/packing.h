@@ -6,6 +6,7 @@
 #include "gguf_blocks.h"
 #include "matmul_fixed.h"
 #include "matmul_float.h"
+#include "matmul_pairs.h"
 #include "matmul_quantized.h"
 #include "matmul_split.h"
 #include "team.h"
@@ -18,6 +19,11 @@ void share(Team& team, int64_t count, Item item) {
   Phase phase;
   phase.begin(team.size());
   team.run([&](int rank) { phase.work_off(rank, count, item); });
+}
+
+inline void unpack_row(const Matrix& matrix, int64_t row, float* out) {
+  if (matrix.is_quantized()) return unpack_quantized_row(matrix, row, out);
+  matrix.storage == PAIRS ? unpack_pairs_row(matrix, row, out) : unpack_plain_row(matrix, row, out);
 }
 
 }  // namespace tetrad
@@ -42,6 +48,11 @@ void tetrad_pack_split(Team* team, const Matrix* matrix, const float* weights) {
 // Pack float32 weights [rows, columns] in fixed point into matrix->data, which must be zeroed.
 void tetrad_pack_fixed(Team* team, const Matrix* matrix, const float* weights) {
   share(*team, matrix->num_panels(), [&](int64_t panel) { pack_fixed_panel(*matrix, weights, panel); });
+}
+
+// Pack bfloat16 weights [rows, columns] in pairs of columns into matrix->data, which must be zeroed.
+void tetrad_pack_pairs(Team* team, const Matrix* matrix, const void* weights) {
+  share(*team, matrix->num_panels(), [&](int64_t panel) { pack_pairs_panel(*matrix, static_cast<const bfloat_t*>(weights), panel); });
 }
 
 // Pack rows of a GGUF file, `row_bytes` apart, into matrix->data, which must be zeroed.
@@ -106,7 +117,7 @@ void tetrad_pack_int8(Team* team, const Matrix* matrix, const float* weights) {
 // Unpack rows to float32 [count, columns]: the values that the products use.
 void tetrad_unpack(const Matrix* matrix, const int64_t* rows, int64_t count, float* out) {
   for (int64_t i = 0; i < count; i++, out += matrix->columns)
-    matrix->is_quantized() ? unpack_quantized_row(*matrix, rows[i], out) : unpack_float_row(*matrix, rows[i], out);
+    unpack_row(*matrix, rows[i], out);
 }
 
 }  // extern "C"

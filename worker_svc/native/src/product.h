@@ -4,6 +4,7 @@
 
 #include "matmul_fixed.h"
 #include "matmul_float.h"
+#include "matmul_pairs.h"
 #include "matmul_quantized.h"
 #include "matmul_split.h"
 #include "operation.h"
@@ -28,6 +29,27 @@ struct Shares {
   }
 };
 
+// Bytes of a row of activations in the form that a matrix's products read; 0: floats, as they are.
+inline int64_t prepared_bytes(const Matrix& matrix) {
+  if (matrix.is_quantized()) return Activations::size_bytes(matrix.columns);
+  switch (matrix.storage) {
+    case SPLIT: return split_bytes(matrix.columns);
+    case FIXED: return fixed_bytes(matrix.columns);
+    case PAIRS: return pairs_bytes(matrix.columns);
+  }
+  return 0;
+}
+
+// Convert a row of activations to the form that a matrix's products read.
+inline void prepare_row(const Matrix& matrix, const float* x, uint8_t* out) {
+  if (matrix.is_quantized()) return quantize_row(x, matrix.columns, Activations::at(out, matrix.columns));
+  switch (matrix.storage) {
+    case SPLIT: return split_row(x, matrix.columns, out);
+    case FIXED: return fix_row(x, matrix.columns, out);
+    case PAIRS: return pair_row(x, matrix.columns, out);
+  }
+}
+
 // A product of rows 0 .. num_rows of a source with one matrix, written to rows of a target. It has no state; each work item of
 // an operation creates its own.
 struct Product {
@@ -37,7 +59,7 @@ struct Product {
   int64_t num_rows;            // at most TOKENS_AT_ONCE
   const float* x;              // rows of floats, x_stride apart
   int64_t x_stride;
-  uint8_t* prepared;           // rows of the source, quantized, split or in fixed point
+  uint8_t* prepared;           // rows of the source in the form that the products read
   const int32_t* places;       // index of each row in `prepared`; null: the same order
   float* out;                  // rows of outputs, out_stride apart
   int64_t out_stride;
@@ -50,16 +72,14 @@ struct Product {
   // per row, are used with TOP only.
   void compute(int64_t panel, int64_t next, Top* tops) const {
     if (matrix.is_quantized()) return compute_quantized(panel, next, tops);
-    if (matrix.is_split) return compute_split(panel, next, tops);
-    if (matrix.is_fixed) return compute_fixed(panel, next, tops);
+    if (matrix.storage == SPLIT) return compute_split(panel, next, tops);
+    if (matrix.storage == FIXED) return compute_fixed(panel, next, tops);
+    if (matrix.storage == PAIRS) return compute_pairs(panel, next, tops);
     with_element(matrix, [&](auto element) { compute_floats<decltype(element)>(panel, next, tops); });
   }
 
  private:
-  Activations activations(int64_t row) const {
-    const int64_t place = places ? places[row] : row;
-    return Activations::at(prepared + place * Activations::size_bytes(matrix.columns), matrix.columns);
-  }
+  const uint8_t* prepared_row(int64_t row) const { return prepared + (places ? places[row] : row) * prepared_bytes(matrix); }
 
   // The outputs of one panel, or of a pair of panels. The epilogue runs after each tile of rows; if rows have adapters, it runs
   // after the last tile, so that rows of one adapter can be changed together.
@@ -152,7 +172,7 @@ struct Product {
       const int rows = static_cast<int>(std::min<int64_t>(MAX_QUANTIZED_ROWS, num_rows - row));
       fetch_changes<QUANTUM_PANEL>(next, row, rows);
       Activations its_x[MAX_QUANTIZED_ROWS];
-      for (int i = 0; i < rows; i++) its_x[i] = activations(row + i);
+      for (int i = 0; i < rows; i++) its_x[i] = Activations::at(const_cast<uint8_t*>(prepared_row(row + i)), matrix.columns);
       if (operation.epilogue == GATE) {
         multiply_quantized(matrix, rows, its_x, matrix.panel(2 * panel), tile(outputs, 0, row), QUANTUM_PANEL);
         multiply_quantized(matrix, rows, its_x, matrix.panel(2 * panel + 1), tile(outputs, 1, row), QUANTUM_PANEL);
@@ -195,6 +215,31 @@ struct Product {
         multiply_fixed_panel(rows, its_x, matrix.columns, matrix.panel(2 * panel + 1), tile(outputs, 1, row));
       } else {
         multiply_fixed_panel(rows, its_x, matrix.columns, matrix.panel(panel), tile(outputs, 0, row));
+      }
+      finish_tile(outputs, panel, row, rows, tops);
+    }
+  }
+
+  void compute_pairs(int64_t panel, int64_t next, Top* tops) const {
+    Outputs<PANEL> outputs;
+    for (int64_t row = 0; row < num_rows; row += MAX_ROWS) {
+      const int rows = static_cast<int>(std::min<int64_t>(MAX_ROWS, num_rows - row));
+      fetch_changes<PANEL>(next, row, rows);
+      const uint8_t* its_x[MAX_ROWS];
+      for (int i = 0; i < rows; i++) its_x[i] = prepared_row(row + i);
+      const auto multiply = [&](int64_t which, int64_t its_next, float* out) {
+        // Passes prefetch as those of compute_floats do; a pair of columns takes two cache lines.
+        const int64_t pass = row / MAX_ROWS;
+        const bool fetches_next = num_rows > MAX_ROWS && pass < 2;
+        const uint8_t* weights = matrix.panel(which);
+        const uint8_t* ahead = fetches_next ? matrix.panel(its_next) + pass * PAIR_BYTES / 2 : weights + PAIRS_AHEAD * PAIR_BYTES;
+        multiply_pairs_panel(rows, its_x, weights, matrix.num_pairs(), out, ahead, fetches_next ? ahead : ahead + PAIR_BYTES / 2);
+      };
+      if (operation.epilogue == GATE) {
+        multiply(2 * panel, 2 * next, tile(outputs, 0, row));
+        multiply(2 * panel + 1, 2 * next + 1, tile(outputs, 1, row));
+      } else {
+        multiply(panel, next, tile(outputs, 0, row));
       }
       finish_tile(outputs, panel, row, rows, tops);
     }

@@ -51,8 +51,8 @@ struct Program {
 // One run of a program: its step, its buffers, and the data by which threads find their items.
 class Run {
  public:
-  Run(Program& program, const Step& step, float* const* buffers, uint8_t* quantized, Team& team)
-      : program_(program), step_(step), buffers_(buffers), quantized_(quantized), team_(team) {
+  Run(Program& program, const Step& step, float* const* buffers, uint8_t* prepared, Team& team)
+      : program_(program), step_(step), buffers_(buffers), prepared_(prepared), team_(team) {
     for (auto& phase : program.phases) phase.begin(team.size());
     if (step.pages) lay_tiles();
     if (step.adapters) group_tokens();
@@ -91,10 +91,6 @@ class Run {
   template <typename Element>
   Element* cache(int32_t layer) const {
     return static_cast<Element*>(step_.cache) + layer * program_.heads.page_size();
-  }
-
-  Activations activations(int64_t token, int64_t columns) const {
-    return Activations::at(quantized_ + token * Activations::size_bytes(columns), columns);
   }
 
   // Whether adapters of the step's tokens may change the operation.
@@ -168,7 +164,7 @@ class Run {
       } else if (id < 0 || id >= matrix.rows) {
         std::fill_n(out, size, 0.0f);
       } else {
-        matrix.is_quantized() ? unpack_quantized_row(matrix, id, out) : unpack_float_row(matrix, id, out);
+        unpack_row(matrix, id, out);
         if (const LoraSite* its = site(operation, token)) adapt_embedding(*its, id, size, out);
         for (int64_t i = 0; i < size; i++) out[i] *= operation.scale;
       }
@@ -201,37 +197,29 @@ class Run {
                             : rms_norm_row(source, operation.first, size, operation.eps, out);
       if (operation.epilogue == ADD)
         for (int64_t i = 0; i < size; i++) target[i] += operation.scale * out[i];
-      if (operation.quantize) quantize_row(out, size, activations(token, size));
+      if (operation.matrix) prepare_row(*operation.matrix, out, prepared_ + token * prepared_bytes(*operation.matrix));
     });
-  }
-
-  uint8_t* split(int64_t token, int64_t columns) const { return quantized_ + token * split_bytes(columns); }
-
-  // Bytes of a row of activations in the form that the matrix's products read.
-  static int64_t prepared_bytes(const Matrix& matrix) {
-    if (matrix.is_split) return split_bytes(matrix.columns);
-    return matrix.is_fixed ? fixed_bytes(matrix.columns) : Activations::size_bytes(matrix.columns);
   }
 
   void linear(const Operation& operation, const ThreadPhase* phases) {
     const Matrix& matrix = *operation.matrix;
-    // A source whose rows a norm has quantized needs no preparation.
-    const bool is_prepared = !matrix.is_split && !matrix.is_fixed && (!matrix.is_quantized() || operation.quantize);
+    const int64_t row_bytes = prepared_bytes(matrix);
     const int64_t num_shrunk = is_adapted(operation) ? static_cast<int64_t>(program_.adapted.size()) * rank_pieces() : 0;
-    const int64_t num_prepared = is_prepared ? 0 : step_.num_tokens;
+    const int64_t num_prepared = row_bytes && !operation.is_prepared ? step_.num_tokens : 0;
     if (num_shrunk + num_prepared)
       phases[0].work_off(num_shrunk + num_prepared, [&](int64_t item) {
-        item < num_shrunk ? shrink_tokens(operation, item) : prepare(operation, item - num_shrunk);
+        if (item < num_shrunk) return shrink_tokens(operation, item);
+        const int64_t token = item - num_shrunk;
+        prepare_row(matrix, row(operation.source, token), prepared_ + token * row_bytes);
       });
     const Shares shares(matrix, team_.size());
     const int64_t pieces = (step_.num_tokens + TOKENS_AT_ONCE - 1) / TOKENS_AT_ONCE;
-    const int64_t row_bytes = prepared_bytes(matrix);
     phases[1].work_off(pieces * shares.spans, [&](int64_t item) {
       const int64_t begin = item / shares.spans * TOKENS_AT_ONCE, end = std::min(begin + TOKENS_AT_ONCE, step_.num_tokens);
       const LoraSite* sites[TOKENS_AT_ONCE];
       for (int64_t token = begin; is_adapted(operation) && token < end; token++) sites[token - begin] = site(operation, token);
       const Product product{operation, matrix, operation.first, end - begin, row(operation.source, begin), width(operation.source),
-                            quantized_ + begin * row_bytes, nullptr, row(operation.target, begin) + operation.column,
+                            prepared_ + begin * row_bytes, nullptr, row(operation.target, begin) + operation.column,
                             width(operation.target), is_adapted(operation) ? sites : nullptr,
                             is_adapted(operation) ? &program_.order[begin] : nullptr,
                             is_adapted(operation) ? row(operation.shrunk, begin) : nullptr, width(operation.shrunk)};
@@ -267,17 +255,17 @@ class Run {
   void experts(const Operation& operation, const ThreadPhase* phases) {
     const Pairs& pairs = program_.pairs;
     const Matrix& any = *operation.matrix;
-    const int64_t columns = any.columns, outputs = any.num_outputs(), row_bytes = Activations::size_bytes(columns);
+    const int64_t columns = any.columns, outputs = any.num_outputs(), row_bytes = prepared_bytes(any);
     const int64_t num_rows = step_.num_tokens * (operation.is_by_place ? operation.routing->num_chosen : 1);
     const float* source = buffers_[operation.source];
     const int64_t num_pairs = step_.num_tokens * operation.routing->num_chosen;
     const int64_t num_shrunk = is_adapted(operation) ? num_pairs * rank_pieces() : 0;
-    const int64_t num_prepared = any.is_quantized() && !operation.quantize ? num_rows : 0;
+    const int64_t num_prepared = row_bytes && !operation.is_prepared ? num_rows : 0;
     if (num_shrunk + num_prepared)
       phases[0].work_off(num_shrunk + num_prepared, [&](int64_t item) {
         if (item < num_shrunk) return shrink_pair(operation, item);
         const int64_t row = item - num_shrunk;
-        quantize_row(source + row * columns, columns, Activations::at(quantized_ + row * row_bytes, columns));
+        prepare_row(any, source + row * columns, prepared_ + row * row_bytes);
       });
     const int64_t shrunk_stride = stride_of_pairs(operation);
     const Shares shares(any, team_.size());
@@ -290,7 +278,7 @@ class Run {
       const Matrix& matrix = operation.matrix[piece.expert];
       const int32_t* tokens = operation.is_by_place ? nullptr : pairs.tokens.data() + piece.first;
       const float* x = source + (tokens ? tokens[0] : piece.first) * columns;
-      if (tokens && piece.count > 1 && !matrix.is_quantized()) {
+      if (tokens && piece.count > 1 && !row_bytes) {
         gathered.resize(piece.count * columns);
         for (int64_t i = 0; i < piece.count; i++)
           std::memcpy(gathered.data() + i * columns, source + tokens[i] * columns, columns * sizeof(float));
@@ -301,7 +289,7 @@ class Run {
       uint8_t order[TOKENS_AT_ONCE];
       if (is_adapted(operation)) sort_rows(sites, piece.count, order);
       const Product product{operation, matrix, operation.first ? operation.first + piece.expert * matrix.rows : nullptr, piece.count, x,
-                            columns, quantized_ + (tokens ? 0 : piece.first * row_bytes), tokens,
+                            columns, prepared_ + (tokens ? 0 : piece.first * row_bytes), tokens,
                             buffers_[operation.target] + piece.first * outputs, outputs, is_adapted(operation) ? sites : nullptr, order,
                             is_adapted(operation) ? buffers_[operation.shrunk] + piece.first * shrunk_stride : nullptr, shrunk_stride};
       compute(product, shares, item, nullptr);
@@ -368,15 +356,6 @@ class Run {
     const LoraSite* its = site(operation, program_.adapted[next / rank_pieces()].tokens[0]);
     const int64_t first = next % rank_pieces() * RANKS_AT_ONCE;
     return its && first < its->rank ? its->row(first, operation.matrix->columns) : otherwise;
-  }
-
-  // Convert a token's row to the form that the products of the operation's matrix read.
-  void prepare(const Operation& operation, int64_t token) const {
-    const Matrix& matrix = *operation.matrix;
-    const float* source = row(operation.source, token);
-    if (matrix.is_split) return split_row(source, matrix.columns, split(token, matrix.columns));
-    if (matrix.is_fixed) return fix_row(source, matrix.columns, quantized_ + token * fixed_bytes(matrix.columns));
-    quantize_row(source, matrix.columns, activations(token, matrix.columns));
   }
 
   // The columns of one pair in the buffer for a x of experts; a token's row has room for most_chosen pairs.
@@ -494,7 +473,7 @@ class Run {
   Program& program_;
   const Step& step_;
   float* const* buffers_;
-  uint8_t* quantized_;
+  uint8_t* prepared_;  // rows of activations in the form that the next products read
   Team& team_;
   std::atomic<SumStatus> status_{SUMMED};  // of the last sum; set before its phase ends
 };
@@ -509,11 +488,12 @@ int32_t tetrad_lanes() { return LANES; }
 
 // Whether products of split matrices can run on this machine; must be called before the first such product.
 int32_t tetrad_has_split_products() { return has_split_products(); }
-int64_t tetrad_split_size_bytes(int64_t columns) { return split_bytes(columns); }
 
 // Whether products in fixed point are faster than those of floats.
 int32_t tetrad_has_fixed_products() { return HAS_FIXED_PRODUCTS; }
-int64_t tetrad_fixed_size_bytes(int64_t columns) { return fixed_bytes(columns); }
+
+// Whether products of pairs can run on this machine.
+int32_t tetrad_has_pair_products() { return has_pair_products(); }
 
 // Create a team; null if the system cannot create so many threads.
 Team* tetrad_team_new(int32_t size) {
@@ -527,7 +507,7 @@ void tetrad_team_delete(Team* team) { delete team; }
 
 int64_t tetrad_matrix_size_bytes(const Matrix* matrix) { return matrix->size_bytes(); }
 int64_t tetrad_matrix_num_spans(const Team* team, const Matrix* matrix) { return Shares(*matrix, team->size()).spans; }
-int64_t tetrad_activations_size_bytes(int64_t columns) { return Activations::size_bytes(columns); }
+int64_t tetrad_prepared_size_bytes(const Matrix* matrix) { return prepared_bytes(*matrix); }
 
 Program* tetrad_program_new(const Operation* operations, int64_t count, const int64_t* widths, int64_t num_buffers, Heads heads) {
   return new Program(operations, count, widths, num_buffers, heads);
@@ -535,8 +515,8 @@ Program* tetrad_program_new(const Operation* operations, int64_t count, const in
 void tetrad_program_delete(Program* program) { delete program; }
 
 // Run a program for one step. Return SUMMED, or the cause why a sum over ranks failed.
-int32_t tetrad_run(Team* team, Program* program, const Step* step, float* const* buffers, uint8_t* quantized) {
-  Run run(*program, *step, buffers, quantized, *team);
+int32_t tetrad_run(Team* team, Program* program, const Step* step, float* const* buffers, uint8_t* prepared) {
+  Run run(*program, *step, buffers, prepared, *team);
   team->run([&](int rank) { run.work(rank); });
   return run.status();
 }

@@ -137,6 +137,7 @@ class ConversationBody(Body):
     tool_choice: ToolChoiceBody | None = Field(None, description="Whether it calls them. Unset: auto.")
     thinking: ThinkingBody | None = Field(None, description="Whether it thinks first. Unset: as the model does by itself.")
     output_config: OutputConfig | None = Field(None, description="What the answer is like.")
+    output_format: OutputFormat | None = Field(None, description="Older name of output_config.format, which goes first.")
     chat_template: str | None = Field(None, description="Jinja template of the conversation, instead of the model's.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables for the template.")
     thread: Any = Field(None, description="Not supported: send the whole conversation each time.")

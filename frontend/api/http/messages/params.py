@@ -10,8 +10,9 @@ from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 
 def message_params(llm: AsyncLLM, body: MessagesRequest, conversation: Conversation) -> SamplingParams:
     """Return the sampling parameters of a body with this conversation; InvalidRequest for a value out of range."""
-    config, calls = body.output_config, forces_calls(conversation.tool_choice)
-    form = None if config is None or calls else config.format
+    form = (body.output_config and body.output_config.format) or body.output_format
+    if forces_calls(conversation.tool_choice):
+        form = None
     params = turn_sampling_params(
         body,
         llm.default_sampling_fields(),

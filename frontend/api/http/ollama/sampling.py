@@ -44,6 +44,6 @@ def check_context(llm: AsyncLLM, options: OptionsBody | None) -> None:
 
 
 def _constraint(form: str | dict[str, Any] | None) -> StructuredOutputsParams | None:
-    if not form:
+    if form is None or form == "":
         return None
     return StructuredOutputsParams(json_object=True) if form == "json" else StructuredOutputsParams(json=form)

@@ -152,9 +152,15 @@ class OllamaTurn:
                     news.content += text
                 case Grown(Block(kind="reasoning"), text):
                     news.thinking += text
-                case Closed(Block(kind="call") as block):
+                case Closed(Block(kind="call") as block) if not self._is_cut_off(block):
                     news.calls = [*news.calls, Called(block.call_id, CalledFunction(block.name, arguments_of(block.text)))]
         return news
+
+    def _is_cut_off(self, block: Block) -> bool:
+        """Return whether the end of the turn has cut a call off: clients run every call, so it is not shown."""
+        totals = self._totals
+        is_cut = totals.finish_reason not in (None, "stop", "tool_calls") or isinstance(totals.stop_reason, str)
+        return is_cut and block is self._blocks.blocks[-1] and self._blocks.ends_in_incomplete_call
 
     def _end(self, answer: Answer) -> Answer:
         end_ns = time.monotonic_ns()

@@ -64,7 +64,7 @@ class RepetitionDetectionBody(Body):
     min_count: Number = Field(0, description="Number of consecutive repetitions of a pattern that ends the output.")
 
 
-_OLDER_CONSTRAINTS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+_OLDER_CONSTRAINTS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag")
 """Fields of vLLM before 0.12. An unknown field is ignored, but an ignored constraint would change the answer."""
 
 

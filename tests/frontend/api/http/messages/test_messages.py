@@ -11,6 +11,7 @@ from tetrad.services.errors import InternalError, InvalidRequest, Overloaded, Un
 from tetrad.services.rpc.columns import unpack_u32
 
 HI = [{"role": "user", "content": "hi"}]
+FORM = {"type": "json_schema", "schema": WEATHER}
 TOOLS = [
     {"name": "get_weather", "description": "Weather.", "input_schema": WEATHER},
     {"name": "get_time", "input_schema": {"type": "object"}},
@@ -178,9 +179,12 @@ async def test_thinking_is_without_effect_where_the_model_does_not_think(serve_f
     assert not engine.requests[0].sampling_params.HasField("thinking_token_budget")
 
 
-async def test_an_output_format_is_a_constraint(http, engine):
-    form = {"type": "json_schema", "schema": WEATHER}
-    body = {"messages": HI, "max_tokens": 3, "output_config": {"format": form}}
+@pytest.mark.parametrize(
+    "fields", [{"output_config": {"format": FORM}}, {"output_format": FORM}, {"output_config": {}, "output_format": FORM}]
+)
+async def test_an_output_format_is_a_constraint(http, engine, fields):
+    """Also with its name in the API's beta, which older clients send."""
+    body = {"messages": HI, "max_tokens": 3, **fields}
 
     assert (await http.post("/v1/messages", json=body)).status_code == 200
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.frontend.fakes import TEXT
-from tests.frontend.turns import FORMATS, TEXTS, WEATHER, writes
+from tests.frontend.turns import FORMATS, TEXTS, WEATHER, call, writes
 from tetrad.frontend.api.http.schemas import large_parts
 from tetrad.frontend.api.http.sse import rendering
 
@@ -22,6 +22,7 @@ TURNS = {
     "all": {"content": "Let me look.\n", "thinking": "I need the weather.", "tool_calls": [PARIS, TIME]},
     "nothing": {"content": ""},
 }
+TWO_CITIES = "\n".join(call("get_weather", city=city) for city in ("Paris", "London"))
 
 
 @pytest.fixture
@@ -74,6 +75,17 @@ async def test_a_turn_is_the_same_whole_and_line_by_line(http, engine, kind, tok
     assert answer["done_reason"] == parts[-1]["done_reason"] == "stop"
 
 
+@pytest.mark.parametrize("cut_by", [{"num_predict": TWO_CITIES.index("London") + 3}, {"stop": "London"}])
+async def test_a_call_that_was_cut_off_is_not_shown(http, engine, cut_by):
+    """Ollama's clients run every call that they get, whatever the reason of the end."""
+    writes(engine, TWO_CITIES)
+
+    answer = await whole(http, "/api/chat", messages=HI, tools=TOOLS, options=cut_by)
+    parts = await lines(http, "/api/chat", messages=HI, tools=TOOLS, options=cut_by)
+
+    assert shown(answer["message"]) == added([part["message"] for part in parts]) == {"content": "", "tool_calls": [PARIS]}
+
+
 async def test_the_last_line_counts_tokens_and_nanoseconds(http):
     *_, last = await lines(http, "/api/generate", prompt="hi", raw=True, options={"num_predict": 5})
 
@@ -102,6 +114,14 @@ async def test_options_reach_the_engine(http, engine):
     assert told == pytest.approx((0.5, 7, 0.9, 0.1, 3, 4))
     penalties = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
     assert penalties == pytest.approx((1.2, 0.25, 0.75))
+
+
+async def test_a_format_constrains_the_answer_also_if_it_is_an_empty_schema(http, engine):
+    await whole(http, "/api/generate", prompt="hi", format={})
+    assert engine.requests[-1].sampling_params.structured_outputs.json_schema == "{}"
+
+    await whole(http, "/api/generate", prompt="hi", format="")
+    assert not engine.requests[-1].sampling_params.HasField("structured_outputs")
 
 
 @pytest.mark.parametrize("num_many", [1, 4096], ids=["in slices", "in one piece"])

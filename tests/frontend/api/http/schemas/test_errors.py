@@ -70,6 +70,7 @@ WRONG_BODIES = (
     (COMPLETIONS, {"prompt": ""}, "prompt", "The decoder prompt cannot be empty"),
     (COMPLETIONS, {"prompt": []}, "prompt", "The decoder prompt cannot be empty"),
     (COMPLETIONS, {"prompt": "hi", "guided_regex": "[a-z]+"}, "guided_regex", "use structured_outputs with regex."),
+    (COMPLETIONS, {"prompt": "hi", "structural_tag": "{}"}, "structural_tag", "use structured_outputs with structural_tag."),
     (COMPLETIONS, {"prompt": [[]]}, "prompt", "The decoder prompt cannot be empty"),
     (COMPLETIONS, {"prompt": 5}, "prompt", "prompt must be a string, a list of strings,"),
     (COMPLETIONS, {"prompt": [5, 999]}, "prompt", "Token id 999"),

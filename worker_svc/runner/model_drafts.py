@@ -1,31 +1,29 @@
-"""Drafting runner: a second, smaller model proposes tokens after each step (speculative decoding with a draft model).
+"""Model drafts: a second, smaller model proposes tokens after each step (speculative decoding with a draft model).
 
-Wraps the target model's runner; owned by the compute thread. The draft model has its own keys and values under the block ids of
-the plans. It computes the requests' new tokens, and then proposes one token after another, as far as allocated blocks have
-room. Drafts are drawn with the noise of their request's seed and position, like the request's own tokens: if both models have
-about the same distribution, they draw the same tokens at any temperature. Proposals never change the output: the next step
+Called by the target model's runner; owned by the compute thread. The draft model has its own keys and values under the block
+ids of the plans. It computes the requests' new tokens, and then proposes one token after another, as far as allocated blocks
+have room. Drafts are drawn with the noise of their request's seed and position, like the request's own tokens: if both models
+have about the same distribution, they draw the same tokens at any temperature. Proposals never change the output: the next step
 verifies them.
 """
 
-import time
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Generic
+from typing import Any, Generic
 
 import numpy as np
 import torch
 
 from tetrad.worker_svc.attention.interface import M
-from tetrad.worker_svc.core.plan import DraftTokens, Ints, ModelRunnerOutput, SchedulerOutput
+from tetrad.worker_svc.core.plan import DraftTokens, Ints, SchedulerOutput
 from tetrad.worker_svc.core.step_inputs import StepInputs, build_step_inputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.models.interface import Model
 from tetrad.worker_svc.runner.draft_progress import DraftProgress, DraftRow, columns_of, ends_of_drafts
+from tetrad.worker_svc.runner.drafts import SampledStep
 from tetrad.worker_svc.runner.model_runner import ModelRunner
 
 
-class DraftingRunner(Generic[M]):
-    """A Runner whose results contain a draft model's proposals; see Runner.
+class ModelDrafts(Generic[M]):
+    """The HostDrafts of a draft model; see HostDrafts.
 
     Args:
         runner: the runner of the target model, which samples.
@@ -33,37 +31,25 @@ class DraftingRunner(Generic[M]):
         cache: the KV cache of `model`, with the same blocks as the runner's cache.
     """
 
-    def __init__(self, runner: ModelRunner[M], model: Model[M], cache: KvCache) -> None:
-        self._runner, self._model, self._cache = runner, model, cache
-        self._batch = runner.batch
+    def __init__(self, runner: ModelRunner[Any], model: Model[M], cache: KvCache) -> None:
+        self._model, self._cache = model, cache
+        self._batch, self._sampler = runner.batch, runner.sampler
         self._progress = DraftProgress(runner.batch, runner.layout.max_num_batched_tokens)
 
-    @property
-    def num_requests(self) -> int:
-        """The number of known requests."""
-        return self._runner.num_requests
-
     def forget_all(self) -> None:
-        """Remove every request."""
+        """See HostDrafts."""
         self._progress.clear()
-        self._runner.forget_all()
 
-    def warm_up(self, report: Callable[[int, int], None]) -> None:
-        """Run dummy steps of the target model."""
-        self._runner.warm_up(report)
-
-    @torch.inference_mode()
-    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
-        """Run one step, and propose up to `plan.num_spec_tokens` tokens after it."""
-        started = time.perf_counter()
+    def begin(self, plan: SchedulerOutput) -> None:
+        """See HostDrafts."""
         self._cache.move(plan)
-        result = self._runner.execute(plan)
-        assert isinstance(result, ModelRunnerOutput), "on one worker and the host, a step is over when it was executed"
         self._progress.note(plan)
-        if not plan.num_spec_tokens:
-            return result
-        proposals = self._propose(self._progress.rows(plan, result.handles.tolist()), plan.num_spec_tokens)
-        return replace(result, proposals=proposals, compute_seconds=time.perf_counter() - started)
+
+    def propose(self, step: SampledStep) -> DraftTokens | None:
+        """See HostDrafts."""
+        if not step.plan.num_spec_tokens:
+            return None
+        return self._propose(self._progress.rows(step.plan, step.sampled.tolist()), step.plan.num_spec_tokens)
 
     def _propose(self, rows: list[DraftRow], num_tokens: int) -> DraftTokens | None:
         """Compute the new tokens, then propose drafts; return None if there is nothing to compute."""
@@ -102,8 +88,8 @@ class DraftingRunner(Generic[M]):
         return found
 
     def _choose(self, hidden: torch.Tensor, slots: Ints) -> Ints:
-        if self._runner.sampler.draws(slots):
-            return self._runner.sampler.guess(self._model.logits(hidden), slots)
+        if self._sampler.draws(slots):
+            return self._sampler.guess(self._model.logits(hidden), slots)
         tokens, _ = self._model.argmax(hidden)
         return tokens
 

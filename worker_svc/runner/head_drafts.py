@@ -1,40 +1,30 @@
-"""Head runner: a draft head of the model proposes tokens after each step (EAGLE-3, multi-token prediction).
+"""Head drafts: a draft head of the model proposes tokens after each step (EAGLE-3, multi-token prediction).
 
-Wraps the model's runner; owned by the compute thread. The head has its own keys and values under the block ids of the plans. It
-runs after every step, over the tokens whose hidden states the step has computed, since hidden states are not kept. The head's
-input at a position is the model's hidden state there and the token of the next position. After the last known token, the head
-continues with its own hidden states. Drafts are drawn with the noise of their request's seed and position. Proposals never
-change the output: the next step verifies them.
+Called by the model's runner; owned by the compute thread. The head has its own keys and values under the block ids of the
+plans. It runs after every step, over the tokens whose hidden states the step has computed, since hidden states are not kept.
+The head's input at a position is the model's hidden state there and the token of the next position. After the last known token,
+the head continues with its own hidden states. Drafts are drawn with the noise of their request's seed and position. Proposals
+never change the output: the next step verifies them.
 """
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from tetrad.worker_svc.attention.paged_metadata import PagedMetadata
-from tetrad.worker_svc.core.plan import DraftTokens, Ints, ModelRunnerOutput, SchedulerOutput
+from tetrad.worker_svc.core.plan import DraftTokens, Ints, SchedulerOutput
 from tetrad.worker_svc.core.step_inputs import StepInputs, build_step_inputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.models.draft_head import DraftHead
 from tetrad.worker_svc.models.host import HostSteps
+from tetrad.worker_svc.runner.drafts import SampledStep
 from tetrad.worker_svc.runner.model_runner import ModelRunner
 
 
-@dataclass(frozen=True, slots=True)
-class _Computed:
-    """A computed step of the model: its inputs, the handles of its rows, and the head's input states [T, F] of its tokens."""
-
-    inputs: StepInputs
-    handles: Ints
-    states: torch.Tensor
-
-
-class HeadRunner:
-    """A Runner whose results contain a draft head's proposals; see Runner.
+class HeadDrafts:
+    """The HostDrafts of a draft head; see HostDrafts.
 
     Args:
         runner: the runner of the model, which samples.
@@ -52,56 +42,30 @@ class HeadRunner:
         cache: KvCache,
         states_of: Callable[[torch.Tensor], torch.Tensor],
     ) -> None:
-        self._runner, self._head, self._steps, self._cache, self._states_of = runner, head, steps, cache, states_of
-        self._batch = runner.batch
+        self._head, self._steps, self._cache, self._states_of = head, steps, cache, states_of
+        self._batch, self._sampler = runner.batch, runner.sampler
         self._longest = min(self._batch.max_model_len, head.longest)
-        self._computed: _Computed | None = None
-        runner.watch(self._note)
-
-    @property
-    def num_requests(self) -> int:
-        """The number of known requests."""
-        return self._runner.num_requests
 
     def forget_all(self) -> None:
-        """Remove every request."""
-        self._runner.forget_all()
+        """Do nothing: a head keeps nothing about requests."""
 
-    def warm_up(self, report: Callable[[int, int], None]) -> None:
-        """Run dummy steps of the model."""
-        self._runner.warm_up(report)
-        self._computed = None
-
-    @torch.inference_mode()
-    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
-        """Run one step, and then the head; propose up to `plan.num_spec_tokens` tokens."""
-        started = time.perf_counter()
+    def begin(self, plan: SchedulerOutput) -> None:
+        """See HostDrafts."""
         self._cache.move(plan)
-        result = self._runner.execute(plan)
-        assert isinstance(result, ModelRunnerOutput), "on one worker and the host, a step is over when it was executed"
-        computed, self._computed = self._computed, None
-        if computed is None:
-            return result
-        proposals = self._propose(computed, result, plan.num_spec_tokens)
-        return replace(result, proposals=proposals, compute_seconds=time.perf_counter() - started)
 
-    def _note(self, inputs: StepInputs, hidden: torch.Tensor) -> None:
-        states = self._states_of(hidden).clone()
-        self._computed = _Computed(inputs, self._batch.handles[inputs.slots].copy(), states)
-
-    def _propose(self, computed: _Computed, result: ModelRunnerOutput, num_tokens: int) -> DraftTokens | None:
+    def propose(self, step: SampledStep) -> DraftTokens | None:
         """Run the head over the step's tokens without rejected drafts; return proposals for the requests that sampled."""
-        inputs, batch = computed.inputs, self._batch
+        inputs, batch, states = step.inputs, self._batch, self._states_of(step.hidden)
         ends = np.minimum(inputs.num_computed + inputs.num_scheduled, batch.num_tokens[inputs.slots] - 1)
-        stays = np.array([batch.slot_of(handle) is not None for handle in computed.handles.tolist()], np.bool_)
+        stays = np.array([batch.slot_of(handle) is not None for handle in step.handles.tolist()], np.bool_)
         stays &= ends > inputs.num_computed
         if not stays.any():
             return None
         counts = (ends - inputs.num_computed)[stays]
         own = build_step_inputs(batch, inputs.slots[stays], inputs.num_computed[stays], counts)
-        hidden = self._forward(own, self._head.begin(computed.states[_tokens_of(inputs, own)]))
-        sampled = np.isin(batch.handles[own.slots], result.handles.astype(np.int64))
-        ready = sampled & (batch.num_tokens[own.slots] < self._longest)
+        hidden = self._forward(own, self._head.begin(states[_tokens_of(inputs, own)]))
+        ready = np.isin(batch.handles[own.slots], step.sampled) & (batch.num_tokens[own.slots] < self._longest)
+        num_tokens = step.plan.num_spec_tokens
         if not num_tokens or not ready.any():
             return None
         last = (own.first_token + own.num_scheduled - 1)[ready]
@@ -131,8 +95,8 @@ class HeadRunner:
             batch.num_tokens[everyone] = known
 
     def _choose(self, hidden: torch.Tensor, slots: Ints) -> Ints:
-        if self._runner.sampler.draws(slots):
-            return self._runner.sampler.guess(self._head.logits(hidden), slots)
+        if self._sampler.draws(slots):
+            return self._sampler.guess(self._head.logits(hidden), slots)
         return self._head.argmax(hidden)
 
     def _forward(self, inputs: StepInputs, hidden: torch.Tensor) -> torch.Tensor:
