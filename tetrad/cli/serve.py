@@ -14,7 +14,7 @@ from tetrad.cli.server_options import add_server_options, address_of, server_fie
 from tetrad.cli.service_manager import ServiceManager
 from tetrad.cli.startup import StartProgress, compile_kernels, free_port, starting_line, too_slow
 from tetrad.frontend.access.guard import Guard
-from tetrad.services.errors import TetradError
+from tetrad.services.errors import InvalidRequest, TetradError
 from tetrad.services.log import configure_command_logging
 from tetrad.services.settings import refuse_unknown_variables
 from tetrad.services.tls.identity import Identity
@@ -40,6 +40,9 @@ def run(arguments: list[str]) -> int:
         print(config_text(parser, options), end="")
         return 0
     refuse_unknown_variables("TETRAD_", SETTINGS)
+    if not options.start_timeout_s > 0:
+        text = f"--start-timeout-s must be more than 0, got {options.start_timeout_s:g}."
+        raise InvalidRequest(text, field="start_timeout_s")
     args = engine_args(options)
     configure_command_logging(args.log_level, also_stdout=True)
     port = free_port(options.host, options.port)

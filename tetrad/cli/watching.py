@@ -1,12 +1,14 @@
 """Watching: prints a text repeatedly until q or Ctrl-C; in a terminal over the previous text, otherwise below it."""
 
 import contextlib
+import os
 import select
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
+_MOST_KEYS = 1024
 _OVER = "\x1b[H"
 _END_OF_LINE, _END_OF_SCREEN = "\x1b[K", "\x1b[J"
 
@@ -46,8 +48,9 @@ def _is_ended(keys: TextIO | None, interval_s: float) -> bool:
         if keys is None:
             time.sleep(left_s)
         elif select.select([keys], [], [], left_s)[0]:
-            key = keys.read(1)
-            if key in ("q", "Q", ""):
+            # All keys at once, past the buffer of `keys`, which select would not see.
+            pressed = os.read(keys.fileno(), _MOST_KEYS)
+            if not pressed or b"q" in pressed.lower():
                 return True
     return False
 

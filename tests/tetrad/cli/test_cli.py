@@ -242,6 +242,14 @@ def test_variables_give_the_address_of_serve(monkeypatch):
         assert_one_line(tetrad("serve", "--host", "127.0.0.1"), f"Cannot listen on 127.0.0.1:{port}")
 
 
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan"])
+def test_a_start_that_has_no_time_is_refused_before_anything_starts(seconds):
+    result = tetrad("serve", "--device", "sim", "--port", "0", "--start-timeout-s", seconds)
+
+    assert_one_line(result, f"--start-timeout-s must be more than 0, got {seconds}.")
+    assert result.returncode == 78
+
+
 def test_a_host_that_no_name_can_be_is_one_line():
     assert_one_line(tetrad("serve", "--host", "a" * 64, "--port", "0"), f"Cannot listen on {'a' * 64}:0: ", "--host")
 

@@ -178,13 +178,14 @@ def test_a_watch_that_is_piped_goes_on_line_by_line_until_it_is_interrupted(watc
     assert process.wait(10) == 130
 
 
-def test_a_watch_in_a_terminal_writes_over_itself_and_ends_with_q(watching):
+@pytest.mark.parametrize("pressed", [b"q", b"xQ"])
+def test_a_watch_in_a_terminal_writes_over_itself_and_ends_with_q(watching, pressed):
     process, keyboard = watching(terminal=True)
     seen = b""
 
     while seen.count(b"load  ") < 2:
         seen += os.read(keyboard, 4096)
-    os.write(keyboard, b"q")
+    os.write(keyboard, pressed)
 
     assert seen.count(b"\x1b[H") >= 2
     assert process.wait(10) == 0
