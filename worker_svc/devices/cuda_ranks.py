@@ -5,6 +5,7 @@ from typing import Any
 
 from tetrad.services.errors import ModelError, Unsupported
 from tetrad.services.log import get_logger
+from tetrad.worker_svc.checkpoint.pooling_use import find_use
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import Runner
 from tetrad.worker_svc.core.ranks import GroupPlace, Orders
@@ -57,6 +58,8 @@ def check_part(request: LoadRequest, facts: Mapping[str, Any], config: ModelConf
     if quantization is not None and not is_unpackable(quantization):
         raise ModelError(f"{ranks.option}: on the cuda device a model with this quantization runs on one worker; use 1.")
     check_size(config, ranks.shard.size)
+    if find_use(request, facts) is not None:
+        raise ModelError(f"{ranks.option}: a model that pools runs on one worker; use 1.")
 
 
 class CudaRankModel:
