@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,7 @@ def _is(node: ast.expr | None, value: bool) -> bool:
     return isinstance(node, ast.Constant) and node.value is value
 
 
+@cache
 def found() -> set[tuple[str, str]]:
     paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     return {(str(path.relative_to(ROOT)), danger) for path in paths for danger in dangers_of(path.read_text())}

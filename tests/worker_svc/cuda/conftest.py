@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -11,7 +12,8 @@ from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import SchedulerOutput, finished
-from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
+from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator, _HostGraph
+from tetrad.worker_svc.cuda.drafting_runner import DeviceDraftingRunner
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.devices.cuda import CudaDevice
 from tetrad.worker_svc.devices.cuda_model import CudaModel
@@ -61,8 +63,18 @@ def layout_of(model: CudaModel, layout: KvLayout = SMALL) -> KvLayout:
 
 
 def record_graphs(runner: CudaModelRunner) -> None:
-    """Record the graphs of a runner, without the dummy steps of its warm-up."""
-    runner.record(lambda: runner._passes.record(lambda: None), "The graphs")
+    """Record the graphs of a runner, without the dummy steps of its warm-up. As on a GPU, what is recorded does not run.
+
+    Tests of warm-ups run all that is recorded.
+    """
+    with mock.patch.object(HostAccelerator, "capture", lambda _, work: _HostGraph(work)):
+        runner.record(lambda: runner._passes.record(lambda: None), "The graphs")
+
+
+def record_drafts(runner: DeviceDraftingRunner) -> None:
+    """Record the graphs of a runner's drafter likewise. test_no_sync.py runs what is recorded."""
+    with mock.patch.object(HostAccelerator, "capture", lambda _, work: _HostGraph(work)):
+        runner._runner.record(lambda: runner._drafts.record(lambda: None), "The drafter's graphs")
 
 
 class PipelinedDriver(Driver):

@@ -15,7 +15,7 @@ from tests.grids import grid
 from tests.lora_files import save_lora
 from tests.mtp_files import save_mtp
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
-from tests.worker_svc.cuda.conftest import record_graphs
+from tests.worker_svc.cuda.conftest import record_drafts, record_graphs
 from tests.worker_svc.cuda.launches import Launches
 from tests.worker_svc.runner.proposals import proposals_of
 from tetrad.services.errors import FailedPrecondition, ModelError
@@ -23,7 +23,6 @@ from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.lora import LoraLimits
 from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.cuda.device.offload import tensors_in
-from tetrad.worker_svc.cuda.drafting_runner import DeviceDraftingRunner
 from tetrad.worker_svc.cuda.graphs import PassGraphs
 
 LAYOUT = KvLayout(num_blocks=40, block_size=8, max_model_len=64, max_num_seqs=3, max_num_batched_tokens=48)
@@ -86,10 +85,6 @@ def history(headed):
         return found[kind]
 
     return of
-
-
-def record_drafts(runner: DeviceDraftingRunner) -> None:
-    runner._runner.record(lambda: runner._drafts.record(lambda: None), "The drafter's graphs")
 
 
 def change(path: Path, tensors: dict[str, torch.Tensor]) -> None:

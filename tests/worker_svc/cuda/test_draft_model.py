@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
-from tests.worker_svc.cuda.conftest import SMALL, TINY
+from tests.worker_svc.cuda.conftest import SMALL, TINY, record_drafts
 from tests.worker_svc.runner.proposals import check_proposals, proposals_of
 from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.worker_svc.core.device import KvLayout
@@ -50,7 +50,7 @@ def test_drafts_that_are_replayed_as_graphs_are_the_same(drafted, expected, monk
     """Those of all requests in one graph, and the tokens that the draft model lacks in another."""
     layout = replace(SMALL, max_num_seqs=9)  # three tokens of each request
     runner = drafted.make_runner(layout)
-    runner._runner.record(lambda: runner._drafts.record(lambda: None), "The drafter's graphs")
+    record_drafts(runner)
     drafting, replayed, replay = runner._drafts._drafting, Counter(), PassGraphs.run
 
     def run_graph(graphs: PassGraphs, rows: np.ndarray, num_rows: int, drawn: bool = False) -> None:
