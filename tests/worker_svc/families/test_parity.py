@@ -1,6 +1,6 @@
 """Tiny models of every family, and of a few that transformers' code runs, give transformers' tokens.
 
-20 tokens for each of 8 prompts. `make test` runs every family as one batch, on torch, and with one other split of its steps in
+32 tokens for each of 8 prompts. `make test` runs every family as one batch, on torch, and with one other split of its steps in
 turn; the families of ALL_SPLITS, one of each kind of keys, values and states, with all of them. `make exhaustive-test` runs all
 other pairs.
 """
@@ -20,8 +20,8 @@ from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.devices.cpu import CpuDevice
 
-NUM_TOKENS = 20
-"""So that each request begins a further block, of 16 tokens, while it decodes, and reads it in later steps."""
+NUM_TOKENS = 32
+"""So that each request begins a further block while it decodes."""
 PROMPTS = [np.random.default_rng(length).integers(3, 320, length).tolist() for length in (1, 5, 16, 17, 33, 70, 150, 1000)]
 NAMES = [*FAMILIES, *FOREIGN]
 SPLITS = ("alone", "in chunks", "from the prefix cache", "after a preemption")
