@@ -18,6 +18,8 @@ CONNECT_TIMEOUT_S = 20.0
 ANSWER_TIMEOUT_S = 60.0
 """Longest wait for the answer to a call, in seconds. A worker that hangs is replaced before, which ends the wait."""
 _RETRY_S = 0.05
+_LEAST_S = 1.0
+"""Shortest wait for the answer to a hello, in seconds: the last attempt before the deadline may end this much after it."""
 
 
 class ExpertLink:
@@ -43,7 +45,7 @@ class ExpertLink:
         deadline = time.monotonic() + self._connect_timeout_s
         while self._connection is None:
             try:
-                self._connection, self._hello = self._opened(hello), hello
+                self._connection, self._hello = self._opened(hello, deadline), hello
             except (OSError, ValueError) as error:
                 if time.monotonic() > deadline:
                     raise Unavailable(f"{self._worker} is not ready: {one_line(error)}.") from error
@@ -72,15 +74,16 @@ class ExpertLink:
         if connection is not None:
             connection.close()
 
-    def _opened(self, hello: str) -> socket.socket:
+    def _opened(self, hello: str, deadline: float) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.settimeout(self._answer_timeout_s)
+            connection.settimeout(max(deadline - time.monotonic(), _LEAST_S))
             connection.connect(self._path)
             send_text(connection, Kind.HELLO, hello)
             answer = receive(connection)
             if answer.kind is not Kind.WELCOME:
                 raise ValueError(answer.text)
+            connection.settimeout(self._answer_timeout_s)
         except BaseException:
             connection.close()
             raise

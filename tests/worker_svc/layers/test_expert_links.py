@@ -123,6 +123,17 @@ def test_an_error_of_the_experts_is_named_and_the_next_call_is_answered(server, 
     assert link.receive(2, 3).equal(X * WEIGHTS * CHOSEN)
 
 
+def test_a_worker_that_accepts_and_never_answers_is_not_ready_after_the_time_to_connect(tmp_path):
+    """Its process is stopped: the system still accepts connections for it."""
+    link = ExpertLink(str(tmp_path / "experts.sock"), connect_timeout_s=0.2, answer_timeout_s=3600.0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "experts.sock"))
+        listener.listen()
+
+        with pytest.raises(Unavailable, match="is not ready: timed out"):
+            link.connect("0 model")
+
+
 def test_rows_of_another_width_are_refused(server, link):
     held = Held()
     server.serve(held)
