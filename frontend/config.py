@@ -1,8 +1,7 @@
 """Settings of the frontend: flags, TETRAD_FRONTEND_* and YAML. Operators choose them; facts about models are not settings."""
 
 import re
-from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -17,13 +16,14 @@ from tetrad.frontend.further_models import (
     check_names_differ,
     names_of,
 )
-from tetrad.services.settings import Names, ServiceSettings
-from tetrad.services.tls.identity import TlsFiles
+from tetrad.frontend.public_settings import PublicSettings
+from tetrad.services.settings import Names, OptionalPath
 
 GATEWAY_APIS = ("smg", "vllm", "openengine")
+_MOST_INTERVAL = 2**31 - 1
 
 
-class FrontendSettings(ServiceSettings):
+class FrontendSettings(PublicSettings):
     """Options of the frontend.
 
     Each is a flag (--max-n), an environment variable (TETRAD_FRONTEND_MAX_N) or a key of a YAML file
@@ -32,26 +32,7 @@ class FrontendSettings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="TETRAD_FRONTEND_")
 
-    host: str = Field("127.0.0.1", description="Address of the HTTP server.")
-    port: int = Field(8000, ge=0, le=65535, description="Port of the HTTP server. 0: any free port.")
-    grpc_port: int | None = Field(
-        None, ge=0, le=65535, description="Port of the public gRPC API, on the address of the HTTP server. Unset: no gRPC API."
-    )
-    listen: str = Field(
-        "", description="Address of the public gRPC API, if it differs from host and grpc-port: host:port or unix:/path."
-    )
-    http_fd: int | None = Field(
-        None,
-        description="File descriptor of a bound HTTP socket, inherited from a parent process that keeps it open, so that "
-        "connections wait while the frontend restarts. Unset: the frontend binds host and port itself.",
-    )
-    private_listen: str = Field(
-        "",
-        description="Second address of the gRPC API, for the supervisor of this frontend: unix:/path. Two frontends with such "
-        "an address may share the public port while one replaces the other. Empty: none.",
-    )
-
-    peers_dir: Path | None = Field(
+    peers_dir: OptionalPath = Field(
         None,
         description="Directory that the frontends of one port on this machine share: max-num-requests and "
         "max-num-queued-tokens hold for all of them together, and /metrics of each has the metrics of all. Unset: this "
@@ -131,49 +112,6 @@ class FrontendSettings(ServiceSettings):
         "of each position.",
     )
 
-    api_key: Names = Field(
-        (),
-        repr=False,
-        description="API keys, separated by commas or given repeatedly. Every request must present one of them. Empty: no key "
-        "is needed.",
-    )
-    api_key_file: Path | None = Field(None, description="File with further API keys, one per line; reloaded when it changes.")
-    operator_api_key: Names = Field(
-        (),
-        repr=False,
-        description="API keys that also grant access to the operator endpoints, such as pause, sleep and reset_prefix_cache.",
-    )
-    operator_endpoints: Literal["auto", "on", "off"] = Field(
-        "auto",
-        description="Access to the operator endpoints. auto: callers with an operator key; if there are no operator keys, "
-        "everyone, provided that the server listens on this machine only and needs no API key, else no one. on: "
-        "everyone who may send requests. off: no one.",
-    )
-    ssl_certfile: Path | None = Field(
-        None,
-        description="Certificate chain of the public HTTP and gRPC ports (PEM file); reloaded when it changes. Unset: "
-        "tls-cert-file, or no TLS.",
-    )
-    ssl_keyfile: Path | None = Field(None, description="Private key of ssl-certfile (PEM file, no password).")
-    ssl_ca_certs: Path | None = Field(
-        None,
-        description="Certificate authorities (PEM file). Callers of the public ports must present a certificate issued by one "
-        "of them. Unset: callers need no certificate.",
-    )
-    allowed_origins: Names = Field(
-        (),
-        description="Origins of web pages that may call this server (CORS), separated by commas. *: any origin. Empty: none.",
-    )
-    allowed_methods: Names = Field(
-        ("*",), description="HTTP methods that pages of allowed-origins may use, separated by commas. *: any method."
-    )
-    allowed_headers: Names = Field(
-        ("*",), description="HTTP headers that pages of allowed-origins may send, separated by commas. *: any header."
-    )
-    allow_credentials: bool = Field(
-        False, description="Allow pages of allowed-origins to send cookies. allowed-origins must then not contain *."
-    )
-
     console: bool = Field(True, description="Serve the console, a web page, at / of the HTTP server.")
     traces_url: str = Field(
         "",
@@ -211,6 +149,7 @@ class FrontendSettings(ServiceSettings):
     stream_interval: int = Field(
         1,
         ge=1,
+        le=_MOST_INTERVAL,
         description="Number of new tokens in each message of a stream, except its first and last; a request may set its own "
         "number. More than 1 costs less CPU time per token.",
     )
@@ -333,14 +272,6 @@ class FrontendSettings(ServiceSettings):
             raise ValueError(f"there is no API {min(unknown)!r}; there are auto, {', '.join(GATEWAY_APIS)}")
         return value
 
-    @model_validator(mode="after")
-    def _check_public_tls(self) -> Self:
-        if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
-            raise ValueError("ssl-certfile and ssl-keyfile go together")
-        if self.ssl_ca_certs is not None and self.public_tls is None:
-            raise ValueError("ssl-ca-certs needs ssl-certfile: a server that verifies clients must have a certificate")
-        return self
-
     @field_validator("metrics_prefix")
     @classmethod
     def _check_metrics_prefix(cls, value: str) -> str:
@@ -359,12 +290,6 @@ class FrontendSettings(ServiceSettings):
     def _check_console(self) -> Self:
         if self.traces_url and not self.console:
             raise ValueError("traces-url is a link in the console, which is off")
-        return self
-
-    @model_validator(mode="after")
-    def _check_origins(self) -> Self:
-        if self.allow_credentials and "*" in self.allowed_origins:
-            raise ValueError("allow-credentials needs allowed-origins that are named: any page could act for its visitors")
         return self
 
     @model_validator(mode="after")
@@ -390,18 +315,3 @@ class FrontendSettings(ServiceSettings):
         """Return the settings of a further model, as for a frontend that serves only this model."""
         fields = {name: getattr(model, name) for name in type(model).model_fields}
         return self.model_copy(update={"further_models": (), **fields})
-
-    @property
-    def public_tls(self) -> TlsFiles | None:
-        """The TLS files of the public ports; None: the ports have no TLS."""
-        if self.ssl_certfile is not None:
-            return TlsFiles(self.ssl_certfile, self.ssl_keyfile, self.ssl_ca_certs)
-        return None if self.tls_cert_file is None else TlsFiles(self.tls_cert_file, self.tls_key_file, self.ssl_ca_certs)
-
-    @property
-    def grpc_address(self) -> str | None:
-        """The address that the public gRPC API listens on; None: the API is off."""
-        if self.listen:
-            return self.listen
-        host = f"[{self.host}]" if ":" in self.host else self.host or "0.0.0.0"
-        return None if self.grpc_port is None else f"{host}:{self.grpc_port}"

@@ -41,6 +41,8 @@ Names = Annotated[
     tuple[str, ...], NoDecode, BeforeValidator(lambda value: split_names(value) if isinstance(value, str) else value)
 ]
 """Names in one setting, separated by commas or as a JSON list."""
+OptionalPath = Annotated[Path | None, BeforeValidator(lambda value: value or None)]
+"""A file or directory. An empty text counts as unset: Docker Compose passes an unset variable so."""
 
 
 _MOST_OF_GRPC = 2**31 - 1
@@ -81,13 +83,13 @@ class TlsSettings(Settings):
     Unix sockets are protected by the file system and use no TLS.
     """
 
-    tls_cert_file: Path | None = Field(
+    tls_cert_file: OptionalPath = Field(
         None,
         description="Certificate chain of this service (PEM file); reloaded when it changes. The gRPC ports then use TLS. "
         "Unset: no TLS.",
     )
-    tls_key_file: Path | None = Field(None, description="Private key of tls-cert-file (PEM file, no password).")
-    tls_ca_file: Path | None = Field(
+    tls_key_file: OptionalPath = Field(None, description="Private key of tls-cert-file (PEM file, no password).")
+    tls_ca_file: OptionalPath = Field(
         None,
         description="Trusted certificate authorities (PEM file). Callers of this service, and the services that it calls, "
         "must present a certificate issued by one of them. Unset: callers need no certificate, and called "
@@ -141,7 +143,7 @@ class ServiceSettings(TlsSettings):
     loop_stall_timeout_s: float = Field(
         60.0, ge=0, description="Seconds that the event loop may be blocked before the process ends itself. 0: no limit."
     )
-    trace_path: Path | None = Field(
+    trace_path: OptionalPath = Field(
         None,
         description="File for a trace of the last calls (Chrome trace format), written when the service ends. Unset: no trace.",
     )
