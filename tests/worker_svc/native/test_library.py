@@ -1,6 +1,8 @@
 """The native library: found, compiled, or missing; never half written, and never keeping a process from ending."""
 
 import contextlib
+import ctypes
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -9,15 +11,18 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 from structlog.testing import capture_logs
 
-from tests.worker_svc.native.native_programs import RUNNABLE, team_of
+from tests.worker_svc.native.native_programs import RUNNABLE, product, team_of
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.devices.cpu import CpuDevice
 from tetrad.worker_svc.native import build, library
 from tetrad.worker_svc.native.library import NoLibraryError, best_target, library_name, load_library
+from tetrad.worker_svc.native.team import Team
+from tetrad.worker_svc.native.weights import pack_float
 
 ELF_AARCH64 = 183
 """Of the field e_machine."""
@@ -198,6 +203,21 @@ def test_build_makes_all_targets_or_those_asked_for(monkeypatch, tmp_path, compi
     assert made == {library_name(target) for target in library.targets()}
 
 
+def test_clang_compiles_the_kernels(tmp_path):
+    """As on a host without GCC; the products are those of the same numbers."""
+    if shutil.which("clang++") is None:
+        pytest.skip("clang++ (Debian's package clang) is missing")
+    compiled_by_clang = dataclasses.replace(best_target(), compilers=("clang++",))
+    kernels = ctypes.CDLL(str(library.compile_library(compiled_by_clang, tmp_path)))
+    library._declare(kernels)
+    team = Team(kernels, 1)
+    weight, x = torch.randn(40, 96), torch.randn(9, 96)
+
+    found = product(team, pack_float(team, weight), x)
+
+    torch.testing.assert_close(found, (x.double() @ weight.double().T).float())
+
+
 def test_build_compiles_for_another_kind_of_processor(monkeypatch, tmp_path, capsys):
     """Compiled without optimization: make wheel-aarch64 has the flags of every target."""
     if shutil.which("aarch64-linux-gnu-g++") is None:
@@ -300,7 +320,7 @@ def test_more_threads_than_the_system_has_room_for_are_one_line():
     """In a process of its own, which may have no more address space than it has."""
     run_python("""
         import resource
-        from tests.worker_svc.native.native_programs import RUNNABLE, team_of
+        from tests.worker_svc.native.native_programs import RUNNABLE, product, team_of
         from tetrad.services.errors import FailedPrecondition
         team_of(RUNNABLE[0], 2)
         used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
@@ -94,21 +95,31 @@ inline void copy_row(const float* from, int64_t size, float* to) {
   for (; i < size; i++) to[i] = from[i];
 }
 
+// The columns of two rows, of which those with the bit HALF of their index change places: `upper` for the first row, `lower` for
+// the second. GCC has __builtin_shufflevector from release 12 on, clang has no __builtin_shuffle.
+#if defined(__clang__)
+template <int HALF, int... LANE>
+inline void swap_blocks(vf& upper, vf& lower, std::integer_sequence<int, LANE...>) {
+  const vf above = upper, below = lower;
+  upper = __builtin_shufflevector(above, below, (LANE & HALF ? LANE + LANES - HALF : LANE)...);
+  lower = __builtin_shufflevector(above, below, (LANE & HALF ? LANE + LANES : LANE + HALF)...);
+}
+#else
+template <int HALF, int... LANE>
+inline void swap_blocks(vf& upper, vf& lower, std::integer_sequence<int, LANE...>) {
+  const vf above = upper, below = lower;
+  upper = __builtin_shuffle(above, below, vi{(LANE & HALF ? LANE + LANES - HALF : LANE)...});
+  lower = __builtin_shuffle(above, below, vi{(LANE & HALF ? LANE + LANES : LANE + HALF)...});
+}
+#endif
+
 // Transpose a square of LANES rows. Each pass swaps the blocks beside the diagonal; the block size halves with each pass.
+template <int HALF = LANES / 2>
 inline void transpose(vf (&rows)[LANES]) {
-  const vi lanes = lane_numbers();
 #pragma GCC unroll 16
-  for (int half = LANES / 2; half > 0; half /= 2) {
-    const vi is_right = (lanes & half) != 0;
-    const vi upper = is_right ? lanes + (LANES - half) : lanes, lower = is_right ? lanes + LANES : lanes + half;
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++) {
-      if (i & half) continue;
-      const vf above = rows[i], below = rows[i + half];
-      rows[i] = __builtin_shuffle(above, below, upper);
-      rows[i + half] = __builtin_shuffle(above, below, lower);
-    }
-  }
+  for (int i = 0; i < LANES; i++)
+    if (!(i & HALF)) swap_blocks<HALF>(rows[i], rows[i + HALF], std::make_integer_sequence<int, LANES>());
+  if constexpr (HALF > 1) transpose<HALF / 2>(rows);
 }
 
 // e^x to about 1 ulp, 0 below -87: Cephes' polynomial on x - n ln 2, |x - n ln 2| <= ln 2 / 2.
@@ -134,8 +145,8 @@ inline void transpose(vf (&rows)[LANES]) {
   return x < is_tiny_at ? vf{} : (x != x ? x : result);
 }
 
-// A half-precision number; GCC has _Float16 on ARM from release 13 on.
-#if defined(__aarch64__)
+// A half-precision number; GCC has _Float16 on ARM from release 13 on, clang on x86-64 from release 15 on.
+#if defined(__aarch64__) || defined(__clang__)
 typedef __fp16 float16;
 #else
 typedef _Float16 float16;
