@@ -96,7 +96,13 @@ class ExpertServer:
                     connection.close()
                     return
                 self._connections.add(connection)
-            threading.Thread(target=self._answer, args=(connection,), name="experts", daemon=True).start()
+            try:
+                threading.Thread(target=self._answer, args=(connection,), name="experts", daemon=True).start()
+            except RuntimeError as error:  # the system can start no more threads
+                log.warning("experts.not_accepted", error=one_line(error))
+                self._forget(connection)
+                connection.close()
+                self._closed.wait(_RETRY_S)
 
     def _answer(self, connection: socket.socket) -> None:
         """Answer a connection's calls until it ends, or its model is dropped."""
@@ -111,8 +117,11 @@ class ExpertServer:
         except Exception as error:  # a bug or bytes of another program end one connection, not the worker
             log.warning("experts.connection_failed", exc_info=error)
         finally:
-            with self._lock:
-                self._connections.discard(connection)
+            self._forget(connection)
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._connections.discard(connection)
 
     def _welcomed(self, connection: socket.socket, hello: Frame) -> "weakref.ref[HeldExperts] | None":
         reference = self._held

@@ -162,6 +162,26 @@ def test_a_worker_that_closes_between_two_calls_is_found_again(server, link, tmp
     successor.close()
 
 
+def test_a_server_without_a_free_thread_refuses_one_connection_and_takes_the_next(server, tmp_path, monkeypatch):
+    held = Held()
+    server.serve(held)
+    start, failures = threading.Thread.start, [RuntimeError("can't start new thread")]
+    monkeypatch.setattr(server, "_answer", answer := server._answer)
+
+    def start_later(thread: threading.Thread) -> None:
+        if thread._target == answer and failures:
+            raise failures.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_later)
+    link = ExpertLink(str(tmp_path / "experts.sock"), connect_timeout_s=20, answer_timeout_s=2.0)
+
+    link.connect("0 model")
+
+    assert not failures
+    link.drop()
+
+
 def test_a_worker_that_dies_in_a_call_is_lost_at_once(link, tmp_path):
     def die(connection: socket.socket) -> None:
         connection.sendall(b"half of a header"[:5])
