@@ -152,6 +152,7 @@ def test_a_scaled_rotary_embedding_is_that_of_transformers(name, changes):
 def test_a_text_config_omits_the_sizes_that_transformers_assumes(architecture, model_type, given):
     """transformers writes only the values of a text_config that differ from its defaults, as in LLaVA 1.5's files."""
     whole = AutoConfig.for_model(model_type, **given).to_dict()
+    del whole["tie_word_embeddings"]  # else the wrapper's default holds
     configs = [{"architectures": [architecture], "text_config": {"model_type": model_type, **text}} for text in (given, whole)]
 
     omitting, complete = map(read_config, configs)
