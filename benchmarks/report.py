@@ -14,7 +14,7 @@ from benchmarks.options import Options
 ORDER = (
     "control_plane", "device_share", "split_tax", "carriers", "decode", "contexts", "prefill", "prefix_cache", "mixed",
     "fan_out", "startup", "engine_step", "hops",
-    "scaling", "request_costs", "second_model", "embeddings", "lora", "speculation", "draft_compute",
+    "scaling", "request_costs", "second_model", "embeddings", "lora", "speculation", "file_edits", "draft_compute",
     "splits", "sums",
 )  # fmt: skip
 """The benchmarks, in the order of the report, which is also the order in which run.py runs them."""

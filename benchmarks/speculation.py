@@ -28,7 +28,7 @@ from benchmarks.streams import new_prompt
 
 _DATA = Path(__file__).parent / "data"
 PLAIN, NGRAM, SUFFIX, PREDICTION = "plain", "n-gram", "suffix", "prediction"
-_CONFIGS = {
+CONFIGS: Mapping[str, Mapping[str, Any] | None] = {
     PLAIN: None,
     NGRAM: {"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_min": 2, "prompt_lookup_max": 4},
     SUFFIX: {"method": "suffix"},
@@ -83,6 +83,10 @@ def tasks() -> list[Task]:
         Task("list", f"List all facts about the lighthouse from the following text:\n\n{story}", story),
         Task("file", f"Repeat this Python file with the class Item renamed to Article:\n\n```python\n{code}```", code),
     ]
+
+
+Rates = dict[str, list[float]]
+"""System -> output tokens/s, one value per round."""
 
 
 @dataclass
@@ -147,19 +151,19 @@ def measure(urls: Mapping[str, str], peers: Mapping[str, str], options: Options)
     prompts = [new_prompt(64) for _ in range(_BATCH)]
     for number in range(-1, options.rounds):
         for task in chosen:
-            rates = _answer_rates(urls, peers, task)
+            rates = answer_rates(urls, peers, task)
             if number >= 0:
-                _add(found.tasks.setdefault(task.name, {}), rates)
+                add_rates(found.tasks.setdefault(task.name, {}), rates)
         for what, run in _loads(prompts, chosen[0]).items():
             rates = {name: run(url) for name, url in urls.items()}
             if number >= 0:
-                _add(found.others.setdefault(what, {}), rates)
+                add_rates(found.others.setdefault(what, {}), rates)
         if number >= 0:
             print(f"round {number + 1}/{options.rounds} is done", flush=True)
     return found
 
 
-def _answer_rates(urls: Mapping[str, str], peers: Mapping[str, str], task: Task) -> dict[str, float]:
+def answer_rates(urls: Mapping[str, str], peers: Mapping[str, str], task: Task) -> dict[str, float]:
     """Return the rate of each system; SystemExit if a Tetrad stack answers differently with drafts than without."""
     answers = {name: _ask_rested(url, task.question) for name, url in urls.items()}
     answers[PREDICTION] = _ask_rested(urls[PLAIN], task.question, task.prediction)
@@ -175,7 +179,8 @@ def _ask_rested(url: str, question: str, prediction: str = "") -> Answer:
     return ask(url, question, prediction)
 
 
-def _add(found: dict[str, list[float]], rates: Mapping[str, float]) -> None:
+def add_rates(found: Rates, rates: Mapping[str, float]) -> None:
+    """Append each system's rate of a round."""
     for name, rate in rates.items():
         found.setdefault(name, []).append(rate)
 
@@ -237,25 +242,32 @@ def _section(found: Found) -> Section:
 
 
 def _shown(rates: Mapping[str, list[float]], name: str) -> str:
-    return f"{_gain(rates, name):.2f}"
+    return f"{gain(rates, name):.2f}"
 
 
-def _gain(rates: Mapping[str, list[float]], name: str) -> float:
+def gain(rates: Mapping[str, list[float]], name: str) -> float:
+    """Return the rate of a system with drafts against the same system without, median of the rounds."""
     return median(ratios(rates[name], rates[_PLAIN_OF[name]]))
 
 
 def _bars(found: Found) -> list[Bar]:
-    bars = []
-    for what in ("edit", "summary", "file"):
-        if rates := found.tasks.get(what):  # a quick run does not have all tasks
-            bars += [Bar(f"{what}, {name}, against plain", 1.6, _gain(rates, name)) for name in (NGRAM, SUFFIX)]
-            if what != "summary":  # its answer differs from its prediction
-                bars.append(Bar(f"{what}, prediction, against plain", 2.0, _gain(rates, PREDICTION)))
+    bars: list[Bar] = []
+    for what in ("edit", "summary"):
+        if rates := found.tasks.get(what):
+            bars += bars_of_task(what, rates)
     bars += [
-        Bar(f"{what}, {DRAFT_MODEL}, against plain", 0.97, _gain(rates, DRAFT_MODEL)) for what, rates in found.tasks.items()
+        Bar(f"{what}, {DRAFT_MODEL}, against plain", 0.97, gain(rates, DRAFT_MODEL)) for what, rates in found.tasks.items()
     ]
     for what, rates in found.others.items():
-        bars += [Bar(f"{what}, {name}, against plain", 0.97, _gain(rates, name)) for name in (NGRAM, SUFFIX, DRAFT_MODEL)]
+        bars += [Bar(f"{what}, {name}, against plain", 0.97, gain(rates, name)) for name in (NGRAM, SUFFIX, DRAFT_MODEL)]
+    return bars
+
+
+def bars_of_task(what: str, rates: Mapping[str, list[float]]) -> list[Bar]:
+    """Return the bars of a task whose answer repeats a given text."""
+    bars = [Bar(f"{what}, {name}, against plain", 1.6, gain(rates, name)) for name in (NGRAM, SUFFIX)]
+    if what != "summary":  # its answer differs from its prediction
+        bars.append(Bar(f"{what}, prediction, against plain", 2.0, gain(rates, PREDICTION)))
     return bars
 
 
@@ -263,7 +275,7 @@ def _peers(exits: ExitStack, options: Options) -> dict[str, str]:
     """Start the servers of the installed peers; return system -> URL."""
     urls: dict[str, str] = {}
     if options.with_peers and is_installed(VLLM, SMOLLM2):
-        lookup = ("--speculative-config", json.dumps(_CONFIGS[NGRAM]))
+        lookup = ("--speculative-config", json.dumps(CONFIGS[NGRAM]))
         for name, flags in ((VLLM, ()), (_VLLM_NGRAM, lookup)):
             urls[name] = exits.enter_context(vllm_server(SMOLLM2.floats, *flags, max_model_len=_MAX_MODEL_LEN)).url
     if options.with_peers and is_installed(LLAMA_LOOKUP, SMOLLM2):
@@ -271,12 +283,14 @@ def _peers(exits: ExitStack, options: Options) -> dict[str, str]:
     return urls
 
 
-def _ours(exits: ExitStack, configs: Mapping[str, Mapping[str, Any] | None], *flags: str) -> dict[str, str]:
+def open_stacks(
+    exits: ExitStack, configs: Mapping[str, Mapping[str, Any] | None], *flags: str, model: str = MODEL
+) -> dict[str, str]:
     """Start a stack for each config of speculation; return system -> URL."""
     urls = {}
     for name, config in configs.items():
         drafts = () if config is None else ("--speculative-config", json.dumps(config))
-        stack = running("--device", "cpu", "--max-model-len", str(_MAX_MODEL_LEN), *flags, *drafts)
+        stack = running("--device", "cpu", "--max-model-len", str(_MAX_MODEL_LEN), *flags, *drafts, model=model)
         urls[name] = exits.enter_context(stack).url
     return urls
 
@@ -299,7 +313,7 @@ def main() -> None:
     """Measure and write the section of the report."""
     options = read_options("speculation", __doc__)
     with ExitStack() as exits:
-        urls = _ours(exits, _CONFIGS) | _ours(exits, _FLOAT32_CONFIGS, "--dtype", "float32")
+        urls = open_stacks(exits, CONFIGS) | open_stacks(exits, _FLOAT32_CONFIGS, "--dtype", "float32")
         found = measure(urls, _peers(exits, options), options)
     write_section("speculation", _section(found), options)
 
