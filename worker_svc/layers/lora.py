@@ -17,11 +17,9 @@ from tetrad.worker_svc.checkpoint.lora_weights import LoraPair, LoraWeights
 from tetrad.worker_svc.core.lora import LoraSite, PackedLora
 from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.layers.linear import Linear
-from tetrad.worker_svc.layers.parameters import Lookup, Parameters
+from tetrad.worker_svc.layers.parameters import CHOOSING, Lookup, Parameters
 from tetrad.worker_svc.layers.rotary import interleave_heads
 
-_CHOOSING = (".router", ".shared_expert_gate")
-"""Parts of the canonical names of layers that choose experts; adapters do not change them."""
 _OF_EXPERTS = ".experts."
 """Part of the canonical names of experts' layers, whose rows are only the tokens that chose the expert."""
 LoraReader = Callable[[Path, Mapping[str, LoraSite]], LoraWeights]
@@ -187,7 +185,7 @@ class AdaptedParameters:
 
     def __init__(self, inner: Parameters, layers: AdaptedLayers, *, adapts_experts: bool = False) -> None:
         self._inner, self._layers = inner, layers
-        self._not_adapted = _CHOOSING if adapts_experts else (*_CHOOSING, _OF_EXPERTS)
+        self._not_adapted = CHOOSING if adapts_experts else (*CHOOSING, _OF_EXPERTS)
 
     def has(self, name: str) -> bool:
         """See Parameters."""

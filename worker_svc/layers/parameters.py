@@ -12,6 +12,8 @@ from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.layers.linear import Linear, LinearFactory
 from tetrad.worker_svc.layers.rotary import interleave_heads
 
+CHOOSING = (".router", ".shared_expert_gate")
+"""Ends of the names of matrices that choose experts, or how much of one a token takes."""
 Lookup = Callable[[torch.Tensor], torch.Tensor]
 """Function (token ids [T]) -> their rows [T, columns]; the caller may change the rows."""
 

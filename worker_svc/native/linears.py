@@ -12,7 +12,7 @@ import torch
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.source import QuantizedMatrix
 from tetrad.worker_svc.layers.linear import Linear, LinearFactory, SideBySide
-from tetrad.worker_svc.layers.parameters import HostParameters
+from tetrad.worker_svc.layers.parameters import CHOOSING, HostParameters
 from tetrad.worker_svc.native.matrix_loaders import KINDS, join_stored, pack_stored
 from tetrad.worker_svc.native.program import Room
 from tetrad.worker_svc.native.program_builder import ProgramBuilder
@@ -24,8 +24,6 @@ _NO_HEADS = Heads(1, 1, 16, 1, 0)
 _FLOAT32_BYTES = 4
 _EXPERTS = ".experts."
 """Part of the names of the matrices that stay quantized; they are nearly all weights of a mixture of experts."""
-_CHOOSING = (".router", ".shared_expert_gate")
-"""Ends of the names of matrices that choose experts."""
 
 
 class NativeLinear:
@@ -125,7 +123,7 @@ class PairParameters(HostParameters):
         rotary_dim: int | None = None,
     ) -> Linear:
         """See Parameters."""
-        chooses = any(name.endswith(_CHOOSING) for name, _ in names)
+        chooses = any(name.endswith(CHOOSING) for name, _ in names)
         load = self._floats.linear if chooses else super().linear
         return load(names, in_features, rotated=rotated, head_dim=head_dim, rotary_dim=rotary_dim)
 
