@@ -202,6 +202,14 @@ async def test_an_abort_that_comes_late_succeeds_and_one_of_an_unknown_request_d
     assert unknown == (grpc.StatusCode.NOT_FOUND, "request_id")
 
 
+async def test_a_refused_id_is_not_kept(inference, control):
+    """Ended ids are kept by their number, so none may be longer than an id may be."""
+    refused = [await refusal_of(inference.Generate(long_request("r" * 100_000)).read())]
+    refused.append(await refusal_of(control.Abort(control_pb2.AbortRequest(request_id="r" * 100_000))))
+
+    assert refused == [(grpc.StatusCode.INVALID_ARGUMENT, "request_id"), (grpc.StatusCode.NOT_FOUND, "request_id")]
+
+
 def test_only_the_last_ended_requests_are_known():
     requests = OpenRequests(None, None, num_ended=2)
     for request_id in ("r1", "r2", "r3"):
