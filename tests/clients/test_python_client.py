@@ -68,6 +68,18 @@ with Client({sim.grpc_target!r}) as client:
     assert said == "[0, 1] 10 ['smollm2-135m-instruct']\n"
 
 
+def test_a_conversation_takes_text_options(sim):
+    said = run(f"""
+from tetrad_client import Client
+with Client({sim.grpc_target!r}) as client:
+    messages = [{{"role": "user", "content": "x"}}]
+    deltas = list(client.chat(messages, max_tokens=5, ignore_eos=True, text_options={{"detokenize": False}}))
+    print(sum(len(delta.token_ids) for delta in deltas), repr("".join(delta.content for delta in deltas)))
+""")
+
+    assert said == "5 ''\n"
+
+
 def test_the_package_installs_by_itself(tmp_path):
     assert "pip install ./clients/python\n" in PAGE.text
     command = [

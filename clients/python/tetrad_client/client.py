@@ -107,10 +107,21 @@ class Client:
         yield from self._stream(self._inference.Generate, request)
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], *, n: int = 1, **sampling: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        text_options: Mapping[str, Any] | None = None,
+        n: int = 1,
+        **sampling: Any,
     ) -> Iterator[inference_pb2.ChatResponse]:
-        """Stream the assistant's next turn. `messages` are fields of ChatMessage, as {"role": "user", "content": "Hello"}."""
-        request = inference_pb2.ChatRequest(messages=messages, sampling_params=types_pb2.SamplingParams(**sampling), n=n)
+        """Stream the assistant's next turn; further arguments as of `generate`.
+
+        Args:
+            messages: fields of ChatMessage, as {"role": "user", "content": "Hello"}.
+        """
+        request = inference_pb2.ChatRequest(
+            messages=messages, sampling_params=types_pb2.SamplingParams(**sampling), text_options=text_options, n=n
+        )
         yield from self._stream(self._inference.Chat, request)
 
     def complete(self, prompt: str | Sequence[int], **options: Any) -> str:
