@@ -39,7 +39,7 @@ class Server(inference_pb2_grpc.ModelServiceServicer, inference_pb2_grpc.Inferen
     def Generate(self, request, context):
         self._refuse_at_first(context)
         self.seeds.append(request.sampling_params.seed)
-        yield inference_pb2.GenerateResponse(text="done")
+        yield inference_pb2.GenerateResponse(text="done" * request.sampling_params.max_tokens or "done")
 
     def Chat(self, request, context):
         self._refuse_at_first(context)
@@ -88,6 +88,12 @@ def said(server: Server, body: str) -> str:
 def test_a_server_that_is_away_for_a_moment_is_asked_again(server, body, expected):
     assert said(server, body) == expected
     assert server.num_calls == 3
+
+
+def test_an_answer_may_be_as_large_as_the_server_s_limit(server):
+    body = 'console.log((await client.complete({ text: "x", sampling_params: { max_tokens: 1500000 } })).length);'
+
+    assert said(server, body) == "6000000\n"
 
 
 @pytest.mark.parametrize("method", ["generate", "chat"])

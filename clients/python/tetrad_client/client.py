@@ -73,7 +73,12 @@ class Client:
         credentials: grpc.ChannelCredentials | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        options = [("grpc.service_config", json.dumps(_SERVICE_CONFIG)), ("grpc.keepalive_time_ms", 30_000)]
+        options = [
+            ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
+            ("grpc.keepalive_time_ms", 30_000),
+            # The server limits its answers; gRPC's own 4 MiB are too few for many embeddings or a prompt's log-probabilities.
+            ("grpc.max_receive_message_length", -1),
+        ]
         if credentials is None:
             self.channel = grpc.insecure_channel(target, options)
         else:

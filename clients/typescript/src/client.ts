@@ -53,7 +53,12 @@ export class TetradClient {
   /** @param target "host:port" of a frontend's gRPC port. */
   constructor(target: string, { apiKey, credentials = grpc.credentials.createInsecure() }: ClientOptions = {}) {
     const { tetrad } = grpc.loadPackageDefinition(loadSync(FILES, FORM)) as unknown as ProtoGrpcType;
-    const options = { "grpc.service_config": SERVICE_CONFIG, "grpc.keepalive_time_ms": 30_000 };
+    const options = {
+      "grpc.service_config": SERVICE_CONFIG,
+      "grpc.keepalive_time_ms": 30_000,
+      // The server limits its answers; gRPC's own 4 MiB are too few for a prompt's log-probabilities.
+      "grpc.max_receive_message_length": -1,
+    };
     this.#inference = new tetrad.v1.InferenceService(target, credentials, options);
     this.#models = new tetrad.v1.ModelService(target, credentials, options);
     if (apiKey !== undefined) this.#metadata.set("authorization", `Bearer ${apiKey}`);
