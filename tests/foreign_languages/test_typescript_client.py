@@ -37,6 +37,8 @@ class Server(inference_pb2_grpc.ModelServiceServicer, inference_pb2_grpc.Inferen
         return inference_pb2.ListModelsResponse(models=[inference_pb2.ModelCard(name="m", created_unix_s=1_700_000_000)])
 
     def Generate(self, request, context):
+        if request.text == "bad":
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a bad text")
         self._refuse_at_first(context)
         self.seeds.append(request.sampling_params.seed)
         yield inference_pb2.GenerateResponse(text="done" * request.sampling_params.max_tokens or "done")
@@ -94,6 +96,16 @@ def test_an_answer_may_be_as_large_as_the_server_s_limit(server):
     body = 'console.log((await client.complete({ text: "x", sampling_params: { max_tokens: 1500000 } })).length);'
 
     assert said(server, body) == "6000000\n"
+
+
+def test_a_stream_may_be_read_later_than_it_fails(server):
+    """A call that begins before its loop would have nobody to tell its error to, which ends the process."""
+    body = """
+    const stream = client.generate({ text: "bad" });
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    for await (const _ of stream) {}"""
+
+    assert said(server, body) == "Error: 3 INVALID_ARGUMENT: a bad text\n"
 
 
 @pytest.mark.parametrize("method", ["generate", "chat"])
