@@ -233,8 +233,15 @@ def architecture_of(name: object) -> GgufArchitecture:
     return ARCHITECTURES[name]
 
 
-def tensor_names(architecture: str, config: ModelConfig, has: Callable[[str], bool]) -> TensorNames:
-    """Return the names of a model's canonical tensors in a file; `has` returns whether the file has a tensor."""
+def tensor_names(architecture: str, config: ModelConfig, num_mtp_layers: int, has: Callable[[str], bool]) -> TensorNames:
+    """Return the names of a model's canonical tensors in a file.
+
+    Args:
+        architecture: GGUF's name of the architecture.
+        config: the model's description.
+        num_mtp_layers: number of layers after the last one, which predict several tokens; the first one may draft.
+        has: returns whether the file has a tensor.
+    """
     known = architecture_of(architecture)
     in_layer = {name: Stored(stored) for name, stored in {**known.in_layer, **_MTP}.items()}
     if any(layer.experts for layer in config.layers):
@@ -248,5 +255,5 @@ def tensor_names(architecture: str, config: ModelConfig, has: Callable[[str], bo
         if has(f"blk.0.{name}.weight"):
             in_layer |= find(config, name)
     in_model = {name: Stored(stored) for name, stored in {**_IN_MODEL, **known.in_model}.items()}
-    # Layers after the last one are MTP layers, which predict several tokens; the first one may draft.
-    return TensorNames(layers="blk", in_layer=in_layer, in_model=in_model, unused_layers=(f"blk.{config.num_layers}.",))
+    unused = tuple(f"blk.{config.num_layers + index}." for index in range(num_mtp_layers))
+    return TensorNames(layers="blk", in_layer=in_layer, in_model=in_model, unused_layers=unused)

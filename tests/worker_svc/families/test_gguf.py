@@ -68,10 +68,12 @@ def test_experts_in_floats_of_a_model_that_torch_runs(tmp_path, load, make_drive
     assert outputs == {0: verified(reference, PROMPTS[1], outputs[0])}
 
 
-def test_layers_that_predict_several_tokens_are_not_used(tmp_path, load, make_driver):
+@pytest.mark.parametrize("number", [1, 2])
+def test_layers_that_predict_several_tokens_are_not_used(number, tmp_path, load, make_driver):
     reference = save_family(tmp_path, "qwen3_5")
-    metadata = {"block_count": 5, "nextn_predict_layers": 1}
-    write_gguf(tmp_path / "m.gguf", "qwen3_5", reference, added=metadata, added_tensors=["blk.4.nextn.enorm.weight"])
+    metadata = {"block_count": 4 + number, "nextn_predict_layers": number}
+    tensors = [f"blk.{4 + index}.nextn.enorm.weight" for index in range(number)]
+    write_gguf(tmp_path / "m.gguf", "qwen3_5", reference, added=metadata, added_tensors=tensors)
     driver = make_driver(load(tmp_path / "m.gguf", dtype="float32"))
     driver.add(0, PROMPTS[1])
 
