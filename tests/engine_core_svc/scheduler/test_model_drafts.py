@@ -96,6 +96,22 @@ def test_a_plan_that_asks_the_worker_is_measured_as_such(make_bench):
     assert [step.asks for step in drafts.measured] == [True, True]
 
 
+def test_a_plan_that_asks_the_worker_is_the_last_in_flight_until_its_result_is_there(make_bench):
+    """Also when the result of a plan before it arrives: the next plan verifies the proposals."""
+    drafts = WorkerDrafts()
+    bench = make_bench(drafts=drafts)
+    drafts.max_tokens = 0
+    bench.add(3)
+    bench.plan()
+    drafts.max_tokens = 4
+    asking = bench.plan()
+
+    bench.deliver()
+
+    assert asking.num_spec_tokens == 4
+    assert bench.plan() is None
+
+
 @pytest.mark.parametrize(("num_prompt_tokens", "max_tokens"), [(6, 10), (7, 2)])
 def test_blocks_are_given_for_what_the_worker_will_propose(make_bench, num_prompt_tokens, max_tokens):
     """7 or 8 tokens are in two blocks of 4; 4 proposals, or the one that may still come, need a third."""
