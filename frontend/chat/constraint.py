@@ -11,6 +11,7 @@ from typing import Any
 
 from tetrad.frontend.chat.call_or_answer import call_or_answer
 from tetrad.frontend.chat.conversation import Conversation, NamedTool, ToolChoice
+from tetrad.frontend.llm.constraint_start import behind_reasoning
 from tetrad.frontend.parsing.elements.call_schemas import named_schema, required_schema
 from tetrad.frontend.parsing.elements.interface import Parser, Tool
 from tetrad.frontend.parsing.forced import NamedParser, RequiredParser
@@ -61,26 +62,6 @@ def forced_parser(conversation: Conversation) -> Parser | None:
         case NamedTool(name):
             return NamedParser(name)
     return None
-
-
-def behind_reasoning(
-    params: SamplingParams, outputs: StructuredOutputsParams, formats: ChatFormats, prompt: str
-) -> SamplingParams:
-    """Return `params` with a constraint that starts after the reasoning, if reasoning may follow `prompt`."""
-    if outputs.start_after_token_ids is None and _waits(outputs, formats, prompt):
-        # If the model may answer without reasoning, the constraint holds from the first token unless that opens reasoning.
-        opening = None if formats.reasoning is None or formats.reasoning.is_open(prompt) else list(formats.preamble.start)
-        end = list(formats.preamble.end)
-        outputs = dataclasses.replace(outputs, start_after_token_ids=end, opening_token_ids=opening)
-    return dataclasses.replace(params, structured_outputs=outputs)
-
-
-def _waits(outputs: StructuredOutputsParams, formats: ChatFormats, prompt: str) -> bool:
-    """Return whether a constraint must start after the reasoning."""
-    if formats.reasoning is None or formats.reasoning.is_over(prompt):
-        return False
-    # If content is wrapped, the tag's own marks separate calls from reasoning, and calls precede the answer's wrapping.
-    return outputs.structural_tag is None or formats.tools is None or not formats.tools.wraps_content
 
 
 def _tool_constraint(conversation: Conversation, formats: ChatFormats) -> StructuredOutputsParams | None:
