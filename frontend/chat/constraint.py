@@ -75,14 +75,14 @@ def _tool_constraint(conversation: Conversation, formats: ChatFormats) -> Struct
         case NamedTool(name):
             return _calls(named_schema(_closed(_tool_named(name, tools))))
         case "auto" if any(tool.strict for tool in tools):
-            return StructuredOutputsParams(structural_tag=_strict_tag(tools, formats))
+            return StructuredOutputsParams(structural_tag=_strict_tag(tools, formats), request_field="tools")
     return None
 
 
 def _calls(schema: dict[str, Any]) -> StructuredOutputsParams:
     """Return the constraint of forced calls with this schema, which is made of the tools' parameters."""
     try:
-        return StructuredOutputsParams(json=schema)
+        return StructuredOutputsParams(json=schema, request_field="tools")
     except InvalidRequest as error:
         text = f"The parameters of the tools are nested too deeply: the schema of forced calls may have {MAX_NESTING} levels."
         raise InvalidRequest(text, field="tools") from error
