@@ -14,6 +14,7 @@ from tetrad.frontend.chat.conversation import Conversation, NamedTool, ToolChoic
 from tetrad.frontend.llm.constraint_start import behind_reasoning
 from tetrad.frontend.parsing.elements.call_schemas import named_schema, required_schema
 from tetrad.frontend.parsing.elements.interface import Parser, Tool
+from tetrad.frontend.parsing.elements.strict_calls import one_call
 from tetrad.frontend.parsing.forced import NamedParser, RequiredParser
 from tetrad.frontend.parsing.formats import ChatFormats
 from tetrad.frontend.request.sampling_params import SamplingParams
@@ -75,7 +76,7 @@ def _tool_constraint(conversation: Conversation, formats: ChatFormats) -> Struct
         case NamedTool(name):
             return _calls(named_schema(_closed(_tool_named(name, tools))))
         case "auto" if any(tool.strict for tool in tools):
-            return StructuredOutputsParams(structural_tag=_strict_tag(tools, formats), request_field="tools")
+            return StructuredOutputsParams(structural_tag=_strict_tag(conversation, formats), request_field="tools")
     return None
 
 
@@ -116,7 +117,8 @@ def _closed(tool: Tool) -> Tool:
     return dataclasses.replace(tool, parameters={**schema, "additionalProperties": False})
 
 
-def _strict_tag(tools: Sequence[Tool], formats: ChatFormats) -> str:
+def _strict_tag(conversation: Conversation, formats: ChatFormats) -> str:
+    tools = conversation.tools
     tag = None if formats.tools is None else formats.tools.structural_tag(tools)
     if tag is None:
         name = next(tool.name for tool in tools if tool.strict)
@@ -126,7 +128,7 @@ def _strict_tag(tools: Sequence[Tool], formats: ChatFormats) -> str:
             " call or not. Leave `strict` out, or set `tool_choice` to `required` or to the function."
         )
         raise InvalidRequest(text, field="tools")
-    return json.dumps(tag)
+    return json.dumps(tag if conversation.parallel_tool_calls else one_call(tag))
 
 
 def _shown(choice: ToolChoice) -> str:
