@@ -335,6 +335,30 @@ async def test_a_server_is_trusted_if_its_authority_is(https_server):
         await BatchSender(url, **options).check()
 
 
+def test_a_batch_at_an_https_url_is_downloaded_if_its_authority_is_trusted(https_server):
+    url, authority = https_server
+
+    with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"), local_source(f"{url}/in.jsonl"):
+        pass
+    # The server was trusted: it says that it has no such page.
+    with pytest.raises(NotFound, match="the server answers 501"), local_source(f"{url}/in.jsonl", authority):
+        pass
+
+
+def test_an_authority_of_the_input_does_not_replace_those_of_the_system(tmp_path, https_server, monkeypatch):
+    url, authority = https_server
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))  # the system's authorities
+    another = Authority(tmp_path, "another").certificate("other").ca
+
+    with pytest.raises(NotFound, match="the server answers 501"), local_source(f"{url}/in.jsonl", another):
+        pass
+
+
+def test_an_output_at_a_url_is_refused(tmp_path):
+    with pytest.raises(InvalidRequest, match=r"--output-file must be a file, got https://h/out\.jsonl"):
+        run(["-i", str(written(tmp_path, line())), "-o", "https://h/out.jsonl"])
+
+
 @pytest.fixture
 def file_server(tmp_path):
     """`file_server(name, content)` gives the URL of a file; other URLs of the server are 404."""

@@ -1,5 +1,6 @@
 """The command line: help, errors of one line, and exit codes."""
 
+import argparse
 import os
 import socket
 import subprocess
@@ -271,6 +272,18 @@ def test_server_options_take_lists_in_every_form_and_leave_out_what_is_not_given
     options = parser.parse_args(["--api-key", "a,b", "--api-key", "c", "--allowed-origins", '["http://x"]', "--max-n", "3"])
 
     assert server_fields(options) == {"api_key": ("a", "b", "c"), "allowed_origins": ("http://x",), "max_n": 3}
+
+
+@pytest.mark.parametrize("flag", ["--api-key", "--operator-api-key"])
+@pytest.mark.parametrize("text", ["", " ", "a,", '["a", ""]'])
+def test_an_empty_key_is_refused(flag, text):
+    """As from a variable that is not set: without a key the server would be open."""
+    parser = new_parser("serve", "")
+    parser.exit_on_error = False
+    add_server_options(parser)
+
+    with pytest.raises(argparse.ArgumentError, match="a key must not be empty"):
+        parser.parse_args([f"{flag}={text}"])
 
 
 @pytest.mark.parametrize("text", ["[secret", '["secret"'])
