@@ -96,6 +96,7 @@ GROUPS = (
             "engine/test_recovery.py",
             "engine/test_sampling_wire.py",
             "test_service.py",
+            "test_service_parameters.py",
             "sessions/test_sessions.py",
             "worker/test_wire.py",
             "engine/test_submissions.py",
