@@ -7,15 +7,14 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from tests.engine_core_svc.service_fakes import MAX_LEN, VOCAB_SIZE, WAIT_S, Stack
+from tests.engine_core_svc.fake_worker import MAX_LEN, VOCAB_SIZE
+from tests.engine_core_svc.service_fakes import WAIT_S, Stack
 from tetrad.engine_core_svc.sessions import sessions
 from tetrad.services.errors import FailedPrecondition
 from tetrad.services.rpc.columns import pack_u32
 from tetrad.services.rpc.status import from_rpc_error
 from tetrad.v1 import engine_core_pb2 as pb
-from tetrad.v1 import (
-    types_pb2,
-)
+from tetrad.v1 import types_pb2
 
 
 async def test_a_session_begins_with_what_the_engine_is(stack):

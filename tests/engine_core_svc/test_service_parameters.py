@@ -3,7 +3,7 @@
 import pytest
 from google.protobuf.struct_pb2 import Struct, Value
 
-from tests.engine_core_svc.service_fakes import MAX_LEN, VOCAB_SIZE
+from tests.engine_core_svc.fake_worker import MAX_LEN, VOCAB_SIZE
 from tetrad.engine_core_svc.engine import admission
 from tetrad.engine_core_svc.engine.submission_wire import SharedSampling, decode_submission
 from tetrad.services.rpc.columns import pack_u32
