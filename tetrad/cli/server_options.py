@@ -9,7 +9,7 @@ import typing
 from typing import Any
 
 from tetrad.frontend.config import FrontendSettings
-from tetrad.library.engine_args import build_settings
+from tetrad.library.engine_settings import build_settings
 from tetrad.services.settings import EmptyKey, checked_keys, split_names
 
 _ADDRESS = ("host", "port", "grpc_port")
