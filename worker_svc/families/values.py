@@ -41,6 +41,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "use_parallel_residual": (),
     "use_bidirectional_attention": (),
     "alibi": (),
+    "apply_residual_connection_post_layernorm": (),
     "qk_layernorm": (),
     "scale_attn_by_inverse_layer_idx": (),
 }
@@ -115,7 +116,7 @@ class Values:
 
     def num_layers(self) -> int:
         """Return the number of layers; raise ModelError if it is out of range."""
-        number = int(self.need("num_hidden_layers", "n_layer", "num_layers"))
+        number = int(self.need("num_hidden_layers", "n_layer", "num_layers", "n_layers"))
         if not 0 < number <= _MAX_LAYERS:
             raise ModelError(
                 f"The model's config is impossible: num_layers is {str(number)[:40]}, it must be 1 to {_MAX_LAYERS}."
