@@ -19,7 +19,7 @@ _NORM_EPS, _POSITIONS, _EXPANSION = 1e-5, 2048, 4
 _BIAS_MAX = 8.0
 _MAX_HEADS = 1 << 12
 _ALL = QKV | MLP | {"o_proj", "norm"}
-_NORM_TYPES = {name: "layer" for name in ("low_precision_layernorm", "layernorm")}
+_NORM_TYPES = dict.fromkeys(("low_precision_layernorm", "layernorm"), "layer")
 _OTHER_ATTENTION = ("qk_ln", "qk_gn", "prefix_lm", "rope", "sliding_window_size", "attn_logit_softcapping")
 """Keys of MPT's attn_config that change results, and whose values must be false, null or -1."""
 
@@ -112,7 +112,7 @@ def mpt(values: Values) -> ModelConfig:
 
 def _attention_of(values: Values) -> Values:
     """Return the values of attn_config; raise ModelError for one that is not supported."""
-    attention = Values({"architectures": [values.architecture]} | values.get("attn_config", default={}))
+    attention = Values(values.get("attn_config", default={}) | {"architectures": [values.architecture]})
     if not attention.get("alibi", default=True):
         raise _refused("attn_config.alibi", value=False)
     for key in _OTHER_ATTENTION:
