@@ -62,6 +62,10 @@ not scaled (but by Hunyuan's `alpha`); vLLM serves `factor` times as long contex
 for long contexts wherever `max_position_embeddings` is larger than `original_max_position_embeddings`, for short prompts as
 well.
 
+Linear biases of scores (ALiBi) are float32, as in vLLM, and depend on the distance of a key alone. transformers rounds those of
+Falcon to bfloat16, so its tokens may differ. Of MPT it does not use `alibi_bias_max`, `no_bias` and `logit_scale`, which are used
+here as in MosaicML's code; `MPTForCausalLM` is the name in that code, and in the files that MosaicML publishes.
+
 | family | architecture | CPU | GPU | GGUF | quantizations, CPU | quantizations, GPU | LoRA | pooling | beyond Llama |
 |---|---|---|---|---|---|---|---|---|---|
 """
@@ -170,6 +174,7 @@ _WITHOUT_CLASS: dict[str, dict[str, Any]] = {
         "rms_norm_eps": 1e-5,
         "rope_scaling": {"rope_type": "dynamic", "factor": 6.0},
     },
+    "MPTForCausalLM": {"d_model": 4096, "n_heads": 32, "n_layers": 32, "max_seq_len": 2048, "vocab_size": 50432},
     "MiniCPMForCausalLM": {
         "hidden_size": 2304,
         "intermediate_size": 5760,

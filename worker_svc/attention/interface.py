@@ -36,7 +36,7 @@ class HeadSizes(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class AttentionShape:
-    """The attention of one layer: softmax of softcap(q k^T * scale) over the keys in the window, and the sink.
+    """The attention of one layer: softmax of softcap(q k^T * scale) + bias over the keys in the window, and the sink.
 
     Attributes:
         scale: factor of the products of queries and keys.
@@ -44,6 +44,7 @@ class AttentionShape:
         chunk: size of a chunk of positions; a query attends only to keys of its own chunk; None: no chunks.
         softcap: scores become softcap * tanh(score / softcap); 0: scores are not capped.
         sinks: [num_heads] float32, an extra score of each head, without a value; None: no sinks.
+        slopes: [num_heads] float32: a head's bias is slope * (position of the key - position of the query); None: no biases.
         key_scale, value_scale: factors of stored keys and values in an fp8 cache.
         heads: the heads of this layer; None: those of the backend.
     """
@@ -56,6 +57,7 @@ class AttentionShape:
     value_scale: float = 1.0
     chunk: int | None = None
     heads: HeadSizes | None = None
+    slopes: torch.Tensor | None = None
 
 
 class LayerAttention(Protocol[M_contra]):

@@ -9,7 +9,7 @@ import torch
 
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.attention.interface import AttentionShape
-from tetrad.worker_svc.attention.scores import Scores, scores_of
+from tetrad.worker_svc.attention.scores import Scores, Seen, scores_of
 
 Bounds = Sequence[tuple[int, int]]
 """Range of each prompt's tokens: (first, end), end not included."""
@@ -26,9 +26,11 @@ class PackedAttention:
         self._kv_heads, self._groups, self._head_dim = num_kv_heads, num_heads // num_kv_heads, head_dim
 
     def layer(self, shape: AttentionShape) -> "PackedLayerAttention":
-        """See AttentionBackend; raise ModelError for a layer with chunked attention."""
+        """See AttentionBackend; raise ModelError for a layer with chunked attention, or with linear biases."""
         if shape.chunk is not None:
             raise ModelError("A model whose attention is cut into chunks cannot see in both directions.")
+        if shape.slopes is not None:
+            raise ModelError("A model with linear biases of scores (ALiBi) cannot see in both directions.")
         return PackedLayerAttention(
             scores_of(shape, self._kv_heads), (self._kv_heads, self._groups, self._head_dim), shape.window
         )
@@ -61,7 +63,7 @@ class PackedLayerAttention:
             queries = query[start:end].reshape(length, kv_heads, groups, dim).permute(1, 2, 0, 3)
             both = key_value[start:end].reshape(length, 2, kv_heads, 1, dim).permute(1, 2, 3, 0, 4)
             key, value = both.expand(-1, -1, groups, -1, -1)
-            found = self._scores.chunk(queries, key, value, self._mask(query, length))
+            found = self._scores.chunk(queries, key, value, Seen(self._mask(query, length)))
             output[start:end] = found.permute(2, 0, 1, 3).reshape(length, -1)
         return output
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from tetrad.worker_svc.attention.interface import Tables
+from tetrad.worker_svc.attention.scores import Seen
 from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.core.step_inputs import StepInputs
 
@@ -23,10 +24,14 @@ _TILE = 256
 
 
 class Sight(NamedTuple):
-    """The limits of the earlier keys that a query attends to: a window, and its own chunk of positions; None: no limit."""
+    """The limits of the earlier keys that a query attends to: a window, and its own chunk of positions; None: no limit.
+
+    `has_distances`: whether layers need the distances of keys.
+    """
 
     window: int | None
     chunk: int | None = None
+    has_distances: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ class DecodeGroup:
     start: int
     stop: int
     pages: Pages
-    mask: torch.Tensor  # [B, L], 0 or -inf
+    seen: Seen  # [B, L]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ class Tile:
     start: int
     stop: int
     keys: slice
-    mask: torch.Tensor  # [stop - start, keys], 0 or -inf
+    seen: Seen  # [stop - start, keys]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,13 @@ class PagedMetadata:
 
 
 def build_paged_metadata(
-    inputs: StepInputs, batch: Tables, group: int, window: int | None, chunk: int | None = None
+    inputs: StepInputs,
+    batch: Tables,
+    group: int,
+    window: int | None,
+    chunk: int | None = None,
+    *,
+    has_distances: bool = False,
 ) -> PagedMetadata:
     """Return a step's gather lists and masks.
 
@@ -96,9 +107,12 @@ def build_paged_metadata(
         group: number of the KV group.
         window: number of keys that a query attends to, itself included; None: all.
         chunk: number of positions in a chunk; None: no layer has chunks.
+        has_distances: whether layers need the distances of keys.
     """
-    metadata = _build(inputs, batch, group, Sight(window))
-    return metadata if chunk is None else replace(metadata, in_chunks=_build(inputs, batch, group, Sight(window, chunk)))
+    metadata = _build(inputs, batch, group, Sight(window, None, has_distances))
+    if chunk is None:
+        return metadata
+    return replace(metadata, in_chunks=_build(inputs, batch, group, Sight(window, chunk, has_distances)))
 
 
 def _build(inputs: StepInputs, batch: Tables, group: int, sight: Sight) -> PagedMetadata:
@@ -129,8 +143,8 @@ def _decode_group(
     places = first_pages[:, None] + np.arange(num_pages)
     in_use = places * block_size < num_keys[:, None]
     ids = np.take_along_axis(tables, np.where(in_use, places, 0), 1)
-    mask = _mask(num_keys[:, None] - 1, first_pages[:, None] * block_size + np.arange(num_pages * block_size), sight)
-    return DecodeGroup(rows.start, rows.stop, Pages.of(np.where(in_use, ids, 0)), mask)
+    seen = _seen(num_keys[:, None] - 1, first_pages[:, None] * block_size + np.arange(num_pages * block_size), sight)
+    return DecodeGroup(rows.start, rows.stop, Pages.of(np.where(in_use, ids, 0)), seen)
 
 
 def _chunk(inputs: StepInputs, row: int, table: np.ndarray, first_key: int, sight: Sight) -> Chunk:
@@ -140,8 +154,8 @@ def _chunk(inputs: StepInputs, row: int, table: np.ndarray, first_key: int, sigh
     for first in range(0, length, _TILE):
         last = min(first + _TILE, length)
         keys = np.arange(int(_first_keys(computed + first, sight)), computed + last)
-        mask = _mask(np.arange(computed + first, computed + last)[:, None], keys, sight)
-        tiles.append(Tile(first, last, slice(int(keys[0]) - first_key, computed + last - first_key), mask))
+        seen = _seen(np.arange(computed + first, computed + last)[:, None], keys, sight)
+        tiles.append(Tile(first, last, slice(int(keys[0]) - first_key, computed + last - first_key), seen))
     return Chunk(start, start + length, Pages.of(table[None]), tuple(tiles))
 
 
@@ -167,7 +181,8 @@ def _first_keys(positions: Ints | int, sight: Sight) -> Ints:
     return first
 
 
-def _mask(positions: np.ndarray, keys: np.ndarray, sight: Sight) -> torch.Tensor:
-    """Return the mask [N, L]: 0 if the query at positions [N, 1] attends to the key at keys [L] or [N, L], otherwise -inf."""
+def _seen(positions: np.ndarray, keys: np.ndarray, sight: Sight) -> Seen:
+    """Return what the queries at positions [N, 1] see of the keys at keys [L] or [N, L]."""
     hidden = (keys > positions) | (keys < _first_keys(positions, sight))
-    return torch.from_numpy(np.where(hidden, np.float32("-inf"), np.float32(0)))
+    mask = torch.from_numpy(np.where(hidden, np.float32("-inf"), np.float32(0)))
+    return Seen(mask, torch.from_numpy((keys - positions).astype(np.float32)) if sight.has_distances else None)

@@ -29,6 +29,7 @@ class TorchPagedAttention:
         self._heads = HeadSizes(num_heads, num_kv_heads, head_dim)
         self._windows = dict(windows)
         self._chunk: int | None = None
+        self._has_slopes = False
         self._workspace = torch.empty(0)
         self._output = torch.empty(0)
 
@@ -36,6 +37,7 @@ class TorchPagedAttention:
         """See AttentionBackend."""
         heads = shape.heads or self._heads
         attention = TorchLayerAttention(self, heads, scores_of(shape, heads.num_kv_heads))
+        self._has_slopes |= shape.slopes is not None
         if shape.chunk is None:
             return attention
         assert self._chunk in (None, shape.chunk), "a model has chunks of one size"
@@ -45,7 +47,8 @@ class TorchPagedAttention:
     def build_metadata(self, inputs: StepInputs, batch: Tables) -> dict[int, PagedMetadata]:
         """Return the step's gather lists and masks for each KV group with attention; see MetadataBuilder."""
         return {
-            group: build_paged_metadata(inputs, batch, group, window, self._chunk) for group, window in self._windows.items()
+            group: build_paged_metadata(inputs, batch, group, window, self._chunk, has_distances=self._has_slopes)
+            for group, window in self._windows.items()
         }
 
     def attend(
@@ -78,8 +81,7 @@ class TorchPagedAttention:
         heads = layer.heads
         shape = (len(query), heads.num_kv_heads, heads.num_heads // heads.num_kv_heads, heads.head_dim)
         key, value = self._gather(cache, group.pages, len(query), heads)
-        mask = group.mask[:, None, None].expand(*shape[:3], -1)
-        output.view(shape).copy_(layer.scores.decodes(query.view(shape), key, value, mask))
+        output.view(shape).copy_(layer.scores.decodes(query.view(shape), key, value, group.seen))
 
     def _attend_chunk(
         self, query: torch.Tensor, cache: torch.Tensor, chunk: Chunk, output: torch.Tensor, layer: "TorchLayerAttention"
@@ -95,7 +97,7 @@ class TorchPagedAttention:
         )
         for tile in chunk.tiles:
             rows, keys = slice(tile.start, tile.stop), tile.keys
-            results[:, :, rows].copy_(layer.scores.chunk(queries[:, :, rows], key[:, :, keys], value[:, :, keys], tile.mask))
+            results[:, :, rows].copy_(layer.scores.chunk(queries[:, :, rows], key[:, :, keys], value[:, :, keys], tile.seen))
 
     def _gather(self, cache: torch.Tensor, pages: Pages, num_rows: int, heads: HeadSizes) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values [B, K, L, D] of the pages: views of the cache if contiguous, else of the workspace."""

@@ -50,7 +50,7 @@ class GatheredPages(TorchPagedAttention):
         for start in range(0, len(query), at_once):
             rows = slice(start, min(start + at_once, len(query)))
             ids = group.pages.ids[rows.start * num_pages : rows.stop * num_pages]
-            part = DecodeGroup(rows.start, rows.stop, Pages(ids, None), group.mask[rows])
+            part = DecodeGroup(rows.start, rows.stop, Pages(ids, None), group.seen.of_rows(rows))
             super()._attend_decodes(query[rows], cache, part, output[rows], layer)
 
     def _gather(self, cache: torch.Tensor, pages: Pages, num_rows: int, heads: HeadSizes) -> tuple[torch.Tensor, torch.Tensor]:

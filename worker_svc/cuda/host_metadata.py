@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 
 from tetrad.worker_svc.attention.paged_metadata import PagedMetadata, Pages
+from tetrad.worker_svc.attention.scores import Seen
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.step_inputs import StepRows, step_inputs_of
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
@@ -56,16 +57,19 @@ def _pages_on_device(metadata: PagedMetadata, upload: _Upload) -> PagedMetadata:
     def pages(made: Pages) -> Pages:
         return Pages(upload(made.ids), made.first)
 
+    def seen(made: Seen) -> Seen:
+        return Seen(upload(made.mask), None if made.distances is None else upload(made.distances))
+
     return replace(
         metadata,
         slot_mapping=upload(metadata.slot_mapping),
         begun_pages=upload(metadata.begun_pages),
-        groups=tuple(replace(group, pages=pages(group.pages), mask=upload(group.mask)) for group in metadata.groups),
+        groups=tuple(replace(group, pages=pages(group.pages), seen=seen(group.seen)) for group in metadata.groups),
         chunks=tuple(
             replace(
                 chunk,
                 pages=pages(chunk.pages),
-                tiles=tuple(replace(tile, mask=upload(tile.mask)) for tile in chunk.tiles),
+                tiles=tuple(replace(tile, seen=seen(tile.seen)) for tile in chunk.tiles),
             )
             for chunk in metadata.chunks
         ),

@@ -108,6 +108,10 @@ class DeviceLinears:
         """Return a tensor [size], such as the weight of a norm, by its full name."""
         return self._own(self._vector(name, size, torch.float32 if name.endswith(_FLOAT32) else self._dtype))
 
+    def constants(self, values: Sequence[float]) -> torch.Tensor:
+        """See Parameters."""
+        return self._own(torch.tensor(values, device=self._device))
+
     def embedding(self, name: str, rows: int, columns: int) -> torch.Tensor:
         """Return a table [rows, columns], never quantized, by its full name."""
         [table] = fused([self._plain.read(self._weights, name.removesuffix(".weight"), rows, columns)]).tensors

@@ -19,6 +19,7 @@ ACTIVATIONS = {
 }
 """Activation names of transformers -> names of layers/activation.py."""
 _ACTIVATION_KEYS = ("hidden_activation", "hidden_act", "activation_function", "activation")
+_EPS_KEYS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
 NO_VALUES: Mapping[str, float] = MappingProxyType({})
 QKV = frozenset({"q_proj", "k_proj", "v_proj"})
 MLP = frozenset({"gate_proj", "up_proj", "down_proj"})
@@ -36,6 +37,7 @@ def decoder(
     default_activation: str = "silu",
     default_size: int = 0,
     default_positions: int = 0,
+    default_eps: float = 0.0,
     head_dim: int = 0,
     **changes: Any,
 ) -> ModelConfig:
@@ -52,10 +54,12 @@ def decoder(
         default_activation: the MLP's activation, if the config does not say.
         head_dim: size of a head; 0: the config's value.
         default_positions: longest context, if the config does not say; 0: the config must say.
+        default_eps: epsilon of norms, if the config does not say; 0: the config must say.
         default_size: intermediate size, if the config does not say; 0: the config must say.
         changes: attributes that differ from Llama's.
     """
-    heads, hidden = int(values.need("num_attention_heads", "n_head", "num_heads")), int(values.need("hidden_size", "n_embd"))
+    heads = int(values.need("num_attention_heads", "n_head", "num_heads", "n_heads"))
+    hidden = int(values.need("n_embed", "hidden_size", "n_embd", "d_model"))
     head_dim = head_dim or int(values.get("head_dim", default=hidden // heads))
     size = int(
         values.get("intermediate_size", "n_inner", "ffn_hidden_size", default=default_size) or values.need("intermediate_size")
@@ -71,9 +75,9 @@ def decoder(
         "num_heads": heads,
         "num_kv_heads": int(values.get("num_key_value_heads", default=heads)),
         "head_dim": head_dim,
-        "norm_eps": float(values.need("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")),
+        "norm_eps": float(values.get(*_EPS_KEYS, default=default_eps) or values.need(*_EPS_KEYS)),
         "max_position_embeddings": int(
-            values.get("max_position_embeddings", "n_positions", "n_ctx", default=default_positions)
+            values.get("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", default=default_positions)
             or values.need("max_position_embeddings")
         ),
         "tie_word_embeddings": bool(values.get("tie_word_embeddings", default=is_tied)),

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+from tetrad.worker_svc.families.alibi import slopes_of
 from tetrad.worker_svc.families.decoder import MLP, QKV, decoder
-from tetrad.worker_svc.families.llama import fused_qkv
-from tetrad.worker_svc.families.values import SLIDING, Values
+from tetrad.worker_svc.families.llama import fused_by_head, fused_qkv
+from tetrad.worker_svc.families.values import FULL, SLIDING, Values
 from tetrad.worker_svc.model_facts.config import ModelConfig
-from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
+from tetrad.worker_svc.model_facts.tensor_names import Stored, TensorNames
 
 _NORM = frozenset({"norm"})
 _FALCON_POSITIONS = 2048
@@ -61,7 +62,7 @@ def gpt_neox(values: Values) -> ModelConfig:
         "self_attn.o_proj": Stored("attention.dense"),
         "mlp.up_proj": Stored("mlp.dense_h_to_4h"),
         "mlp.down_proj": Stored("mlp.dense_4h_to_h"),
-    } | _fused_by_head(config, "attention.query_key_value")
+    } | fused_by_head(config, "attention.query_key_value")
     model = {
         "model.embed_tokens": "gpt_neox.embed_in",
         "model.norm": "gpt_neox.final_layer_norm",
@@ -91,17 +92,22 @@ def starcoder2(values: Values) -> ModelConfig:
 
 
 def falcon(values: Values) -> ModelConfig:
-    """Describe Falcon: attention and MLP in parallel; one KV head (7B), or several and a norm per branch (40B, 180B, 11B)."""
+    """Describe Falcon: attention and MLP in parallel; one KV head (7B), or several and a norm per branch (40B, 180B, 11B).
+
+    The RW models have linear biases, which are scaled as products are, in place of rotary embeddings.
+    """
     is_new = bool(values.get("new_decoder_architecture"))
     is_parallel = is_new or bool(values.get("parallel_attn", default=True))
     has_two_norms = not is_parallel or (is_new and int(values.get("num_ln_in_parallel_attn", default=2)) == 2)
-    hidden = int(values.need("hidden_size"))
+    hidden = int(values.need("n_embed", "hidden_size"))
     heads = int(values.need("num_attention_heads"))
+    has_slopes = bool(values.get("alibi"))
     kv_heads = (
         int(values.get("num_kv_heads", default=heads)) if is_new else 1 if values.get("multi_query", default=True) else heads
     )
     config = decoder(
         values,
+        rope_kinds=() if has_slopes else (FULL, SLIDING),
         is_tied=True,
         default_size=4 * hidden,
         default_positions=_FALCON_POSITIONS,
@@ -121,18 +127,10 @@ def falcon(values: Values) -> ModelConfig:
         "self_attn.o_proj": Stored("self_attention.dense"),
         "mlp.up_proj": Stored("mlp.dense_h_to_4h"),
         "mlp.down_proj": Stored("mlp.dense_4h_to_h"),
-    } | (_fused_by_head(config, name) if is_new or kv_heads == heads else fused_qkv(config, name))
+    } | (fused_by_head(config, name) if is_new or kv_heads == heads else fused_qkv(config, name))
     model = {"model.embed_tokens": "transformer.word_embeddings", "model.norm": "transformer.ln_f"}
     tensors = TensorNames(
         layers="transformer.h", in_layer=names, in_model={name: Stored(stored) for name, stored in model.items()}
     )
-    return replace(config, tensors=tensors)
-
-
-def _fused_by_head(config: ModelConfig, name: str) -> dict[str, Stored]:
-    """Return the rows of queries, keys and values in a matrix that contains them for one KV head after another."""
-    groups, dim = config.num_kv_heads, config.head_dim
-    queries = config.num_heads // groups * dim
-    size = queries + 2 * dim
-    ends = {"q": (0, queries), "k": (queries, queries + dim), "v": (queries + dim, size)}
-    return {f"self_attn.{part}_proj": Stored(name, rows=Rows(groups, size, *rows)) for part, rows in ends.items()}
+    slopes = tuple(slope * config.attention_scale for slope in slopes_of(heads)) if has_slopes else ()
+    return replace(config, slopes=slopes, tensors=tensors)

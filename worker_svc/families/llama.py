@@ -157,6 +157,15 @@ def fused_qkv(config: ModelConfig, name: str = "self_attn.qkv_proj") -> dict[str
     return {f"self_attn.{part}_proj": Stored(name, rows=Rows(1, size, *rows)) for part, rows in ends.items()}
 
 
+def fused_by_head(config: ModelConfig, name: str) -> dict[str, Stored]:
+    """Return the rows of queries, keys and values in a matrix that contains them for one KV head after another."""
+    groups, dim = config.num_kv_heads, config.head_dim
+    queries = config.num_heads // groups * dim
+    size = queries + 2 * dim
+    ends = {"q": (0, queries), "k": (queries, queries + dim), "v": (queries + dim, size)}
+    return {f"self_attn.{part}_proj": Stored(name, rows=Rows(groups, size, *rows)) for part, rows in ends.items()}
+
+
 def fused_gate_up(config: ModelConfig, name: str = "mlp.gate_up_proj") -> dict[str, Stored]:
     """Return the rows of gate and up in a matrix that contains them one after the other."""
     size = config.layers[0].intermediate_size

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tetrad.services.errors import ModelError, one_line
+from tetrad.worker_svc.families.alibi import bloom, mpt
 from tetrad.worker_svc.families.cohere import cohere, cohere2
 from tetrad.worker_svc.families.deepseek import deepseek_v2, deepseek_v3, glm4_moe_lite
 from tetrad.worker_svc.families.experts import glm4_moe, gpt_oss, granite_moe, mixtral, olmoe
@@ -60,6 +61,7 @@ class Family:
 FAMILIES: Mapping[str, Family] = {
     "ArceeForCausalLM": Family("AFM (Arcee)", arcee),
     "BambaForCausalLM": Family("Bamba", bamba),
+    "BloomForCausalLM": Family("BLOOM", bloom),
     "CodeGenForCausalLM": Family("CodeGen", codegen),
     "Cohere2ForCausalLM": Family("Command A, Command R7B", cohere2),
     "CohereForCausalLM": Family("Command R, R+", cohere),
@@ -97,6 +99,8 @@ FAMILIES: Mapping[str, Family] = {
     "MinistralForCausalLM": Family("Ministral", mistral),
     "MistralForCausalLM": Family("Mistral", mistral),
     "MixtralForCausalLM": Family("Mixtral", mixtral),
+    "MPTForCausalLM": Family("MPT", mpt),
+    "MptForCausalLM": Family("MPT", mpt),
     "NemotronHForCausalLM": Family("Nemotron-H, Nemotron 3", nemotron_h),
     "NemotronForCausalLM": Family("Nemotron-4, Minitron", nemotron),
     "Olmo2ForCausalLM": Family("OLMo 2", olmo2),

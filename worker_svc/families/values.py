@@ -41,6 +41,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "use_parallel_residual": (),
     "use_bidirectional_attention": (),
     "alibi": (),
+    "apply_residual_connection_post_layernorm": (),
     "qk_layernorm": (),
     "scale_attn_by_inverse_layer_idx": (),
 }
@@ -115,7 +116,7 @@ class Values:
 
     def num_layers(self) -> int:
         """Return the number of layers; raise ModelError if it is out of range."""
-        return _in_range("num_layers", int(self.need("num_hidden_layers", "n_layer", "num_layers")), least=1)
+        return _in_range("num_layers", int(self.need("num_hidden_layers", "n_layer", "num_layers", "n_layers")), least=1)
 
     def num_mtp_layers(self) -> int:
         """Return the number of MTP layers, which follow the last layer; raise ModelError if it is out of range."""

@@ -52,6 +52,22 @@ class PackedLinear:
         return result
 
 
+class Bounded:
+    """A Linear whose outputs are bounded.
+
+    Args:
+        linear: the product.
+        bound: the largest absolute value of an output.
+    """
+
+    def __init__(self, linear: Linear, bound: float) -> None:
+        self._linear, self._bound = linear, bound
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [T, out_features]."""
+        return self._linear(x).clamp_(-self._bound, self._bound)
+
+
 class SideBySide:
     """A Linear of several layers with different forms that read the same input."""
 

@@ -218,6 +218,10 @@ class AdaptedParameters:
         """See Parameters."""
         return self._inner.vector(name, size)
 
+    def constants(self, values: Sequence[float]) -> torch.Tensor:
+        """See Parameters."""
+        return self._inner.constants(values)
+
     def embedding(self, name: str, rows: int, columns: int) -> torch.Tensor:
         """See Parameters."""
         return self._inner.embedding(name, rows, columns)

@@ -49,6 +49,9 @@ class Parameters(Protocol):
     def vector(self, name: str, size: int) -> torch.Tensor:
         """Return a tensor [size], such as the weight of a norm, by its full name."""
 
+    def constants(self, values: Sequence[float]) -> torch.Tensor:
+        """Return numbers that are in no file, as a tensor [N] float32 beside the weights."""
+
     def embedding(self, name: str, rows: int, columns: int) -> torch.Tensor:
         """Return a table [rows, columns], never quantized, by its full name."""
 
@@ -108,6 +111,10 @@ class HostParameters:
     def vector(self, name: str, size: int) -> torch.Tensor:
         """See Parameters."""
         return self._weights.get(name, (size,))
+
+    def constants(self, values: Sequence[float]) -> torch.Tensor:
+        """See Parameters."""
+        return torch.tensor(values)
 
     def embedding(self, name: str, rows: int, columns: int) -> torch.Tensor:
         """See Parameters."""

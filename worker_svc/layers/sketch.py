@@ -44,6 +44,10 @@ class SketchParameters:
         """See Parameters."""
         return torch.empty(size, device=_META)
 
+    def constants(self, values: Sequence[float]) -> torch.Tensor:
+        """See Parameters."""
+        return torch.empty(len(values), device=_META)
+
     def embedding(self, name: str, rows: int, columns: int) -> torch.Tensor:  # noqa: ARG002 - of the protocol
         """See Parameters."""
         return torch.empty(rows, columns, device=_META)

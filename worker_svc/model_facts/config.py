@@ -175,6 +175,8 @@ class ModelConfig:
         has_norms_before, has_norms_after: whether attention and MLP have a norm at their input, and at their output.
         is_parallel: whether attention and MLP read the same residual stream.
         is_norm_shared: whether attention and MLP share the norm at their input.
+        has_norm_of_embeddings: whether embeddings are normed before the first layer.
+        is_stream_normed: whether the norm before a branch replaces the residual stream.
         head_norms: norms of queries and keys before the rotation. "head": over a head's dimensions, with one weight for all
             heads; "each": with a weight for every head; "whole": over all heads together; "unit": over a head's dimensions,
             without a weight, in layers with rotary embeddings.
@@ -183,6 +185,9 @@ class ModelConfig:
         attention_scale: factor of the products of queries and keys.
         attention_softcap, logit_softcap: scores become softcap * tanh(score / softcap); 0: no cap.
         has_sinks: whether each head has an extra score in the softmax, without a value.
+        slopes: for each head the slope of a linear bias (ALiBi): slope * (position of the key - position of the query) is added
+            to the scores; empty: no biases.
+        qkv_bound: bound of the values of queries, keys and values, before norms and rotation; 0: no bound.
         has_output_gate: whether the output of attention is multiplied by the sigmoid of a product of its input.
         is_gated: whether the MLP has a gate.
         embedding_multiplier, residual_multiplier, logit_multiplier: factors of embeddings, of a branch's output, of logits.
@@ -209,12 +214,16 @@ class ModelConfig:
     has_norms_after: bool = False
     is_parallel: bool = False
     is_norm_shared: bool = False
+    has_norm_of_embeddings: bool = False
+    is_stream_normed: bool = False
     head_norms: HeadNorms = "none"
     are_heads_normed_last: bool = False
     biases: frozenset[str] = frozenset()
     attention_softcap: float = 0.0
     logit_softcap: float = 0.0
     has_sinks: bool = False
+    slopes: tuple[float, ...] = ()
+    qkv_bound: float = 0.0
     has_output_gate: bool = False
     activation: Activation = "silu"
     is_gated: bool = True

@@ -24,6 +24,7 @@ def shard_config(config: ModelConfig, shard: Shard, *, experts: Shard | None = N
     first, end = shard.bounds(config.vocab_size)
     return replace(
         config,
+        slopes=config.slopes[slice(*shard.bounds(len(config.slopes)))],
         num_heads=config.num_heads // shard.size,
         num_kv_heads=max(1, config.num_kv_heads // shard.size),
         vocab_size=end - first,

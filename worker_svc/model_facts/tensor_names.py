@@ -4,7 +4,7 @@ Canonical names are those of Hugging Face's Llama, and a few others. Canonical v
 keys the two rows of a rotated pair are in different halves of a head, matrices are [outputs, inputs], weights of norms are the
 factors.
 
-    model.embed_tokens, model.embed_positions, model.norm, lm_head
+    model.embed_tokens, model.embed_positions, model.embed_norm, model.norm, lm_head
     model.layers.N.input_layernorm, .self_attn.output_norm, .post_attention_layernorm (before the MLP), .mlp.output_norm
     model.layers.N.self_attn.{q,k,v,o}_proj, .self_attn.{q,k}_norm, .self_attn.sinks
     model.layers.N.mlp.{gate,up,down}_proj

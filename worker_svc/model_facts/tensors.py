@@ -15,6 +15,8 @@ def tensor_shapes(config: ModelConfig) -> dict[str, Shape]:
     shapes = dict(_norm(config, "model.norm")) | {"model.embed_tokens.weight": (config.vocab_size, hidden)}
     if config.num_learned_positions:
         shapes["model.embed_positions.weight"] = (config.num_learned_positions, hidden)
+    if config.has_norm_of_embeddings:
+        shapes |= _norm(config, "model.embed_norm")
     if not config.tie_word_embeddings:
         shapes |= _matrix(config, "lm_head", config.vocab_size, hidden)
     for index, layer in enumerate(config.layers):

@@ -18,6 +18,7 @@ class Trait(StrEnum):
     ROPE_SIZES = "layers that turn parts of different sizes"
     LAYER_NORM = "LayerNorm"
     NORM_PLACES = "norms elsewhere than before attention and MLP"
+    STREAM_NORMS = "norms of the residual stream itself"
     PARALLEL = "attention beside the MLP"
     HEAD_NORMS = "a norm for each head's dimensions"
     WHOLE_HEAD_NORMS = "a norm over all heads together"
@@ -27,6 +28,8 @@ class Trait(StrEnum):
     SOFTCAP = "capped scores of attention"
     LATENT = "latent attention"
     SINKS = "attention sinks"
+    SLOPES = "linear biases of scores"
+    QKV_BOUND = "bounded queries, keys and values"
     OUTPUT_GATE = "attention with a gate"
     ACTIVATION = "another activation than silu"
     UNGATED = "an MLP without a gate"
@@ -35,6 +38,7 @@ class Trait(StrEnum):
     LONE_PARTS = "layers of attention or of an MLP alone"
     STATES = "states in place of keys and values"
     EMBEDDINGS = "scaled embeddings, or added positions"
+    EMBEDDING_NORM = "a norm of embeddings"
     RESIDUALS = "scaled residuals"
     LOGITS = "scaled or capped logits, or a bias of them"
 
@@ -46,6 +50,7 @@ _HAS: Mapping[Trait, Callable[[ModelConfig], bool]] = {
     Trait.ROPE_SIZES: lambda config: len({rope.dim for rope in config.ropes if rope}) > 1,
     Trait.LAYER_NORM: lambda config: config.norm != "rms",
     Trait.NORM_PLACES: lambda config: config.has_norms_after or not config.has_norms_before,
+    Trait.STREAM_NORMS: lambda config: config.is_stream_normed,
     Trait.PARALLEL: lambda config: config.is_parallel,
     Trait.HEAD_NORMS: lambda config: config.head_norms == "head" and not config.are_heads_normed_last,
     Trait.WHOLE_HEAD_NORMS: lambda config: config.head_norms == "whole",
@@ -57,6 +62,8 @@ _HAS: Mapping[Trait, Callable[[ModelConfig], bool]] = {
     Trait.SOFTCAP: lambda config: config.attention_softcap > 0,
     Trait.LATENT: lambda config: config.latent is not None,
     Trait.SINKS: lambda config: config.has_sinks,
+    Trait.SLOPES: lambda config: bool(config.slopes),
+    Trait.QKV_BOUND: lambda config: config.qkv_bound > 0,
     Trait.OUTPUT_GATE: lambda config: config.has_output_gate,
     Trait.ACTIVATION: lambda config: config.activation != "silu",
     Trait.UNGATED: lambda config: not config.is_gated,
@@ -69,6 +76,7 @@ _HAS: Mapping[Trait, Callable[[ModelConfig], bool]] = {
     ),
     Trait.STATES: lambda config: config.state_size > 0,
     Trait.EMBEDDINGS: lambda config: config.embedding_multiplier != 1 or config.num_learned_positions > 0,
+    Trait.EMBEDDING_NORM: lambda config: config.has_norm_of_embeddings,
     Trait.RESIDUALS: lambda config: config.residual_multiplier != 1,
     Trait.LOGITS: lambda config: config.logit_multiplier != 1 or config.logit_softcap > 0 or "lm_head" in config.biases,
 }

@@ -16,6 +16,7 @@ from tetrad.worker_svc.layers.attention import (
 )
 from tetrad.worker_svc.layers.collectives import Collectives
 from tetrad.worker_svc.layers.latent_attention import LATENT_NORM_EPS, LatentAttention, NormedLinear, Queries
+from tetrad.worker_svc.layers.linear import Bounded
 from tetrad.worker_svc.layers.norm import LayerNorm, Norm, RmsNorm, UnitNorm, unchanged
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.layers.rotary import interleave_heads
@@ -54,14 +55,15 @@ class AttentionReader(Generic[M]):
         config, parameters, dim = self._config, self._parameters, self._config.head_dim
         queries, keys = config.num_heads * dim, config.num_kv_heads * dim
         sizes = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
+        qkv = parameters.linear(
+            [(f"{prefix}.{name}", size) for name, size in sizes.items()],
+            self._input_size,
+            rotated=(layer.rope is not None, layer.rope is not None, False),
+            head_dim=dim,
+            rotary_dim=layer.rope.dim if layer.rope else None,
+        )
         return SelfAttention(
-            qkv=parameters.linear(
-                [(f"{prefix}.{name}", size) for name, size in sizes.items()],
-                self._input_size,
-                rotated=(layer.rope is not None, layer.rope is not None, False),
-                head_dim=dim,
-                rotary_dim=layer.rope.dim if layer.rope else None,
-            ),
+            qkv=Bounded(qkv, config.qkv_bound) if config.qkv_bound else qkv,
             output=parameters.linear([(f"{prefix}.o_proj", config.hidden_size)], queries),
             attention=self._backend.layer(self._shape(prefix, layer)),
             num_heads=config.num_heads,
@@ -99,7 +101,9 @@ class AttentionReader(Generic[M]):
     def _shape(self, prefix: str, layer: LayerConfig) -> AttentionShape:
         config = self._config
         sinks = self._parameters.vector(f"{prefix}.sinks", config.num_heads).float() if config.has_sinks else None
-        return AttentionShape(config.attention_scale, layer.window, config.attention_softcap, sinks, chunk=layer.chunk)
+        slopes = self._parameters.constants(config.slopes) if config.slopes else None
+        scale, softcap = config.attention_scale, config.attention_softcap
+        return AttentionShape(scale, layer.window, softcap, sinks, chunk=layer.chunk, slopes=slopes)
 
     def _head_changes(self, prefix: str, layer: LayerConfig) -> list[HeadChange]:
         num_heads = self._config.num_heads

@@ -17,6 +17,7 @@ from tetrad.worker_svc.kv_cache.state_rows import StateRows
 from tetrad.worker_svc.layers.collectives import Collectives
 from tetrad.worker_svc.layers.experts import MixOf
 from tetrad.worker_svc.layers.logits import scaled_and_capped
+from tetrad.worker_svc.layers.norm import unchanged
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.layers.vocabulary import SplitVocabulary, Vocabulary, WholeVocabulary
 from tetrad.worker_svc.model_facts.config import ModelConfig
@@ -68,6 +69,7 @@ class Decoder(Generic[M]):
         self._positions = self._read_positions(parameters)
         self._stack = LayerStack(config, read, device, taps)
         self._norm = read.norm("model.norm")
+        self._embedding_norm = read.norm("model.embed_norm") if config.has_norm_of_embeddings else unchanged
         is_tied = config.tie_word_embeddings or not parameters.has("lm_head.weight")
         table = embedding if is_tied else None
         output = parameters.output("lm_head", table, config.vocab_size, config.hidden_size)
@@ -120,7 +122,7 @@ class Decoder(Generic[M]):
             hidden.mul_(torch.tensor(self.config.embedding_multiplier, dtype=hidden.dtype))
         if self._positions is not None:
             hidden.add_(self._positions[positions])
-        return hidden
+        return self._embedding_norm(hidden)
 
     def _read_positions(self, parameters: Parameters) -> torch.Tensor | None:
         rows = self.config.num_learned_positions

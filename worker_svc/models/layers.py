@@ -51,6 +51,17 @@ class ParallelLayer(DecoderLayer[M]):
         hidden.add_(self._computed(hidden).add_(mixed))
 
 
+class NormedStreamLayer(DecoderLayer[M]):
+    """A layer whose norms replace the residual stream, so that a branch is added to what it reads."""
+
+    def add_to(self, hidden: torch.Tensor, caches: Sequence[torch.Tensor], step: Step, metadata: ByGroup[M]) -> None:
+        """See DecoderLayer."""
+        hidden.copy_(self._before[0](hidden))
+        hidden.add_(self._after[0](self._mixer(hidden, caches, step, metadata)))
+        hidden.copy_(self._before[1](hidden))
+        hidden.add_(self._after[1](self._mlp(hidden)))
+
+
 class MixerLayer(Generic[M]):
     """A layer with only a mixer.
 
@@ -113,6 +124,8 @@ class LayerReader(Generic[M]):
         self._config, self._parameters, self._ranks = config, parameters, ranks
         self._mixers = MixerReader(config, parameters, attention, ranks)
         self._mlps = MlpReader(config, parameters, mix_of)
+        of_stream = NormedStreamLayer if config.is_stream_normed else DecoderLayer
+        self._kind: type[DecoderLayer[M]] = ParallelLayer if config.is_parallel else of_stream
 
     def layer(self, index: int) -> DecoderLayer[M] | MixerLayer[M] | MlpLayer[M]:
         """Return a layer."""
@@ -123,8 +136,7 @@ class LayerReader(Generic[M]):
         mixer = self._mixers.mixer(index)
         if not layer.has_mlp:
             return MixerLayer(mixer, self.norm(f"{prefix}.input_layernorm"), self._after(f"{prefix}.self_attn.output_norm"))
-        kind = ParallelLayer if config.is_parallel else DecoderLayer
-        return kind(
+        return self._kind(
             mixer=mixer,
             mlp=self._mlp(f"{prefix}.mlp", layer),
             before=self._before(prefix) if config.has_norms_before else (unchanged, unchanged),

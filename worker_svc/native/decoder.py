@@ -30,6 +30,7 @@ MAX_HEAD_DIM = 256
 TRAITS = frozenset(
     {
         Trait.ACTIVATION,
+        Trait.EMBEDDING_NORM,
         Trait.EMBEDDINGS,
         Trait.EXPERTS,
         Trait.HEAD_NORMS,
@@ -37,11 +38,13 @@ TRAITS = frozenset(
         Trait.LOGITS,
         Trait.NORM_PLACES,
         Trait.PARALLEL,
+        Trait.QKV_BOUND,
         Trait.QUERY_SCALING,
         Trait.RESIDUALS,
         Trait.ROPES,
         Trait.SCALE,
         Trait.SINKS,
+        Trait.SLOPES,
         Trait.SOFTCAP,
         Trait.UNGATED,
         Trait.WHOLE_HEAD_NORMS,

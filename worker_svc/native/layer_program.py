@@ -14,7 +14,7 @@ from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.kv_cache.layer_groups import group_of_layers, groups_of
 from tetrad.worker_svc.layers.rotary import TurnTable, rotary_of
 from tetrad.worker_svc.model_facts.config import ModelConfig
-from tetrad.worker_svc.native.branch_writer import LayerBuffers
+from tetrad.worker_svc.native.branch_writer import LayerBuffers, read_norm
 from tetrad.worker_svc.native.layer_writer import LayerWriter
 from tetrad.worker_svc.native.loras import NativeLoras, NoNativeLoras, ProgramSites
 from tetrad.worker_svc.native.parameters import NativeParameters
@@ -164,6 +164,8 @@ class LayerProgram:
         )
         if not self._share.is_whole:
             program.sum(self._hidden, self._hidden)
+        if config.has_norm_of_embeddings:
+            program.norm(read_norm(config, parameters, "model.embed_norm"), self._hidden, self._hidden)
 
 
 def _addresses(given: GivenRows, num_tokens: int) -> npt.NDArray[np.uint64]:

@@ -5,6 +5,7 @@ quantizes them itself.
 """
 
 import numpy as np
+import torch
 
 from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.model_facts.config import ModelConfig, Rope
@@ -98,9 +99,10 @@ class LayerWriter:
             column += matrix.num_outputs
         rope, scaling = config.layers[layer].rope, config.layers[layer].query_scaling
         norms, turns = self._query_key_norms(prefix), self._table_of(rope)
-        self._program.rotate(pages, buffers.heads, norms, turns=turns, scaling=scaling)
+        self._program.rotate(pages, buffers.heads, norms, turns=turns, scaling=scaling, bound=config.qkv_bound)
         sinks = self._parameters.vector(f"{prefix}.sinks", config.num_heads) if config.has_sinks else None
-        self._program.attend(pages, buffers.heads, buffers.attended, sinks=sinks)
+        slopes = torch.tensor(config.slopes) if config.slopes else None
+        self._program.attend(pages, buffers.heads, buffers.attended, sinks=sinks, slopes=slopes)
         self._branches.write_output(f"{prefix}.o_proj", f"{prefix}.output_norm", buffers.attended, queries)
 
     def _query_key_norms(self, prefix: str) -> QueryKeyNorms | None:

@@ -307,6 +307,7 @@ class ProgramBuilder:
         *,
         turns: int | None = 0,
         scaling: QueryScaling | None = None,
+        bound: float = 0.0,
     ) -> None:
         """Write norm and rotation of queries and keys [q | k | v] in place; store keys and values in the layer's cache.
 
@@ -316,6 +317,7 @@ class ProgramBuilder:
             norms: the norms of queries and keys; None: no norms.
             turns: index of the layer's rotary table in Tokens.turns; None: no rotary embeddings.
             scaling: scaling of queries by position, after the rotation.
+            bound: bound of queries, keys and values before the norms; 0: no bound.
         """
         self._append(
             _Kind.ROTATE,
@@ -329,15 +331,39 @@ class ProgramBuilder:
             beta=scaling.beta if scaling else 0.0,
             period=scaling.period if scaling else 1.0,
             offset=scaling.offset if scaling else 0.0,
+            clamp=bound,
             first=self._floats(norms.query if norms else None),
             second=self._floats(norms.key if norms else None),
         )
 
-    def attend(self, pages: LayerPages, heads: int, target: int, *, sinks: torch.Tensor | None = None) -> None:
-        """Write target = attention of the queries to the layer's cache; `sinks` [num_heads] are extra scores in the softmax."""
-        place, group, window = pages.place, pages.group, pages.window or 0
-        first = self._floats(sinks)
-        self._append(_Kind.ATTEND, layer=place, group=group, window=window, source=heads, target=target, first=first)
+    def attend(
+        self,
+        pages: LayerPages,
+        heads: int,
+        target: int,
+        *,
+        sinks: torch.Tensor | None = None,
+        slopes: torch.Tensor | None = None,
+    ) -> None:
+        """Write target = attention of the queries to the layer's cache.
+
+        Args:
+            pages: the place of the layer's keys and values.
+            heads: the buffer of queries, keys and values.
+            target: the buffer of the output.
+            sinks: [num_heads], extra scores in the softmax; None: no sinks.
+            slopes: [num_heads], slopes of linear biases of the scores; None: no biases.
+        """
+        self._append(
+            _Kind.ATTEND,
+            layer=pages.place,
+            group=pages.group,
+            window=pages.window or 0,
+            source=heads,
+            target=target,
+            first=self._floats(sinks),
+            second=self._floats(slopes),
+        )
 
     def rotate_packed(self, turns: torch.Tensor, heads: int) -> None:
         """Write the rotation of packed prompts' queries and keys [q | k | v] in place, by Rotary.cos_sin [positions, R]."""

@@ -56,7 +56,8 @@ class Heads(ctypes.Structure):
 
     window: that of the current layer, set by the program; kv_type: a KvType; rotary_dim: rotated dimensions of a head, 0: none;
     scale: factor of the products of queries and keys, 0: 1 / sqrt(head_dim); softcap: bound of scores, 0: none; page_stride:
-    elements from a layer's page to its page in the next block; sinks: those of the current layer, set by the program.
+    elements from a layer's page to its page in the next block; sinks, slopes: those of the current layer, set by the
+    program.
     """
 
     _fields_ = (
@@ -71,6 +72,7 @@ class Heads(ctypes.Structure):
         ("softcap", _FLOAT),
         ("page_stride", _LONG),
         ("sinks", _POINTER),
+        ("slopes", _POINTER),
     )
 
 

@@ -10,8 +10,8 @@ from tetrad.worker_svc.families.registry import FAMILIES, WRAPPERS
 from tools.models_page import page
 
 ROOT = Path(__file__).parents[3]
-NOT_IN_TRANSFORMERS = {"ExaoneForCausalLM", "InternLM3ForCausalLM", "MiniCPMForCausalLM"}
-"""Compared with a Llama or Granite of the same weights; see test_exaone.py and test_own_code.py."""
+NOT_IN_TRANSFORMERS = {"ExaoneForCausalLM", "InternLM3ForCausalLM", "MiniCPMForCausalLM", "MPTForCausalLM"}
+"""Compared with a model of the same weights; see test_exaone.py, test_own_code.py and test_alibi.py."""
 
 
 def test_the_page_is_what_the_registry_says():

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -116,6 +117,9 @@ GEMMA4 = {
 """Layers have heads of two sizes and inputs of their own; the last two read the keys and values of earlier ones."""
 GPT_OSS = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": WINDOW}
 GPT_J = {"intermediate_size": ABSENT, "num_key_value_heads": ABSENT, "head_dim": ABSENT, "rotary_dim": 8}
+BLOOM = {"head_dim": ABSENT, "intermediate_size": ABSENT, "num_key_value_heads": ABSENT, "max_position_embeddings": ABSENT}
+MPT = BLOOM | {"hidden_size": ABSENT, "d_model": 64, "num_hidden_layers": ABSENT, "n_layers": 3, "max_seq_len": 2048}
+MPT |= {"num_attention_heads": ABSENT, "n_heads": 4}
 FALCON = {"head_dim": ABSENT, "intermediate_size": ABSENT, "num_key_value_heads": ABSENT}
 FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "llama": ("llama", {}),
@@ -278,6 +282,13 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "falcon 7b": ("falcon", FALCON),
     "falcon 40b": ("falcon", FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}),
     "falcon 1b": ("falcon", FALCON | {"multi_query": False, "parallel_attn": False}),
+    "falcon rw": ("falcon", FALCON | {"multi_query": False, "parallel_attn": False, "bias": True, "alibi": True}),
+    "falcon 7b with biases of scores": ("falcon", FALCON | {"alibi": True}),
+    "bloom": ("bloom", BLOOM),
+    "bloom with 12 heads": ("bloom", BLOOM | {"num_attention_heads": 12, "hidden_size": 192}),
+    "bloom with a normed stream": ("bloom", BLOOM | {"apply_residual_connection_post_layernorm": True}),
+    "mpt": ("mpt", MPT),
+    "mpt with bounds": ("mpt", MPT | {"attn_config": {"clip_qkv": 1.5, "softmax_scale": 0.2}}),
     "gemma": ("gemma", {}),
     "gemma2": ("gemma2", GEMMA | {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0}),
     "gemma3": ("gemma3_text", GEMMA | {"num_hidden_layers": 6}),
@@ -302,7 +313,10 @@ def save_family(directory: Path, name: str, **overrides: object) -> torch.nn.Mod
     model_type, changes = (FAMILIES | FOREIGN)[name]
     torch.manual_seed(1)
     sizes = {key: value for key, value in (SIZES | changes | overrides).items() if value is not ABSENT}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **sizes), attn_implementation="eager")
+    config = AutoConfig.for_model(model_type, **sizes)
+    has_biases_twice = model_type == "falcon" and config.alibi
+    implementation = "sdpa" if has_biases_twice else "eager"
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=implementation)
     for key, parameter in model.named_parameters():
         # Weights that training begins with at 0 or 1 would hide what is done with them.
         if key.endswith(("bias", "sinks", "correction_bias")) or "norm" in key or ".ln_" in key:
@@ -311,4 +325,19 @@ def save_family(directory: Path, name: str, **overrides: object) -> torch.nn.Mod
         if key.endswith("expert_bias"):
             torch.nn.init.normal_(buffer, std=0.2)
     model.eval().save_pretrained(directory)
-    return model
+    return with_exact_biases(model) if has_biases_twice else model
+
+
+def with_exact_biases(falcon: torch.nn.Module) -> torch.nn.Module:
+    """Let a Falcon add the linear biases of BLOOM's code: its own rounds them to bfloat16, and adds them twice if "eager"."""
+    from transformers.models.bloom import modeling_bloom
+    from transformers.models.falcon import modeling_falcon
+
+    forward = falcon.forward
+
+    def exact_forward(*args: Any, **options: Any) -> Any:
+        with patch.object(modeling_falcon, "build_alibi_tensor", modeling_bloom.build_alibi_tensor):
+            return forward(*args, **options)
+
+    falcon.forward = exact_forward
+    return falcon

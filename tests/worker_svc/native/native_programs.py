@@ -90,8 +90,9 @@ class PagedAttention:
         unused: float = torch.nan,
         seed: int = 0,
         sinks: torch.Tensor | None = None,
+        slopes: torch.Tensor | None = None,
     ) -> None:
-        self.team, self.heads, self.chunks, self.sinks = team, heads, chunks, sinks
+        self.team, self.heads, self.chunks, self.sinks, self.slopes = team, heads, chunks, sinks, slopes
         self._random = torch.Generator().manual_seed(seed)
         width = (heads.num_heads + 2 * heads.num_kv_heads) * heads.head_dim
         self.rows = [torch.randn(chunk.computed + chunk.scheduled, width, generator=self._random) for chunk in chunks]
@@ -114,7 +115,7 @@ class PagedAttention:
         layer = LayerPages(place=1, group=1, window=heads.window)
         builder.rotate(layer, self._heads)
         self._writing = builder.build("write", heads)
-        builder.attend(layer, self._heads, self._attended, sinks=sinks)
+        builder.attend(layer, self._heads, self._attended, sinks=sinks, slopes=slopes)
         self._attending = builder.build("attend", heads)
 
     def run(self) -> list[torch.Tensor]:
@@ -166,6 +167,8 @@ class PagedAttention:
         scores = queries @ keys.transpose(1, 2) * (heads.scale or heads.head_dim**-0.5)
         if heads.softcap:
             scores = heads.softcap * torch.tanh(scores / heads.softcap)
+        if self.slopes is not None:
+            scores = scores + self.slopes.double().view(-1, 1, 1) * (at[None] - row_at)
         scores = scores.masked_fill(~mask, -torch.inf)
         if self.sinks is not None:
             sinks = self.sinks.double().view(-1, 1, 1).expand(-1, scores.shape[1], 1)

@@ -10,6 +10,7 @@ from tetrad.worker_svc.native.program_builder import LayerPages, NormWeights, Pr
 from tetrad.worker_svc.native.structures import HeadNorms, Heads, KvType
 
 DECODES = [Chunk(computed, 1) for computed in (0, 1, 15, 63, 64, 65, 200)]
+SLOPES = torch.tensor([2.0, 0.84, 2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8])
 MIXED = [Chunk(130, 1), Chunk(5, 1), Chunk(0, 1), Chunk(64, 37), Chunk(0, 80), Chunk(3, 2)]
 
 
@@ -70,6 +71,34 @@ def test_sinks_take_weight_from_the_keys(team, kv_type, sink):
         np.testing.assert_allclose(found, expected, atol=3e-6 if kv_type == KvType.FLOAT32 else 2e-4)
 
 
+@pytest.mark.parametrize(("kv_type", "tolerance"), [(KvType.FLOAT32, 3e-6), (KvType.FLOAT16, 3e-6), (KvType.INT8, 2e-4)])
+@pytest.mark.parametrize("block_size", [4, 16])
+@pytest.mark.parametrize("window", [0, 20])
+def test_linear_biases_of_heads(team, kv_type, tolerance, block_size, window):
+    """From slopes that leave a query little but its own key to those that hardly count."""
+    heads = Heads(6, 2, 32, block_size, window, kv_type)
+    case = PagedAttention(team, heads, [*DECODES, *MIXED], slopes=SLOPES)
+
+    for found, expected in zip(case.run(), case.expected(), strict=True):
+        np.testing.assert_allclose(found, expected, atol=tolerance)
+
+
+def test_linear_biases_of_long_contexts_keep_their_digits(team):
+    """Products of slopes with positions of 4,000 and more would have lost three digits, and more with every key."""
+    case = PagedAttention(team, Heads(2, 1, 16, 16, 0), [Chunk(9000, 1)], slopes=torch.tensor([0.84, 2.0**-8]))
+    [expected] = case.expected()
+
+    [found] = case.run()
+
+    assert (found - expected).norm() < 6e-7 * expected.norm()
+
+
+def test_linear_biases_beside_sinks_and_capped_scores(team):
+    case = PagedAttention(team, Heads(6, 2, 32, 16, 0, softcap=3.0), MIXED, sinks=torch.linspace(-1, 1, 6), slopes=SLOPES)
+
+    assert_attention(case)
+
+
 def test_values_of_many_keys_keep_their_digits(team):
     """One sum over all keys would be off by 1e-6."""
     case = PagedAttention(team, Heads(2, 1, 16, 16, 0), [Chunk(4000, 1)])
@@ -98,13 +127,14 @@ def test_what_has_left_the_window_may_hold_anything(team, kv_type, broken, block
 
 
 @pytest.mark.parametrize("kv_type", KvType)
-def test_a_sequences_bits_do_not_depend_on_the_batch_or_the_cut(team, kv_type):
+@pytest.mark.parametrize("slopes", [None, SLOPES], ids=["unbiased", "biased"])
+def test_a_sequences_bits_do_not_depend_on_the_batch_or_the_cut(team, kv_type, slopes):
     heads = Heads(6, 2, 16, 16, 0, kv_type)
-    whole = PagedAttention(team, heads, [Chunk(0, 200)])
+    whole = PagedAttention(team, heads, [Chunk(0, 200)], slopes=slopes)
     [expected] = whole.run()
     for computed in (1, 63, 64, 150, 199):
         batch = [Chunk(computed, 200 - computed), *MIXED]
-        case = PagedAttention(team, heads, batch)
+        case = PagedAttention(team, heads, batch, slopes=slopes)
         case.rows[0] = whole.rows[0]
 
         found = case.run()
@@ -212,6 +242,26 @@ def test_queries_and_keys_are_normed_rotated_and_written(team, head_dim, rotary_
         np.testing.assert_array_equal(key, given.view(5, 8, head_dim)[token, 4:6])
         np.testing.assert_array_equal(value, given.view(5, 8, head_dim)[token, 6:])
     assert written == 5 * 2 * 2 * head_dim
+
+
+def test_queries_keys_and_values_are_bounded(team):
+    """What is not a number stays so."""
+    heads, size, cache, one = Heads(2, 1, 16, 16, 0), 16, torch.zeros(1, 2 * 16 * 16), np.zeros(1, np.int64)
+    builder = ProgramBuilder(team)
+    buffer = builder.buffer(4 * size)
+    builder.rotate(LayerPages(0), buffer, turns=None, bound=0.5)
+    rows, positions = torch.randn(3, 4 * size), np.arange(3)
+    rows[0, 0], rows[1, 5], rows[2, 9] = torch.nan, torch.inf, -torch.inf
+    given = rows.clone()
+    tokens = Tokens(np.zeros(3, np.int64), positions, [], cache)
+    pages = Pages(positions[None], np.zeros((1, 1, 1), np.int32), one, one, one, size, 3)
+
+    builder.build("bound", heads).run(3, tokens, pages, {buffer: given})
+
+    np.testing.assert_array_equal(given, rows.clamp(-0.5, 0.5))
+    keys, values = cache.view(2, size, size)
+    np.testing.assert_array_equal(keys[:, :3].T, rows[:, 2 * size : 3 * size].clamp(-0.5, 0.5))
+    np.testing.assert_array_equal(values[:3], rows[:, 3 * size :].clamp(-0.5, 0.5))
 
 
 @pytest.mark.parametrize(("kv_type", "tolerance"), [(KvType.FLOAT32, 3e-6), (KvType.INT8, 5e-4)])

@@ -31,9 +31,12 @@ CASES = (
         ("deepseek_v3", (2, 2)),
         ("nemotron_h", (1, 3)),
         ("falcon_h1", (2, 2)),
+        ("bloom", (2, 2)),
     ]
 )
-"""By default one with experts, one with latent attention, and two with states, one of which has attention beside them."""
+"""By default one with experts, one with latent attention, two with states, one of which has attention beside them, and one
+with a norm of embeddings and linear biases.
+"""
 
 
 @pytest.fixture(scope="module")

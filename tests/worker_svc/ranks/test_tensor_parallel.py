@@ -17,9 +17,9 @@ from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
 from tetrad.worker_svc.core.ranks import GroupPlace, Shard
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
 
-SEVEN = ("llama", "qwen3", "gpt_oss", "qwen2_moe", "deepseek_v3", "olmo2", "falcon_h1")
+EIGHT = ("llama", "qwen3", "gpt_oss", "qwen2_moe", "deepseek_v3", "olmo2", "falcon_h1", "bloom")
 """Grouped queries, norms of heads, experts with sinks and biases, shared experts, latent attention, norms over all heads,
-states beside attention.
+states beside attention, linear biases of heads.
 """
 EVERY = bool(os.environ.get("TETRAD_TEST_ALL_FAMILIES"))
 SEEDED = SamplingSpec(temperature=0.9, top_p=0.9, seed=7, num_logprobs=3)
@@ -27,7 +27,7 @@ PROMPTS = [list(range(5, 45)), [9, 8, 7], list(range(60, 77))]
 TOLERANCE = 1e-4
 
 
-@pytest.fixture(scope="module", params=FAMILIES if EVERY else SEVEN)
+@pytest.fixture(scope="module", params=FAMILIES if EVERY else EIGHT)
 def family(request, tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("family")
     save_family(directory, request.param)

@@ -107,7 +107,7 @@ class Stage:
             return int(found.group(1)) in layers
         if "embed_tokens" in name:
             return self.is_first or (self.is_last and self._config.tie_word_embeddings)
-        return self.is_first if "embed_positions" in name else self.is_last
+        return self.is_first if "embed_" in name else self.is_last
 
     def _count(self, name: str, num_values: int, value_bytes: float) -> None:
         if ".experts." in name:

@@ -17,7 +17,7 @@ constexpr int SCALED = 32;  // dimensions of a head that share a scale
 // The type of keys and values in pages.
 enum KvType : int32_t { FLOAT32, FLOAT16, INT8 };
 
-// The shape of a model's attention. The program sets `window` and `sinks` for each layer.
+// The shape of a model's attention. The program sets `window`, `sinks` and `slopes` for each layer.
 struct Heads {
   int32_t num_heads, num_kv_heads, head_dim, block_size;
   int32_t window;  // number of last keys that a query of the current layer attends to; 0: all keys
@@ -27,6 +27,7 @@ struct Heads {
   float softcap;        // scores become softcap * tanh(score / softcap); 0: scores are not bounded
   int64_t page_stride;  // elements from a layer's page of one block to its page of the next block
   const float* sinks;   // attention sinks of the current layer, or null: per head a score in the softmax that has no value
+  const float* slopes;  // slopes of the current layer's linear biases, one per head, or null: no biases
 
   int64_t group() const { return num_heads / num_kv_heads; }
   float score_scale() const { return scale != 0.0f ? scale : 1.0f / __builtin_sqrtf(static_cast<float>(head_dim)); }

@@ -35,14 +35,16 @@ struct Operation {
   int32_t turns;           // ROTATE: index of the layer's table of cosines and sines; negative: no rotation
   float eps;
   float scale;           // EMBED: factor of rows; LINEAR, NORM, MIX and SUM with ADD: factor of the values that are added
-  float clamp;           // LINEAR and EXPERTS with GATE: bound of gate and up in gpt-oss's activation; 0: another activation
+  float clamp;           // LINEAR and EXPERTS with GATE: bound of gate and up in gpt-oss's activation; 0: another activation.
+                         // ROTATE: bound of queries, keys and values before norms and rotation; 0: no bound
   float beta, period, offset;  // ROTATE: queries times 1 + beta ln(1 + floor((position + offset) / period)); beta 0: no factor
   const Matrix* matrix;  // EMBED, LINEAR; EXPERTS: the matrices of all experts, which differ only in their weights;
                          // NORM: a matrix to whose form the norm also converts the result, or null
   const float* first;    // EMBED: position embeddings that are added, or null; NORM: weight; LINEAR: bias; ROTATE: weight of
                          // the norm of queries; ROTATE_PACKED: a table as in Step::turns; EXPERTS: biases of all experts, or
                          // null; ATTEND: attention sinks, one score per head, or null
-  const float* second;   // NORM: bias, or null; ROTATE: weight of the norm of keys
+  const float* second;   // NORM: bias, or null; ROTATE: weight of the norm of keys; ATTEND: slopes of linear biases, one per
+                         // head, or null
   const Routing* routing;  // ROUTE, EXPERTS, MIX
   int32_t is_by_place;   // EXPERTS: whether the source has one row per pair, by place; else it has one row per token
   int32_t shared, shared_gate;  // MIX: buffers of the shared expert's outputs and of its gate's scores; negative: none

@@ -50,6 +50,11 @@ inline void layer_norm_row(const float* x, const float* weight, const float* bia
   }
 }
 
+// x = min(max(x, -bound), bound); a value that is not a number stays one.
+inline void bound_row(float* x, int64_t size, float bound) {
+  for (int64_t i = 0; i < size; i++) x[i] = x[i] > bound ? bound : x[i] < -bound ? -bound : x[i];
+}
+
 // Rotate one head in place: dimensions i and i + half are a pair that rotates by angle i, as in Hugging Face's layout.
 // Dimensions after the pairs do not change.
 inline void rotate_head(float* head, const float* cosines, const float* sines, int64_t half) {

@@ -344,6 +344,7 @@ class Run {
     phase.work_off(step_.num_tokens, [&](int64_t token) {
       float* head = row(operation.source, token);
       const float* turns = table + step_.positions[token] * 2 * half;
+      if (operation.clamp != 0.0f) bound_row(head, width(operation.source), operation.clamp);
       if (operation.head_norms == ALL_HEADS) {
         float* keys = head + heads.num_heads * size;
         rms_norm_row(head, operation.first, heads.num_heads * size, operation.eps, head);
@@ -373,27 +374,33 @@ class Run {
   }
 
   void attend(const Operation& operation, ThreadPhase phase) {
+    operation.second ? attend_with<LinearBiases>(operation, phase) : attend_with<NoBiases>(operation, phase);
+  }
+
+  template <template <int> class Biases>
+  void attend_with(const Operation& operation, ThreadPhase phase) {
     switch (program_.heads.kv_type) {
-      case FLOAT32: return attend_to(operation, cache<const float>(operation.layer), phase);
-      case FLOAT16: return attend_to(operation, cache<const half_t>(operation.layer), phase);
-      case INT8: return attend_to(operation, cache<const int8_t>(operation.layer), phase);
+      case FLOAT32: return attend_to<Biases>(operation, cache<const float>(operation.layer), phase);
+      case FLOAT16: return attend_to<Biases>(operation, cache<const half_t>(operation.layer), phase);
+      case INT8: return attend_to<Biases>(operation, cache<const int8_t>(operation.layer), phase);
     }
   }
 
-  template <typename Element>
+  template <template <int> class Biases, typename Element>
   void attend_to(const Operation& operation, const Element* cache, ThreadPhase phase) {
     const auto& tiles = program_.tiles;
     const Sequence* sequences = program_.sequences.data() + operation.group * step_.num_sequences;
     Heads heads = program_.heads;
     heads.window = operation.window;
     heads.sinks = operation.first;
+    heads.slopes = operation.second;
     const int64_t count = static_cast<int64_t>(tiles.size());
     phase.work_off(count, [&](int64_t index) {
       const Tile& tile = tiles[index];
       // The other threads take the tiles in between, if all threads are equally fast.
       const AheadKeys following = start_of(heads, sequences, tiles[std::min(index + team_.size(), count - 1)]);
-      attend_tile(heads, cache, sequences[tile.sequence], tile, following, buffers_[operation.source],
-                  width(operation.source), buffers_[operation.target], width(operation.target));
+      attend_tile<Biases>(heads, cache, sequences[tile.sequence], tile, following, buffers_[operation.source],
+                          width(operation.source), buffers_[operation.target], width(operation.target));
     });
   }
 

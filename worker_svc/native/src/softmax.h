@@ -39,15 +39,34 @@ struct Sight {
   }
 };
 
+// The linear biases of a tile's rows under one KV head: slope * (position of the key - position of the row's token).
+template <int ROWS>
+struct LinearBiases {
+  float slopes[ROWS];
+
+  // Of LANES keys from `key` on, return the scores plus the biases. Distances are exact, so a bias depends on nothing else.
+  vf added(const Sight<ROWS>& sight, int row, int64_t key, vf scores) const {
+    vf lanes;
+    for (int lane = 0; lane < LANES; lane++) lanes[lane] = static_cast<float>(lane);
+    return scores + (lanes + static_cast<float>(key + 1 - sight.seen[row])) * slopes[row];
+  }
+};
+
+// The same for heads without biases.
+template <int ROWS>
+struct NoBiases {
+  vf added(const Sight<ROWS>&, int, int64_t, vf scores) const { return scores; }
+};
+
 // cap * tanh(score / cap).
 inline vf capped(vf score, float cap) { return cap - 2.0f * cap / (1.0f + exponential(score * (2.0f / cap))); }
 
 // Replace the scores of a stride by weights, and rescale the rows' sums to the new largest score. A score that is not a number
 // gives a weight that is not a number, which reaches the output. Sets `relative_tops`, per row the largest score of this stride
 // minus the largest score so far: 0 or less.
-template <int ROWS>
-inline void weigh(const Sight<ROWS>& sight, int64_t begin, const Heads& heads, float (*scores)[STRIDE], Running<ROWS>& state,
-                  float* relative_tops, Fetch& fetch) {
+template <int ROWS, template <int> class Biases>
+inline void weigh(const Sight<ROWS>& sight, const Biases<ROWS>& biases, int64_t begin, const Heads& heads, float (*scores)[STRIDE],
+                  Running<ROWS>& state, float* relative_tops, Fetch& fetch) {
   const int64_t head_dim = heads.head_dim;
   const float scale = heads.score_scale(), softcap = heads.softcap;
   constexpr float NOTHING = -std::numeric_limits<float>::infinity();
@@ -62,6 +81,7 @@ inline void weigh(const Sight<ROWS>& sight, int64_t begin, const Heads& heads, f
     for (int i = 0; i < KEY_VECTORS; i++) {
       values[i] = load(scores[row] + i * LANES) * scale;
       if (softcap != 0.0f) values[i] = capped(values[i], softcap);
+      values[i] = biases.added(sight, row, begin + i * LANES, values[i]);
       if (!sees_all) values[i] = sight.seen_of(row, begin + i * LANES, values[i], NOTHING);
       top = larger(values[i], top);
       fetch.some();
