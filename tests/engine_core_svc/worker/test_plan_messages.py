@@ -103,11 +103,13 @@ def test_a_result_is_read_whole():
         failures=[worker_pb2.RequestFailure(handle=4, status=to_status(error))],
         draft_tokens=worker_pb2.DraftTokens(handles=pack_u32([1, 5]), num_tokens=pack_u32([0, 2]), token_ids=pack_u32([9, 10])),
         compute_seconds=0.5,
+        draft_seconds=0.25,
     )
 
     read = decode_result(message)
 
-    assert (read.step_id, read.keys, [list(row) for row in read.token_ids], read.compute_s) == (3, [1], [[3, 4]], 0.5)
+    assert (read.step_id, read.keys, [list(row) for row in read.token_ids]) == (3, [1], [[3, 4]])
+    assert (read.compute_s, read.draft_s) == (0.5, 0.25)
     assert (read.logprobs, read.prompt_logprobs) == ({1: rows}, {2: prompt_rows})
     assert read.draft_tokens == {1: [], 5: [9, 10]}
     assert {key: (failure.message, failure.field) for key, failure in read.failures.items()} == {4: ("no", "f")}
