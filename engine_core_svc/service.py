@@ -213,6 +213,7 @@ def _admission(settings: EngineCoreSettings, layout: KVCacheLayout, facts: Worke
             generates=facts.pooling is None or facts.pooling.generates,
             needs_all_tokens=facts.pooling is not None and facts.pooling.needs_all_tokens,
             answer_row_bytes=facts.answer_row_bytes,
+            takes_extra_args=bool(facts.logits_processors),
         )
     )
 

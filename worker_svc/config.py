@@ -48,6 +48,11 @@ class WorkerSettings(ServiceSettings):
         description="Run functions that a program sends (LLM.apply_model, collective_rpc), in this process. Only in a stack "
         "that the program started itself, on a Unix socket: who reaches the worker may then run any code here.",
     )
+    logits_processors: Names = Field(
+        (),
+        description="Classes that change logits before tokens are chosen (module:Class), imported and run in this process with "
+        "this user's rights; docs/requests.md says how to write one. Empty: none.",
+    )
     threads: int = Field(
         0, ge=0, description="Number of compute threads of the cpu device. 0: one per core that this process may use."
     )

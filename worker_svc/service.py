@@ -20,7 +20,7 @@ from tetrad.worker_svc.api.servicer import WorkerServicer
 from tetrad.worker_svc.api.trace_points import trace_points
 from tetrad.worker_svc.api.wire import capabilities_of
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.devices import open_device
+from tetrad.worker_svc.devices import import_processors, open_device
 from tetrad.worker_svc.observability.metrics import WorkerMetrics
 from tetrad.worker_svc.worker.collective import CollectiveMethods
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
@@ -66,6 +66,7 @@ class WorkerServer:
             rank=settings.rank,
             instance_id=instance_id,
             capabilities=capabilities,
+            logits_processors=settings.logits_processors,
             max_message_bytes=settings.max_message_bytes,
             profiler=_profiler(settings),
             methods=_collective_methods(worker, settings),
@@ -88,7 +89,7 @@ class WorkerServer:
         """Open the device, load the model that the settings name, if any, and serve.
 
         Raises NotFound or ModelError for a model that cannot be loaded, FailedPrecondition if functions of a program may run
-        and the address is not a Unix socket.
+        and the address is not a Unix socket, or if a custom logits processor cannot be used.
         """
         if settings.allow_functions and not settings.listen.startswith("unix:"):
             raise FailedPrecondition(
@@ -97,7 +98,7 @@ class WorkerServer:
         compute = ComputeThread()
         try:
             # The thread that uses the device opens it: torch's number of threads is a setting of the thread.
-            worker = await compute.submit(lambda: Worker(open_device(settings), trusts_code=settings.trust_remote_code))
+            worker = await compute.submit(_open_worker, settings)
             if settings.model is not None:
                 await compute.submit(worker.load_model, settings.model, _report_nothing)
             served = cls(settings, worker, compute, carrier)
@@ -153,6 +154,13 @@ def _profiler(settings: WorkerSettings) -> Profiler:
     if settings.device == "sim":
         return StepProfiler("worker", directory, partial(trace_points, "sim"))
     return TorchProfiler(directory)
+
+
+def _open_worker(settings: WorkerSettings) -> Worker:
+    device = open_device(settings)
+    return Worker(
+        device, trusts_code=settings.trust_remote_code, logits_processors=import_processors(settings.logits_processors)
+    )
 
 
 def _report_nothing(done: int, total: int) -> None:

@@ -64,6 +64,7 @@ def encode_info(
         max_message_bytes=settings.max_message_bytes,
         pooling=types_pb2.PoolingInfo(**asdict(facts.pooling)) if facts.pooling else None,
         num_speculative_tokens=0 if config is None else config.num_speculative_tokens,
+        logits_processors=facts.logits_processors,
     )
 
 

@@ -41,6 +41,7 @@ class AdmissionLimits:
         needs_all_tokens: whether pooling needs all tokens computed, so that it cannot read the prefix cache.
         answer_row_bytes: bytes of the answer for one token of a prompt, if a request pools tokens.
         embedding_size: number of values of one prompt embedding; 0: prompts must be token ids.
+        takes_extra_args: whether the workers have custom logits processors, which read extra_args.
     """
 
     max_model_len: int
@@ -55,6 +56,7 @@ class AdmissionLimits:
     needs_all_tokens: bool = False
     answer_row_bytes: int = 0
     embedding_size: int = 0
+    takes_extra_args: bool = False
 
 
 class Admission:
@@ -184,6 +186,9 @@ class Admission:
         last = self._last_measured
         if last is None or not last.is_of(payload):
             params, vocab_size = sampling_of(payload.params), self._limits.vocab_size
+            if params.HasField("extra_args") and not self._limits.takes_extra_args:
+                text = "This engine does not support extra_args: its workers have no logits processors."
+                raise Unsupported(text, field="extra_args")
             check_sampling(params, eos_token_id=payload.eos_token_id, vocab_size=vocab_size)
             widths = logprob_widths(params, vocab_size)
             last = self._last_measured = _Measured(payload, widths, message_sizes(params, widths))

@@ -31,7 +31,6 @@ UNREAD_OF_REQUEST = UnreadFields(
     ),
     owner=_OWNER,
 )
-UNREAD_OF_PARAMS = UnreadFields(types_pb2.SamplingParams, ("extra_args",), owner=_OWNER)
 _PARAMS = ("sampling_params", "sampling_params_index", "pooling_params")
 
 
@@ -177,8 +176,7 @@ def _refuse_unsupported(message: engine_core_pb2.EngineCoreRequest) -> None:
 
 
 def _split_constraint(params: types_pb2.SamplingParams) -> tuple[SamplingMessage, Constraint | None]:
-    """Take the constraint out of parameters: the worker gets masks instead. Raises Unsupported for unread fields."""
-    UNREAD_OF_PARAMS.refuse(params)
+    """Take the constraint out of parameters: the worker gets masks instead."""
     if not params.HasField("structured_outputs"):
         return SamplingMessage(params), None
     constraint = _decode_constraint(params)

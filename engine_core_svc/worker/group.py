@@ -36,6 +36,7 @@ class WorkerFacts:
     hidden_size: int = 0
     verifies_drafts: bool = False
     keeps_states: bool = False  # whether drafts may be planned with a model that has states
+    logits_processors: tuple[str, ...] = ()  # names of their custom logits processors
 
     def settings_for_model(self, settings: EngineCoreSettings) -> EngineCoreSettings:
         """Return the settings adapted to the model: an encoder computes a prompt in one step and caches nothing."""

@@ -218,6 +218,8 @@ class WorkerLink:
         if len(infos) == 1 and not infos[0].HasField("group"):
             return
         self._check_versions([info.version for info in infos])
+        if len({tuple(info.logits_processors) for info in infos}) > 1:
+            raise FailedPrecondition("The workers of a group need the same logits_processors, in the same order.")
         if len({info.instance_id for info in infos}) < len(infos):
             raise FailedPrecondition(
                 f"Two ranks have one worker: worker_target {self._settings.worker_target!r} needs an address for each rank."
@@ -271,6 +273,7 @@ class WorkerLink:
             hidden_size=model.hidden_size,
             verifies_drafts=types_pb2.CAPABILITY_DRAFT_TOKENS in info.capabilities,
             keeps_states=types_pb2.CAPABILITY_DRAFTS_WITH_STATES in info.capabilities,
+            logits_processors=tuple(info.logits_processors),
         )
 
     async def _find_layout(self, facts: WorkerFacts) -> KVCacheLayout:

@@ -39,6 +39,7 @@ class EngineInfo:
     num_speculative_tokens: int = 0
     max_loras: int = 0
     max_cpu_loras: int = 0
+    logits_processors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

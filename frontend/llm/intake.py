@@ -24,7 +24,7 @@ from tetrad.frontend.request.new_pooling import NewPooling
 from tetrad.frontend.request.new_request import NewRequest
 from tetrad.frontend.request.prompts import estimated_prompt_tokens
 from tetrad.frontend.request.request_state import RequestState
-from tetrad.services.errors import InvalidRequest, Unavailable, Unsupported
+from tetrad.services.errors import InvalidRequest, Unavailable, Unsupported, UnsupportedArgument
 from tetrad.services.message_size import too_large
 from tetrad.services.observability.tracing import Tracer, reason_of
 from tetrad.services.rpc.columns import pack_u32
@@ -98,6 +98,7 @@ class RequestIntake(Intake[InputProcessor]):
         """Send a request to an engine and return its outputs. Errors: see AsyncLLM.add_request."""
         inputs = self._check(request)
         self._check_generates()
+        self._check_extra_args(request)
         deadline = earliest_deadline(self._timeout_s)
         num_tokens = estimated_prompt_tokens(request.prompt)
         with self._admitted(request, num_tokens, request.params.n, request.ticket) as (ticket, call):
@@ -113,6 +114,7 @@ class RequestIntake(Intake[InputProcessor]):
         """Return a request's prompt as ids, without sending it. Errors: see AsyncLLM.render."""
         inputs = self._check(request)
         self._check_generates()
+        self._check_extra_args(request)
         # The admission is released when the rendering ends.
         with self._admission.admit(num_tokens=estimated_prompt_tokens(request.prompt)):
             async with within(earliest_deadline(self._timeout_s)):
@@ -130,6 +132,15 @@ class RequestIntake(Intake[InputProcessor]):
         if facts is not None and not facts.generates:
             hint = self._tasks.hint(GENERATE)
             raise InvalidRequest(f"This model does not generate: it pools. Use {facts.endpoint}.{hint}", field="model")
+
+    def _check_extra_args(self, request: NewRequest) -> None:
+        """Raise UnsupportedArgument for extra_args that no custom logits processor would read."""
+        if request.params.extra_args and not self._engines.info.logits_processors:
+            raise UnsupportedArgument(
+                f"extra_args={request.params.extra_args!r} (over HTTP: vllm_xargs) is not supported: the server has no custom "
+                "logits processors.",
+                field="extra_args",
+            )
 
     async def _prepare(
         self, inputs: InputProcessor, request: NewRequest, deadline: Deadline | None, call: CallTrace

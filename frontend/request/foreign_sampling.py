@@ -10,7 +10,7 @@ from tetrad.services.verdicts import Verdict, ignored, refused
 
 _PROMPT_LOGPROBS = "`prompt_logprobs` has the top tokens of the whole prompt."
 _EXPERTS = "Outputs do not have experts."
-_CODE = "Code of a program does not run in the worker; `logit_bias`, `allowed_token_ids` and `bad_words` do."
+_CODE = "Of vLLM before V1: name classes in the engine's `logits_processors`, and give requests their `extra_args`."
 _BEAMS = "`beam_search` of LLM and AsyncLLM searches."
 
 SAMPLING_VERDICTS: dict[str, Verdict] = {

@@ -24,7 +24,6 @@ from tetrad.frontend.request.sampling_values import (
     wrong,
 )
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
-from tetrad.services.errors import UnsupportedArgument
 
 GREEDY_BELOW = 1e-5
 _COLDEST = 0.01
@@ -121,7 +120,7 @@ class SamplingParams(ForeignSamplingParams):
         thinking_token_budget: maximum number of reasoning tokens; after these the reasoning is ended. -1 or None: no limit.
             Only for models with a reasoning parser.
         repetition_detection: ends outputs that repeat themselves.
-        extra_args: refused unless empty: there are no custom logits processors and no connectors.
+        extra_args: values for custom logits processors, as JSON has them; refused if the server has none.
         guided_decoding: older name of `structured_outputs`.
 
     Raises:
@@ -298,6 +297,3 @@ class SamplingParams(ForeignSamplingParams):
                 raise wrong(name, f"{name} must be {kind.__name__}, got {value!r}.")
         if self.extra_args is not None:
             check_extra_args("extra_args", self.extra_args)
-        if self.extra_args:
-            text = f"extra_args={self.extra_args!r} is not supported: there are no custom logits processors and no connectors."
-            raise UnsupportedArgument(text, field="extra_args")

@@ -106,7 +106,7 @@ def biases(name: str, value: object) -> dict[int, float]:
 
 
 def check_extra_args(name: str, value: object) -> None:
-    """Refuse values that JSON cannot represent, and integers beyond 64 bits."""
+    """Refuse values that JSON cannot represent, and integers that no float of 64 bits equals."""
     if not isinstance(value, dict):
         raise wrong(name, f"{name} must be a dict, got {value!r}.")
     level: list[Any] = [value]
@@ -126,6 +126,8 @@ def _children(name: str, node: object) -> list[Any]:
         return node
     if isinstance(node, int) and not -(2**63) <= node < 2**63:
         raise wrong(name, f"{name} must contain only integers that fit 64 bits, got {node}.")
+    if isinstance(node, int) and int(float(node)) != node:  # messages have floats of 64 bits
+        raise wrong(name, f"{name} must contain only integers that a float of 64 bits can hold, got {node}.")
     if isinstance(node, float) and not math.isfinite(node):
         raise wrong(name, f"{name} must contain only finite numbers, got {node}.")
     if node is not None and not isinstance(node, str | int | float):

@@ -50,6 +50,8 @@ _NO_FLAG = ("model", *PROGRAMS_ALONE)
 
 
 _NAMED_MODEL = "named_model"
+_NAMES = {"served_model_name": "NAME", "logits_processors": "MODULE:CLASS"}
+"""Arguments with several names -> the metavar of a name."""
 _JSON = ("hf_overrides", "speculative_config", "pooler_config", "override_generation_config")
 
 
@@ -129,8 +131,8 @@ def _kind(name: str, annotation: Any) -> dict[str, Any]:
     kinds = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
     if bool in kinds:
         return {"action": argparse.BooleanOptionalAction}
-    if name == "served_model_name":
-        return {"nargs": "+", "metavar": "NAME"}
+    if name in _NAMES:
+        return {"nargs": "+", "metavar": _NAMES[name]}
     if name in _JSON:
         return {"type": _json_object, "metavar": "JSON"}
     choices = _choices(name)

@@ -33,7 +33,7 @@ _CACHE = "The KV cache has one layout."
 _CACHE_TUNING = "It tunes vLLM's KV cache; answers are the same."
 _SCHEDULER = "The scheduler has no such limit."
 _SCHEDULING = "It tunes vLLM's scheduler; `pipeline_depth` and `max_decode_slowdown` tune this one. Answers are the same."
-_PLUGINS = "Code of others does not run in the services."
+_PLUGINS = "Of others' code, the services run only `logits_processors` and, with `trust_remote_code`, the model's own."
 _OUTPUTS = "Outputs do not have that."
 _METRICS = "There are no such metrics."
 _METRICS_TUNING = "It has no meaning for the metrics and spans that there are."
@@ -204,7 +204,6 @@ class ForeignEngineArguments:
     async_scheduling: Any = argument(ignored(None, _SCHEDULING))
     scheduler_cls: Any = argument(refused(None, _PLUGINS))
     worker_extension_cls: Any = argument(refused("", _PLUGINS))
-    logits_processors: Any = argument(refused(None, _PLUGINS))
     io_processor_plugin: Any = argument(refused(None, _PLUGINS))
     reasoning_parser_plugin: Any = argument(refused(None, _PLUGINS))
     additional_config: Any = argument(refused({}, _PLUGINS))

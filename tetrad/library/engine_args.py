@@ -7,7 +7,7 @@ value is not passed on, so the services' environment variables apply. vLLM's arg
 import argparse
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from tetrad.drop_in.config_overrides import Overrides, changes, overrides_json, 
 from tetrad.drop_in.older_engine_arguments import ALIASES, IN_BYTES, OlderEngineArguments
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
-from tetrad.library.engine_argument_checks import check_values, to_gib
+from tetrad.library.engine_argument_checks import check_values, processor_names, to_gib
 from tetrad.library.engine_settings import SETTING_OF, S, build_settings
 from tetrad.services.hub.download import HubAccess, Report
 from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
@@ -64,6 +64,8 @@ class EngineArgs(OlderEngineArguments):
         trust_remote_code: run the model's own code (auto_map in its config.json), only in the worker; the tokenizer is read
             without it.
         allow_functions: run functions of this program in its workers (`apply_model`, `collective_rpc`); for LLM and AsyncLLM.
+        logits_processors: classes that change logits before tokens are chosen, or their names ("module:Class"); they run in
+            the workers. docs/requests.md says how to write one. None: none.
         enforce_eager: on a GPU, launch every kernel separately instead of replaying CUDA graphs. None: False.
         pipeline_depth: number of steps in flight; 1 plans each step after the previous one has returned.
         threads: number of compute threads on the CPU; 0: one per core.
@@ -138,6 +140,7 @@ class EngineArgs(OlderEngineArguments):
     device: str = "auto"
     trust_remote_code: bool = False
     allow_functions: bool = False
+    logits_processors: Sequence[str | type] | None = None
     enforce_eager: bool | None = None
     threads: int = 0
     kv_cache_dtype: str = "auto"
@@ -167,6 +170,7 @@ class EngineArgs(OlderEngineArguments):
         self.check_foreign()
         self._apply_other_names()
         check_values(vars(self))
+        self.logits_processors = processor_names(self.logits_processors)
         if self.task == "embed":
             self.runner = "pooling"
 

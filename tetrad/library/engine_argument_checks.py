@@ -4,7 +4,7 @@ Called by EngineArgs when it is constructed. Raises InvalidRequest with the name
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from tetrad.services.errors import InvalidRequest
 
 _MOST = {"tokenizer_pool_size": 64, "data_parallel_size": 64, "tensor_parallel_size": 64, "pipeline_parallel_size": 64}
 """Argument -> its maximum value."""
+_PROCESSORS = "logits_processors"
 _KINDS: dict[str, tuple[type, ...]] = {"hf_token": (str, bool), "download_dir": (str, Path)}
 """Argument -> its types, besides None."""
 
@@ -37,6 +38,37 @@ def to_gib(name: str, size_bytes: object) -> float:
     if isinstance(size_bytes, bool) or not isinstance(size_bytes, int | float) or size_bytes <= 0:
         raise InvalidRequest(f"{name} must be a positive number of bytes, got {size_bytes!r}.", field=name)
     return size_bytes / (1 << 30)
+
+
+def processor_names(given: Sequence[str | type] | None) -> tuple[str, ...] | None:
+    """Return the names "module:Class" of logits processors, by which workers import them; None if there are none.
+
+    Raises InvalidRequest for a class that another process cannot import.
+    """
+    if isinstance(given, str) or not isinstance(given, Sequence | None):
+        text = f"logits_processors must be a list of classes or names, got {given!r}."
+        raise InvalidRequest(text, field=_PROCESSORS)
+    return tuple(map(_processor_name, given)) if given else None
+
+
+def _processor_name(given: object) -> str:
+    if isinstance(given, str):
+        if not all(given.partition(":")):
+            text = f"logits_processors: {given[:200]!r} must be written as module:Class."
+            raise InvalidRequest(text, field=_PROCESSORS)
+        return given
+    if not isinstance(given, type):
+        text = f"logits_processors: {given!r} is neither a class nor a name."
+        raise InvalidRequest(text, field=_PROCESSORS)
+    name = f"{given.__module__}:{given.__qualname__}"
+    if given.__module__ == "__main__" or "<" in name:
+        where = "a function" if "<" in name else "the main program"
+        raise InvalidRequest(
+            f"logits_processors: {given.__qualname__} is defined in {where}, where a worker cannot import it: put it at the "
+            "top of a module.",
+            field=_PROCESSORS,
+        )
+    return name
 
 
 def _check_kind(name: str, value: object, kinds: tuple[type, ...]) -> None:

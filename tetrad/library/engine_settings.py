@@ -53,6 +53,7 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
     "enforce_eager": (WorkerSettings, "enforce_eager"),
     "trust_remote_code": (WorkerSettings, "trust_remote_code"),
     "allow_functions": (WorkerSettings, "allow_functions"),
+    "logits_processors": (WorkerSettings, "logits_processors"),
     "threads": (WorkerSettings, "threads"),
     "kv_cache_dtype": (WorkerSettings, "kv_cache_dtype"),
     "kv_cache_memory_gib": (WorkerSettings, "kv_cache_memory_gib"),

@@ -4,6 +4,7 @@ Called by the local stack, at its start and for each new frontend. Connects the 
 shares of the machine, lifeline. Knows the order of neither starting nor stopping, and starts nothing.
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -175,6 +176,8 @@ class ServiceChildren:
             )
         )
         variables = self._placement.environment(number)
+        if model.worker.logits_processors:
+            variables = {**variables, **_module_paths()}
         return self._child(place.worker_names[rank], "worker_svc", _with_own_port(settings, number), variables=variables)
 
     def tokenizers(self) -> list[Child]:
@@ -213,6 +216,11 @@ class ServiceChildren:
             stop_timeout_s=None if ending_s <= _SERVICE_DRAIN_S else ending_s + _SERVICE_END_S,
         )
         return self._adapt_child(child)
+
+
+def _module_paths() -> Mapping[str, str]:
+    """Return the variable by which a child finds the modules that this process finds, after those of the directory it is in."""
+    return {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def _further_model(settings: StackSettings, place: ModelPlace) -> FurtherModel:

@@ -397,7 +397,7 @@ class KvRegion(_message.Message):
     def __init__(self, layer: _Optional[str] = ..., base_address: _Optional[int] = ..., block_len_bytes: _Optional[int] = ..., block_stride_bytes: _Optional[int] = ..., group_index: _Optional[int] = ...) -> None: ...
 
 class WorkerLifecycleServiceGetInfoResponse(_message.Message):
-    __slots__ = ("state", "device", "rank", "version", "schema_revision", "model", "num_blocks", "block_size", "num_requests", "instance_id", "epoch", "engine_pause", "max_message_bytes", "contract_revision", "capabilities", "group", "lora_limits")
+    __slots__ = ("state", "device", "rank", "version", "schema_revision", "model", "num_blocks", "block_size", "num_requests", "instance_id", "epoch", "engine_pause", "max_message_bytes", "contract_revision", "capabilities", "group", "lora_limits", "logits_processors")
     STATE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -415,6 +415,7 @@ class WorkerLifecycleServiceGetInfoResponse(_message.Message):
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LORA_LIMITS_FIELD_NUMBER: _ClassVar[int]
+    LOGITS_PROCESSORS_FIELD_NUMBER: _ClassVar[int]
     state: WorkerState
     device: str
     rank: int
@@ -432,7 +433,8 @@ class WorkerLifecycleServiceGetInfoResponse(_message.Message):
     capabilities: _containers.RepeatedScalarFieldContainer[_types_pb2.Capability]
     group: WorkerGroup
     lora_limits: _types_pb2.LoraLimits
-    def __init__(self, state: _Optional[_Union[WorkerState, str]] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., version: _Optional[str] = ..., schema_revision: _Optional[int] = ..., model: _Optional[_Union[ModelInfo, _Mapping]] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., num_requests: _Optional[int] = ..., instance_id: _Optional[str] = ..., epoch: _Optional[int] = ..., engine_pause: _Optional[_Union[EnginePause, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., contract_revision: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[_types_pb2.Capability, str]]] = ..., group: _Optional[_Union[WorkerGroup, _Mapping]] = ..., lora_limits: _Optional[_Union[_types_pb2.LoraLimits, _Mapping]] = ...) -> None: ...
+    logits_processors: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, state: _Optional[_Union[WorkerState, str]] = ..., device: _Optional[str] = ..., rank: _Optional[int] = ..., version: _Optional[str] = ..., schema_revision: _Optional[int] = ..., model: _Optional[_Union[ModelInfo, _Mapping]] = ..., num_blocks: _Optional[int] = ..., block_size: _Optional[int] = ..., num_requests: _Optional[int] = ..., instance_id: _Optional[str] = ..., epoch: _Optional[int] = ..., engine_pause: _Optional[_Union[EnginePause, _Mapping]] = ..., max_message_bytes: _Optional[int] = ..., contract_revision: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[_types_pb2.Capability, str]]] = ..., group: _Optional[_Union[WorkerGroup, _Mapping]] = ..., lora_limits: _Optional[_Union[_types_pb2.LoraLimits, _Mapping]] = ..., logits_processors: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EnginePause(_message.Message):
     __slots__ = ("paused", "finish_running")

@@ -61,7 +61,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
 
     Args:
         worker, compute: the worker and the thread that owns it.
-        rank, instance_id, capabilities, max_message_bytes: values of GetInfo's answer.
+        rank, instance_id, capabilities, logits_processors, max_message_bytes: values of GetInfo's answer.
         profiler, methods: used by StartProfile and CollectiveRpc.
         lost_device: watches functions whose callers have left.
         health: returns the health service, which reports ready after the worker is warm.
@@ -75,6 +75,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         rank: int,
         instance_id: str,
         capabilities: Sequence[types_pb2.Capability],
+        logits_processors: Sequence[str],
         max_message_bytes: int,
         profiler: Profiler,
         methods: CollectiveMethods,
@@ -83,6 +84,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
     ) -> None:
         self._worker, self._compute, self._rank, self._instance_id = worker, compute, rank, instance_id
         self._capabilities, self._max_message_bytes = capabilities, max_message_bytes
+        self._logits_processors = logits_processors
         self._profiler, self._methods, self._health, self._lost_device = profiler, methods, health, lost_device
         self._loras = LoraLoading(worker, compute)
         self._engine_pause: worker_pb2.EnginePause | None = None
@@ -104,6 +106,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
             schema_revision=SCHEMA_REVISION,
             contract_revision=CONTRACT_REVISION,
             capabilities=self._capabilities,
+            logits_processors=self._logits_processors,
             model=write_model_info(seen.model) if seen.model else None,
             num_blocks=seen.layout.num_blocks if seen.layout else 0,
             block_size=seen.layout.block_size if seen.layout else 0,

@@ -6,12 +6,13 @@ InvalidRequest.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf import json_format
 
 from tetrad.services.errors import InvalidRequest, TetradError
 from tetrad.services.request_context import RequestContext
@@ -52,7 +53,7 @@ UNREAD_OF_NEW_REQUEST = UnreadFields(
     ("mm_features", "num_encoder_tokens"),
     owner=_OWNER,
 )
-UNREAD_OF_PARAMS = UnreadFields(types_pb2.SamplingParams, ("extra_args", "structured_outputs"), owner=_OWNER)
+UNREAD_OF_PARAMS = UnreadFields(types_pb2.SamplingParams, ("structured_outputs",), owner=_OWNER)
 
 
 def capabilities_of(
@@ -220,7 +221,24 @@ def decode_sampling(params: types_pb2.SamplingParams) -> SamplingSpec:
         thinking_token_budget=given("thinking_token_budget", None),
         thinking_start_ids=tuple(params.thinking_start_token_ids),
         thinking_end_ids=tuple(params.thinking_end_token_ids),
+        max_tokens=given("max_tokens", None),
+        ignore_eos=params.ignore_eos,
+        extra_args=_decode_extra_args(params) if params.HasField("extra_args") else None,
     )
+
+
+def _decode_extra_args(params: types_pb2.SamplingParams) -> Mapping[str, Any]:
+    """Return a request's extra_args. A Struct has floats alone: numbers without a fraction become int again."""
+    found: Mapping[str, Any] = _with_ints(json_format.MessageToDict(params.extra_args))
+    return found
+
+
+def _with_ints(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_ints(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_with_ints(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _refusal(

@@ -39,6 +39,7 @@ class LoadRequest:
     draft_method: str = ""  # "draft_model", "eagle3" or "mtp"; empty: no drafts
     expert_parallel: bool = False  # each shard holds whole experts, instead of a part of every expert
     num_draft_tokens: int = 0  # maximum number of drafts of a request in a step; 0: unknown
+    logits_processors: tuple[tuple[str, type], ...] = ()  # names and classes of custom logits processors
     draft_path: Path | None = None  # path of the draft model or draft head; None: no drafts, or a head inside the model's files
 
 

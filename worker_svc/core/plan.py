@@ -7,7 +7,7 @@ numpy arrays whose rows belong together; token ids and block ids fit into 32 bit
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,9 @@ class SamplingSpec:
     thinking_token_budget: int | None = None
     thinking_start_ids: tuple[int, ...] = ()  # empty: the reasoning is open from the start
     thinking_end_ids: tuple[int, ...] = ()
+    max_tokens: int | None = None  # for custom logits processors; the engine core ends the request
+    ignore_eos: bool = False  # likewise
+    extra_args: Mapping[str, Any] | None = None  # of custom logits processors
 
     @property
     def is_greedy(self) -> bool:

@@ -48,6 +48,12 @@ def refuse_pooling(new: NewRequest) -> None:
         raise Unsupported("The model generates and does not pool.")
 
 
+def refuse_extra_args(new: NewRequest) -> None:
+    """Raise Unsupported for a request with extra_args; the check of workers without custom logits processors."""
+    if new.sampling.extra_args is not None:
+        raise Unsupported("This worker does not support extra_args: it has no logits processors.", field="extra_args")
+
+
 class RequestTable:
     """Keeps an input batch, and the listeners with further state by slot, up to date with the plans.
 

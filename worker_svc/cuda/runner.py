@@ -38,6 +38,7 @@ from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.runner.prompt_embeds import SlotEmbeds
 from tetrad.worker_svc.runner.prompt_logprobs import AskedPrompts
 from tetrad.worker_svc.runner.warm_up import dummy_plans
+from tetrad.worker_svc.sampler.custom_classes import make_processors
 
 LogitsOfTokens = Callable[[Ints], torch.Tensor]
 """Function (indices [N] of tokens in the step, ascending) -> logits [N, V] after these tokens; the caller may change them."""
@@ -61,6 +62,7 @@ class CudaModelRunner:
         use_graphs: whether steps are recorded at warm-up and replayed, if the model's steps can be.
         loras: the model's adapters; None: the model does not support adapters.
         pooling: creates the pooling part for an input batch; None: the model only generates.
+        processors: names and classes of the custom logits processors.
 
     Attributes:
         batch, state: the requests, on the host and on the device.
@@ -77,6 +79,7 @@ class CudaModelRunner:
         use_graphs: bool = True,
         loras: DeviceLoras | None = None,
         pooling: Callable[[InputBatch], DevicePoolingRows] | None = None,
+        processors: Sequence[tuple[str, type]] = (),
     ) -> None:
         config = model.config
         if layout.max_model_len > config.max_position_embeddings:
@@ -99,13 +102,20 @@ class CudaModelRunner:
             num_groups=self._kv_cache.num_groups,
         )
         self.state = DeviceState(accelerator, self.batch)
-        self.sampler = DeviceSampler(accelerator, self.state, self.batch, config.vocab_size)
+        made = make_processors(
+            processors,
+            accelerator.device,
+            vocab_size=config.vocab_size,
+            max_model_len=layout.max_model_len,
+            max_num_seqs=layout.max_num_seqs,
+        )
+        self.sampler = DeviceSampler(accelerator, self.state, self.batch, config.vocab_size, made)
         self._asked_prompts = AskedPrompts()
         self._pooling: DevicePoolingRows = NoDevicePooling() if pooling is None else pooling(self.batch)
         self._loras = NoGraphLoras() if loras is None else SlotGraphLoras(loras, layout.max_num_seqs)
         self._embeds = SlotEmbeds(config.embedding_size)
         listeners = (self.state, self.sampler, self._asked_prompts, self._pooling, self._loras, self._embeds)
-        checks = (self._pooling.check, self._loras.check, self._embeds.check)
+        checks = (self._pooling.check, self._loras.check, self._embeds.check, self.sampler.check)
         has_states = bool(model.kv_cache_spec.state_size)
         self._requests = RequestTable(self.batch, config.vocab_size, listeners, checks, has_states=has_states)
         self._verifier = Verifier(self.batch, self.state, self.sampler)

@@ -1,6 +1,7 @@
 """Devices of the worker: cpu, cuda and sim. Only `open_device` chooses between them."""
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tetrad.services.errors import ModelError
@@ -12,14 +13,25 @@ if TYPE_CHECKING:
 
 
 def open_device(settings: "WorkerSettings") -> Device:
-    """Return the device that the settings name. Raises ModelError if the settings share experts and it cannot."""
+    """Return the device that the settings name. Raises ModelError if it cannot do what they need."""
     device = _open(settings)
     if len(settings.expert_targets) > 1 and device.name != "cpu":
         raise ModelError(
             f"enable_expert_parallel with data_parallel_size {len(settings.expert_targets)}: the {device.name} device has all "
             "experts on each worker; use the cpu device, or start without enable_expert_parallel."
         )
+    if settings.logits_processors and device.name == "sim":
+        raise ModelError("logits_processors need a device with logits, cpu or cuda; the sim device makes tokens up.")
     return device
+
+
+def import_processors(names: Sequence[str]) -> tuple[tuple[str, type], ...]:
+    """Return names and classes of custom logits processors; raise FailedPrecondition for the first that is none."""
+    if not names:
+        return ()  # the simulated device starts without torch
+    from tetrad.worker_svc.sampler.custom_classes import import_classes
+
+    return import_classes(names)
 
 
 def _open(settings: "WorkerSettings") -> Device:

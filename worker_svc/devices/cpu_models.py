@@ -113,7 +113,7 @@ class CpuModels:
             native = NativeDecoder(
                 config, weights, matrices, team, kv_cache_dtype=kv_cache_dtype, loras=loras or NoNativeLoras()
             )
-            make_runner = runner_of(native, pooling, loras)
+            make_runner = runner_of(request, native, pooling, loras)
             return HostModel(native.kv_cache_spec, native.weights_size_bytes, make_runner, loras, native.expert_tokens, native)
         self.check_torch(request, reason)
         if team is not None:
@@ -128,7 +128,7 @@ class CpuModels:
         size_bytes = weights.num_parameters * _FLOAT32_BYTES - plain.saved_bytes
         if weights.loaded_bytes < size_bytes and (weights.are_packed or request.path.suffix == ".gguf"):
             log.info("weights.dequantized", stored_bytes=weights.loaded_bytes, size_bytes=size_bytes, dtype="float32")
-        make_runner = runner_of(model, pooling, rows, model.attention.settle_drafts)
+        make_runner = runner_of(request, model, pooling, rows, model.attention.settle_drafts)
         return HostModel(model.kv_cache_spec, size_bytes, make_runner, rows, model.expert_tokens, model)
 
     def build_sharing(
@@ -157,7 +157,7 @@ class CpuModels:
         rows, plain = None if read_lora is None else LoraRows(read_lora), host_parameters(request, weights, self.team)
         parameters = plain if rows is None else AdaptedParameters(plain, rows)
         model = HostDecoder(part, parameters, mixes=shared, taps=taps or NoTaps())
-        make_runner = runner_of(model, None, rows, model.attention.settle_drafts)
+        make_runner = runner_of(request, model, None, rows, model.attention.settle_drafts)
         size_bytes = weights.num_parameters * _FLOAT32_BYTES - plain.saved_bytes
         return HostModel(model.kv_cache_spec, size_bytes, make_runner, rows, model.expert_tokens, model, shared)
 
@@ -224,7 +224,7 @@ class CpuModels:
         size_bytes = weights.num_parameters * _FLOAT32_BYTES - plain.saved_bytes
         settle = model.attention.settle_drafts if part.state_size else None
         if ranks.is_leader:
-            return _led_by(model, ranks, own_taps, size_bytes, rows, settle)._replace(shared=shared)
+            return _led_by(request, model, ranks, own_taps, size_bytes, rows, settle)._replace(shared=shared)
         make_runner = partial(MemberRunner, ModelPart(model, ranks, own_taps), loras=rows, settle_drafts=settle)
         return HostModel(model.kv_cache_spec, size_bytes, make_runner, rows, shared=shared)
 
@@ -252,7 +252,7 @@ class CpuModels:
         )
         model = native if share.is_whole else NativeShard(native, config.vocab_size, ranks.sums)
         if ranks.is_leader:
-            return _led_by(model, ranks, NoTaps(), native.weights_size_bytes, loras)
+            return _led_by(request, model, ranks, NoTaps(), native.weights_size_bytes, loras)
         make_runner = partial(MemberRunner, ModelPart(model, ranks, NoTaps()), loras=loras)
         return HostModel(model.kv_cache_spec, native.weights_size_bytes, make_runner, loras)
 
@@ -290,6 +290,7 @@ def _native_loras(read: LoraReader | None, request: LoadRequest, team: Team) -> 
 
 
 def runner_of(
+    request: LoadRequest,
     model: Model[M],
     pooling: Pooling | None,
     loras: ModelLoras | None = None,
@@ -298,17 +299,26 @@ def runner_of(
     """Return a function that creates a model's runner.
 
     Args:
+        request: names the custom logits processors.
         model: the loaded model.
         pooling: pools the hidden states; None: the model only generates.
         loras, settle_drafts: see ModelRunner.
     """
     if pooling is None:
-        return partial(ModelRunner, model, loras=loras, settle_drafts=settle_drafts)
+        return partial(ModelRunner, model, loras=loras, settle_drafts=settle_drafts, processors=request.logits_processors)
     rows = partial(DecoderPooling, pooling.pooler, pooling.facts, model.normed)
-    return partial(ModelRunner, model, pooling=rows, loras=loras, settle_drafts=settle_drafts)
+    return partial(
+        ModelRunner,
+        model,
+        pooling=rows,
+        loras=loras,
+        settle_drafts=settle_drafts,
+        processors=request.logits_processors,
+    )
 
 
 def _led_by(
+    request: LoadRequest,
     model: Model[M],
     ranks: RankChannels,
     taps: StageTaps,
@@ -317,7 +327,15 @@ def _led_by(
     settle_drafts: Callable[[Ints], None] | None = None,
 ) -> HostModel:
     loras = None if own is None else LedLoras(own)
-    make_runner = partial(leading_runner, model, ranks, taps, loras=loras, settle_drafts=settle_drafts)
+    make_runner = partial(
+        leading_runner,
+        model,
+        ranks,
+        taps,
+        loras=loras,
+        settle_drafts=settle_drafts,
+        processors=request.logits_processors,
+    )
     return HostModel(model.kv_cache_spec, size_bytes, make_runner, loras, decoder=model)
 
 

@@ -184,7 +184,16 @@ class CudaDevice:
             return CudaEncoder(model, pooling, info, accelerator)
         if offload.freed_bytes:
             log.info("weights.offloaded", freed_gib=round(offload.freed_bytes / _GIB, 2))
-        return CudaModel(model, info, accelerator, offload, use_graphs=self._use_graphs, loras=loras, pooling=pooling)
+        return CudaModel(
+            model,
+            info,
+            accelerator,
+            offload,
+            use_graphs=self._use_graphs,
+            loras=loras,
+            pooling=pooling,
+            processors=request.logits_processors,
+        )
 
     def _load_part(self, request: LoadRequest, report: Progress, ranks: RankChannels) -> CudaRankModel:
         """Load this rank's part of a decoder of a described family."""
@@ -215,7 +224,16 @@ class CudaDevice:
         info = _info(request, config, weights, linears, source.stored_type)
         del source, weights
         gc.collect()
-        return CudaRankModel(CudaModel(model, info, accelerator, no_offload, use_graphs=self._use_graphs, loras=loras), ranks)
+        part = CudaModel(
+            model,
+            info,
+            accelerator,
+            no_offload,
+            use_graphs=self._use_graphs,
+            loras=loras,
+            processors=request.logits_processors,
+        )
+        return CudaRankModel(part, ranks)
 
     def _load_encoder(
         self, request: LoadRequest, config: Mapping[str, Any], report: Progress, offload_bytes: int
@@ -243,7 +261,15 @@ class CudaDevice:
         with torch.inference_mode(), whole_model(request.model, accelerator, module.info.weights_size_bytes):
             model = DeviceTransformersModel(module.loaded, module.layers, dtype, self._cache_dtype(dtype), accelerator.device)
         no_offload = WeightOffload(accelerator, 0, module.info.num_layers)
-        return CudaModel(model, module.info, accelerator, no_offload, use_graphs=False, pooling=module.pooling)
+        return CudaModel(
+            model,
+            module.info,
+            accelerator,
+            no_offload,
+            use_graphs=False,
+            pooling=module.pooling,
+            processors=request.logits_processors,
+        )
 
     def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
         """Return the bytes for KV blocks: kv_cache_memory_gib if it is set, otherwise all that is free.

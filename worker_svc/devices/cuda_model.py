@@ -1,6 +1,6 @@
 """CUDA model: a decoder in the memory of a GPU, as the worker uses it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -38,12 +38,13 @@ class CudaModel:
         use_graphs: bool,
         loras: DeviceLoras | None = None,
         pooling: Pooling | None = None,
+        processors: Sequence[tuple[str, type]] = (),
     ) -> None:
         self.decoder, self._accelerator, self._offload, self._pooling = model, accelerator, offload, pooling
         # A graph computes logits, which a model that only pools does not use.
         self.uses_graphs = use_graphs and (pooling is None or pooling.facts.generates)
         self._weights = Offload(accelerator, tensors_in((model, loras, pooling)))
-        self.info, self.loras = info, loras
+        self.info, self.loras, self._processors = info, loras, processors
 
     @property
     def weights_on_device_bytes(self) -> int:
@@ -64,6 +65,7 @@ class CudaModel:
             use_graphs=self.uses_graphs,
             loras=self.loras,
             pooling=self._pooling_rows(),
+            processors=self._processors,
         )
 
     def sleep(self) -> None:

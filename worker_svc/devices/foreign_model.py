@@ -42,7 +42,7 @@ def load_foreign(
     pooling = _pooling(request, config, loaded.hidden_size)
     info = _info(request, foreign, loaded, pooling, files.stored_type)
     report(info.weights_size_bytes, info.weights_size_bytes)
-    return HostModel(model.kv_cache_spec, info.weights_size_bytes, runner_of(model, pooling)), info
+    return HostModel(model.kv_cache_spec, info.weights_size_bytes, runner_of(request, model, pooling)), info
 
 
 class ForeignModule(NamedTuple):

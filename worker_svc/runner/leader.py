@@ -4,7 +4,7 @@ Before the leader computes its own part, it sends the members an order to comput
 The model runner knows nothing of ranks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -161,6 +161,7 @@ def leading_runner(
     layout: KvLayout,
     loras: LedLoras | None = None,
     settle_drafts: Callable[[Ints], None] | None = None,
+    processors: Sequence[tuple[str, type]] = (),
 ) -> Runner:
     """Return the runner of rank 0.
 
@@ -171,6 +172,7 @@ def leading_runner(
         layout: see ModelRunner.
         loras: the leader's part of the adapters; None: the model does not support adapters.
         settle_drafts: settles the drafts in the leader's part; None: the model has no states.
+        processors: see ModelRunner.
     """
 
     def make_cache(*args: object, **options: object) -> LedKvCache:
@@ -181,8 +183,10 @@ def leading_runner(
     led = LedModel(model, ranks, taps, loras)
     settle = None if settle_drafts is None else LedStates(settle_drafts, led.attention, ranks).settle_drafts
     if ranks.stage.size > 1:
-        return StagedRunner(led, layout, ranks, taps, make_cache=make_cache, loras=loras, settle_drafts=settle)
-    return ModelRunner(led, layout, make_cache=make_cache, loras=loras, settle_drafts=settle)
+        return StagedRunner(
+            led, layout, ranks, taps, make_cache=make_cache, loras=loras, settle_drafts=settle, processors=processors
+        )
+    return ModelRunner(led, layout, make_cache=make_cache, loras=loras, settle_drafts=settle, processors=processors)
 
 
 _NONE: Ints = np.empty(0, np.int64)

@@ -32,6 +32,7 @@ from tetrad.worker_svc.runner.prompt_embeds import SlotEmbeds
 from tetrad.worker_svc.runner.prompt_logprobs import AskedPrompts, collect, prompt_failures
 from tetrad.worker_svc.runner.step_result import step_result
 from tetrad.worker_svc.runner.warm_up import dummy_plans
+from tetrad.worker_svc.sampler.custom_classes import make_processors
 from tetrad.worker_svc.sampler.sampler import Sampled, Sampler, join_sampled
 
 
@@ -64,6 +65,7 @@ class ModelRunner(Generic[M]):
         pooling: creates the pooling part for an input batch; None: the model only generates.
         make_cache: creates the KV cache.
         loras: the model's adapters; None: the model does not support adapters.
+        processors: names and classes of the custom logits processors.
         settle_drafts: called after the verification of a step's drafts, with the number of known tokens of each slot; None: the
             model has no states.
     """
@@ -76,6 +78,7 @@ class ModelRunner(Generic[M]):
         make_cache: Callable[..., KvCache] = KvCache,
         loras: ModelLoras | None = None,
         settle_drafts: Callable[[Ints], None] | None = None,
+        processors: Sequence[tuple[str, type]] = (),
     ) -> None:
         if layout.max_model_len > model.config.max_position_embeddings:
             raise FailedPrecondition(
@@ -94,16 +97,24 @@ class ModelRunner(Generic[M]):
             block_size=layout.block_size,
             num_groups=self._kv_cache.num_groups,
         )
-        self.sampler = Sampler(self._batch, model.config.vocab_size)
+        vocab_size = model.config.vocab_size
+        made = make_processors(
+            processors,
+            torch.device("cpu"),
+            vocab_size=vocab_size,
+            max_model_len=layout.max_model_len,
+            max_num_seqs=layout.max_num_seqs,
+        )
+        self.sampler = Sampler(self._batch, vocab_size, made)
         self._asked_prompts = AskedPrompts()
         self._pooling: PoolingRows = NoPooling() if pooling is None else pooling(self._batch)
         self._loras = NoLoras() if loras is None else SlotLoras(loras, layout.max_num_seqs)
         self._embeds = SlotEmbeds(model.embedding_size)
         listeners = (self.sampler, self._asked_prompts, self._pooling, self._loras, self._embeds)
-        checks = (self._pooling.check, self._loras.check, self._embeds.check)
+        checks = (self._pooling.check, self._loras.check, self._embeds.check, self.sampler.check)
         self._requests = RequestTable(
             self._batch,
-            model.config.vocab_size,
+            vocab_size,
             listeners,
             checks,
             has_states=bool(model.kv_cache_spec.state_size),

@@ -14,6 +14,13 @@ def failures(largest: Floats) -> Sequence[tuple[int, TetradError]]:
     return [(row, _failure(float(largest[row]))) for row in np.flatnonzero(~np.isfinite(largest)).tolist()]
 
 
+def with_errors(
+    found: Sequence[tuple[int, TetradError]], errors: Sequence[tuple[int, TetradError]]
+) -> Sequence[tuple[int, TetradError]]:
+    """Return the rows and errors of both, by row; those of `errors` replace those of `found`."""
+    return sorted({**dict(found), **dict(errors)}.items(), key=lambda each: each[0]) if errors else found
+
+
 def _failure(largest: float) -> TetradError:
     if largest == MASKED:
         return InvalidRequest(

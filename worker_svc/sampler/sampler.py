@@ -1,9 +1,9 @@
 """Sampler: one vectorised pass over all rows that sample in a step.
 
-Order: raw logprobs, allowed ids, grammar, bad words, logit bias, min_tokens, penalties, thinking budget, temperature, min_p,
-top_k, top_p, draw, gather. Owned by the model runner, on the compute thread. Parameters live in arrays by slot; a step without
-logprobs or processors in which every row is greedy needs only the argmax of the logits. A row without an allowed token fails
-alone.
+Order: raw logprobs, allowed ids, grammar, bad words, logit bias, min_tokens, custom processors, penalties, thinking budget,
+temperature, min_p, top_k, top_p, draw, gather. Owned by the model runner, on the compute thread. Parameters live in arrays by
+slot; a step without logprobs or processors in which every row is greedy needs only the argmax of the logits. A row without an
+allowed token fails alone.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,10 @@ from tetrad.worker_svc.core.plan import Floats, GrammarRows, Ints, LogprobRows, 
 from tetrad.worker_svc.layers.argmax import argmax
 from tetrad.worker_svc.sampler.allowed_ids import AllowedIds
 from tetrad.worker_svc.sampler.bad_words import BadWords
+from tetrad.worker_svc.sampler.custom import CustomProcessors
+from tetrad.worker_svc.sampler.custom_classes import NamedProcessor
 from tetrad.worker_svc.sampler.draw import block_sums, draw, weigh_
-from tetrad.worker_svc.sampler.failures import failures
+from tetrad.worker_svc.sampler.failures import failures, with_errors
 from tetrad.worker_svc.sampler.grammar import apply_grammar
 from tetrad.worker_svc.sampler.logit_bias import LogitBias
 from tetrad.worker_svc.sampler.logprobs import SampleLogprobs
@@ -78,23 +80,30 @@ def join_sampled(parts: Sequence[Sampled]) -> Sampled:
 class Sampler:
     """Chooses tokens for the requests of an input batch.
 
+    Attributes:
+        check: raises the error of a request that a custom processor refuses; called before `add`.
+
     Args:
         batch: holds the requests' tokens.
         vocab_size: number of columns of the logits.
+        processors: the custom logits processors.
     """
 
-    def __init__(self, batch: InputBatch, vocab_size: int) -> None:
+    def __init__(self, batch: InputBatch, vocab_size: int, processors: Sequence[NamedProcessor] = ()) -> None:
         self._batch = batch
         self._before_grammar: tuple[LogitsProcessor, ...] = (AllowedIds(),)
-        self._after_grammar: tuple[LogitsProcessor, ...] = (
-            BadWords(),
-            LogitBias(),
-            MinTokens(),
-            Penalties(vocab_size),
-            ThinkingBudget(),
-        )
+        self._after_grammar: tuple[LogitsProcessor, ...] = (BadWords(), LogitBias(), MinTokens())
+        self._custom = CustomProcessors(processors)
+        self._after_custom: tuple[LogitsProcessor, ...] = (Penalties(vocab_size), ThinkingBudget())
         self._logprobs = SampleLogprobs()
-        self._listeners = (*self._before_grammar, *self._after_grammar, self._logprobs)
+        self._listeners = (
+            *self._before_grammar,
+            *self._after_grammar,
+            self._custom,
+            *self._after_custom,
+            self._logprobs,
+        )
+        self.check = self._custom.check
         slots = batch.max_num_seqs
         self._is_greedy = np.ones(slots, np.bool_)
         self._temperature = np.ones(slots, np.float32)
@@ -137,9 +146,12 @@ class Sampler:
         apply_grammar(logits, self._batch.handles[slots], grammar)
         for processor in self._after_grammar:
             processor.apply(logits, slots, self._batch)
+        errors = self._custom.apply(logits, slots, self._batch)
+        for processor in self._after_custom:
+            processor.apply(logits, slots, self._batch)
         tokens, largest = self._choose(logits, slots)
         gathered = () if asked is None or raw is None else self._logprobs.gather(raw, tokens, asked)
-        return Sampled(tokens, gathered, failures(largest))
+        return Sampled(tokens, gathered, with_errors(failures(largest), errors))
 
     def draws(self, slots: Ints) -> bool:
         """Return whether any of these rows is sampled at random, not greedily."""

@@ -49,11 +49,14 @@ class Worker:
     Args:
         device: the open device; the constructor calls `set_up`, so it has to run on the compute thread.
         trusts_code: whether code from a model's files may run.
+        logits_processors: names and classes of custom logits processors.
     """
 
-    def __init__(self, device: Device, *, trusts_code: bool = False) -> None:
+    def __init__(
+        self, device: Device, *, trusts_code: bool = False, logits_processors: tuple[tuple[str, type], ...] = ()
+    ) -> None:
         device.set_up()
-        self._trusts_code = trusts_code
+        self._trusts_code, self._logits_processors = trusts_code, logits_processors
         self._device = device
         self.verifies_drafts, self.joins_groups = device.verifies_drafts, isinstance(device, GroupDevice)
         self.takes_embeddings, self.keeps_states = device.takes_embeddings, device.keeps_states
@@ -137,7 +140,13 @@ class Worker:
         path, draft_model = resolve_model(model, check=check), str(options.pop("draft_model", ""))
         is_head = options.get("draft_method") == "eagle3"
         draft_path = resolve_model(draft_model, check=check_head if is_head else check_drafter) if draft_model else None
-        request = LoadRequest(model=model, path=path, draft_path=draft_path, **options)  # type: ignore[arg-type] # LoadRequest's fields
+        request = LoadRequest(
+            model=model,
+            path=path,
+            draft_path=draft_path,
+            logits_processors=self._logits_processors,
+            **options,  # type: ignore[arg-type] # LoadRequest's fields
+        )
         if self._sleep is not None and request == self._load_request:
             self._wake_weights(self._sleep, report)
         elif self._model is None or request != self._load_request:

@@ -17,6 +17,7 @@ from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.sampling.allowed_ids import DeviceAllowedIds
 from tetrad.worker_svc.cuda.sampling.bad_words import DeviceBadWords
 from tetrad.worker_svc.cuda.sampling.biases import DeviceBiases, bias_of_early_ends, bias_of_request
+from tetrad.worker_svc.cuda.sampling.custom import CustomChange, DeviceCustomProcessors
 from tetrad.worker_svc.cuda.sampling.grammar import grammar_change
 from tetrad.worker_svc.cuda.sampling.interface import DeviceProcessor, LogitsChange
 from tetrad.worker_svc.cuda.sampling.logprobs import TENSORS_A_GROUP, AskedGroup, DeviceLogprobs, gather_group, read_group
@@ -28,7 +29,8 @@ from tetrad.worker_svc.cuda.sampling.thinking_budget import DeviceThinkingBudget
 from tetrad.worker_svc.kernels.argmax import argmax
 from tetrad.worker_svc.kernels.draw import block_masses, draw
 from tetrad.worker_svc.kernels.truncation import truncate
-from tetrad.worker_svc.sampler.failures import failures
+from tetrad.worker_svc.sampler.custom_classes import NamedProcessor
+from tetrad.worker_svc.sampler.failures import failures, with_errors
 from tetrad.worker_svc.sampler.sampler import Sampled
 
 
@@ -42,15 +44,19 @@ class DeviceSampled:
     """The tensors that have to be copied to the host for `read`."""
     groups: Sequence[AskedGroup]
     """Groups of rows whose log-probabilities are in `tensors`."""
+    custom: CustomChange | None = None
+    """What custom processors did; its tensors are the last ones."""
 
     def read(self, arrays: list[np.ndarray]) -> Sampled:
         """Return the samples on the host, from the copies of `tensors`; safe on any thread."""
         token_ids, largest = arrays[0]
-        of_groups = [arrays[start : start + TENSORS_A_GROUP] for start in range(1, len(arrays), TENSORS_A_GROUP)]
+        end = 1 + TENSORS_A_GROUP * len(self.groups)
+        of_groups = [arrays[start : start + TENSORS_A_GROUP] for start in range(1, end, TENSORS_A_GROUP)]
+        errors = () if self.custom is None else self.custom.read(arrays[end:])
         return Sampled(
             token_ids.astype(np.int64),
             [(group.rows, read_group(copies)) for group, copies in zip(self.groups, of_groups, strict=True)],
-            failures(largest.view(np.float32)),
+            with_errors(failures(largest.view(np.float32)), errors),
         )
 
 
@@ -62,9 +68,20 @@ class DeviceSampler:
         state: the tokens on the device, up to the last one before those to be sampled.
         batch: the requests; it may lack the ids of tokens that are sampled but not copied to the host yet.
         vocab_size: number of columns of the logits.
+        processors: the custom logits processors.
+
+    Attributes:
+        check: raises the error of a request that a custom processor refuses; called before `add`.
     """
 
-    def __init__(self, accelerator: Accelerator, state: DeviceState, batch: InputBatch, vocab_size: int) -> None:
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        state: DeviceState,
+        batch: InputBatch,
+        vocab_size: int,
+        processors: Sequence[NamedProcessor] = (),
+    ) -> None:
         self._accelerator, self._batch = accelerator, batch
         parameters = self._parameters = SamplingParameters(accelerator, batch.max_num_seqs)
         self._before_grammar: tuple[DeviceProcessor, ...] = (DeviceAllowedIds(accelerator, vocab_size),)
@@ -72,11 +89,22 @@ class DeviceSampler:
             DeviceBadWords(accelerator, state, parameters),
             DeviceBiases(accelerator, bias_of_request),
             DeviceBiases(accelerator, bias_of_early_ends),
+        )
+        self._custom = DeviceCustomProcessors(state, processors)
+        self._after_custom: tuple[DeviceProcessor, ...] = (
             DevicePenalties(accelerator, state, parameters, vocab_size),
             DeviceThinkingBudget(accelerator, state, parameters),
         )
         self._logprobs = DeviceLogprobs(accelerator)
-        self._listeners = (parameters, *self._before_grammar, *self._after_grammar, self._logprobs)
+        self._listeners = (
+            parameters,
+            *self._before_grammar,
+            *self._after_grammar,
+            self._custom,
+            *self._after_custom,
+            self._logprobs,
+        )
+        self.check = self._custom.check
         self._nothing_cut = torch.zeros(batch.max_num_seqs, device=accelerator.device)
 
     def add(self, slot: int, request: NewRequest) -> None:
@@ -100,7 +128,8 @@ class DeviceSampler:
         """
         rows = SamplingRows(self._accelerator, self._batch, slots, places)
         groups = self._logprobs.asked(slots)
-        raw, changes = logits, self._changes(rows, grammar)
+        custom = self._custom.change_for(rows)
+        raw, changes = logits, self._changes(rows, grammar, custom)
         if changes:
             self._parameters.catch_up()
             logits = logits.to(torch.float32, copy=bool(groups))  # logprobs are those of the raw logits
@@ -108,7 +137,8 @@ class DeviceSampler:
             change(logits)
         chosen = self._choose(logits, rows)
         gathered = [tensor for group in groups for tensor in gather_group(raw, chosen[0], group)]
-        return DeviceSampled(chosen[0], [chosen, *gathered], groups)
+        left = [] if custom is None else custom.tensors
+        return DeviceSampled(chosen[0], [chosen, *gathered, *left], groups, custom)
 
     def guess(self, logits: torch.Tensor, slots: Ints, places: Ints) -> torch.Tensor:
         """Choose tokens [R] int32 from a draft model's logits [R, V], with temperature, truncation and noise; see `sample`."""
@@ -130,12 +160,14 @@ class DeviceSampler:
         """
         return (self._draw(logits, slots, positions, cuts=True) if draws else argmax(logits))[0]
 
-    def _changes(self, rows: SamplingRows, grammar: GrammarRows | None) -> list[LogitsChange]:
+    def _changes(self, rows: SamplingRows, grammar: GrammarRows | None, custom: CustomChange | None) -> list[LogitsChange]:
         """Return the changes of a step's logits, in the order of application."""
         changes = [
             *(processor.change_for(rows) for processor in self._before_grammar),
             grammar_change(rows, grammar),
             *(processor.change_for(rows) for processor in self._after_grammar),
+            custom,
+            *(processor.change_for(rows) for processor in self._after_custom),
         ]
         return [change for change in changes if change is not None]
 

@@ -116,6 +116,7 @@ _INFO_SCHEMA = obj(
         max_message_bytes=field("integer", "Largest message that it reads, in bytes."),
         num_speculative_tokens=field("integer", "Most drafts of a request in a step, by its options; 0: it has none."),
         contract_revision=field("integer", "Revision of the contract that it was built from; 0: a release before revision 3."),
+        logits_processors=field("array", "Its custom logits processors.", items={"type": "string"}),
         capabilities=field("array", "What it supports besides.", items={"type": "string"}),
         pooling=_POOLING,
     )
