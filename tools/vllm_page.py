@@ -97,6 +97,7 @@ _NOTES = {
     "tokenization_kwargs": ("same", "It may have `add_special_tokens`, `truncate_prompt_tokens` and `truncation_side`."),
     "load_format": ("same", '"auto" and "dummy".'),
     "priority": ("same", "Larger is more urgent, unless `priority_order` says what vLLM says."),
+    "logits_processors": ("same", "Classes that derive from AdapterLogitsProcessor; not those that change a whole batch."),
     "extra_args": ("same", "Refused if the engine has no `logits_processors`."),
     "prompt_text": ("same", "Of a prompt of ids."),
 }

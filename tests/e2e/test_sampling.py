@@ -1,7 +1,7 @@
 """The effect of every sampling parameter, over the whole stack with the real model, and one batch with all of them.
 
 Three fields have no effect here: spaces_between_special_tokens needs a tokenizer that is not byte-level (tests/tokenizer_svc),
-stream_interval shows in streams (tests/frontend), and nothing reads extra_args: they are for custom processors.
+stream_interval shows in streams (tests/frontend), and extra_args are for custom processors (test_logits_processors.py).
 """
 
 import dataclasses

@@ -39,6 +39,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         self.holds_after_cut = False
         self.go.set()
         self.verifies_drafts = self.keeps_states = False
+        self.logits_processors: list[str] = []
         self.poison: int | None = None
         self.reply: Callable[[worker_pb2.ModelRunnerOutput], object] = lambda output: output
         self.raw: list[worker_pb2.ExecuteResponse] = []
@@ -75,6 +76,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
             epoch=self.epoch,
             engine_pause=self.engine_pause,
             capabilities=self.capabilities,
+            logits_processors=self.logits_processors,
         )
 
     async def KeepPause(self, request, context):

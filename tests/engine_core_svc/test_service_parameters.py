@@ -4,6 +4,7 @@ import pytest
 from google.protobuf.struct_pb2 import Struct, Value
 
 from tests.engine_core_svc.fake_worker import MAX_LEN, VOCAB_SIZE
+from tests.engine_core_svc.service_fakes import Stack
 from tetrad.engine_core_svc.engine import admission
 from tetrad.engine_core_svc.engine.submission_wire import SharedSampling, decode_submission
 from tetrad.services.rpc.columns import pack_u32
@@ -44,6 +45,19 @@ async def test_bad_requests_are_answered_alone(stack, prompt, fields, text):
 
 def request_with(handle, **fields):
     return pb.EngineCoreRequest(request_id=f"r{handle}", handle=handle, prompt_token_ids=pack_u32([handle]), **fields)
+
+
+async def test_extra_args_reach_a_worker_with_logits_processors(directory):
+    async with Stack(directory) as stack:
+        stack.worker.logits_processors = ["my_module:Mine"]
+        client = await stack.client()
+
+        client.add(1, [1], sampling_params=types_pb2.SamplingParams(max_tokens=2, extra_args=STRUCT))
+        await client.until_finished(1)
+
+        [new] = [new for step in stack.worker.seen for new in step.new_requests]
+        assert new.sampling_params.extra_args == STRUCT
+        assert list(client.ready.logits_processors) == ["my_module:Mine"]
 
 
 async def test_requests_of_a_message_share_their_parameters_but_not_their_seeds(stack):

@@ -366,3 +366,43 @@ def test_compute_threads_wait_asleep_unless_told_otherwise(tmp_path):
     shown = subprocess.run([sys.executable, "-c", code], env={**environment, "OMP_DISPLAY_ENV": "true"}, capture_output=True)
 
     assert b"OMP_WAIT_POLICY = 'PASSIVE'" in shown.stderr
+
+
+async def test_a_worker_announces_its_logits_processors_and_gives_them_extra_args(tmp_path, tiny_llama):
+    name = "tests.worker_svc.sampler.custom_processors:Target"
+    params = types_pb2.SamplingParams(temperature=0)
+    params.extra_args.update({"target": 40})
+    async with connect(tmp_path, logits_processors=(name,)) as client:
+        await client.get_ready(tiny_llama[0])
+        stream = await client.open_stream()
+        await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1, sampling_params=params)]))
+
+        assert list((await client.info()).logits_processors) == [name]
+        assert (await read_tokens(stream))[1] == {3: 40}
+
+
+async def test_a_worker_without_logits_processors_refuses_extra_args(client, tiny_llama):
+    params = types_pb2.SamplingParams(temperature=0)
+    params.extra_args.update({"target": 40})
+    await client.get_ready(tiny_llama[0])
+    stream = await client.open_stream()
+    await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1, sampling_params=params), new(4, [5, 6, 7], 2)]))
+
+    output = (await stream.read()).output
+
+    assert [failure.handle for failure in output.failures] == [3]
+    assert "does not support extra_args" in output.failures[0].status.message
+    assert unpack_u32(output.handles) == [4]
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"logits_processors": ("no_such_module:Class",)}, "no_such_module:Class cannot be used: it cannot be imported"),
+        ({"logits_processors": ("json:JSONDecoder",), "device": "sim"}, "logits_processors need a device with logits"),
+    ],
+)
+async def test_a_worker_that_cannot_apply_its_logits_processors_does_not_start(tmp_path, settings, text):
+    with pytest.raises(FailedPrecondition, match=text):
+        async with connect(tmp_path, **settings):
+            pass

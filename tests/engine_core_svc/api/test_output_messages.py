@@ -130,7 +130,9 @@ def test_the_facts_of_an_engine_core_are_written_whole():
         ("embed",), 5, True, (2, 3), ("x", "y"), True, 2,
         needs_all_tokens=True, generates=True, chunked_processing=True, max_embed_len=9,
     )  # fmt: skip
-    facts = WorkerFacts("cpu", "float32", 99, 64, weights_dtype="q8_0", pooling=pooling, takes_embeddings=True)
+    facts = WorkerFacts(
+        "cpu", "float32", 99, 64, weights_dtype="q8_0", pooling=pooling, takes_embeddings=True, logits_processors=("m:A", "m:B")
+    )  # fmt: skip
 
     written = encode_info(settings, 12, layout, facts)
 
@@ -150,6 +152,7 @@ def test_the_facts_of_an_engine_core_are_written_whole():
             is_causal=True, num_labels=2, needs_all_tokens=True, generates=True, chunked_processing=True,
             max_embed_len=9,
         ),
+        logits_processors=["m:A", "m:B"],
     )  # fmt: skip
 
 

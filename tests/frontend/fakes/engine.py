@@ -46,6 +46,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.num_shared_params = 0
         self.shares_params = True  # what it says of itself
         self.supports_lora = False  # likewise
+        self.logits_processors = ()  # likewise
         self.max_message_bytes = None
         self.num_steps = 0
         self.aborted = []
@@ -229,6 +230,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             schema_revision=SCHEMA_REVISION,
             supports_shared_sampling_params=self.shares_params,
             supports_lora=self.supports_lora,
+            logits_processors=self.logits_processors,
             max_message_bytes=self.max_message_bytes,
         )
 

@@ -185,9 +185,9 @@ TABLE = {
     ),
     "extra_args": (
         None,
-        [({}, {})],
+        [({}, {}), ({"a": [1, 0.5, {"b": "c"}]}, {"a": [1, 0.5, {"b": "c"}]})],
         [
-            ({"a": 1}, "extra_args={'a': 1} is not supported: there are no custom logits processors and no connectors."),
+            ({"a": 2**53 + 1}, f"extra_args must contain only integers that a float of 64 bits can hold, got {2**53 + 1}."),
             ({"a": 2**63}, f"extra_args must contain only integers that fit 64 bits, got {2**63}."),
             ({"a": {1}}, "extra_args must contain only what JSON can carry, got {1}."),
             ({1: 2}, "extra_args must have strings as keys."),

@@ -9,6 +9,7 @@ from tetrad import LLM, AsyncEngineArgs, EngineArgs
 from tetrad.drop_in.older_engine_arguments import ALIASES, IN_BYTES
 from tetrad.library.engine_settings import SETTING_OF
 from tetrad.library.llm_arguments import make_llm
+from tetrad.logits_processors import AdapterLogitsProcessor
 from tetrad.services.errors import InvalidRequest, NotFound, TetradError
 from tetrad.services.verdicts import verdicts_of
 
@@ -266,3 +267,40 @@ def test_speculation_becomes_the_engine_cores_setting(model):
 def test_speculation_that_is_not_supported_is_refused_before_anything_starts(model):
     with pytest.raises(InvalidRequest, match="'medusa' is given; use one of ngram, suffix"):
         EngineArgs(model=model, speculative_config={"method": "medusa", "num_speculative_tokens": 3})
+
+
+def made_in_a_function():
+    class Inner(AdapterLogitsProcessor):
+        pass
+
+    return Inner
+
+
+class Mine(AdapterLogitsProcessor):
+    """Named by this module."""
+
+
+Main = type("Main", (), {"__module__": "__main__"})
+
+
+def test_logits_processors_become_names_that_a_worker_imports(model):
+    settings = EngineArgs(model=model, logits_processors=[Mine, "other_module:Theirs"]).stack_settings()
+
+    assert settings.worker.logits_processors == (f"{__name__}:Mine", "other_module:Theirs")
+    assert EngineArgs(model=model, logits_processors=[]).stack_settings().worker.logits_processors == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ([made_in_a_function()], "Inner is defined in a function, where a worker cannot import it"),
+        ([Main], "Main is defined in the main program, where a worker cannot import it"),
+        (["my_module"], "'my_module' must be written as module:Class"),
+        ([3], "3 is neither a class nor a name"),
+        ("my_module:Mine", "must be a list of classes or names, got 'my_module:Mine'"),
+        (Mine, "must be a list of classes or names"),
+    ],
+)
+def test_logits_processors_that_no_worker_can_import_are_refused(model, given, text):
+    with pytest.raises(InvalidRequest, match=text):
+        EngineArgs(model=model, logits_processors=given)

@@ -6,6 +6,7 @@ import torch
 from triton.runtime import interpreter
 
 from tests.worker_svc.kernels import sampling_kernels
+from tests.worker_svc.sampler.custom_processors import MODULE
 from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
@@ -13,10 +14,16 @@ from tetrad.worker_svc.core.plan import GrammarRows, NewRequest, PromptEmbeds, S
 from tetrad.worker_svc.cuda.device.accelerator import CudaAccelerator, HostAccelerator
 from tetrad.worker_svc.cuda.sampling.sampler import DeviceSampler
 from tetrad.worker_svc.cuda.sampling.state import DeviceState
+from tetrad.worker_svc.sampler.custom_classes import import_classes, make_processors
 from tetrad.worker_svc.sampler.sampler import Sampler
 
 V = 300
 EOS = 2
+
+
+def made_for(names, device, vocab_size):
+    classes = import_classes([f"{MODULE}:{name}" for name in names])
+    return make_processors(classes, device, vocab_size=vocab_size, max_model_len=64, max_num_seqs=8)
 
 
 class Pair:
@@ -25,14 +32,15 @@ class Pair:
     Each has an input batch of its own: the device's does not know the tokens that are sampled, as in a runner.
     """
 
-    def __init__(self, *rows, vocab_size=V):
+    def __init__(self, *rows, vocab_size=V, processors=()):
         self.vocab_size = vocab_size
         self.accelerator = CudaAccelerator() if torch.cuda.is_available() else HostAccelerator()
         limits = {"max_num_seqs": len(rows) + 2, "max_model_len": 64, "block_size": 16}
         self.host_batch, self.batch = InputBatch(**limits), InputBatch(**limits)
         self.state = DeviceState(self.accelerator, self.batch)
-        self.host = Sampler(self.host_batch, vocab_size)
-        self.device = DeviceSampler(self.accelerator, self.state, self.batch, vocab_size)
+        hosts, devices = (made_for(processors, device, vocab_size) for device in (torch.device("cpu"), self.accelerator.device))
+        self.host = Sampler(self.host_batch, vocab_size, hosts)
+        self.device = DeviceSampler(self.accelerator, self.state, self.batch, vocab_size, devices)
         slots = [self.add(handle, *row) for handle, row in enumerate(rows)]
         # In another order than that in which they came.
         self.slots = np.array(slots[::-1])
@@ -297,3 +305,26 @@ def test_warm_up_launches_every_kernel_of_sampling(tiny_cuda, monkeypatch):
     tiny_cuda.make_runner(layout).warm_up(lambda *_: None)
 
     assert {kernel.__name__ for kernel, *_ in sampling_kernels.KERNELS} <= launched
+
+
+def test_custom_processors():
+    """Two and three parameters, beside rows without any, over tokens that only the device knows."""
+    rows = [
+        (SamplingSpec(seed=1, extra_args={"hash": 4.0}), [1, 2, 3], [4]),
+        (GREEDY,),
+        (SamplingSpec(temperature=0.0, extra_args={"hash": 2.0, "target": 20}, num_logprobs=2), [5, 6], []),
+        (SamplingSpec(seed=2, top_k=5, frequency_penalty=1.5, logit_bias={7: 3.0}, extra_args={"hash": 3.0}), [1], [7]),
+        (SamplingSpec(seed=3, num_logprobs=1, allowed_token_ids=(3, 4, 5)), [1], []),
+    ]
+    pair = Pair(*rows, processors=("Hash", "Target"))
+
+    for seed in range(4):
+        assert_same(*pair.sample(normal(len(rows), V, seed=seed)))
+
+
+@pytest.mark.parametrize("wrong", ["shape", "type", "list", "None", "NaN", "infinity", "nothing left", "raises"])
+def test_errors_of_custom_processors(wrong):
+    rows = [(GREEDY,), (SamplingSpec(temperature=0.0, extra_args={"wrong": wrong}),), (SamplingSpec(seed=4, num_logprobs=2),)]
+    pair = Pair(*rows, processors=("Wrong", "Target"))
+
+    assert_same(*pair.sample(normal(3, V)))

@@ -30,7 +30,9 @@ PLAN = SchedulerOutput(
             num_computed_tokens=0,
             num_scheduled_tokens=5,
             block_ids=np.array([[4, 5], [4, 5]]),
-            sampling=SamplingSpec(temperature=0.5, seed=2**63, logit_bias={7: -1.5}, bad_words=((1, 2),)),
+            sampling=SamplingSpec(
+                temperature=0.5, seed=2**63, logit_bias={7: -1.5}, bad_words=((1, 2),), extra_args={"a": [1, 0.5, "b"]}
+            ),
             context=RequestContext("id", "00-1-2-01"),
             pooling=PoolingSpec("embed"),
             prompt_embeds=PromptEmbeds(np.array([1]), np.ones((1, 4), np.float32)),

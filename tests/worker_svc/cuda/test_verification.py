@@ -9,12 +9,14 @@ import pytest
 from tests.worker_svc.conftest import Driver
 from tests.worker_svc.cuda.conftest import layout_of, record_graphs
 from tests.worker_svc.families.tiny_models import save_family
+from tests.worker_svc.sampler.custom_processors import MODULE
 from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.plan import DraftTokens, GrammarRows, SamplingSpec
 from tetrad.worker_svc.cuda import verification
 from tetrad.worker_svc.cuda.graphs import PassGraphs
 from tetrad.worker_svc.cuda.verification import Places
+from tetrad.worker_svc.sampler.custom_classes import import_classes
 
 NUM_TOKENS = 6
 LAYOUT = KvLayout(num_blocks=60, block_size=16, max_model_len=64, max_num_seqs=10, max_num_batched_tokens=256)
@@ -29,6 +31,7 @@ SAMPLINGS = {
     "with biases": SamplingSpec(seed=8, logit_bias={7: 3.0, 8: -9.0}, allowed_token_ids=tuple(range(60)), num_logprobs=3),
     "with logprobs": SamplingSpec(temperature=0.0, num_logprobs=1, frequency_penalty=1.9),
     "that stop thinking": SamplingSpec(seed=10, thinking_token_budget=2, thinking_end_ids=(50, 51, 52)),
+    "with a custom processor": SamplingSpec(seed=11, extra_args={"hash": 3.0}),
 }
 EVEN, ODD, NOTHING = (np.full(10, word, np.uint32) for word in (0x55555555, 0xAAAAAAAA, 0))
 
@@ -47,6 +50,11 @@ def prompts_of(model, handles: Iterable[int] = ALL, layout: KvLayout = LAYOUT) -
         driver.add(handle, range(20 + handle, 24 + 2 * handle), SAMPLINGS[KINDS[handle]])
     driver.step({handle: driver.remaining(handle) for handle in handles})
     return driver
+
+
+@pytest.fixture(scope="module")
+def tiny_cuda(tiny_path, load_cuda):
+    return load_cuda(tiny_path, logits_processors=import_classes([f"{MODULE}:Hash"]))
 
 
 @pytest.fixture(scope="module")

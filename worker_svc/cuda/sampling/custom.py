@@ -15,6 +15,7 @@ from tetrad.worker_svc.cuda.sampling.rows import SamplingRows
 from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.sampler.custom import CustomRequests, RequestFunctions, RowErrors, apply_functions, check_largest
 from tetrad.worker_svc.sampler.custom_classes import NamedProcessor
+from tetrad.worker_svc.sampler.processors import MASKED
 
 
 class CustomChange:
@@ -36,10 +37,13 @@ class CustomChange:
         token_ids = self._token_ids()
         for (row, found), ids in zip(self._concerned, token_ids, strict=True):
 
-            def note(name: str, largest: torch.Tensor, row: int = row) -> None:
-                self._left.append((row, name, largest))
+            line = logits[row]
 
-            apply_functions(found, row, ids, logits[row], self._errors, note)
+            def note(name: str, largest: torch.Tensor, row: int = row, line: torch.Tensor = line) -> None:
+                self._left.append((row, name, largest))
+                line.masked_fill_(~largest.isfinite(), MASKED)  # a row that fails brings no NaN into the kernels
+
+            apply_functions(found, row, ids, line, self._errors, note)
 
     @property
     def tensors(self) -> list[torch.Tensor]:

@@ -1,0 +1,106 @@
+"""Values for custom logits processors over every API: they reach the engine core, or are refused by their name."""
+
+import json
+
+import grpc
+import pytest
+from google.protobuf import json_format
+from google.protobuf.struct_pb2 import Struct
+
+from tetrad import SamplingParams
+from tetrad.services.errors import UnsupportedArgument
+from tetrad.services.rpc.channel import open_channel
+from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+
+VALUES = {"target": 7, "words": ["a", 0.5], "deep": {"flag": True, "none": None}}
+POSTS = {
+    "/v1/completions": {"prompt": "hi", "max_tokens": 3},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3},
+}
+
+
+@pytest.fixture
+async def frontend(serve_frontend, engine):
+    engine.logits_processors = ("my_module:Mine",)
+    async with serve_frontend(listen="127.0.0.1:0") as running:
+        yield running
+
+
+@pytest.fixture
+async def frontend_without(serve_frontend):
+    async with serve_frontend(listen="127.0.0.1:0") as running:
+        yield running
+
+
+def values_of(request):
+    return json_format.MessageToDict(request.sampling_params.extra_args)
+
+
+@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize("n", [1, 2])
+async def test_vllm_xargs_reach_the_engine_core(path, n, frontend, engine):
+    answer = await frontend.http.post(path, json=POSTS[path] | {"vllm_xargs": VALUES, "n": n})
+
+    assert answer.status_code == 200, answer.text
+    assert [values_of(request) for request in engine.requests] == [VALUES] * n
+
+
+async def test_extra_args_of_token_requests_reach_the_engine_core(frontend, engine):
+    body = {"token_ids": [1, 2], "sampling_params": {"max_tokens": 2, "extra_args": VALUES}}
+
+    answer = await frontend.http.post("/inference/v1/generate", json=body)
+
+    assert answer.status_code == 200, answer.text
+    assert [values_of(request) for request in engine.requests] == [VALUES]
+
+
+async def test_extra_args_of_grpc_requests_reach_the_engine_core(frontend, engine):
+    given = Struct()
+    given.update(VALUES)
+    params = types_pb2.SamplingParams(max_tokens=2, extra_args=given)
+
+    async with open_channel(frontend.grpc_address) as channel:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        [answer async for answer in stub.Generate(inference_pb2.GenerateRequest(text="hi", sampling_params=params))]
+
+    assert [values_of(request) for request in engine.requests] == [VALUES]
+
+
+@pytest.mark.parametrize("path", POSTS)
+async def test_without_processors_they_are_refused_by_name(path, frontend_without, engine):
+    answer = await frontend_without.http.post(path, json=POSTS[path] | {"vllm_xargs": VALUES})
+    empty = await frontend_without.http.post(path, json=POSTS[path] | {"vllm_xargs": {}})
+
+    assert (answer.status_code, empty.status_code) == (400, 200)
+    assert "vllm_xargs) is not supported: the server has no custom logits processors" in answer.json()["error"]["message"]
+    assert len(engine.requests) == 1
+
+
+async def test_values_that_json_has_no_form_for_are_refused(frontend, engine):
+    body = json.dumps(POSTS["/v1/completions"] | {"vllm_xargs": {"a": 2**64}})
+
+    answer = await frontend.http.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+
+    assert answer.status_code == 400
+    assert "extra_args must contain only integers that fit 64 bits" in answer.text
+    assert engine.requests == []
+
+
+async def test_grpc_requests_are_refused_without_processors(frontend_without):
+    given = Struct()
+    given.update(VALUES)
+    params = types_pb2.SamplingParams(max_tokens=2, extra_args=given)
+
+    async with open_channel(frontend_without.grpc_address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError, match="no custom logits processors") as refused:
+            stub = inference_pb2_grpc.InferenceServiceStub(channel)
+            [answer async for answer in stub.Generate(inference_pb2.GenerateRequest(text="hi", sampling_params=params))]
+
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_the_library_refuses_them_without_processors(llm, engine):
+    with pytest.raises(UnsupportedArgument, match=r"extra_args=\{'target': 7\}"):
+        await llm.add_request("r", "hi", SamplingParams(extra_args={"target": 7}))
+
+    assert engine.requests == []
