@@ -41,6 +41,8 @@ _HELP = {
     "eagle3 or mtp), num_speculative_tokens, prompt_lookup_min, prompt_lookup_max and others (docs/speculation.md). "
     "Unset: none.",
     "pooler_config": "JSON object with fields of vLLM's PoolerConfig; they override the model's files. Unset: none.",
+    "logits_processors": "Classes that change logits before tokens are chosen. The workers import them from this directory or "
+    "from installed packages, and run them with this user's rights. Unset: none.",
     "log_level": "Minimum severity of the services' logged events: debug, info, warning or error.",
 }
 

@@ -36,7 +36,6 @@ class CustomChange:
         """Change logits [R, V] in place, after waiting for the rows' token ids."""
         token_ids = self._token_ids()
         for (row, found), ids in zip(self._concerned, token_ids, strict=True):
-
             line = logits[row]
 
             def note(name: str, largest: torch.Tensor, row: int = row, line: torch.Tensor = line) -> None:
