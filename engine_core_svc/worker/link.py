@@ -218,8 +218,7 @@ class WorkerLink:
         if len(infos) == 1 and not infos[0].HasField("group"):
             return
         self._check_versions([info.version for info in infos])
-        if len({tuple(info.logits_processors) for info in infos}) > 1:
-            raise FailedPrecondition("The workers of a group need the same logits_processors, in the same order.")
+        self._check_processors([tuple(info.logits_processors) for info in infos])
         if len({info.instance_id for info in infos}) < len(infos):
             raise FailedPrecondition(
                 f"Two ranks have one worker: worker_target {self._settings.worker_target!r} needs an address for each rank."
@@ -238,6 +237,13 @@ class WorkerLink:
         if len(set(versions)) > 1:
             named = ", ".join(f"rank {rank} runs {version}" for rank, version in enumerate(versions))
             text = f"The workers of a group need one release, but {named}; start all of them from one release."
+            raise FailedPrecondition(text) if self._layout is None else Unavailable(text)
+
+    def _check_processors(self, names: Sequence[tuple[str, ...]]) -> None:
+        """Refuse ranks with different logits processors, with errors as in _check_versions: they would sample other tokens."""
+        if len(set(names)) > 1:
+            named = ", ".join(f"rank {rank} has {list(each)}" for rank, each in enumerate(names))
+            text = f"The workers of a group need the same logits_processors, in one order, but {named}."
             raise FailedPrecondition(text) if self._layout is None else Unavailable(text)
 
     async def _load_model(self, info: Info) -> WorkerFacts:

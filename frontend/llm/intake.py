@@ -135,12 +135,11 @@ class RequestIntake(Intake[InputProcessor]):
 
     def _check_extra_args(self, request: NewRequest) -> None:
         """Raise UnsupportedArgument for extra_args that no custom logits processor would read."""
-        if request.params.extra_args and not self._engines.info.logits_processors:
-            raise UnsupportedArgument(
-                f"extra_args={request.params.extra_args!r} (over HTTP: vllm_xargs) is not supported: the server has no custom "
-                "logits processors.",
-                field="extra_args",
-            )
+        given = request.params.extra_args
+        if given and not self._engines.info.logits_processors:
+            shown = f"extra_args={str(given)[:200]} (over HTTP: vllm_xargs)"
+            text = f"{shown} is not supported: the server has no custom logits processors."
+            raise UnsupportedArgument(text, field="extra_args")
 
     async def _prepare(
         self, inputs: InputProcessor, request: NewRequest, deadline: Deadline | None, call: CallTrace

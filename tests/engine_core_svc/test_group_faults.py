@@ -127,6 +127,23 @@ async def test_ranks_of_two_releases_are_refused_at_the_start_and_awaited_later(
         await link.close()
 
 
+async def test_ranks_with_different_logits_processors_are_refused_at_the_start_and_awaited_later(socket_directory):
+    first, second = FakeRank("a"), FakeRank("b")
+    second.logits_processors = ["m:A"]
+    async with serving(socket_directory, first, second) as settings:
+        with pytest.raises(FailedPrecondition, match=r"same logits_processors, .* rank 0 has \[\], rank 1 has \['m:A'\]"):
+            await ended(settings)
+
+        first.logits_processors = ["m:A"]
+        link = WorkerLink(settings, epoch=1)
+        await link.bring_up()
+        assert link.require_up()[1].logits_processors == ("m:A",)
+        first.logits_processors = []
+        with pytest.raises(Unavailable, match="same logits_processors"):
+            await link.bring_up()
+        await link.close()
+
+
 async def test_a_rank_that_is_replaced_in_its_sleep_loads_its_part_and_not_the_whole_model(socket_directory):
     first, second = FakeRank("a"), FakeRank("b")
     async with serving(socket_directory, first, second) as settings:

@@ -17,13 +17,15 @@ from tests.worker_svc.families.tiny_models import save_family
 from tests.worker_svc.packed_weights.whole_models import FORMATS, write_model
 from tests.worker_svc.ranks.groups import Group, Rank, open_group
 from tests.worker_svc.ranks.test_loras import LIMITS, install
+from tests.worker_svc.sampler.custom_processors import MODULE
 from tetrad.services.errors import ModelError, Unsupported
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout
-from tetrad.worker_svc.core.plan import SamplingSpec
+from tetrad.worker_svc.core.plan import SamplingSpec, finished
 from tetrad.worker_svc.core.ranks import GroupPlace, Shard, Stage
 from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
 from tetrad.worker_svc.devices.cuda import CudaDevice
+from tetrad.worker_svc.sampler.custom_classes import import_classes
 
 LAYOUT = KvLayout(num_blocks=40, block_size=16, max_model_len=64, max_num_seqs=4, max_num_batched_tokens=32)
 SIZES = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -254,3 +256,31 @@ def test_stages_are_refused_in_one_line():
         Unsupported, match="pipeline_parallel_size 2: the cuda device divides a model by tensor_parallel_size alone"
     ):
         alone.join_group(place)
+
+
+def test_every_rank_applies_custom_processors(llama, load_cuda, tmp_path):
+    """Every rank samples; an error of a processor fails its request on all of them."""
+    classes = import_classes([f"{MODULE}:{name}" for name in ("Hash", "Wrong")])
+    samplings = [SamplingSpec(temperature=0.0, extra_args=asked) for asked in ({"hash": 3.0}, {"wrong": "shape", "later": 2})]
+
+    def run(driver: Driver) -> tuple[list[int], list[int]]:
+        """Return the tokens of the first request, and the requests that have failed."""
+        failed = []
+        for handle, sampling in enumerate(samplings):
+            driver.add(handle, range(5, 20), sampling)
+        for _ in range(5):
+            result = finished(driver.runner.execute(driver.plan({handle: driver.remaining(handle) for handle in (0, 1)})))
+            failed += [handle for handle, _ in result.failures]
+            driver.requests[0].output += result.token_ids[result.handles == 0].tolist()
+        return driver.requests[0].output, failed
+
+    alone = load_cuda(llama[0], enforce_eager=True, logits_processors=classes)
+    expected = run(Driver(alone.make_runner(LAYOUT), LAYOUT))
+    with open_group(tmp_path, 2, make_device=device) as group:
+        for rank in group.ranks:
+            rank.worker._logits_processors = classes
+        found = run(Driver(group, group.load(llama[0], LAYOUT, dtype="float32")))
+
+    assert found == expected
+    assert expected[1] == [1]
+    assert len(expected[0]) == 5

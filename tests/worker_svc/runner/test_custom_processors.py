@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from tests.worker_svc.conftest import Driver
+from tests.worker_svc.ranks.groups import open_group
 from tests.worker_svc.sampler.custom_processors import MODULE
 from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest
 from tetrad.worker_svc.config import WorkerSettings
@@ -141,3 +142,17 @@ def test_a_class_that_belongs_behind_the_temperature_ends_the_start(tiny_llama):
 
     with pytest.raises(FailedPrecondition, match=r"Last cannot be used: is_argmax_invariant\(\) is True"):
         model.make_runner(LAYOUT)
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1, 2)], ids=["shards", "stages"])
+def test_the_rank_that_samples_applies_processors(tiny_llama, tmp_path, shape):
+    greedy = [0, 3, 5]
+    expected = driver_of(load(tiny_llama[0], "auto", "Target", "Hash"), greedy).generate(NUM_TOKENS)
+    with open_group(tmp_path, *shape) as group:
+        for rank in group.ranks:
+            rank.worker._logits_processors = import_processors([f"{MODULE}:Target", f"{MODULE}:Hash"])
+        driver = Driver(group, group.load(tiny_llama[0], LAYOUT))
+        for handle in greedy:
+            driver.add(handle, prompt_of(handle), SAMPLINGS[handle])
+
+        assert driver.generate(NUM_TOKENS) == expected
