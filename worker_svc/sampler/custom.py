@@ -57,7 +57,7 @@ class RequestFunction(NamedTuple):
         wanted = _shown(row)
         if not isinstance(found, torch.Tensor):
             raise InternalError(f"Logits processor {self.name} returned a {type(found).__name__} in place of logits {wanted}.")
-        if (found.shape, found.dtype, found.device) != (row.shape, row.dtype, row.device):
+        if found.layout != row.layout or (found.shape, found.dtype, found.device) != (row.shape, row.dtype, row.device):
             raise InternalError(f"Logits processor {self.name} returned {_shown(found)} in place of logits {wanted}.")
 
 
@@ -180,7 +180,10 @@ def check_largest(name: str, largest: float) -> None:
 
 def _takes_prompt(function: RequestLogitsProcessor) -> bool:
     """Return whether the function takes prompt, output and logits; raise TypeError if it takes other numbers of arguments."""
-    number = len(inspect.signature(function).parameters)
+    try:
+        number = len(inspect.signature(function).parameters)
+    except ValueError as error:
+        raise TypeError(f"the parameters of {function!r} cannot be counted") from error
     if number not in (2, 3):
         raise TypeError(f"the function has {number} parameters; it must have 2 (output, logits) or 3 (prompt, output, logits)")
     return number == 3
@@ -210,4 +213,5 @@ def _params_of(request: NewRequest) -> RequestParams:
 
 
 def _shown(tensor: torch.Tensor) -> str:
-    return f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
+    sparse = "" if tensor.layout == torch.strided else "sparse "
+    return f"{list(tensor.shape)} {sparse}{str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"

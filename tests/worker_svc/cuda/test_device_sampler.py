@@ -322,7 +322,7 @@ def test_custom_processors():
         assert_same(*pair.sample(normal(len(rows), V, seed=seed)))
 
 
-@pytest.mark.parametrize("wrong", ["shape", "type", "list", "None", "NaN", "infinity", "nothing left", "raises"])
+@pytest.mark.parametrize("wrong", ["shape", "type", "list", "None", "sparse", "NaN", "infinity", "nothing left", "raises"])
 def test_errors_of_custom_processors(wrong):
     rows = [(GREEDY,), (SamplingSpec(temperature=0.0, extra_args={"wrong": wrong}),), (SamplingSpec(seed=4, num_logprobs=2),)]
     pair = Pair(*rows, processors=("Wrong", "Target"))

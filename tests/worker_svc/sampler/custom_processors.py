@@ -58,11 +58,14 @@ class Wrong(AdapterLogitsProcessor):
             raise RuntimeError("on purpose")
         if wrong == "parameters":
             return lambda logits: logits
+        if wrong == "no parameters":
+            return max
         results = {
             "shape": lambda logits: logits[:3],
             "type": lambda logits: logits.double(),
             "list": lambda logits: logits.tolist(),
             "None": lambda _: None,
+            "sparse": lambda logits: logits.to_sparse(),
             "NaN": lambda logits: logits.fill_(float("nan")),
             "infinity": lambda logits: logits.index_fill(0, torch.tensor([1], device=logits.device), float("inf")),
             "nothing left": lambda logits: logits.fill_(float("-inf")),

@@ -135,6 +135,7 @@ def test_logprobs_are_those_of_the_raw_logits():
         ("type", InternalError, r"returned \[50\] float64 on cpu in place of logits"),
         ("list", InternalError, "returned a list in place of logits"),
         ("None", InternalError, "returned a NoneType in place of logits"),
+        ("sparse", InternalError, r"returned \[50\] sparse float32 on cpu in place of logits"),
         ("NaN", InternalError, "the largest is nan"),
         ("infinity", InternalError, "the largest is inf"),
         ("nothing left", InvalidRequest, "Nothing is left to sample"),
@@ -157,6 +158,7 @@ def test_an_error_fails_its_row_alone_and_names_the_class(wrong, kind, text):
     [
         ({"target": "x"}, InvalidRequest, "Target refuses the request: target must be an int, got 'x'"),
         ({"wrong": "new request"}, InternalError, "Wrong failed for a new request: RuntimeError: on purpose"),
+        ({"wrong": "no parameters"}, InternalError, "the parameters of <built-in function max> cannot be counted"),
         ({"wrong": "parameters"}, InternalError, r"the function has 1 parameters; it must have 2 .* or 3"),
     ],
 )
