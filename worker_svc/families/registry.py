@@ -33,6 +33,7 @@ from tetrad.worker_svc.families.llama import (
 )
 from tetrad.worker_svc.families.llama4 import llama4
 from tetrad.worker_svc.families.mamba import bamba, falcon_h1, granite_hybrid, mamba2
+from tetrad.worker_svc.families.mamba1 import mamba
 from tetrad.worker_svc.families.nemotron_h import nemotron_h
 from tetrad.worker_svc.families.plugins import find_plugin
 from tetrad.worker_svc.families.pooling import generator_of
@@ -92,6 +93,7 @@ FAMILIES: Mapping[str, Family] = {
     "Llama4ForCausalLM": Family("Llama 4 (text)", llama4),
     "LlamaForCausalLM": Family("Llama 2 and 3", llama),
     "Mamba2ForCausalLM": Family("Mamba2, Codestral Mamba", mamba2),
+    "MambaForCausalLM": Family("Mamba", mamba),
     "MiniCPMForCausalLM": Family("MiniCPM 1, 2, 4", minicpm),
     "Ministral3ForCausalLM": Family("Ministral 3", ministral3),
     "MinistralForCausalLM": Family("Ministral", mistral),
