@@ -205,7 +205,7 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = {
         ("LlamaForCausalLM", "MistralForCausalLM"), config=configs.llama, is_paired=True, mixture="MixtralForCausalLM"
     ),
     "llama4": GgufArchitecture(("Llama4ForCausalLM",), True, configs.llama4, _LLAMA_WITHOUT_HEAD_NORMS, is_paired=True),
-    "mamba": GgufArchitecture(("MambaForCausalLM",), config=configs.mamba, others=_mamba),
+    "mamba": GgufArchitecture(("MambaForCausalLM", "FalconMambaForCausalLM"), config=configs.mamba, others=_mamba),
     "mamba2": GgufArchitecture(("Mamba2ForCausalLM",), config=configs.mamba2, others=_mamba2),
     "mistral3": GgufArchitecture(("Ministral3ForCausalLM", "MistralForCausalLM"), True, configs.mistral3, is_paired=True),
     "nemotron": GgufArchitecture(("NemotronForCausalLM",), config=configs.layer_norm),

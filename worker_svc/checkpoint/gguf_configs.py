@@ -311,10 +311,10 @@ def lfm2_moe(facts: Facts) -> dict[str, Any]:
 
 
 def mamba(facts: Facts) -> dict[str, Any]:
-    """Return the values of Mamba."""
-    if facts("ssm.dt_b_c_rms"):
-        raise facts.refuse("with norms of time steps, B and C")
+    """Return the values of Mamba, and of Falcon Mamba, which has norms of time steps, B and C."""
+    own = {"architectures": ["FalconMambaForCausalLM"]} if facts("ssm.dt_b_c_rms") else {}
     return {
+        **own,
         "intermediate_size": facts("ssm.inner_size"),
         "state_size": facts("ssm.state_size"),
         "time_step_rank": facts("ssm.time_step_rank"),

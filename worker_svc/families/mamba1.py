@@ -17,6 +17,11 @@ def mamba(values: Values) -> ModelConfig:
     return _states_alone(values)
 
 
+def falcon_mamba(values: Values) -> ModelConfig:
+    """Describe Falcon Mamba: time steps, B and C have norms without weights."""
+    return _states_alone(values, norm="unit", norm_eps=float(values.get("mixer_rms_eps", default=1e-6)))
+
+
 def _states_alone(values: Values, norm: SelectionNorm = "none", norm_eps: float = 0.0) -> ModelConfig:
     check_silu(values, "hidden_act")
     hidden = int(values.need("hidden_size"))

@@ -33,7 +33,7 @@ from tetrad.worker_svc.families.llama import (
 )
 from tetrad.worker_svc.families.llama4 import llama4
 from tetrad.worker_svc.families.mamba import bamba, falcon_h1, granite_hybrid, mamba2
-from tetrad.worker_svc.families.mamba1 import mamba
+from tetrad.worker_svc.families.mamba1 import falcon_mamba, mamba
 from tetrad.worker_svc.families.nemotron_h import nemotron_h
 from tetrad.worker_svc.families.plugins import find_plugin
 from tetrad.worker_svc.families.pooling import generator_of
@@ -71,6 +71,7 @@ FAMILIES: Mapping[str, Family] = {
     "Exaone4ForCausalLM": Family("EXAONE 4", exaone4),
     "FalconH1ForCausalLM": Family("Falcon-H1", falcon_h1),
     "FalconForCausalLM": Family("Falcon", falcon),
+    "FalconMambaForCausalLM": Family("Falcon Mamba", falcon_mamba),
     "Gemma2ForCausalLM": Family("Gemma 2", gemma2),
     "Gemma3ForCausalLM": Family("Gemma 3 (text)", gemma3),
     "GemmaForCausalLM": Family("Gemma 1", gemma),

@@ -157,6 +157,7 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
         "mamba",
         MAMBA | {"use_bias": True, "use_conv_bias": False, "tie_word_embeddings": False, "expand": 3, "time_step_rank": 7},
     ),
+    "falcon_mamba": ("falcon_mamba", MAMBA | {"mixer_rms_eps": 1e-2}),
     "mamba2": ("mamba2", MAMBA2),
     "mamba2 with biases": ("mamba2", MAMBA2 | {"use_bias": True, "tie_word_embeddings": True}),
     "bamba": ("bamba", HYBRID | {"attn_layer_indices": [1]}),
