@@ -124,7 +124,7 @@ class LayerReader(Generic[M]):
         self._config, self._parameters, self._ranks = config, parameters, ranks
         self._mixers = MixerReader(config, parameters, attention, ranks)
         self._mlps = MlpReader(config, parameters, mix_of)
-        of_stream = NormedStreamLayer if config.is_stream_normed else DecoderLayer
+        of_stream: type[DecoderLayer[M]] = NormedStreamLayer if config.is_stream_normed else DecoderLayer
         self._kind: type[DecoderLayer[M]] = ParallelLayer if config.is_parallel else of_stream
 
     def layer(self, index: int) -> DecoderLayer[M] | MixerLayer[M] | MlpLayer[M]:
