@@ -32,6 +32,9 @@ PROMPTS = [np.random.default_rng(length).integers(3, 320, length).tolist() for l
         ("gpt_oss", TorchDecoder),
         ("deepseek_v2", TorchDecoder),
         ("deepseek_v3", TorchDecoder),
+        ("bloom with 12 heads", TorchDecoder),
+        ("mpt with bounds", TorchDecoder),
+        ("falcon 7b with biases of scores", TorchDecoder),
     ],
 )
 def test_a_family_generates_what_transformers_does(name, program, tmp_path, load_cuda):
