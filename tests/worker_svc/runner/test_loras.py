@@ -122,7 +122,7 @@ def test_request_without_its_adapter_fails_alone(adapted, make_driver, assert_gr
         ("qwen3_next", "q_proj|in_proj_qkvz|in_proj_ba|out_proj"),
         ("falcon_h1", "q_proj|in_proj|out_proj|gate_proj|down_proj"),
         ("jamba", "q_proj|in_proj|x_proj|out_proj|up_proj"),
-        ("mamba", "in_proj|x_proj|out_proj"),
+        ("mamba", "in_proj|x_proj|dt_proj|out_proj"),
         ("mamba2", "in_proj|out_proj"),
     ],
 )
