@@ -197,6 +197,7 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = {
     "granitehybrid": GgufArchitecture(
         ("GraniteMoeHybridForCausalLM",), config=configs.granite_hybrid, others=_mamba2, is_paired=True
     ),
+    "jamba": GgufArchitecture(("JambaForCausalLM",), config=configs.jamba, others=_mamba),
     "lfm2": GgufArchitecture(("Lfm2ForCausalLM",), config=configs.lfm2, in_model=_LFM2_NORM, others=_short_convolution),
     "lfm2moe": GgufArchitecture(
         ("Lfm2MoeForCausalLM",), config=configs.lfm2_moe, in_model=_LFM2_NORM, others=_short_convolution

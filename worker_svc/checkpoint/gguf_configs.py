@@ -325,6 +325,23 @@ def mamba(facts: Facts) -> dict[str, Any]:
     }
 
 
+def jamba(facts: Facts) -> dict[str, Any]:
+    """Return the values of Jamba; layers without KV heads are Mamba, and layers with experts have a router."""
+    count, layers = facts("expert_count") or 0, range(facts.num_layers)
+    return {
+        "mamba_expand": facts("ssm.inner_size") // facts("embedding_length"),
+        "mamba_d_state": facts("ssm.state_size"),
+        "mamba_dt_rank": facts("ssm.time_step_rank"),
+        "mamba_d_conv": facts("ssm.conv_kernel"),
+        "mamba_conv_bias": facts.has_in_layers("ssm_conv1d.bias"),
+        "mamba_proj_bias": facts.has_in_layers("ssm_in.bias"),
+        "layer_types": _layer_types(facts, "attention", "mamba"),
+        "layers_num_experts": [count if facts.has(f"blk.{layer}.ffn_gate_inp.weight") else 1 for layer in layers],
+        "num_experts": count,
+        "num_experts_per_tok": facts("expert_used_count"),
+    }
+
+
 def mamba2(facts: Facts) -> dict[str, Any]:
     """Return the values of Mamba2."""
     heads = facts("ssm.time_step_rank")
