@@ -165,6 +165,9 @@ def _qwen3_next(config: ModelConfig) -> dict[str, Stored]:
 
 ARCHITECTURES: Mapping[str, GgufArchitecture] = {
     "arcee": GgufArchitecture(("ArceeForCausalLM",), is_paired=True),
+    "bloom": GgufArchitecture(
+        ("BloomForCausalLM",), config=configs.layer_norm, in_model={"model.embed_norm": "token_embd_norm"}, others=_qkv
+    ),
     "cohere2": GgufArchitecture(("Cohere2ForCausalLM",), True, configs.cohere2, _LLAMA_WITHOUT_HEAD_NORMS, is_paired=True),
     "command-r": GgufArchitecture(("CohereForCausalLM",), config=configs.cohere, others=_head_norms_of_all, is_paired=True),
     "deepseek2": GgufArchitecture(("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"), True, configs.deepseek2, _LATENT),
@@ -209,6 +212,7 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = {
     "mamba": GgufArchitecture(("MambaForCausalLM", "FalconMambaForCausalLM"), config=configs.mamba, others=_mamba),
     "mamba2": GgufArchitecture(("Mamba2ForCausalLM",), config=configs.mamba2, others=_mamba2),
     "mistral3": GgufArchitecture(("Ministral3ForCausalLM", "MistralForCausalLM"), True, configs.mistral3, is_paired=True),
+    "mpt": GgufArchitecture(("MptForCausalLM",), config=configs.mpt, others=_qkv),
     "nemotron": GgufArchitecture(("NemotronForCausalLM",), config=configs.layer_norm),
     "olmo2": GgufArchitecture(("Olmo2ForCausalLM", "Olmo3ForCausalLM"), True, configs.olmo2, _POST_NORM),
     "olmoe": GgufArchitecture(("OlmoeForCausalLM",), config=configs.experts),

@@ -167,6 +167,19 @@ def layer_norm(facts: Facts) -> dict[str, Any]:
     return {"layer_norm_eps": facts("attention.layer_norm_epsilon")} | partial_rotation(facts)
 
 
+def mpt(facts: Facts) -> dict[str, Any]:
+    """Return the values of MPT; a largest bias of 0 means that positions are embedded instead."""
+    num_heads, num_kv_heads = facts("attention.head_count"), facts("attention.head_count_kv")
+    attention = {
+        "alibi": facts("attention.max_alibi_bias") != 0,
+        "alibi_bias_max": facts("attention.max_alibi_bias"),
+        "attn_type": "multihead_attention" if num_kv_heads in (None, num_heads) else "grouped_query_attention",
+        "clip_qkv": facts("attention.clamp_kqv"),
+        "kv_n_heads": num_kv_heads,
+    }
+    return layer_norm(facts) | {"attn_config": attention, "no_bias": not facts.has("blk.0.attn_norm.bias")}
+
+
 def exaone(facts: Facts) -> dict[str, Any]:
     """Return the values of EXAONE 3; some files store the epsilon of its RMS norms under LayerNorm's key."""
     return {"layer_norm_epsilon": facts("attention.layer_norm_epsilon")}

@@ -62,6 +62,17 @@ def _gpt_neox(config: Config) -> dict[str, Any]:
     return _turned(config) | {"use_parallel_residual": config.use_parallel_residual}
 
 
+def _mpt(config: Config) -> dict[str, Any]:
+    attention = config.attn_config
+    bounds = {"attention.clamp_kqv": attention.clip_qkv} if attention.clip_qkv is not None else {}
+    return bounds | {
+        "context_length": config.max_seq_len,
+        "feed_forward_length": 4 * config.d_model,
+        "attention.layer_norm_epsilon": 1e-5,
+        "attention.max_alibi_bias": float(attention.alibi_bias_max),
+    }
+
+
 def _glm4_moe(config: Config) -> dict[str, Any]:
     return {
         **_turned(config),
@@ -258,6 +269,11 @@ class Conversion:
 
 CONVERSIONS = {
     "arcee": Conversion(gguf.MODEL_ARCH.ARCEE, has_interleaved_heads=True),
+    "bloom": Conversion(
+        gguf.MODEL_ARCH.BLOOM,
+        lambda config: {"context_length": 2048, "feed_forward_length": 4 * config.hidden_size},
+        tensors=tensors.bloom,
+    ),
     "cohere": Conversion(gguf.MODEL_ARCH.COMMAND_R, lambda config: {"logit_scale": config.logit_scale}),
     "cohere with norms of heads": Conversion(
         gguf.MODEL_ARCH.COMMAND_R, lambda config: {"logit_scale": float(config.logit_scale)}
@@ -350,6 +366,8 @@ CONVERSIONS = {
         tensors=tensors.experts_apart,
         model="mixtral",
     ),
+    "mpt": Conversion(gguf.MODEL_ARCH.MPT, _mpt),
+    "mpt with bounds": Conversion(gguf.MODEL_ARCH.MPT, _mpt),
     "nemotron": Conversion(gguf.MODEL_ARCH.NEMOTRON, _turned, adds_one=True),
     "olmo2": Conversion(gguf.MODEL_ARCH.OLMO2),
     "olmo3": Conversion(gguf.MODEL_ARCH.OLMO2, _windows),

@@ -25,6 +25,11 @@ def gpt_neox(config: Config, state: State) -> dict[str, torch.Tensor]:
     return {key: reordered(tensor) if "query_key_value" in key else tensor for key, tensor in state.items()}
 
 
+def bloom(config: Config, state: State) -> dict[str, torch.Tensor]:
+    """As of GPT-NeoX; names have no prefix."""
+    return {key.removeprefix("transformer."): tensor for key, tensor in gpt_neox(config, state).items()}
+
+
 def phi3_with_long_contexts(config: Config, state: State) -> dict[str, torch.Tensor]:
     """The divisors of frequencies are tensors."""
     lists = {f"rope_factors_{kind}.weight": config.rope_parameters[f"{kind}_factor"] for kind in ("long", "short")}
