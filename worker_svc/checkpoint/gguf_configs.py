@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.families.values import number_of_layers
 
 _SIGMOID = 2
 """GGUF's number for routers with sigmoid scores."""
@@ -36,8 +37,13 @@ class Facts:
 
     @property
     def num_layers(self) -> int:
-        """The number of layers, without MTP layers, which predict several tokens."""
-        return int(self("block_count") or 0) - int(self("nextn_predict_layers") or 0)
+        """The number of layers, without MTP layers, which predict several tokens; ModelError if it is out of range."""
+        count, num_mtp = self("block_count"), self("nextn_predict_layers")
+        try:
+            number = int(count or 0) - int(num_mtp or 0)
+        except (TypeError, ValueError, OverflowError):
+            raise self.refuse(f"with block_count {str(count)[:40]!r} and nextn_predict_layers {str(num_mtp)[:40]!r}") from None
+        return number_of_layers("num_layers", number, least=1)
 
     def has_in_layers(self, name: str) -> bool:
         """Return whether one of the layers has a tensor."""

@@ -105,6 +105,13 @@ def test_the_kinds_of_a_gpt_neo_are_repeated_for_its_layers_only():
     assert read_config(config) == read_config(config_of("gpt_neo"))
 
 
+@pytest.mark.parametrize(("name", "key"), [("mistral", "sliding_window"), ("gpt_neo", "window_size")])
+def test_a_window_below_1_is_refused(name, key):
+    """Its tokens would attend to no key at all."""
+    with pytest.raises(ModelError, match="impossible: a window of -1 tokens; it must be at least 1, or null for no window"):
+        read_config(config_of(name, **{key: -1}))
+
+
 @pytest.mark.parametrize("number", [-1, 10**12])
 def test_an_impossible_number_of_mtp_layers_is_refused(number):
     with pytest.raises(ModelError, match=f"num_nextn_predict_layers is {number}, it must be 0 to 1024"):

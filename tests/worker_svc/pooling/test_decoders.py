@@ -115,6 +115,20 @@ def test_embeddings_of_tokens_are_all_hidden_states(tmp_path, chunk):
         np.testing.assert_allclose(answer, hidden_of(reference, ids).numpy(), atol=1e-4)
 
 
+@pytest.mark.parametrize("family", ["gpt2", "gpt_j", "codegen", "gpt_neo", "gpt_neox", "falcon 40b", "mamba2"])
+def test_files_without_the_prefix_of_the_family_embed(tmp_path, family):
+    """As transformers writes a model without its output layer: h.0 for transformer.h.0, layers.0 for gpt_neox.layers.0."""
+    reference = save_family(tmp_path / "whole", family).base_model
+    reference.save_pretrained(tmp_path / "bare")
+    prompts = prompts_of(LENGTHS)
+    model = load(tmp_path / "bare")
+
+    answers = run_in_chunks(runner_of(model), prompts, RAW)
+
+    for ids, answer in zip(prompts, answers, strict=True):
+        np.testing.assert_allclose(answer, hidden_of(reference, ids)[-1].numpy(), atol=1e-3)
+
+
 @pytest.mark.parametrize("family", CLASSIFIERS)
 @pytest.mark.parametrize("num_labels", [1, 3])
 def test_sequence_classifiers_judge_the_last_token(tmp_path, family, num_labels):
