@@ -12,7 +12,7 @@ from tetrad.services.request_context import VALID_REQUEST_ID
 from tetrad.services.rpc.channel import open_channel
 from tetrad.services.rpc.columns import unpack_u32
 from tetrad.services.rpc.status import from_rpc_error
-from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+from tetrad.v1 import engine_core_pb2, inference_pb2, inference_pb2_grpc, types_pb2
 
 IDS = list(TEXT.encode())
 
@@ -407,3 +407,22 @@ async def test_keys_are_asked_for_here_too(serve_frontend):
 
     assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
     assert answers
+
+
+async def test_ranks_of_events_and_loads_are_those_that_requests_are_pinned_to(rank_1_and_0):
+    engines, channel = rank_1_and_0
+    stub = vllm_engine_pb2_grpc.VllmEngineStub(channel)
+    for rank, engine in zip((1, 0), engines, strict=True):
+        engine.load_fields = {"num_waiting_tokens": rank}
+        cleared = engine_core_pb2.KvCacheEvent(cleared=engine_core_pb2.KvBlocksCleared())
+        engine.kv_batches.put_nowait(engine_core_pb2.SubscribeKvEventsResponse(events=[cleared], timestamp_unix_s=rank))
+
+    loads = (await stub.GetLoads(vllm_engine_pb2.GetLoadsRequest())).loads
+    call = stub.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest())
+    batches = [await call.read() for _ in range(2)]
+    call.cancel()
+    await answers_of(stub.Generate(request(data_parallel_rank=0)))
+
+    assert sorted((load.dp_rank, load.num_waiting_uncached_tokens) for load in loads) == [(0, 0), (1, 1)]
+    assert sorted((batch.dp_rank, batch.timestamp) for batch in batches) == [(0, 0.0), (1, 1.0)]
+    assert [len(engine.requests) for engine in engines] == [0, 1]
