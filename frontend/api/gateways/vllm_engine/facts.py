@@ -79,7 +79,7 @@ def _load(rank: int, engine: EngineInfo, load: EngineLoad) -> vllm_engine_pb2.Sc
         max_total_num_tokens=capacity,
         token_usage=scheduler.kv_cache_usage,
         cache_hit_rate=scheduler.prefix_cache_hits / max(scheduler.prefix_cache_queries, 1),
-        utilization=scheduler.num_running / max(engine.max_num_seqs, 1),
+        utilization=scheduler.kv_cache_usage,  # as vLLM's servicer for smg reports it
         max_running_requests=engine.max_num_seqs,
         num_waiting_uncached_tokens=load.num_waiting_tokens,
     )

@@ -327,6 +327,14 @@ async def test_facts_of_the_engines_that_answer_do_not_wait_for_one_that_is_away
     assert (loads.dp_rank_count, [load.dp_rank for load in loads.loads]) == (2, [1])
 
 
+async def test_utilization_is_that_of_the_kv_cache_as_vllm_s_servicer_tells_it(stub, engine):
+    engine.load_fields = {"stats": engine_core_pb2.SchedulerStats(num_running_reqs=32, kv_cache_usage=0.25)}
+
+    [load] = (await stub.GetLoads(vllm_engine_pb2.GetLoadsRequest())).loads
+
+    assert (load.num_running_reqs, load.max_running_requests, load.token_usage, load.utilization) == (32, 64, 0.25, 0.25)
+
+
 async def test_loads_need_the_operators_ports(serve_frontend):
     async with (
         serve_frontend(listen="127.0.0.1:0", engine_admin_targets=()) as frontend,
