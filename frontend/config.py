@@ -268,6 +268,8 @@ class FrontendSettings(PublicSettings):
     @field_validator("gateway_apis")
     @classmethod
     def _check_gateway_apis(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if "auto" in value and len(value) > 1:
+            raise ValueError("auto stands alone: it means all whose packages are installed")
         if value != ("auto",) and (unknown := set(value) - set(GATEWAY_APIS)):
             raise ValueError(f"there is no API {min(unknown)!r}; there are auto, {', '.join(GATEWAY_APIS)}")
         return value

@@ -5,6 +5,7 @@ among the healthy ones. A request contains all its state: any engine core can co
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable
 
 from tetrad.frontend.engine.client import EngineClient
@@ -95,6 +96,14 @@ class EnginePool:
         """Return the presently known admin ports of `targets`: first those of the members, in their order."""
         own = [admin for member in self._members if (admin := member.endpoint.on_port_of(targets)) is not None]
         return own + [each for each in fixed_endpoints(targets) if each not in own]
+
+    def admin_ranks(self, targets: tuple[str, ...]) -> list[int]:
+        """Return the rank of each of `admin_endpoints`: that of pinned requests, or for one without a rank an unused number."""
+        pairs = zip(self._members, self._ranks.of(self._members), strict=True)
+        own = [rank for member, rank in pairs if member.endpoint.on_port_of(targets) is not None]
+        unused = (number for number in itertools.count() if number not in own)
+        own += [None] * (len(self.admin_endpoints(targets)) - len(own))
+        return [next(unused) if rank is None else rank for rank in own]
 
     def __len__(self) -> int:
         return len(self._members)

@@ -56,8 +56,9 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         """Return the load of the engine cores that answer in time."""
         llm = self._models.first
         llm.engine_admin.check_targets()
+        ranks = llm.engine_ranks
         loads = await llm.engine_admin.loads_known()
-        return load_info(llm.engine_info, loads, include_per_rank=request.include_per_rank)
+        return load_info(llm.engine_info, ranks, loads, include_per_rank=request.include_per_rank)
 
     async def Health(self, request: control_pb2.HealthRequest, context: grpc.aio.ServicerContext) -> control_pb2.HealthResponse:
         """Return whether requests can be served now, and why not."""
@@ -112,10 +113,12 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         """Stream the changes of the prefix caches, whose blocks contain the tokens of all users' prompts; for operators."""
         check_operator(self._guard, context)
         start = 0 if request.include_snapshot else request.start_sequence_number
-        streams = self._models.first.engine_admin.kv_events(start)
-        ranks = sorted(set(request.data_parallel_ranks)) or range(len(streams))
-        if ranks[-1] >= len(streams):
-            text = f"data_parallel_ranks must be in [0, {len(streams) - 1}], got {ranks[-1]}."
+        llm = self._models.first
+        streams = dict(zip(llm.engine_ranks, llm.engine_admin.kv_events(start), strict=True))
+        ranks = sorted(set(request.data_parallel_ranks) or streams)
+        unknown = next((rank for rank in ranks if rank not in streams), None)
+        if unknown is not None:
+            text = f"data_parallel_ranks must be of {sorted(streams)}, got {unknown}."
             raise InvalidRequest(text, field="data_parallel_ranks")
         skips_snapshot = not request.include_snapshot and not start
         batches = [KvBatches(rank, skips_snapshot=skips_snapshot) for rank in ranks]

@@ -96,7 +96,8 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
     ) -> vllm_engine_pb2.GetLoadsResponse:
         """Return the load of each engine core that answers in time, or of the requested one."""
         self._llm.engine_admin.check_targets()
-        answer = loads(self._llm.engine_info, await self._llm.engine_admin.loads_known())
+        ranks = self._llm.engine_ranks
+        answer = loads(self._llm.engine_info, ranks, await self._llm.engine_admin.loads_known())
         if request.HasField("dp_rank"):
             wanted = [load for load in answer.loads if load.dp_rank == request.dp_rank]
             del answer.loads[:]
@@ -119,10 +120,10 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
         Blocks contain the tokens of all users' prompts.
         """
         check_operator(self._guard, context)
-        batches = KvEventBatches(request.start_sequence_number)
+        batches, ranks = KvEventBatches(request.start_sequence_number), self._llm.engine_ranks
         async with aclosing(merged(self._llm.engine_admin.kv_events())) as events:
-            async for rank, told in events:
-                yield batches.of(rank, told)
+            async for place, told in events:
+                yield batches.of(ranks[place], told)
 
     async def FlushCache(
         self, request: common_pb2.FlushCacheRequest, context: grpc.aio.ServicerContext
