@@ -196,7 +196,7 @@ class Scheduler:
             columns.num_computed_tokens.append(request.num_computed_tokens)
             columns.new_blocks.append(blocks)
             self._advance(plan, request, num_new, budget)
-            rows.spend()
+            rows.spend(request)
             index += 1
 
     def _schedule_waiting(self, plan: SchedulerOutput, budget: StepBudget, num_kept: int, rows: Rows) -> None:
@@ -237,7 +237,7 @@ class Scheduler:
                     continue
                 break
             self._add_new_request(plan, request, num_new, budget)
-            rows.spend()
+            rows.spend(request)
             num_kept -= not is_further
         self.waiting.look_again()
 

@@ -79,6 +79,21 @@ def test_chunks_of_a_prompt_follow_each_other_without_waiting(make_pipeline):
 
 
 @pytest.mark.parametrize("num_stages", [2, 3])
+def test_prompts_in_chunks_do_not_keep_later_requests_from_decoding(make_pipeline, num_stages):
+    """The prompts are first in order, and a chunk is in every plan."""
+    bench = make_pipeline(num_stages, max_num_batched_tokens=64, long_prefill_token_threshold=8)
+    prompts = [bench.add(800) for _ in range(2)]
+    decoding = [bench.add(3, max_tokens=64) for _ in range(2)]
+
+    for _ in range(10 * num_stages):
+        in_flight(bench, num_stages + 1)
+        bench.deliver()
+
+    assert [request.num_output_tokens for request in prompts] == [0, 0]
+    assert all(request.num_output_tokens >= 9 for request in decoding)
+
+
+@pytest.mark.parametrize("num_stages", [2, 3])
 @pytest.mark.parametrize("num_blocks", [12, 10_000])
 def test_every_request_gets_its_tokens_with_preemptions_and_arrivals(make_pipeline, num_stages, num_blocks):
     random = Random(num_stages)
