@@ -53,6 +53,17 @@ async def test_the_servers_variables_hold_for_requests_that_do_not_set_them(serv
     assert json.loads(tokenizer.rendered[-1].chat_template_kwargs_json) == kwargs
 
 
+async def test_the_rendered_conversation_is_returned_on_request(frontend):
+    whole = await ask(frontend, max_tokens=2, return_prompt_text=True)
+    chunks = await stream(frontend, max_tokens=2, return_prompt_text=True)
+    unasked = await ask(frontend, max_tokens=2)
+
+    prompt = whole["prompt_text"]
+    assert list(prompt.encode()) == (await ask(frontend, max_tokens=2, return_token_ids=True))["prompt_token_ids"]
+    assert [chunk.get("prompt_text") for chunk in chunks] == [prompt] + [None] * (len(chunks) - 1)
+    assert "prompt_text" not in unasked
+
+
 async def test_tools_reach_the_template_unless_there_is_no_choice(http, tokenizer):
     for choice, seen in (("auto", True), ("none", False)):
         body = {"messages": MESSAGES, "max_tokens": 1, "tools": TOOLS, "tool_choice": choice}
