@@ -135,6 +135,7 @@ class ChatCompletionRequest(SamplingBody):
     )
     include_reasoning: Flag = Field(True, description="Return the reasoning of models that mark it.")
 
+    return_prompt_text: bool | None = Field(None, description="Return the prompt that the template makes of the conversation.")
     echo: Flag = Field(False, description="Begin the answer with the last message's text, if that is the assistant's.")
     add_generation_prompt: bool | None = Field(
         None, description="End the prompt with the opening of an assistant's turn. Unset: unless the last message is continued."

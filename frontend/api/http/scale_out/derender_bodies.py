@@ -36,7 +36,7 @@ class GivenChoice(Body):
     """One of the n outputs of a prompt."""
 
     index: Integer = Field(ge=0, description="Which of the n outputs.")
-    token_ids: TokenIds = Field(min_length=1, description="What was generated.")
+    token_ids: TokenIds = Field(description="What was generated; empty if the request was aborted before.")
     finish_reason: Literal["stop", "length", "abort", "repetition"] | None = Field("stop", description="Why it ended.")
     stop_reason: Integer | str | None = Field(None, description="The stop string or token id that ended it.")
     logprobs: GivenLogprobs | None = Field(None, description="Of the tokens.")
