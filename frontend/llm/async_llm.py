@@ -316,6 +316,11 @@ class AsyncLLM:
         return self.backends.engines.admin_ranks(self.settings.engine_admin_targets)
 
     @property
+    def absent_engine_ranks(self) -> frozenset[int]:
+        """Those of `engine_ranks` whose engine cores are not connected."""
+        return self.backends.engines.absent_ranks(self.settings.engine_admin_targets)
+
+    @property
     def num_engines(self) -> int:
         """The number of engine cores that requests are sent to."""
         return len(self.backends.engines)

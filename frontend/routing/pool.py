@@ -105,6 +105,12 @@ class EnginePool:
         own += [None] * (len(self.admin_endpoints(targets)) - len(own))
         return [next(unused) if rank is None else rank for rank in own]
 
+    def absent_ranks(self, targets: tuple[str, ...]) -> frozenset[int]:
+        """Return those of `admin_ranks` whose engine cores are not connected."""
+        members = [member for member in self._members if member.endpoint.on_port_of(targets) is not None]
+        pairs = zip(self.admin_ranks(targets), members, strict=False)  # the members' ranks come first
+        return frozenset(rank for rank, member in pairs if not member.engine.connected)
+
     def __len__(self) -> int:
         return len(self._members)
 

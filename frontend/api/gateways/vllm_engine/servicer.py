@@ -12,7 +12,7 @@ from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2, vllm_engine_pb
 
 from tetrad.frontend.access.guard import Guard
 from tetrad.frontend.api.gateways.common.calls import GatewayCalls
-from tetrad.frontend.api.gateways.common.kv_streams import merged
+from tetrad.frontend.api.gateways.common.kv_streams import merged, present_ranks, streams_of, until_joined
 from tetrad.frontend.api.gateways.common.operators import check_operator
 from tetrad.frontend.api.gateways.common.refusals import refuse
 from tetrad.frontend.api.gateways.vllm_engine.answers import EngineAnswers
@@ -120,8 +120,9 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
         Blocks contain the tokens of all users' prompts.
         """
         check_operator(self._guard, context)
-        batches, ranks = KvEventBatches(request.start_sequence_number), self._llm.engine_ranks
-        async with aclosing(merged(self._llm.engine_admin.kv_events())) as events:
+        batches, ranks, streams = KvEventBatches(request.start_sequence_number), present_ranks(self._llm), streams_of(self._llm)
+        joined = until_joined(self._llm, set(ranks))
+        async with aclosing(merged([streams[rank] for rank in ranks], joined)) as events:
             async for place, told in events:
                 yield batches.of(ranks[place], told)
 

@@ -431,6 +431,24 @@ async def test_ranks_of_events_and_loads_are_those_that_requests_are_pinned_to(r
     assert (len(first.requests), len(second.requests)) == (1, 0)
 
 
+async def test_a_lost_engine_core_keeps_no_events_of_the_others_back(rank_1_and_0):
+    [second, first], channel = rank_1_and_0
+    stub = control_pb2_grpc.ControlStub(channel)
+    await second.kill()
+    async with asyncio.timeout(10):
+        while len((await stub.GetLoad(control_pb2.GetLoadRequest(include_per_rank=True))).ranks) == 2:
+            pass
+    first.kv_batches.put_nowait(told(10, CLEARED, snapshot=True))
+
+    call = stub.SubscribeKvEvents(kv_events_pb2.SubscribeKvEventsRequest(include_snapshot=True))
+    [batch] = await take(1, call)
+    await second.start()
+    last = await call.read()
+
+    assert batch.data_parallel_rank == 0
+    assert (last.error.retryable, last.error.message) == (True, "An engine core has joined; subscribe again.")
+
+
 async def test_a_rank_that_does_not_exist_is_refused(control):
     call = control.SubscribeKvEvents(kv_events_pb2.SubscribeKvEventsRequest(data_parallel_ranks=[1]))
 

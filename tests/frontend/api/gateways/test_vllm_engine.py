@@ -434,3 +434,25 @@ async def test_ranks_of_events_and_loads_are_those_that_requests_are_pinned_to(r
     assert sorted((load.dp_rank, load.num_waiting_uncached_tokens) for load in loads) == [(0, 0), (1, 1)]
     assert sorted((batch.dp_rank, batch.timestamp) for batch in batches) == [(0, 0.0), (1, 1.0)]
     assert [len(engine.requests) for engine in engines] == [0, 1]
+
+
+CLEARED = engine_core_pb2.KvCacheEvent(cleared=engine_core_pb2.KvBlocksCleared())
+
+
+async def test_a_lost_engine_core_keeps_no_events_of_the_others_back(rank_1_and_0):
+    [second, first], channel = rank_1_and_0
+    stub = vllm_engine_pb2_grpc.VllmEngineStub(channel)
+    await second.kill()
+    async with asyncio.timeout(10):
+        while len((await stub.GetLoads(vllm_engine_pb2.GetLoadsRequest())).loads) == 2:
+            pass
+    call = stub.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest())
+
+    async with asyncio.timeout(10):
+        for _ in range(2):
+            first.kv_batches.put_nowait(engine_core_pb2.SubscribeKvEventsResponse(events=[CLEARED]))
+            assert (await call.read()).dp_rank == 0
+        await second.start()
+        status = await call.code()
+
+    assert status == grpc.StatusCode.UNAVAILABLE  # a gateway subscribes again then, to both
