@@ -40,7 +40,18 @@ class BareNames(WrappedSource):
         return self._source.load_quantized(name.removeprefix(self._prefix))
 
 
+def first_part(names: TensorNames) -> str:
+    """Return the first part of the names in a family's files, such as "model.", which some files lack; "": there is none."""
+    first, _, rest = _embeddings(names).partition(".")
+    return f"{first}." if rest else ""
+
+
 def with_prefix(source: WeightSource, names: TensorNames) -> WeightSource:
-    """Return a source whose names have their first part, such as "model.", whether or not the names in the files have it."""
-    first, _, bare = names.in_model.get(_EMBEDDINGS, Stored(_EMBEDDINGS)).name.partition(".")
-    return BareNames(source, f"{first}.") if bare and source.has(f"{bare}.weight") else source
+    """Return a source whose names have their first part, whether or not the names in the files have it."""
+    prefix = first_part(names)
+    is_bare = bool(prefix) and source.has(f"{_embeddings(names).removeprefix(prefix)}.weight")
+    return BareNames(source, prefix) if is_bare else source
+
+
+def _embeddings(names: TensorNames) -> str:
+    return names.in_model.get(_EMBEDDINGS, Stored(_EMBEDDINGS)).name

@@ -147,11 +147,26 @@ def test_sequence_classifiers_judge_the_last_token(tmp_path, family, num_labels)
         np.testing.assert_allclose(answer, expected.numpy(), atol=1e-5)
 
 
-def test_token_classifiers_judge_every_token(tmp_path):
-    reference = save_decoder(tmp_path, tf.Qwen3ForTokenClassification, tf.Qwen3Config(**SIZES, num_labels=3))
+OF_GPT = {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_labels": 3}
+NEO = OF_GPT | {"attention_types": [[["global", "local"], 1]], "window_size": 9}
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        (tf.Qwen3ForTokenClassification, tf.Qwen3Config(**SIZES, num_labels=3)),
+        (tf.GPT2ForTokenClassification, tf.GPT2Config(**OF_GPT)),
+        (tf.GPTNeoForTokenClassification, tf.GPTNeoConfig(**NEO)),
+        (tf.GPTNeoXForTokenClassification, tf.GPTNeoXConfig(**OF_GPT, intermediate_size=48)),
+        (tf.FalconForTokenClassification, tf.FalconConfig(**OF_GPT)),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_token_classifiers_judge_every_token(kind, config, tmp_path):
+    reference = save_decoder(tmp_path, kind, config)
     model, prompts = load(tmp_path), prompts_of([1, 30])
 
-    answers = run_in_chunks(runner_of(model), prompts, PoolingSpec("token_classify"), 8)
+    answers = run_in_chunks(runner_of(model), prompts, PoolingSpec("token_classify"), 8, len(model.kv_groups(4)))
 
     for ids, answer in zip(prompts, answers, strict=True):
         with torch.no_grad():
