@@ -11,7 +11,7 @@ from typing import Any
 
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint import gguf_configs as configs
-from tetrad.worker_svc.checkpoint.gguf_configs import Facts
+from tetrad.worker_svc.checkpoint.gguf_facts import Facts
 from tetrad.worker_svc.families.llama import fused_gate_up, fused_qkv
 from tetrad.worker_svc.families.states import fused_parts, parts_by_heads, step_names
 from tetrad.worker_svc.model_facts.config import ModelConfig

@@ -4,11 +4,9 @@ Used by the table in gguf_architectures.py; gguf_metadata.py converts the values
 omits because its converter assumes them are added here too.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from tetrad.services.errors import ModelError
-from tetrad.worker_svc.families.values import number_of_layers
+from tetrad.worker_svc.checkpoint.gguf_facts import Facts
 
 _SIGMOID = 2
 """GGUF's number for routers with sigmoid scores."""
@@ -17,41 +15,6 @@ _YARN_UNIT = 0.1
 _LLAMA4_PATTERN, _LLAMA4_EXPERTS_WITHOUT_NORMS = 4, 128
 _GEMMA2_LAYERS_27B, _GEMMA3_LAYERS_27B = 46, 62
 """Numbers of layers by which the 27B models are recognised; their attention is not scaled by the size of a head."""
-
-
-class Facts:
-    """The metadata of a file's architecture, and the presence of tensors in the file.
-
-    Args:
-        name: name of the architecture.
-        field: returns the value of a metadata key, or None.
-        has: returns whether the file has a tensor.
-    """
-
-    def __init__(self, name: str, field: Callable[[str], Any], has: Callable[[str], bool]) -> None:
-        self._name, self._field, self.has = name, field, has
-
-    def __call__(self, key: str) -> Any:
-        """Return the value of one of the architecture's keys, or None."""
-        return self._field(f"{self._name}.{key}")
-
-    @property
-    def num_layers(self) -> int:
-        """The number of layers, without MTP layers, which predict several tokens; ModelError if it is out of range."""
-        count, num_mtp = self("block_count"), self("nextn_predict_layers")
-        try:
-            number = int(count or 0) - int(num_mtp or 0)
-        except (TypeError, ValueError, OverflowError):
-            raise self.refuse(f"with block_count {str(count)[:40]!r} and nextn_predict_layers {str(num_mtp)[:40]!r}") from None
-        return number_of_layers("num_layers", number, least=1)
-
-    def has_in_layers(self, name: str) -> bool:
-        """Return whether one of the layers has a tensor."""
-        return any(self.has(f"blk.{layer}.{name}") for layer in range(self.num_layers))
-
-    def refuse(self, what: str) -> ModelError:
-        """Return the error for a variant of the architecture that is not supported."""
-        return ModelError(f"GGUF {self._name} {what} is not supported.")
 
 
 def nothing(facts: Facts) -> dict[str, Any]:  # noqa: ARG001 - one signature
