@@ -22,7 +22,7 @@ def trace_points() -> Points:
         Point(OutputProcessor, "process", "process step"),
         Point(DetokenizerClient, "append", "detokenize hop"),
         Point(DetokenizerClient, "_message", "encode ids"),
-        Point(detokenizer_client, "_deltas", "decode texts"),
+        Point(detokenizer_client, "decode_deltas", "decode texts"),
         Point(completions, "event", "encode chunk"),
         Point(router, "event", "encode chunk"),
         Point(RequestResponseCycle, "send", "write chunk"),
