@@ -3,7 +3,7 @@
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from tetrad.frontend.api.http.chat import router
-from tetrad.frontend.api.http.completions import router as completions
+from tetrad.frontend.api.http.completions import answer as completions
 from tetrad.frontend.engine import session_client as engine_session_client
 from tetrad.frontend.engine.session_client import EngineSession
 from tetrad.frontend.llm.async_llm import AsyncLLM
