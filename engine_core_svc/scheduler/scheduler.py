@@ -91,7 +91,7 @@ class Scheduler:
         self._results = Results(self.states, kv_cache, self.grammars, self.drafting)
         self._num_sampling = 0  # requests that sample a token in the last plan; they decode from then on
 
-    # --- requests come and go ---------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:
         """Add a request; see RequestStates.add."""
