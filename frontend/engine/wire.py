@@ -11,6 +11,7 @@ from tetrad.frontend.engine.prepared_request import PreparedRequest
 from tetrad.frontend.request.outputs import FinishReasonName, LoRARequest
 from tetrad.frontend.request.pooling import PooledTensor, PoolingParams
 from tetrad.frontend.request.prompt_embeds import PromptEmbeds
+from tetrad.frontend.request.sampling_params import RepetitionDetection, SamplingParams
 from tetrad.frontend.request.sequence import Sequence
 from tetrad.frontend.request.steps import LogprobRows, OddOutput, RichUpdate, Step
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
@@ -118,9 +119,21 @@ def encode_sampling(sequence: Sequence, prepared: PreparedRequest) -> types_pb2.
         message.thinking_token_budget = params.thinking_token_budget or 0
         message.thinking_start_token_ids.extend(thinking.start)
         message.thinking_end_token_ids.extend(thinking.end)
+    _set_chosen_numbers(message, params, sequence.max_tokens)
+    if params.repetition_detection is not None:
+        message.repetition_detection.CopyFrom(_encode_repetition(params.repetition_detection))
+    if params.structured_outputs is not None:
+        message.structured_outputs.CopyFrom(_encode_structured(params.structured_outputs))
+    if params.extra_args:
+        json_format.ParseDict(params.extra_args, message.extra_args)
+    return message
+
+
+def _set_chosen_numbers(message: types_pb2.SamplingParams, params: SamplingParams, max_tokens: int) -> None:
+    """Write the numbers that differ from their defaults."""
     # Fields with default values stay absent: absent means the default, and up to 64 messages a step are built faster.
     if params.min_tokens:
-        message.min_tokens = min(params.min_tokens, sequence.max_tokens)
+        message.min_tokens = min(params.min_tokens, max_tokens)
     if params.top_p != 1.0:
         message.top_p = params.top_p
     if params.top_k > 0:
@@ -133,16 +146,12 @@ def encode_sampling(sequence: Sequence, prepared: PreparedRequest) -> types_pb2.
         message.frequency_penalty = params.frequency_penalty
     if params.repetition_penalty != 1.0:
         message.repetition_penalty = params.repetition_penalty
-    if params.repetition_detection is not None:
-        found = params.repetition_detection
-        message.repetition_detection.max_pattern_size = found.max_pattern_size
-        message.repetition_detection.min_pattern_size = found.min_pattern_size
-        message.repetition_detection.min_count = found.min_count
-    if params.structured_outputs is not None:
-        message.structured_outputs.CopyFrom(_encode_structured(params.structured_outputs))
-    if params.extra_args:
-        json_format.ParseDict(params.extra_args, message.extra_args)
-    return message
+
+
+def _encode_repetition(params: RepetitionDetection) -> types_pb2.RepetitionDetection:
+    return types_pb2.RepetitionDetection(
+        max_pattern_size=params.max_pattern_size, min_pattern_size=params.min_pattern_size, min_count=params.min_count
+    )
 
 
 def _encode_structured(outputs: StructuredOutputsParams) -> types_pb2.StructuredOutputs:
