@@ -33,7 +33,7 @@ class ChatMessage(BaseModel):
         " the server takes those, or refusal, for the assistant.",
     )
     name: str | None = Field(
-        None, description="Who of several speakers of this role says it, where the chat template shows it."
+        None, description="Name of the speaker, for chat templates that distinguish several speakers of one role."
     )
     tool_calls: list[dict[str, Any]] | None = Field(
         None, description="Calls the assistant made: {id, type: function, function: {name, arguments}}, arguments as JSON text."

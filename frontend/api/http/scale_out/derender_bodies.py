@@ -73,7 +73,7 @@ class DerenderChatRequest(Body):
     prompt_tokens: Integer | None = Field(None, ge=0, description="Tokens of the prompt, for usage. Unset: those of its ids.")
     prompt_token_ids: TokenIds | None = Field(None, description="The prompt. Unset: that of generate_response.")
     chat_request: RenderChatRequest | None = Field(
-        None, description="The request that was rendered; its tools, its formats and what it wants to see."
+        None, description="The request that was rendered, for its tools, its formats and the fields that it requests."
     )
 
 
