@@ -36,7 +36,7 @@ class ResponsesService:
 
     async def response(self, response_id: str) -> Json:
         """Return the present state of a response; NotFound if it is not stored."""
-        # Before the store is read: the job may end meanwhile, and what was read is then older than what it has shown.
+        # Looked up before the store is read: if the job ends meanwhile, the stored state may be older than events already sent.
         job = self.jobs.running(response_id)
         try:
             stored = (await self.store.get(response_id)).response
