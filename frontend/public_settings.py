@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from tetrad.services.settings import Names, OptionalPath, ServiceSettings
+from tetrad.services.settings import Keys, Names, OptionalPath, ServiceSettings
 from tetrad.services.tls.identity import TlsFiles
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+")
@@ -33,14 +33,14 @@ class PublicSettings(ServiceSettings):
         "an address may share the public port while one replaces the other. Empty: none.",
     )
 
-    api_key: Names = Field(
+    api_key: Keys = Field(
         (),
         repr=False,
         description="API keys, separated by commas or given repeatedly. Every request must present one of them. Empty: no key "
         "is needed.",
     )
     api_key_file: OptionalPath = Field(None, description="File with further API keys, one per line; reloaded when it changes.")
-    operator_api_key: Names = Field(
+    operator_api_key: Keys = Field(
         (),
         repr=False,
         description="API keys that also grant access to the operator endpoints, such as pause, sleep and reset_prefix_cache.",

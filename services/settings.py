@@ -30,6 +30,10 @@ from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES, LEAST_MAX_ME
 from tetrad.services.tls.identity import TlsFiles
 
 
+class EmptyKey(ValueError):
+    """A key is an empty text."""
+
+
 def split_names(text: str) -> tuple[str, ...]:
     """Return names that are separated by commas, or written as a JSON list."""
     if text.lstrip().startswith("["):
@@ -37,10 +41,22 @@ def split_names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def checked_keys(value: object) -> object:
+    """Return a setting of keys unchanged; ValueError if one of the keys is empty."""
+    keys = value
+    if isinstance(value, str):
+        keys = json.loads(value) if value.lstrip().startswith("[") else value.split(",")
+    if isinstance(keys, list | tuple) and not all(str(key).strip() for key in keys):
+        raise EmptyKey("a key must not be empty")
+    return value
+
+
 Names = Annotated[
     tuple[str, ...], NoDecode, BeforeValidator(lambda value: split_names(value) if isinstance(value, str) else value)
 ]
 """Names in one setting, separated by commas or as a JSON list."""
+Keys = Annotated[Names, BeforeValidator(checked_keys)]
+"""Keys in the form of Names. An empty one is refused: a key from an unset variable must not turn the check of keys off."""
 OptionalPath = Annotated[Path | None, BeforeValidator(lambda value: value or None)]
 """A file or directory. An empty text counts as unset: Docker Compose passes an unset variable so."""
 

@@ -183,6 +183,8 @@ class ModelRunnerOutput:
     """Key -> output of a pooling request, which has no tokens."""
     compute_s: float = 0.0
     """Seconds of computation on the device; 0: not reported."""
+    draft_s: float = 0.0
+    """The part of `compute_s` in which a draft model or a draft head computed."""
 
     def drop(self, dropped: Collection[int]) -> None:
         """Remove everything of these requests from the result, except their failures."""

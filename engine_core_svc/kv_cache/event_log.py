@@ -28,8 +28,8 @@ class BlocksStored:
         block_hashes: hashes of the blocks.
         parent: hash of the block before them; None: they begin a sequence.
         token_ids: u32 column of all their tokens.
-        cache_salt: if they begin a sequence, its salt: only requests with the same salt share it.
-        lora_name: if they begin a sequence, the adapter that computed it; empty: the base model.
+        cache_salt: the salt of their sequence: only requests with the same salt share it.
+        lora_name: the adapter that computed them; empty: the base model.
     """
 
     block_hashes: list[bytes]
@@ -108,13 +108,12 @@ class KvEventLog(KVConnector):
             return
         size = 4 * self.block_size
         token_ids = pack_u32(request.token_ids[first * self.block_size : end * self.block_size])
-        salt = "" if first else request.cache_salt
-        lora = "" if first or request.adapter is None else request.adapter.ref.name
+        salt, lora = request.cache_salt, "" if request.adapter is None else request.adapter.ref.name
         run = BlocksStored(hashes[first:end], hashes[first - 1] if first else None, token_ids, salt, lora)
         parent = run.parent
         for index, block_hash in enumerate(run.block_hashes):
             self._cached[block_hash] = _Block(parent, token_ids[index * size : (index + 1) * size], salt, lora)
-            parent, salt, lora = block_hash, "", ""
+            parent = block_hash
         self._add(run)
 
     def removed(self, key: bytes) -> None:

@@ -159,7 +159,7 @@ class Drafting:
 
     @property
     def awaits_result(self) -> bool:
-        """Whether the next plan must wait: drafts are in flight, or are proposed for requests with a plan in flight."""
+        """Whether the next plan must wait: drafts are in flight, asked of the worker, or proposed beside a plan in flight."""
         return self._must_wait and bool(self._in_flight)
 
     def set_worker(self, *, verifies_drafts: bool) -> None:
@@ -223,7 +223,7 @@ class Drafting:
             for request in requests:
                 request.draft_ids = proposals.get(request.key, ())[: self._drafts.max_tokens]
         self._has_proposed = bool(proposals)
-        self._must_wait = any(proposals.values()) or any(plan.num_drafts for plan in self._in_flight.values())
+        self._must_wait = any(proposals.values()) or any(plan.num_drafts or plan.asks for plan in self._in_flight.values())
 
     def forget_worker(self) -> None:
         """Forget all plans in flight: the worker is lost."""

@@ -121,6 +121,7 @@ def decode_result(message: worker_pb2.ModelRunnerOutput) -> ModelRunnerOutput:
         failures={failure.handle: from_status(failure.status) for failure in message.failures},
         draft_tokens=dict(zip(*_decode_rows(message.draft_tokens), strict=True)) if message.HasField("draft_tokens") else {},
         compute_s=message.compute_seconds,
+        draft_s=message.draft_seconds,
     )
 
 

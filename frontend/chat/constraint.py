@@ -11,8 +11,10 @@ from typing import Any
 
 from tetrad.frontend.chat.call_or_answer import call_or_answer
 from tetrad.frontend.chat.conversation import Conversation, NamedTool, ToolChoice
+from tetrad.frontend.llm.constraint_start import behind_reasoning
 from tetrad.frontend.parsing.elements.call_schemas import named_schema, required_schema
 from tetrad.frontend.parsing.elements.interface import Parser, Tool
+from tetrad.frontend.parsing.elements.strict_calls import one_call
 from tetrad.frontend.parsing.forced import NamedParser, RequiredParser
 from tetrad.frontend.parsing.formats import ChatFormats
 from tetrad.frontend.request.sampling_params import SamplingParams
@@ -63,26 +65,6 @@ def forced_parser(conversation: Conversation) -> Parser | None:
     return None
 
 
-def behind_reasoning(
-    params: SamplingParams, outputs: StructuredOutputsParams, formats: ChatFormats, prompt: str
-) -> SamplingParams:
-    """Return `params` with a constraint that starts after the reasoning, if reasoning may follow `prompt`."""
-    if outputs.start_after_token_ids is None and _waits(outputs, formats, prompt):
-        # If the model may answer without reasoning, the constraint holds from the first token unless that opens reasoning.
-        opening = None if formats.reasoning is None or formats.reasoning.is_open(prompt) else list(formats.preamble.start)
-        end = list(formats.preamble.end)
-        outputs = dataclasses.replace(outputs, start_after_token_ids=end, opening_token_ids=opening)
-    return dataclasses.replace(params, structured_outputs=outputs)
-
-
-def _waits(outputs: StructuredOutputsParams, formats: ChatFormats, prompt: str) -> bool:
-    """Return whether a constraint must start after the reasoning."""
-    if formats.reasoning is None or formats.reasoning.is_over(prompt):
-        return False
-    # If content is wrapped, the tag's own marks separate calls from reasoning, and calls precede the answer's wrapping.
-    return outputs.structural_tag is None or formats.tools is None or not formats.tools.wraps_content
-
-
 def _tool_constraint(conversation: Conversation, formats: ChatFormats) -> StructuredOutputsParams | None:
     tools = conversation.tools
     match conversation.tool_choice:
@@ -94,14 +76,14 @@ def _tool_constraint(conversation: Conversation, formats: ChatFormats) -> Struct
         case NamedTool(name):
             return _calls(named_schema(_closed(_tool_named(name, tools))))
         case "auto" if any(tool.strict for tool in tools):
-            return StructuredOutputsParams(structural_tag=_strict_tag(tools, formats))
+            return StructuredOutputsParams(structural_tag=_strict_tag(conversation, formats), request_field="tools")
     return None
 
 
 def _calls(schema: dict[str, Any]) -> StructuredOutputsParams:
     """Return the constraint of forced calls with this schema, which is made of the tools' parameters."""
     try:
-        return StructuredOutputsParams(json=schema)
+        return StructuredOutputsParams(json=schema, request_field="tools")
     except InvalidRequest as error:
         text = f"The parameters of the tools are nested too deeply: the schema of forced calls may have {MAX_NESTING} levels."
         raise InvalidRequest(text, field="tools") from error
@@ -135,7 +117,8 @@ def _closed(tool: Tool) -> Tool:
     return dataclasses.replace(tool, parameters={**schema, "additionalProperties": False})
 
 
-def _strict_tag(tools: Sequence[Tool], formats: ChatFormats) -> str:
+def _strict_tag(conversation: Conversation, formats: ChatFormats) -> str:
+    tools = conversation.tools
     tag = None if formats.tools is None else formats.tools.structural_tag(tools)
     if tag is None:
         name = next(tool.name for tool in tools if tool.strict)
@@ -145,7 +128,7 @@ def _strict_tag(tools: Sequence[Tool], formats: ChatFormats) -> str:
             " call or not. Leave `strict` out, or set `tool_choice` to `required` or to the function."
         )
         raise InvalidRequest(text, field="tools")
-    return json.dumps(tag)
+    return json.dumps(tag if conversation.parallel_tool_calls else one_call(tag))
 
 
 def _shown(choice: ToolChoice) -> str:

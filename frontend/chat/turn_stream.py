@@ -26,7 +26,8 @@ class TurnPart:
     Attributes:
         output: the new text, ids and log-probabilities.
         pieces: the pieces that became certain with it; may be empty.
-        finish_reason: "tool_calls" if the turn has stopped and has calls, else the finish reason of the output.
+        finish_reason: "tool_calls" if the turn has stopped and has calls, and no stop string has cut the last one off; else the
+            finish reason of the output.
         num_reasoning_tokens: the number of reasoning tokens, reported once per turn (see ReasoningTokens.count).
     """
 
@@ -111,7 +112,9 @@ class _Turn:
         reason: str | None = output.finish_reason
         if reason is not None:
             pieces += self._parser.finish()
-            if reason == "stop" and self._parser.num_tool_calls:
+            # Clients run the calls of a turn that stopped with `tool_calls`; one that a stop string cut off must not run.
+            is_cut_off = isinstance(output.stop_reason, str) and self._parser.has_incomplete_call
+            if reason == "stop" and self._parser.num_tool_calls and not is_cut_off:
                 reason = "tool_calls"
         num_reasoning = 0
         if self._tokens is not None:

@@ -100,6 +100,7 @@ async def start_turn(
         data_parallel_rank=data_parallel_rank,
         lora_request=llm.model_names.lora_of(model),
         prediction=prediction,
+        reasoning_ended=True,  # the constraint says itself where it starts
     )
     outputs = params.structured_outputs
     waits = outputs is not None and outputs.start_after_token_ids is not None

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tetrad.frontend.engine.prepared_request import PreparedRequest
+from tetrad.frontend.llm.constraint_start import behind_open_reasoning, behind_reasoning
 from tetrad.frontend.llm.prompt_adapters import PromptAdapters
 from tetrad.frontend.llm.served_model import ServedModel
 from tetrad.frontend.llm.thinking_budget import check_budget, marks_of_budget
@@ -49,7 +50,7 @@ class InputProcessor:
     def __init__(self, tokenizer: TokenizerClient, model: ServedModel, prompt_adapters: PromptAdapters) -> None:
         self._tokenizer, self._prompt_adapters = tokenizer, prompt_adapters
         self._info, self._formats = model.tokenizer, model.formats
-        self._stream_interval = model.stream_interval
+        self._stream_interval, self._names_reasoning = model.stream_interval, model.names_reasoning
         self.limits = model.limits
 
     async def prepare(
@@ -67,6 +68,7 @@ class InputProcessor:
         embeds = prompt.embeds if virtual is None else virtual.before(len(ids), prompt.embeds)
         _check_embeds(embeds, params)
         self.limits.check_prompt(ids)
+        params = await self._with_start(params, prompt.text, ids, request.reasoning_ended)
         all_ids = ids if virtual is None else [0] * virtual.num_rows + ids
         self.limits.check_prompt(all_ids)
         self.limits.check_logprob_columns(params, len(ids))
@@ -99,9 +101,10 @@ class InputProcessor:
 
     async def render(self, request: NewRequest) -> RenderedPrompt:
         """Return a request's prompt as ids, with the parameters to send; InvalidRequest if the request is invalid."""
-        params, _, ids, virtual = await self._read(request)
+        params, prompt, ids, virtual = await self._read(request)
         num_virtual = 0 if virtual is None else virtual.num_rows
         self.limits.check_prompt(ids, num_new_tokens=1 + num_virtual)
+        params = await self._with_start(params, prompt.text, ids, request.reasoning_ended)
         params.max_tokens = self.limits.resolve_max_tokens(params, num_virtual + len(ids))
         return RenderedPrompt(ids, params)
 
@@ -114,6 +117,21 @@ class InputProcessor:
         virtual = await self._prompt_adapters.rows_of(request.lora_request)
         keep = self._tokens_to_keep(request, 0 if virtual is None else virtual.num_rows)
         return params, prompt, await self._encode(prompt, keep, request), virtual
+
+    async def _with_start(
+        self, params: SamplingParams, text: str | None, ids: list[int], reasoning_ended: bool | None
+    ) -> SamplingParams:
+        """Return `params` with the start of their constraint, if any; see RequestOptions for `reasoning_ended`."""
+        outputs = params.structured_outputs
+        if outputs is None or outputs.start_after_token_ids is not None or reasoning_ended:
+            return params
+        if reasoning_ended is False:
+            return behind_open_reasoning(params, self._formats)
+        if not self._names_reasoning:
+            return params
+        if text is None:
+            [text] = await self._tokenizer.decode([ids], skip_special_tokens=False)
+        return behind_reasoning(params, outputs, self._formats, text)
 
     def _tokens_to_keep(self, request: NewRequest, num_virtual: int) -> int | None:
         limit, truncate = self.limits.max_model_len, request.truncate_prompt_tokens

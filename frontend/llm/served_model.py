@@ -59,6 +59,7 @@ class ServedModel:
         tokenizer: the tokenizer's facts.
         limits: the limits of requests.
         formats: the formats of the model's tool calls and reasoning.
+        names_reasoning: whether the settings name the format of reasoning; else it follows from the chat template.
         sampling_defaults: the model authors' sampling parameters, by SamplingParams' names; empty if they are not to be used.
         stream_interval: the default of requests that do not set it.
     """
@@ -69,6 +70,7 @@ class ServedModel:
     formats: ChatFormats
     sampling_defaults: dict[str, Any]
     stream_interval: int = 1
+    names_reasoning: bool = False
 
     @classmethod
     async def of(cls, settings: FrontendSettings, tokenizer: TokenizerInfo, backends: Backends) -> Self:
@@ -101,6 +103,7 @@ class ServedModel:
             formats,
             sampling_defaults(recommended, settings.override_generation_config),
             settings.stream_interval,
+            names_reasoning=settings.reasoning_parser not in ("auto", "none"),
         )
 
 

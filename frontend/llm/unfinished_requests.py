@@ -120,6 +120,8 @@ class UnfinishedRequests:
             each.sequence.finish("error")
             self._end(each)
         request.num_unfinished = 0
+        if request.params.structured_outputs is not None:
+            request.params.structured_outputs.name_field(error)
         request.collector.fail(error)
         self._retire(request, error)
 

@@ -3,6 +3,7 @@
 It is a chain of parsers; each reads the content that the previous one returns.
 """
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 
 from tetrad.frontend.parsing.elements.call_ids import OpenAICallIds
@@ -33,7 +34,18 @@ class TurnParser:
         self._stages: Sequence[Parser] = [stage for stage in (reasoning, tools, forced) if stage is not None]
         self._parallel = parallel
         self._new_id = new_id
+        self._last_arguments: list[str] = []
         self.num_tool_calls = 0
+
+    @property
+    def has_incomplete_call(self) -> bool:
+        """Whether the last call's arguments are not a JSON object."""
+        if not self.num_tool_calls:
+            return False
+        try:
+            return not isinstance(json.loads("".join(self._last_arguments)), dict)
+        except (ValueError, RecursionError):
+            return True
 
     def feed(self, text: str) -> list[Piece]:
         """Return the pieces that are certain after `text`."""
@@ -61,8 +73,10 @@ class TurnParser:
         if piece.index > 0 and not self._parallel:
             return None
         if isinstance(piece, ToolCallArguments):
+            self._last_arguments.append(piece.text)
             return piece if piece.text else None
         self.num_tool_calls += 1
+        self._last_arguments.clear()
         return ToolCallStart(piece.index, piece.name, piece.id or self._new_id(piece.name, piece.index))
 
 

@@ -30,6 +30,8 @@ class RequestOptions(TypedDict, total=False):
         max_logprobs: replaces the server's limit, for a caller that limits its clients in another way.
         trace_headers: W3C traceparent and tracestate of a program's own span. Calls over HTTP and gRPC have their own.
         prediction: the expected output text: where it matches, the output is faster. Empty: none.
+        reasoning_ended: whether a constraint holds from the first token, or only after the end of the reasoning. None: the
+            prompt decides, if the server names a reasoning parser; else from the first token.
         ticket: the request's share of the limits, which its call has reserved; None: the request is admitted by itself.
     """
 
@@ -43,6 +45,7 @@ class RequestOptions(TypedDict, total=False):
     max_logprobs: int | None
     trace_headers: Mapping[str, str] | None
     prediction: str
+    reasoning_ended: bool | None
     ticket: Ticket | None
 
 
@@ -71,6 +74,7 @@ class NewRequest:
     max_logprobs: int | None = None
     trace_headers: Mapping[str, str] | None = None
     prediction: str = ""
+    reasoning_ended: bool | None = None
     ticket: Ticket | None = None
 
     def check(self) -> None:

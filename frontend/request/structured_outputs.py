@@ -6,11 +6,11 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from tetrad.frontend.request.sampling_values import check_text
-from tetrad.services.errors import InvalidRequest
+from tetrad.services.errors import InvalidRequest, TetradError
 
 MAX_NESTING = 64
 _MAX_START_IDS = 64
-_FIELD = "structured_outputs"
+FIELD = "structured_outputs"
 _JSON = (dict, list, tuple, str, int, float, type(None))
 
 
@@ -33,6 +33,7 @@ class StructuredOutputsParams:
             allowed after the others.
         opening_token_ids: the ids that open the part that `start_after_token_ids` closes; an output that does not begin with
             these ids is constrained from its first token. None: the part is open from the start.
+        request_field: the field of the client's request that has the constraint, for errors.
 
     Raises:
         InvalidRequest: none or several constraints, or one that is empty.
@@ -49,8 +50,21 @@ class StructuredOutputsParams:
     whitespace_pattern: str | None = None
     start_after_token_ids: list[int] | None = None
     opening_token_ids: list[int] | None = None
+    request_field: str = field(default=FIELD, kw_only=True, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        try:
+            self._check()
+        except InvalidRequest as error:
+            self.name_field(error)
+            raise
+
+    def name_field(self, error: TetradError) -> None:
+        """Let an error about the constraint name the field that the client's request has."""
+        if error.field == FIELD:
+            error.field = self.request_field
+
+    def _check(self) -> None:
         kinds = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
         given = [kind for kind in kinds if getattr(self, kind) is not None]
         if len(given) > 1:
@@ -65,12 +79,15 @@ class StructuredOutputsParams:
         if kind == "regex" and "\0" in value:
             raise _wrong("structured_outputs.regex cannot contain a NUL character.")
         if kind == "json":
-            _check_schema(value)
+            _check_schema(value, self._name_of("json"))
         for name in ("start_after_token_ids", "opening_token_ids"):
             if getattr(self, name) is not None:
                 _check_ids(name, getattr(self, name))
         if self.opening_token_ids is not None and self.start_after_token_ids is None:
             raise _wrong("structured_outputs.opening_token_ids needs start_after_token_ids.")
+
+    def _name_of(self, name: str) -> str:
+        return f"{FIELD}.{name}" if self.request_field == FIELD else self.request_field
 
     def _check_texts(self) -> None:
         """Refuse other types where text is needed, and text that no message can have."""
@@ -85,8 +102,8 @@ class StructuredOutputsParams:
             texts |= {f"choice[{place}]": each for place, each in enumerate(choice)}
         for name, text in texts.items():
             if not isinstance(text, str):
-                raise _wrong(f"structured_outputs.{name} must be a string, got {text!r}.")
-            check_text(f"structured_outputs.{name}", text, field=_FIELD)
+                raise _wrong(f"{self._name_of(name)} must be a string, got {text!r}.")
+            check_text(self._name_of(name), text, field=FIELD)
 
     @property
     def json_schema(self) -> str:
@@ -107,19 +124,19 @@ class GuidedDecodingParams(StructuredOutputsParams):
         super().__post_init__()
 
 
-def _check_schema(value: str | dict[str, Any]) -> None:
+def _check_schema(value: str | dict[str, Any], name: str) -> None:
     try:
         schema = json_module.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError) as error:
-        raise _wrong(f"structured_outputs.json is not valid JSON: {error}") from error
+        raise _wrong(f"{name} is not valid JSON: {error}") from error
     level, depth = [schema], 0
     while level:
         depth += 1
         if depth > MAX_NESTING:
-            raise _wrong(f"structured_outputs.json is nested deeper than {MAX_NESTING} levels.")
+            raise _wrong(f"{name} is nested deeper than {MAX_NESTING} levels.")
         for node in level:
             if not isinstance(node, _JSON):
-                raise _wrong(f"structured_outputs.json must be a JSON schema, as text or dict; it contains {node!r}.")
+                raise _wrong(f"{name} must be a JSON schema, as text or dict; it contains {node!r}.")
         level = [child for node in level for child in _children(node)]
 
 
@@ -140,4 +157,4 @@ def _check_ids(name: str, ids: object) -> None:
 
 
 def _wrong(text: str) -> InvalidRequest:
-    return InvalidRequest(text, field=_FIELD)
+    return InvalidRequest(text, field=FIELD)

@@ -6,11 +6,14 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 
 from tests.documents import ROOT, Page
 from tests.e2e.conftest import Server
+from tetrad.v1 import inference_pb2, inference_pb2_grpc
 
 CLIENT = ROOT / "clients/python"
 PAGE = Page.of("docs/clients.md")
@@ -66,6 +69,43 @@ with Client({sim.grpc_target!r}) as client:
 """)
 
     assert said == "[0, 1] 10 ['smollm2-135m-instruct']\n"
+
+
+def test_a_conversation_takes_text_options(sim):
+    said = run(f"""
+from tetrad_client import Client
+with Client({sim.grpc_target!r}) as client:
+    messages = [{{"role": "user", "content": "x"}}]
+    deltas = list(client.chat(messages, max_tokens=5, ignore_eos=True, text_options={{"detokenize": False}}))
+    print(sum(len(delta.token_ids) for delta in deltas), repr("".join(delta.content for delta in deltas)))
+""")
+
+    assert said == "5 ''\n"
+
+
+class LargeAnswers(inference_pb2_grpc.InferenceServiceServicer):
+    """Answers with a message beyond gRPC's own limit of 4 MiB, as a server may with max_message_bytes."""
+
+    def Embed(self, request, context):
+        return inference_pb2.EmbedResponse(embeddings=[inference_pb2.Embedding(values=bytes(5 << 18))])
+
+
+def test_an_answer_may_be_as_large_as_the_server_s_limit():
+    server = grpc.server(ThreadPoolExecutor(1), options=[("grpc.max_send_message_length", 32 << 20)])
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(LargeAnswers(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        said = run(f"""
+from tetrad_client import Client
+with Client("127.0.0.1:{port}") as client:
+    [values] = client.embed(["x"])
+    print(len(values))
+""")
+    finally:
+        server.stop(None)
+
+    assert said == f"{5 << 18}\n"
 
 
 def test_the_package_installs_by_itself(tmp_path):

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 import grpc
 import pytest
 
-from tests.engine_core_svc.service_fakes import FakeWorker
+from tests.engine_core_svc.fake_worker import FakeWorker
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.service import serve
 from tetrad.engine_core_svc.worker import rank_link

@@ -7,7 +7,8 @@ from contextlib import suppress
 import grpc
 import pytest
 
-from tests.engine_core_svc.service_fakes import VOCAB_SIZE, WAIT_S
+from tests.engine_core_svc.fake_worker import VOCAB_SIZE
+from tests.engine_core_svc.service_fakes import WAIT_S
 from tetrad.engine_core_svc.engine.engine import Engine
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.services.rpc.columns import pack_u32

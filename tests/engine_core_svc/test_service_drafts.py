@@ -6,8 +6,9 @@ import random
 import pytest
 from structlog.testing import capture_logs
 
+from tests.engine_core_svc.fake_worker import VOCAB_SIZE, expected
 from tests.engine_core_svc.scheduler.fake_drafts import GuessedDrafts, SameDrafts
-from tests.engine_core_svc.service_fakes import VOCAB_SIZE, Stack, expected
+from tests.engine_core_svc.service_fakes import Stack
 from tetrad.services.errors import InvalidRequest
 from tetrad.v1 import types_pb2
 

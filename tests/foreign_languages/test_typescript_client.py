@@ -37,9 +37,11 @@ class Server(inference_pb2_grpc.ModelServiceServicer, inference_pb2_grpc.Inferen
         return inference_pb2.ListModelsResponse(models=[inference_pb2.ModelCard(name="m", created_unix_s=1_700_000_000)])
 
     def Generate(self, request, context):
+        if request.text == "bad":
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a bad text")
         self._refuse_at_first(context)
         self.seeds.append(request.sampling_params.seed)
-        yield inference_pb2.GenerateResponse(text="done")
+        yield inference_pb2.GenerateResponse(text="done" * request.sampling_params.max_tokens or "done")
 
     def Chat(self, request, context):
         self._refuse_at_first(context)
@@ -88,6 +90,22 @@ def said(server: Server, body: str) -> str:
 def test_a_server_that_is_away_for_a_moment_is_asked_again(server, body, expected):
     assert said(server, body) == expected
     assert server.num_calls == 3
+
+
+def test_an_answer_may_be_as_large_as_the_server_s_limit(server):
+    body = 'console.log((await client.complete({ text: "x", sampling_params: { max_tokens: 1500000 } })).length);'
+
+    assert said(server, body) == "6000000\n"
+
+
+def test_a_stream_may_be_read_later_than_it_fails(server):
+    """A call that begins before its loop would have nobody to tell its error to, which ends the process."""
+    body = """
+    const stream = client.generate({ text: "bad" });
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    for await (const _ of stream) {}"""
+
+    assert said(server, body) == "Error: 3 INVALID_ARGUMENT: a bad text\n"
 
 
 @pytest.mark.parametrize("method", ["generate", "chat"])

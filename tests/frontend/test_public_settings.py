@@ -36,6 +36,16 @@ def test_an_empty_variable_names_no_file(name, monkeypatch):
     assert getattr(load_settings(FrontendSettings, [], prog="t"), name.lower()) is None
 
 
+@pytest.mark.parametrize("name", ["api_key", "operator_api_key"])
+def test_an_empty_key_is_refused(name, monkeypatch):
+    """Without a key the server would be open."""
+    monkeypatch.setenv(f"TETRAD_FRONTEND_{name.upper()}", "")
+    with pytest.raises(ValidationError, match="a key must not be empty"):
+        FrontendSettings()
+    with pytest.raises(ValidationError, match="a key must not be empty"):
+        FrontendSettings(**{name: ("a", "")})
+
+
 def test_an_interval_of_streams_is_an_integer_of_32_bits():
     assert FrontendSettings(stream_interval=2**31 - 1).stream_interval == 2**31 - 1
     with pytest.raises(ValidationError, match="less than or equal to 2147483647"):

@@ -130,6 +130,7 @@ def test_its_objects_are_valid(values, version):
         ({"engine": 2}, "engine"),
         ({"worker": {"kvCacheMemoryGib": "2Gi"}}, "/worker/kvCacheMemoryGib"),
         ({"models": {"size": "twenty"}}, "/models/size"),
+        ({"models": {"accessMode": "ReadWriteOncePod"}}, "/models/accessMode"),  # tokenizers and workers mount it
         ({"worker": {"replicas": 2}}, "replicas"),
     ],
 )

@@ -205,6 +205,16 @@ def test_the_balancer_knows_the_frontends():
     assert servers == [f"frontend-{number}:{port}" for port in (8000, 50050) for number in (1, 2)]
 
 
+def test_the_balancer_cuts_no_stream_of_a_frontend_that_is_not_ready():
+    """A frontend is not ready while it drains, or while engine cores recover, and finishes what it has."""
+    config = (ROOT / "deploy/compose/haproxy.cfg").read_text()
+
+    assert "on-marked-down shutdown-sessions" in config  # a frontend that does not answer has no streams
+    assert re.search(
+        r"^ +option httpchk GET /health/ready\n +http-check expect status 200 error-status L7OKC$", config, re.MULTILINE
+    )
+
+
 @pytest.mark.parametrize("name", [name for name in ROLES if name.endswith("-tls")])
 def test_profile_tls_asks_for_certificates_that_are_made_for_the_names_in_use(name, monkeypatch):
     settings, script = settings_of(name, monkeypatch), (ROOT / "deploy/compose/certificates.sh").read_text()

@@ -155,9 +155,17 @@ def _error(status: int, text: str) -> TetradError:
     return Unavailable(message) if status >= 500 or status == 429 else InvalidRequest(message)
 
 
-def trust_of(ca_file: Path | None) -> ssl.SSLContext:
-    """Return the trust in the authorities of a file, or of the system; InvalidRequest if the file cannot be used."""
+def trust_of(ca_file: Path | None, *, and_system: bool = False) -> ssl.SSLContext:
+    """Return the trust in the authorities of a file, or of the system; InvalidRequest if the file cannot be used.
+
+    Args:
+        ca_file: the file. None: the system's authorities are trusted.
+        and_system: trust the system's authorities beside those of the file.
+    """
     try:
-        return ssl.create_default_context(cafile=ca_file)
+        trust = ssl.create_default_context(cafile=ca_file)
+        if and_system and ca_file is not None:
+            trust.load_default_certs()
+        return trust
     except OSError as error:
         raise InvalidRequest(f"--ca-file {ca_file} cannot be used: {error.strerror or error}.", field="ca_file") from error

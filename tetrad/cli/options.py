@@ -7,7 +7,8 @@ import types
 import typing
 from typing import Any, Literal
 
-from tetrad.library.engine_args import SETTING_OF, EngineArgs
+from tetrad.library.engine_args import EngineArgs
+from tetrad.library.engine_settings import SETTING_OF
 from tetrad.services.command_line import CommandLineParser
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.verdicts import verdicts_of

@@ -31,7 +31,7 @@ _TERMINATED = 128 + signal.SIGTERM
 def run(arguments: list[str]) -> int:
     """Answer the batch; return 0 if every line succeeded, 1 if some failed."""
     options = _parse(arguments)
-    with _exit_at_sigterm(), local_source(options.input_file) as source:
+    with _exit_at_sigterm(), local_source(options.input_file, options.ca_file) as source:
         return _run(options, source, Path(options.output_file))
 
 
@@ -103,6 +103,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         if not getattr(options, name) > 0:
             text = f"--{name.replace('_', '-')} must be more than 0, got {getattr(options, name):g}."
             raise InvalidRequest(text, field=name)
+    if options.output_file.startswith(("http://", "https://")):
+        text = f"--output-file must be a file, got {options.output_file}; upload the file when the run has ended."
+        raise InvalidRequest(text, field="output_file")
     return options
 
 

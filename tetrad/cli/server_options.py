@@ -9,8 +9,8 @@ import typing
 from typing import Any
 
 from tetrad.frontend.config import FrontendSettings
-from tetrad.library.engine_args import build_settings
-from tetrad.services.settings import split_names
+from tetrad.library.engine_settings import build_settings
+from tetrad.services.settings import EmptyKey, checked_keys, split_names
 
 _ADDRESS = ("host", "port", "grpc_port")
 _FIELDS = (
@@ -77,7 +77,7 @@ def _kind(name: str, annotation: Any) -> dict[str, Any]:
     if name == "lora_modules":
         return {"action": _Names, "nargs": "+", "metavar": "NAME=PATH"}
     if typing.get_origin(annotation) is tuple:
-        return {"action": _Names, "metavar": "KEY" if "key" in name else "NAME"}
+        return {"action": _Keys, "metavar": "KEY"} if "key" in name else {"action": _Names, "metavar": "NAME"}
     if typing.get_origin(annotation) is typing.Literal:
         return {"choices": kinds}
     if bool in kinds:
@@ -101,13 +101,25 @@ class _Names(argparse.Action):
         del option
         texts = values if isinstance(values, list) else [values]
         try:
-            names = [name for text in texts for name in split_names(str(text))]
+            names = [name for text in texts for name in self._split(str(text))]
+        except EmptyKey as error:
+            raise argparse.ArgumentError(self, str(error)) from error
         except ValueError as error:  # without its text, which may be a key
             raise argparse.ArgumentError(self, "begins with [ and is not a JSON list") from error
         before = getattr(namespace, self.dest, None)
         # The values of a config file are defaults: the first flag replaces them.
         kept = () if before is None or before is parser.get_default(self.dest) else before
         setattr(namespace, self.dest, (*kept, *names))
+
+    def _split(self, text: str) -> tuple[str, ...]:
+        return split_names(text)
+
+
+class _Keys(_Names):
+    """Accepts names that are keys: none may be empty."""
+
+    def _split(self, text: str) -> tuple[str, ...]:
+        return split_names(str(checked_keys(text)))
 
 
 def _shown(value: object) -> str:

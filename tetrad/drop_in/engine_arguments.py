@@ -275,7 +275,7 @@ class ForeignEngineArguments:
     structured_outputs_config: Any = argument(
         refused(
             None,
-            "One backend, llguidance, has all kinds of constraints.",
+            "One backend, llguidance, has all kinds of constraints; with a `reasoning_parser` they hold after the reasoning.",
             {"backend": "auto"},
             {"backend": "guidance"},
             {"backend": "xgrammar"},

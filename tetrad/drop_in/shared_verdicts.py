@@ -3,14 +3,14 @@
 from tetrad.services.verdicts import ignored, refused
 
 _PROFILES = "A recording lasts from `start_profile` to `stop_profile`."
-_REASONING = "Requests say it in `structured_outputs.start_after_token_ids`."
 
 NO_CONNECTOR = ignored(False, "There is no KV connector to reset.")
 NO_DELAY = refused(None, _PROFILES)
 NO_END = refused(None, _PROFILES)
 NO_HINTS = refused(None, "The KV cache takes no hints.")
 NO_MEDIA = refused(None, "No model here reads images, sounds or videos.")
-NO_REASONING = refused(None, _REASONING)
+NO_PARSER_OPTIONS = refused(None, "The prompt shows whether reasoning may follow, and `reasoning_ended` overrides it.")
+NO_REASONING = ignored(None, "A pooling request has no reasoning.")
 PROMPT_ADAPTER = refused(None, "A prompt adapter is a lora_request here: LoRARequest(name, id, path).")
 NO_SESSION = refused(None, "Requests of a conversation are not kept together.")
 ONE_ID = ignored(False, "A request has one id.")

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from tetrad.config import ModelConfig, VllmConfig, config_of
 from tetrad.drop_in.missing_methods import MissingFromAsyncLLM
-from tetrad.drop_in.shared_verdicts import NO_HINTS, NO_REASONING, NO_SESSION, ONE_ID, USAGE
+from tetrad.drop_in.shared_verdicts import NO_HINTS, NO_PARSER_OPTIONS, NO_REASONING, NO_SESSION, ONE_ID, USAGE
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.llm.async_llm import AsyncLLM as Frontend
 from tetrad.frontend.llm.beam_search import BeamSearchOutput, BeamSearchParams, beam_search
@@ -144,7 +144,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    @takes(session_id=NO_SESSION, kv_hints=NO_HINTS, reasoning_ended=NO_REASONING, reasoning_parser_kwargs=NO_REASONING)
+    @takes(session_id=NO_SESSION, kv_hints=NO_HINTS, reasoning_parser_kwargs=NO_PARSER_OPTIONS)
     async def add_request(
         self,
         request_id: str,
@@ -158,11 +158,14 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         data_parallel_rank: int | None = None,
         prompt_text: str | None = None,
         *,
+        reasoning_ended: bool | None = None,
         prediction: str = "",
     ) -> OutputStream:
         """Start a request and return the stream of its outputs. Errors: see the frontend's `add_request`.
 
-        `prediction` is the expected output, of which much may be right; see docs/speculation.md.
+        `reasoning_ended` says whether a constraint holds from the first token (True) or after the end of the reasoning (False);
+        None: with a `reasoning_parser` the prompt decides, else from the first token. `prediction` is the expected output, of
+        which much may be right; see docs/speculation.md.
         """
         check_adapter(lora_request)
         if prompt_text is not None and isinstance(prompt, list):
@@ -176,11 +179,12 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
             trace_headers=trace_headers,
             priority=priority,
             data_parallel_rank=data_parallel_rank,
+            reasoning_ended=reasoning_ended,
             prediction=prediction,
             **tokenization_of(tokenization_kwargs),
         )
 
-    @takes(session_id=NO_SESSION, kv_hints=NO_HINTS, reasoning_ended=NO_REASONING, reasoning_parser_kwargs=NO_REASONING)
+    @takes(session_id=NO_SESSION, kv_hints=NO_HINTS, reasoning_parser_kwargs=NO_PARSER_OPTIONS)
     async def generate(
         self,
         prompt: PromptType,
@@ -193,6 +197,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         tokenization_kwargs: Mapping[str, Any] | None = None,
         data_parallel_rank: int | None = None,
         trace_headers: Mapping[str, str] | None = None,
+        reasoning_ended: bool | None = None,
         prediction: str = "",
     ) -> AsyncIterator[RequestOutput]:
         """Yield the outputs of a request; leaving the loop early aborts it. See `add_request`."""
@@ -206,6 +211,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
             tokenization_kwargs=tokenization_kwargs,
             data_parallel_rank=data_parallel_rank,
             trace_headers=trace_headers,
+            reasoning_ended=reasoning_ended,
             prediction=prediction,
         )
         try:

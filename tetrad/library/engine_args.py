@@ -13,80 +13,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from pydantic import ValidationError
-
 from tetrad.drop_in.config_overrides import Overrides, changes, overrides_json, pooler_config_json
 from tetrad.drop_in.older_engine_arguments import ALIASES, IN_BYTES, OlderEngineArguments
 from tetrad.engine_core_svc.config import EngineCoreSettings
-from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.request.sampling_defaults import read_override
-from tetrad.services.errors import InvalidRequest
+from tetrad.library.engine_argument_checks import check_values, to_gib
+from tetrad.library.engine_settings import SETTING_OF, S, build_settings
 from tetrad.services.hub.download import HubAccess, Report
 from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
 from tetrad.services.models.model_directory import read_model_json
 from tetrad.services.packages import require_packages
-from tetrad.services.settings import ServiceSettings, Settings, first_problem
+from tetrad.services.settings import ServiceSettings
 from tetrad.stack.stack_settings import StackSettings
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.families.check import check_model, check_ranks
 
-S = TypeVar("S", bound=Settings)
 Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
-
-SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
-    **{
-        name: (EngineCoreSettings, name)
-        for name in (
-            "dtype",
-            "quantization",
-            "load_format",
-            "runner",
-            "convert",
-            "max_model_len",
-            "block_size",
-            "num_gpu_blocks_override",
-            "gpu_memory_utilization",
-            "swap_space",
-            "enable_prefix_caching",
-            "enable_chunked_prefill",
-            "max_num_seqs",
-            "max_num_batched_tokens",
-            "long_prefill_token_threshold",
-            "max_decode_slowdown",
-            "pipeline_depth",
-            "enable_expert_parallel",
-            "scheduling_policy",
-            "priority_order",
-            "seed",
-            "max_num_queued_reqs",
-            "max_num_queued_tokens",
-            "enable_lora",
-            "max_loras",
-            "max_lora_rank",
-            "max_cpu_loras",
-        )
-    },
-    "device": (WorkerSettings, "device"),
-    "enforce_eager": (WorkerSettings, "enforce_eager"),
-    "trust_remote_code": (WorkerSettings, "trust_remote_code"),
-    "allow_functions": (WorkerSettings, "allow_functions"),
-    "threads": (WorkerSettings, "threads"),
-    "kv_cache_dtype": (WorkerSettings, "kv_cache_dtype"),
-    "kv_cache_memory_gib": (WorkerSettings, "kv_cache_memory_gib"),
-    "cpu_offload_gb": (WorkerSettings, "cpu_offload_gb"),
-    "max_logprobs": (FrontendSettings, "max_logprobs"),
-    "stream_interval": (FrontendSettings, "stream_interval"),
-    "enable_prompt_embeds": (FrontendSettings, "enable_prompt_embeds"),
-    "tool_call_parser": (FrontendSettings, "tool_call_parser"),
-    "reasoning_parser": (FrontendSettings, "reasoning_parser"),
-    "chat_template": (TokenizerSettings, "chat_template"),
-}
-"""Engine argument -> the setting of a service that it sets."""
-
-_MOST = {"tokenizer_pool_size": 64, "data_parallel_size": 64, "tensor_parallel_size": 64, "pipeline_parallel_size": 64}
-"""Argument -> its maximum value."""
 
 
 @dataclass
@@ -222,37 +165,19 @@ class EngineArgs(OlderEngineArguments):
         # Values of settings that neither an argument nor a variable chooses.
         self.fallbacks: dict[str, Any] = {}
         self.check_foreign()
-        for older, name in ALIASES.items():
-            if getattr(self, older) is not None:
-                setattr(self, name, getattr(self, older))
-        for older, name in IN_BYTES.items():
-            if (size_bytes := getattr(self, older)) is not None:
-                setattr(self, name, _gib(older, size_bytes))
-        for name, kinds in (("hf_token", (str, bool)), ("download_dir", (str, Path))):
-            if (value := getattr(self, name)) is not None and not isinstance(value, kinds):
-                text = f"{name} must be {' or '.join(kind.__name__ for kind in kinds)}, got {value!r}."
-                raise InvalidRequest(text, field=name)
-        if self.override_generation_config:
-            _check_sampling_defaults(self.override_generation_config)
-        overrides: Any = self.hf_overrides
-        if overrides is not None and not callable(overrides) and not isinstance(overrides, Mapping):
-            text = f"hf_overrides must be a dict or a function, got {type(overrides).__name__}."
-            raise InvalidRequest(text, field="hf_overrides")
-        if self.speculative_config is not None:
-            read_speculative_config(self.speculative_config)
+        self._apply_other_names()
+        check_values(vars(self))
         if self.task == "embed":
             self.runner = "pooling"
-        if self.generation_config not in ("auto", "vllm"):
-            raise InvalidRequest(
-                f"generation_config={self.generation_config!r} is not supported; use 'auto' or 'vllm'.",
-                field="generation_config",
-            )
-        for name, most in _MOST.items():
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise InvalidRequest(f"{name} must be between 1 and {most}, got {value!r}.", field=name)
+
+    def _apply_other_names(self) -> None:
+        """Set arguments that are given by another name of vLLM's, or in bytes."""
+        for other, name in ALIASES.items():
+            if getattr(self, other) is not None:
+                setattr(self, name, getattr(self, other))
+        for other, name in IN_BYTES.items():
+            if (size_bytes := getattr(self, other)) is not None:
+                setattr(self, name, to_gib(other, size_bytes))
 
     def stack_settings(self, *, report: Report | None = None, **frontend: Any) -> StackSettings:
         """Return the settings of the four services. Finds the model, and downloads it if necessary; this blocks.
@@ -374,27 +299,3 @@ _DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.
 @dataclass
 class AsyncEngineArgs(EngineArgs):
     """EngineArgs with the name that vLLM's async engine uses."""
-
-
-def _gib(name: str, size_bytes: object) -> float:
-    """Return a size in bytes, of an argument of vLLM, in GiB."""
-    if isinstance(size_bytes, bool) or not isinstance(size_bytes, int | float) or size_bytes <= 0:
-        raise InvalidRequest(f"{name} must be a positive number of bytes, got {size_bytes!r}.", field=name)
-    return size_bytes / (1 << 30)
-
-
-def _check_sampling_defaults(values: dict[str, Any]) -> None:
-    name = "override_generation_config"
-    try:
-        read_override(json.dumps(values))
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"{name}: {error}", field=name) from error
-
-
-def build_settings(cls: type[S], values: dict[str, Any]) -> S:
-    """Return settings; InvalidRequest, which names the setting, if a value is wrong."""
-    try:
-        return cls(**values)
-    except ValidationError as error:
-        name, message = first_problem(cls, error)
-        raise InvalidRequest(f"{name}: {message}" if name else message, field=name or None) from error

@@ -169,7 +169,7 @@ class LocalStack:
     async def close(self) -> None:
         """Stop every service and remove the directory. Safe to call twice.
 
-        This takes at most 5 s, or longer if the frontend's settings choose a longer drain_timeout_s or withdrawal_wait_s.
+        This takes at most 5 s, or longer if the services' settings choose a longer drain_timeout_s or withdrawal_wait_s.
         """
         self._close_ports()  # the port is then closed when the frontend ends
         await self._lost_sockets.close()

@@ -31,7 +31,10 @@ from tetrad.stack.terminal_lines import line_renderer
 _FRONTEND_DRAIN_S = 1.2
 # Seconds after these in which a stopped frontend fails the requests that are left, and ends.
 _FRONTEND_END_S = 0.4
+# Seconds that a stopped tokenizer or worker gives its calls, unless its settings choose a time.
 _SERVICE_DRAIN_S = 0.5
+# Seconds after a chosen time in which a stopped service ends.
+_SERVICE_END_S = 1.1
 # An engine core returns its unfinished requests at once: frontends send them to the next engine core, which continues where
 # this one stopped. Waiting for them would delay all others, because no new requests are accepted meanwhile.
 _ENGINE_CORE_DRAIN_S = 0.0
@@ -102,8 +105,7 @@ class ServiceChildren:
 
     @property
     def _frontend_drain_s(self) -> float:
-        frontend = self._settings.frontend
-        return frontend.drain_timeout_s if "drain_timeout_s" in frontend.model_fields_set else _FRONTEND_DRAIN_S
+        return _drain_s(self._settings.frontend, _FRONTEND_DRAIN_S)
 
     def frontends(self) -> list[Child]:
         """Return the frontends; none if the stack has no public ports."""
@@ -145,7 +147,7 @@ class ServiceChildren:
                 tensor_parallel_size=model.tensor_parallel_size,
                 pipeline_parallel_size=model.pipeline_parallel_size,
                 tokenizer_targets=at.tokenizer_targets,
-                drain_timeout_s=_ENGINE_CORE_DRAIN_S,
+                drain_timeout_s=_drain_s(model.engine_core, _ENGINE_CORE_DRAIN_S),
             )
         )
         return self._child(place.name, "engine_core_svc", _with_own_port(settings, place.number))
@@ -169,7 +171,7 @@ class ServiceChildren:
                 rank=rank,
                 expert_targets=tuple(each.expert_targets[rank] for each in sharing),
                 expert_index=place.rank if sharing else 0,
-                drain_timeout_s=_SERVICE_DRAIN_S,
+                drain_timeout_s=_drain_s(model.worker, _SERVICE_DRAIN_S),
             )
         )
         variables = self._placement.environment(number)
@@ -180,7 +182,7 @@ class ServiceChildren:
         return [child for model, at in self._models for child in self._tokenizers(model, at)]
 
     def _tokenizers(self, model: StackSettings, at: ModelPlace) -> list[Child]:
-        drained = replaced(model.tokenizer, drain_timeout_s=_SERVICE_DRAIN_S)
+        drained = replaced(model.tokenizer, drain_timeout_s=_drain_s(model.tokenizer, _SERVICE_DRAIN_S))
         return [
             self._child(name, "tokenizer_svc", _with_own_port(replaced(drained, listen=target), number))
             for number, name, target in zip(at.tokenizers, at.tokenizer_names, at.tokenizer_targets, strict=True)
@@ -197,6 +199,7 @@ class ServiceChildren:
         settings = self._adapt(name, replaced(settings, lifeline_fd=self._lifeline.read_end))
         # If the settings do not choose a form of log lines, they are JSON; on a terminal they are rendered as readable text.
         render = line_renderer(name) if settings.log_json is None else str
+        ending_s = settings.withdrawal_wait_s + settings.drain_timeout_s
         address = settings.private_listen if isinstance(settings, FrontendSettings) else settings.listen
         child = Child(
             name=name,
@@ -207,6 +210,7 @@ class ServiceChildren:
             program=kind_of(name),
             on_line=self._log.of(name),
             render=render,
+            stop_timeout_s=None if ending_s <= _SERVICE_DRAIN_S else ending_s + _SERVICE_END_S,
         )
         return self._adapt_child(child)
 
@@ -216,6 +220,10 @@ def _further_model(settings: StackSettings, place: ModelPlace) -> FurtherModel:
     fields = {name: getattr(settings.frontend, name) for name in FurtherModel.model_fields}
     targets = {name: getattr(place, name) for name in ("tokenizer_targets", "engine_targets", "engine_admin_targets")}
     return FurtherModel(**{**fields, **targets})
+
+
+def _drain_s(settings: ServiceSettings, unless_chosen: float) -> float:
+    return settings.drain_timeout_s if "drain_timeout_s" in settings.model_fields_set else unless_chosen
 
 
 def _with_own_port(settings: S, number: int) -> S:

@@ -267,7 +267,7 @@ class BlockCopies(_message.Message):
     def __init__(self, source_block_ids: _Optional[bytes] = ..., target_block_ids: _Optional[bytes] = ...) -> None: ...
 
 class ModelRunnerOutput(_message.Message):
-    __slots__ = ("step_id", "handles", "num_tokens", "token_ids", "logprobs_by_width", "prompt_logprobs", "pooling_outputs", "draft_tokens", "failures", "compute_seconds", "kv_events")
+    __slots__ = ("step_id", "handles", "num_tokens", "token_ids", "logprobs_by_width", "prompt_logprobs", "pooling_outputs", "draft_tokens", "failures", "compute_seconds", "draft_seconds", "kv_events")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     HANDLES_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -278,6 +278,7 @@ class ModelRunnerOutput(_message.Message):
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     KV_EVENTS_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     handles: bytes
@@ -289,8 +290,9 @@ class ModelRunnerOutput(_message.Message):
     draft_tokens: DraftTokens
     failures: _containers.RepeatedCompositeFieldContainer[RequestFailure]
     compute_seconds: float
+    draft_seconds: float
     kv_events: KvTransferEvents
-    def __init__(self, step_id: _Optional[int] = ..., handles: _Optional[bytes] = ..., num_tokens: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., logprobs_by_width: _Optional[_Iterable[_Union[SampleLogprobs, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ..., pooling_outputs: _Optional[_Iterable[_Union[PoolingOutput, _Mapping]]] = ..., draft_tokens: _Optional[_Union[DraftTokens, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ..., compute_seconds: _Optional[float] = ..., kv_events: _Optional[_Union[KvTransferEvents, _Mapping]] = ...) -> None: ...
+    def __init__(self, step_id: _Optional[int] = ..., handles: _Optional[bytes] = ..., num_tokens: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., logprobs_by_width: _Optional[_Iterable[_Union[SampleLogprobs, _Mapping]]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ..., pooling_outputs: _Optional[_Iterable[_Union[PoolingOutput, _Mapping]]] = ..., draft_tokens: _Optional[_Union[DraftTokens, _Mapping]] = ..., failures: _Optional[_Iterable[_Union[RequestFailure, _Mapping]]] = ..., compute_seconds: _Optional[float] = ..., draft_seconds: _Optional[float] = ..., kv_events: _Optional[_Union[KvTransferEvents, _Mapping]] = ...) -> None: ...
 
 class SampleLogprobs(_message.Message):
     __slots__ = ("handles", "columns")

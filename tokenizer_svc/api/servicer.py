@@ -2,7 +2,7 @@
 
 Encoding, decoding and packing run in threads and chat templates in their own processes, so the event loop only handles
 Detokenize messages, which take microseconds, and short texts, for which a thread would take longer. Memory is limited by the
-pending texts (pending_texts.py) and by the texts being encoded (long_texts.py).
+pending texts (pending_texts.py) and by the texts being encoded (encoding_threads.py).
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import grpc
 
 from tetrad.services.errors import InvalidRequest, TetradError
 from tetrad.services.log import get_logger
-from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES, batches, too_large
+from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES, too_large
 from tetrad.services.observability.tracing import NoTracer, Span, Tracer, spanned
 from tetrad.services.request_context import RequestContext, bind_context
 from tetrad.services.rpc.columns import U32_BYTES, unpack_u32
@@ -41,23 +41,17 @@ from tetrad.tokenizer_svc.chat.pair_prompts import PairPrompts, PairTemplate
 from tetrad.tokenizer_svc.chat.renderer import ChatRenderer
 from tetrad.tokenizer_svc.observability.metrics import TokenizerMetrics
 from tetrad.tokenizer_svc.tokenizer.detokenize_stream import DetokenizeStream
-from tetrad.tokenizer_svc.tokenizer.long_texts import LongTexts
+from tetrad.tokenizer_svc.tokenizer.encoding_threads import EncodingThreads
 from tetrad.tokenizer_svc.tokenizer.pending_texts import PendingTexts
 from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer, Truncation
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
-T = TypeVar("T")
 Response = TypeVar("Response", tokenizer_pb2.EncodeResponse, tokenizer_pb2.DecodeResponse, tokenizer_pb2.RenderChatResponse)
-_Encode = Callable[[], tokenizer_pb2.Encoding]
 _Call = tokenizer_pb2.EncodeRequest | tokenizer_pb2.DecodeRequest | tokenizer_pb2.RenderChatRequest
 
 _SHORT_CHARS = 500
 """Maximum characters of the texts of a call that are encoded on the event loop: this takes an eighth of a millisecond, and 4 ms
 for a batch of calls. To pass a text to a thread and back takes 0.1 ms of CPU time."""
-_THREAD_BYTES = 4 << 10
-"""Maximum bytes of texts that are encoded in one call in a thread, unless a single one is longer; takes about 2 ms."""
-_LONG_BYTES = 64 << 10
-"""Size in bytes above which a text is a long text (long_texts.py); this size takes about 20 ms and up to 20 MiB of memory."""
 _MESSAGES_AT_ONCE = 64
 """Maximum number of unanswered messages of one stream; further ones are not read until one is answered."""
 
@@ -98,12 +92,10 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         self._tokenizer = tokenizer
         self._chat = chat
         self._pair_prompts = PairPrompts(tokenizer, chat)
-        self._pool = pool
+        self._threads = EncodingThreads(pool, long_text_threads=long_text_threads, max_text_bytes=max_text_bytes)
         self._info = encode_info(tokenizer, model)
-        self._max_text_bytes = max_text_bytes
         self._max_message_bytes = max_message_bytes
         self._pending = PendingTexts(max_pending_text_bytes)
-        self._long_texts = LongTexts(long_text_threads, max_text_bytes)
         self._metrics = metrics or TokenizerMetrics()
         self._calls: set[asyncio.Future[None]] = set()
 
@@ -135,7 +127,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     ) -> tokenizer_pb2.DecodeResponse:
         """Convert ids to texts."""
         with self._in_flight(request):
-            texts = await self._in_thread(partial(self._decode, request))
+            texts = await self._threads.run(partial(self._decode, request))
         return self._fitting(tokenizer_pb2.DecodeResponse(texts=texts), "sequences")
 
     async def RenderChat(
@@ -221,7 +213,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         context: grpc.aio.ServicerContext,
     ) -> AsyncIterator[tokenizer_pb2.GetBundleResponse]:
         """Send the tokenizer's files; the last message has the checksum."""
-        bundle = await self._in_thread(lambda: self._tokenizer.bundle)
+        bundle = await self._threads.run(lambda: self._tokenizer.bundle)
         *chunks, last = bundle.chunks()
         for chunk in chunks:
             yield tokenizer_pb2.GetBundleResponse(data=chunk)
@@ -234,7 +226,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
 
     def close(self) -> None:
         """Start to encode no further long texts."""
-        self._long_texts.close()
+        self._threads.close()
 
     async def _answer(self, call: tokenizer_pb2.BatchedCall, context: grpc.aio.ServicerContext) -> tokenizer_pb2.BatchedAnswer:
         with bind_context(RequestContext.from_headers(call.trace_headers)):
@@ -267,20 +259,21 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     async def _encode_all(
         self, encode: Callable[[str], tokenizer_pb2.Encoding], texts: Sequence[str], *, field: str = "texts"
     ) -> Sequence[tokenizer_pb2.Encoding]:
-        sizes = [self._checked_bytes(text, field) for text in texts]
+        sizes = [self._threads.text_bytes(text, field=field) for text in texts]
         if sum(map(len, texts)) <= _SHORT_CHARS:
             return [encode(text) for text in texts]
-        return await self._all_encoded([(partial(encode, text), size) for text, size in zip(texts, sizes, strict=True)])
+        return await self._threads.run_all([(partial(encode, text), size) for text, size in zip(texts, sizes, strict=True)])
 
     async def _encode_pairs(self, request: tokenizer_pb2.EncodeRequest) -> Sequence[tokenizer_pb2.Encoding]:
         max_tokens = request.max_tokens if request.HasField("max_tokens") else None
         pairs = decode_pairs(request)
-        sizes = [self._checked_bytes(first, "texts") + self._checked_bytes(second, "text_pairs") for first, second in pairs]
+        text_bytes = self._threads.text_bytes
+        sizes = [text_bytes(first, field="texts") + text_bytes(second, field="text_pairs") for first, second in pairs]
         template = decode_pair_template(request)
         if self._pair_prompts.writes(template):
             return [await self._encode_written_pair(pair, template, max_tokens) for pair in pairs]
         encodes = [partial(self._encode_pair, *pair, max_tokens) for pair in pairs]
-        return await self._all_encoded(list(zip(encodes, sizes, strict=True)))
+        return await self._threads.run_all(list(zip(encodes, sizes, strict=True)))
 
     async def _encode_written_pair(
         self, pair: tuple[str, str], template: PairTemplate, max_tokens: int | None
@@ -295,25 +288,13 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
             if max_tokens is None or num_tokens <= max_tokens:
                 return encoding
             surplus = num_tokens - max_tokens
-            pair = await self._in_thread(partial(self._pair_prompts.shortened, pair, surplus, max_tokens))
+            pair = await self._threads.run(partial(self._pair_prompts.shortened, pair, surplus, max_tokens))
 
     def _encode_pair(self, first: str, second: str, max_tokens: int | None) -> tokenizer_pb2.Encoding:
         started = time.perf_counter()
         encoded = self._tokenizer.encode_pair(first, second, max_tokens=max_tokens)
         self._metrics.observe_encoded(time.perf_counter() - started, len(encoded.token_ids))
         return encode_pair(encoded)
-
-    async def _all_encoded(self, jobs: Sequence[tuple[_Encode, int]]) -> list[tokenizer_pb2.Encoding]:
-        """Run encoding jobs, given with their texts' bytes, and return the encodings; short ones share a call in a thread."""
-        parts = batches(jobs, lambda job: job[1] + 1, _THREAD_BYTES)
-        return [each for part in await _all([self._encodings(part) for part in parts]) for each in part]
-
-    def _encodings(self, jobs: Sequence[tuple[_Encode, int]]) -> asyncio.Future[list[tokenizer_pb2.Encoding]]:
-        num_bytes = sum(size for _, size in jobs)
-        together = partial(_called, [encode for encode, _ in jobs])
-        if num_bytes <= _LONG_BYTES:
-            return self._in_thread(together)
-        return asyncio.ensure_future(self._long_texts.run(together, num_bytes))
 
     def _encode_to_wire(
         self,
@@ -341,19 +322,6 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
             raise too_large("The answer", num_bytes, self._max_message_bytes, field=field)
         return response
 
-    def _checked_bytes(self, text: str, field: str) -> int:
-        try:
-            size_bytes = len(text.encode())
-        except UnicodeEncodeError as error:  # JSON can contain half of a surrogate pair: "\ud83d"
-            raise InvalidRequest(f"The text holds half of a surrogate pair at character {error.start}.", field=field) from error
-        if size_bytes > self._max_text_bytes:
-            message = f"The text has {size_bytes} bytes of UTF-8, the limit is {self._max_text_bytes} (max_text_bytes)."
-            raise InvalidRequest(message, field=field)
-        return size_bytes
-
-    def _in_thread(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        return asyncio.get_running_loop().run_in_executor(self._pool, job)
-
 
 def _report(span: Span, encodings: Sequence[tokenizer_pb2.Encoding]) -> None:
     """Add the numbers of texts and tokens to trace and log."""
@@ -369,17 +337,3 @@ def _within_a_message(answers: Sequence[tokenizer_pb2.BatchedAnswer]) -> list[to
         room_bytes -= answer.ByteSize()
         fitting.append(answer if room_bytes >= 0 else tokenizer_pb2.BatchedAnswer())
     return fitting
-
-
-def _called(jobs: Sequence[_Encode]) -> list[tokenizer_pb2.Encoding]:
-    return [encode() for encode in jobs]
-
-
-async def _all(jobs: list[asyncio.Future[T]]) -> list[T]:
-    """Return the results in order; the first error cancels jobs that have not begun."""
-    try:
-        return await asyncio.gather(*jobs)
-    except BaseException:
-        for job in jobs:
-            job.cancel()
-        raise

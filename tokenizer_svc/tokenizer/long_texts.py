@@ -1,6 +1,6 @@
 """LongTexts: encodes long texts in its own threads, as many at the same time as the memory limit allows.
 
-Called by the servicer on its event loop. Encoding takes up to 330 bytes of memory for each byte of a text, and seconds for a
+Called by EncodingThreads on the event loop. Encoding takes up to 330 bytes of memory for each byte of a text, and seconds for a
 long text. So only a few are encoded at a time, in the order of their arrival, and short texts do not wait for them.
 """
 

@@ -110,6 +110,7 @@ def encode_result(result: ModelRunnerOutput) -> worker_pb2.ModelRunnerOutput:
         num_tokens=u32(num_tokens),
         token_ids=u32(token_ids),
         compute_seconds=result.compute_seconds,
+        draft_seconds=result.draft_seconds,
     )
     for group in result.logprobs:
         message.logprobs_by_width.add(handles=u32(group.handles), columns=_encode_logprobs(group.rows))

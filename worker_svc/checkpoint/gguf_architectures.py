@@ -13,7 +13,7 @@ from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint import gguf_configs as configs
 from tetrad.worker_svc.checkpoint.gguf_configs import Facts
 from tetrad.worker_svc.families.llama import fused_gate_up, fused_qkv
-from tetrad.worker_svc.families.states import fused_parts, parts_by_heads
+from tetrad.worker_svc.families.states import fused_parts, parts_by_heads, step_names
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.states import GatedDeltaRule, State
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
@@ -112,6 +112,11 @@ def _short_convolution(config: ModelConfig) -> dict[str, Stored]:
     }
 
 
+_SELECTION = {
+    "mixer.x_proj": Stored("ssm_x"),
+    **step_names("ssm_dt"),
+    **{f"mixer.{name}_layernorm": Stored(f"ssm_{name}_norm") for name in ("dt", "b", "c")},
+}
 _SSM = {
     "mixer.conv": Stored("ssm_conv1d", is_flat=True),
     "mixer.dt_bias": Stored("ssm_dt.bias"),
@@ -124,6 +129,10 @@ _SSM = {
 
 def _mamba2(config: ModelConfig) -> dict[str, Stored]:
     return _SSM | fused_parts("ssm_in", _state_of(config).parts)
+
+
+def _mamba(config: ModelConfig) -> dict[str, Stored]:
+    return _mamba2(config) | _SELECTION
 
 
 def _falcon_h1(config: ModelConfig) -> dict[str, Stored]:
@@ -199,6 +208,7 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = {
         ("LlamaForCausalLM", "MistralForCausalLM"), config=configs.llama, is_paired=True, mixture="MixtralForCausalLM"
     ),
     "llama4": GgufArchitecture(("Llama4ForCausalLM",), True, configs.llama4, _LLAMA_WITHOUT_HEAD_NORMS, is_paired=True),
+    "mamba": GgufArchitecture(("MambaForCausalLM", "FalconMambaForCausalLM"), config=configs.mamba, others=_mamba),
     "mamba2": GgufArchitecture(("Mamba2ForCausalLM",), config=configs.mamba2, others=_mamba2),
     "mistral3": GgufArchitecture(("Ministral3ForCausalLM", "MistralForCausalLM"), True, configs.mistral3, is_paired=True),
     "mpt": GgufArchitecture(("MptForCausalLM",), config=configs.mpt, others=_qkv),
@@ -237,8 +247,15 @@ def architecture_of(name: object) -> GgufArchitecture:
     return ARCHITECTURES[name]
 
 
-def tensor_names(architecture: str, config: ModelConfig, has: Callable[[str], bool]) -> TensorNames:
-    """Return the names of a model's canonical tensors in a file; `has` returns whether the file has a tensor."""
+def tensor_names(architecture: str, config: ModelConfig, num_mtp_layers: int, has: Callable[[str], bool]) -> TensorNames:
+    """Return the names of a model's canonical tensors in a file.
+
+    Args:
+        architecture: GGUF's name of the architecture.
+        config: the model's description.
+        num_mtp_layers: number of layers after the last one, which predict several tokens; the first one may draft.
+        has: returns whether the file has a tensor.
+    """
     known = architecture_of(architecture)
     in_layer = {name: Stored(stored) for name, stored in {**known.in_layer, **_MTP}.items()}
     if any(layer.experts for layer in config.layers):
@@ -252,5 +269,5 @@ def tensor_names(architecture: str, config: ModelConfig, has: Callable[[str], bo
         if has(f"blk.0.{name}.weight"):
             in_layer |= find(config, name)
     in_model = {name: Stored(stored) for name, stored in {**_IN_MODEL, **known.in_model}.items()}
-    # Layers after the last one are MTP layers, which predict several tokens; the first one may draft.
-    return TensorNames(layers="blk", in_layer=in_layer, in_model=in_model, unused_layers=(f"blk.{config.num_layers}.",))
+    unused = tuple(f"blk.{config.num_layers + index}." for index in range(num_mtp_layers))
+    return TensorNames(layers="blk", in_layer=in_layer, in_model=in_model, unused_layers=unused)

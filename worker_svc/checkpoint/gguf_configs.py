@@ -323,6 +323,21 @@ def lfm2_moe(facts: Facts) -> dict[str, Any]:
     }
 
 
+def mamba(facts: Facts) -> dict[str, Any]:
+    """Return the values of Mamba, and of Falcon Mamba, which has norms of time steps, B and C."""
+    own = {"architectures": ["FalconMambaForCausalLM"]} if facts("ssm.dt_b_c_rms") else {}
+    return {
+        **own,
+        "intermediate_size": facts("ssm.inner_size"),
+        "state_size": facts("ssm.state_size"),
+        "time_step_rank": facts("ssm.time_step_rank"),
+        "conv_kernel": facts("ssm.conv_kernel"),
+        "use_conv_bias": facts.has_in_layers("ssm_conv1d.bias"),
+        "use_bias": facts.has_in_layers("ssm_in.bias"),
+        "layer_norm_epsilon": facts("attention.layer_norm_rms_epsilon"),
+    }
+
+
 def mamba2(facts: Facts) -> dict[str, Any]:
     """Return the values of Mamba2."""
     heads = facts("ssm.time_step_rank")

@@ -33,6 +33,7 @@ def config_from_metadata(
         "hidden_size": get("embedding_length"),
         "intermediate_size": get("feed_forward_length"),
         "num_hidden_layers": get.num_layers,
+        "num_nextn_predict_layers": get("nextn_predict_layers"),
         "num_attention_heads": get("attention.head_count"),
         "num_key_value_heads": _largest(get("attention.head_count_kv")),
         "head_dim": get("attention.key_length"),

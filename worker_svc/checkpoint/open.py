@@ -19,6 +19,7 @@ from tetrad.worker_svc.checkpoint.unpacked import LATENTS, UnpackedSource
 from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.core.host import available_memory_bytes
 from tetrad.worker_svc.families.registry import supported_config
+from tetrad.worker_svc.families.values import Values
 from tetrad.worker_svc.model_facts.tensor_names import TensorNames
 from tetrad.worker_svc.packed_weights.formats import open_reader
 
@@ -75,7 +76,7 @@ def open_source(path: Path) -> WeightSource:
 
         source = GgufSource(path)
         config = supported_config(source.config)
-        names = tensor_names(source.architecture, config, source.has)
+        names = tensor_names(source.architecture, config, Values(source.config).num_mtp_layers(), source.has)
         return CanonicalSource(SplitLatentSource(source, config.num_heads) if config.latent else source, names)
     if path.is_dir():
         from tetrad.worker_svc.checkpoint.directory import DirectorySource

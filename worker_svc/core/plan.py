@@ -234,6 +234,8 @@ class ModelRunnerOutput:
     pooled: Sequence[Pooled] = ()
     failures: Sequence[tuple[int, TetradError]] = ()
     compute_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    """The part of `compute_seconds` in which a draft model or a draft head computed."""
     input_seconds: float = 0.0
     has_drafts: bool = False
     proposals: DraftTokens | None = None

@@ -105,5 +105,5 @@ class DraftedStep:
         result, started = self._step.wait(), time.perf_counter()
         found = self._drafts.read(self._download.wait())
         proposals = DraftTokens.of(dict(zip(self._handles.tolist(), found, strict=True)))
-        compute_seconds = result.compute_seconds + time.perf_counter() - started
-        return replace(result, proposals=proposals, compute_seconds=compute_seconds)
+        seconds = time.perf_counter() - started
+        return replace(result, proposals=proposals, compute_seconds=result.compute_seconds + seconds, draft_seconds=seconds)

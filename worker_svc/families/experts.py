@@ -120,8 +120,7 @@ def with_deepseek_experts(config: ModelConfig, values: Values, default_scale: fl
         "mlp.router_correction": Stored("mlp.gate.e_score_correction_bias"),
     } | {f"mlp.shared_expert.{part}": Stored(f"mlp.shared_experts.{part}") for part in _PARTS}
     # Tensors of layers after the last one belong to the MTP head, a drafter.
-    num_behind = int(values.get("num_nextn_predict_layers", default=0))
-    unused = tuple(f"model.layers.{config.num_layers + index}." for index in range(num_behind))
+    unused = tuple(f"model.layers.{config.num_layers + index}." for index in range(values.num_mtp_layers()))
     tensors = replace(config.tensors, in_layer=dict(config.tensors.in_layer) | names, unused_layers=unused)
     return replace(config, layers=tuple(layers), tensors=tensors)
 

@@ -39,17 +39,18 @@ def codegen(values: Values) -> ModelConfig:
 
 def gpt_neo(values: Values) -> ModelConfig:
     """Describe GPT-Neo: learned positions, a window in every other layer, scores of attention that are not scaled."""
-    kinds = [kind for names, times in values.get("attention_types", default=[]) for kind in list(names) * int(times)]
-    kinds = values.get("attention_layers", default=kinds) or [*_NEO_KINDS] * values.num_layers()
+    number, types = values.num_layers(), values.get("attention_types", default=[])
+    kinds = [kind for names, times in types for kind in list(names) * min(int(times), number)]
+    kinds = values.get("attention_layers", default=kinds) or [*_NEO_KINDS] * number
     unknown = sorted({str(kind) for kind in kinds} - set(_NEO_KINDS))
-    if unknown or len(kinds) < values.num_layers():
+    if unknown or len(kinds) < number:
         raise ModelError(
-            f"The model's config has attention_types for {len(kinds)} of {values.num_layers()} layers: "
+            f"The model's config has attention_types for {len(kinds)} of {number} layers: "
             f"{', '.join(unknown)[:80] or 'too few'}; supported: {', '.join(_NEO_KINDS)}."
         )
     config = decoder(
         values,
-        kinds=[_NEO_KINDS[kind] for kind in kinds[: values.num_layers()]],
+        kinds=[_NEO_KINDS[kind] for kind in kinds[:number]],
         default_window=int(values.get("window_size", default=_NEO_WINDOW)),
         rope_kinds=(),
         is_tied=True,

@@ -116,12 +116,11 @@ class Values:
 
     def num_layers(self) -> int:
         """Return the number of layers; raise ModelError if it is out of range."""
-        number = int(self.need("num_hidden_layers", "n_layer", "num_layers", "n_layers"))
-        if not 0 < number <= _MAX_LAYERS:
-            raise ModelError(
-                f"The model's config is impossible: num_layers is {str(number)[:40]}, it must be 1 to {_MAX_LAYERS}."
-            )
-        return number
+        return _in_range("num_layers", int(self.need("num_hidden_layers", "n_layer", "num_layers", "n_layers")), least=1)
+
+    def num_mtp_layers(self) -> int:
+        """Return the number of MTP layers, which follow the last layer; raise ModelError if it is out of range."""
+        return _in_range("num_nextn_predict_layers", int(self.get("num_nextn_predict_layers", default=0)), least=0)
 
     def rope(
         self,
@@ -189,3 +188,11 @@ class Values:
             if scaling.get("factor") is None:
                 scaling["factor"] = longest / float(original)
         return scaling
+
+
+def _in_range(name: str, number: int, *, least: int) -> int:
+    if not least <= number <= _MAX_LAYERS:
+        raise ModelError(
+            f"The model's config is impossible: {name} is {str(number)[:40]}, it must be {least} to {_MAX_LAYERS}."
+        )
+    return number

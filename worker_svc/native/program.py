@@ -1,6 +1,7 @@
 """Program: a forward pass built by program_builder.py, which the team of C++ threads runs in every step."""
 
 import ctypes
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -63,13 +64,19 @@ class PackedTokens:
 
 
 class Room:
-    """Memory for converted inputs that several programs share; owned by the compute thread. It grows to the largest use."""
+    """Memory for converted inputs that several programs share. It grows to the largest use.
+
+    Attributes:
+        lock: held while one of these programs runs. The threads that compute shared experts for other workers
+            (layers/expert_server.py) run the same programs as the compute thread.
+    """
 
     def __init__(self) -> None:
+        self.lock = threading.Lock()
         self._bytes = np.empty(0, np.uint8)
 
     def of(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return memory of at least `size_bytes`, with undefined content."""
+        """Return memory of at least `size_bytes`, with undefined content; the caller holds the lock."""
         if len(self._bytes) < size_bytes:
             self._bytes = aligned_zeros(size_bytes)
         return self._bytes
@@ -145,14 +152,16 @@ class Program:
     def run_on(self, buffers: Sequence[torch.Tensor], room: Room) -> None:
         """Run all operations, norms and products, on buffers [T, width] float32 contiguous that the caller provides.
 
+        Several threads may call this; all calls with one `room` run one after another.
+
         Args:
             buffers: all buffers of the program.
             room: memory for converted inputs.
         """
         num_tokens = len(buffers[0])
         addresses = (ctypes.c_void_p * len(buffers))(*(buffer.data_ptr() for buffer in buffers))
-        prepared = room.of(self._prepared_bytes(num_tokens))
-        with self._span():
+        with room.lock, self._span():
+            prepared = room.of(self._prepared_bytes(num_tokens))
             self._team.library.tetrad_run(
                 self._team.handle, self._handle, ctypes.byref(Step(num_tokens=num_tokens)), addresses, prepared.ctypes.data
             )

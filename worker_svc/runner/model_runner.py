@@ -156,6 +156,7 @@ class ModelRunner(Generic[M]):
         failures.update((int(handles[row]), error) for row, error in sampled.failures)
         for handle in failures:
             self._requests.set_aside(handle)
+        sampled_at = time.perf_counter()
         proposals = self._drafts.propose(SampledStep(plan, inputs, begun.handles, hidden, handles.astype(np.int64)))
         return step_result(
             plan.step_id,
@@ -164,7 +165,8 @@ class ModelRunner(Generic[M]):
             failures=[*begun.failures, *failures.items()],
             prompt_logprobs=prompt_logprobs,
             pooled=pooled,
-            compute_seconds=time.perf_counter() - begun.started,
+            compute_seconds=(ended := time.perf_counter()) - begun.started,
+            draft_seconds=ended - sampled_at if plan.num_spec_tokens else 0.0,
             input_seconds=begun.input_seconds,
             has_drafts=plan.drafts is not None,
             proposals=proposals,

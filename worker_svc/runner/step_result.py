@@ -22,6 +22,7 @@ def step_result(
     prompt_logprobs: Sequence[PromptLogprobs],
     pooled: Sequence[Pooled] = (),
     compute_seconds: float,
+    draft_seconds: float = 0.0,
     input_seconds: float,
     has_drafts: bool = False,
     proposals: DraftTokens | None = None,
@@ -34,7 +35,7 @@ def step_result(
         handles: [R], handles of the rows that sampled; with drafts, a request can have several rows.
         sampled: the sampled token of each row.
         failures: errors of all failed requests, also of those in these rows.
-        prompt_logprobs, pooled, compute_seconds, input_seconds, has_drafts, proposals: see ModelRunnerOutput.
+        prompt_logprobs, pooled, compute_seconds, draft_seconds, input_seconds, has_drafts, proposals: see ModelRunnerOutput.
         skipped: rows of requests that have failed in an earlier step.
     """
     logprobs = [SampledLogprobs(handles[asked], found) for asked, found in sampled.logprobs]
@@ -53,6 +54,7 @@ def step_result(
         pooled=pooled,
         failures=failures,
         compute_seconds=compute_seconds,
+        draft_seconds=draft_seconds,
         input_seconds=input_seconds,
         has_drafts=has_drafts,
         proposals=proposals,

@@ -73,7 +73,12 @@ class Client:
         credentials: grpc.ChannelCredentials | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        options = [("grpc.service_config", json.dumps(_SERVICE_CONFIG)), ("grpc.keepalive_time_ms", 30_000)]
+        options = [
+            ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
+            ("grpc.keepalive_time_ms", 30_000),
+            # The server limits its answers; gRPC's own 4 MiB are too few for many embeddings or a prompt's log-probabilities.
+            ("grpc.max_receive_message_length", -1),
+        ]
         if credentials is None:
             self.channel = grpc.insecure_channel(target, options)
         else:
@@ -107,10 +112,21 @@ class Client:
         yield from self._stream(self._inference.Generate, request)
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], *, n: int = 1, **sampling: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        text_options: Mapping[str, Any] | None = None,
+        n: int = 1,
+        **sampling: Any,
     ) -> Iterator[inference_pb2.ChatResponse]:
-        """Stream the assistant's next turn. `messages` are fields of ChatMessage, as {"role": "user", "content": "Hello"}."""
-        request = inference_pb2.ChatRequest(messages=messages, sampling_params=types_pb2.SamplingParams(**sampling), n=n)
+        """Stream the assistant's next turn; further arguments as of `generate`.
+
+        Args:
+            messages: fields of ChatMessage, as {"role": "user", "content": "Hello"}.
+        """
+        request = inference_pb2.ChatRequest(
+            messages=messages, sampling_params=types_pb2.SamplingParams(**sampling), text_options=text_options, n=n
+        )
         yield from self._stream(self._inference.Chat, request)
 
     def complete(self, prompt: str | Sequence[int], **options: Any) -> str:

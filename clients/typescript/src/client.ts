@@ -1,8 +1,8 @@
 /**
  * A typed client of tetrad.v1.InferenceService and ModelService, made from the .proto files at run time.
  *
- * Streams are async iterables: leaving the loop ends the request on the server. Integers of 64 bits are numbers where they
- * come; a seed beyond 2^53 goes as a string, since no number holds it. Knows no HTTP.
+ * Streams are async iterables: the request begins with the loop, and leaving the loop ends it on the server. Integers of
+ * 64 bits are numbers where they come; a seed beyond 2^53 goes as a string, since no number holds it. Knows no HTTP.
  */
 import { fileURLToPath } from "node:url";
 import * as grpc from "@grpc/grpc-js";
@@ -53,7 +53,12 @@ export class TetradClient {
   /** @param target "host:port" of a frontend's gRPC port. */
   constructor(target: string, { apiKey, credentials = grpc.credentials.createInsecure() }: ClientOptions = {}) {
     const { tetrad } = grpc.loadPackageDefinition(loadSync(FILES, FORM)) as unknown as ProtoGrpcType;
-    const options = { "grpc.service_config": SERVICE_CONFIG, "grpc.keepalive_time_ms": 30_000 };
+    const options = {
+      "grpc.service_config": SERVICE_CONFIG,
+      "grpc.keepalive_time_ms": 30_000,
+      // The server limits its answers; gRPC's own 4 MiB are too few for a prompt's log-probabilities.
+      "grpc.max_receive_message_length": -1,
+    };
     this.#inference = new tetrad.v1.InferenceService(target, credentials, options);
     this.#models = new tetrad.v1.ModelService(target, credentials, options);
     if (apiKey !== undefined) this.#metadata.set("authorization", `Bearer ${apiKey}`);
@@ -62,13 +67,13 @@ export class TetradClient {
   /** Streams what follows a prompt; each message has what is new of one of its `n` outputs. */
   generate(request: GenerateRequest): AsyncIterable<GenerateResponse__Output> {
     checkSeed(request);
-    return untilLeft(this.#inference.generate(request, this.#metadata));
+    return untilLeft(() => this.#inference.generate(request, this.#metadata));
   }
 
   /** Streams the assistant's next turn. */
   chat(request: ChatRequest): AsyncIterable<ChatResponse__Output> {
     checkSeed(request);
-    return untilLeft(this.#inference.chat(request, this.#metadata));
+    return untilLeft(() => this.#inference.chat(request, this.#metadata));
   }
 
   /** Returns the whole text that follows a prompt. */
@@ -103,7 +108,9 @@ function checkSeed({ sampling_params: params }: GenerateRequest | ChatRequest): 
   }
 }
 
-async function* untilLeft<T>(call: grpc.ClientReadableStream<T>): AsyncIterable<T> {
+/** Begins a call with the loop over it: an error that comes before the loop would have no listener, and end the process. */
+async function* untilLeft<T>(begin: () => grpc.ClientReadableStream<T>): AsyncIterable<T> {
+  const call = begin();
   try {
     for await (const message of call) yield message as T;
   } finally {

@@ -61,5 +61,7 @@ class ModelDrafts:
         self._had_proposals = drafted
         # A step between the two kinds has the costs of one and the tokens of the other.
         if step is not None and drafted == had_proposals:
-            num_tokens = sum(map(len, result.token_ids))
-            self._rates.note(len(result.keys), num_tokens, step.compute_s + (step.gap_s or 0.0), drafted=drafted)
+            num_tokens, seconds = sum(map(len, result.token_ids)), step.compute_s + (step.gap_s or 0.0)
+            self._rates.note(len(result.keys), num_tokens, seconds, drafted=drafted, draft_s=result.draft_s)
+        elif result.draft_s:
+            self._rates.note_behind(result.draft_s)

@@ -1,17 +1,19 @@
 """Rate comparison: decides by measured rates whether a draft model makes steps faster, for each size of the batch.
 
-A draft model's time is part of its steps and cannot be measured alone. So steps with and without drafts are tried, and the
-faster kind is kept; 1.5% of the steps try the other kind again.
+Steps with and without drafts are tried, and the faster kind is kept. Trials repeat, as texts and loads change: each trial waits
+until the time that the one before it lost is a small share of the time since.
 """
 
 from dataclasses import dataclass, field
 
 _KEEP = 0.95
 """Weight of earlier steps when a step is added: about the last 20 steps count."""
-_FIRST_STEPS = 8
-"""Steps of each kind that are tried first."""
-_PERIOD, _TRIED = 512, 8
-"""Period in steps, and the number of its steps that are of the slower kind."""
+_TRIAL_STEPS = 8
+"""Steps of a trial, and of each kind at first."""
+_PERIOD = 512
+"""Minimum number of steps from one trial to the next."""
+_TRIAL_SHARE = 0.015
+"""Maximum of the time that a trial loses, as a share of the time until the next one."""
 
 
 @dataclass(slots=True)
@@ -33,12 +35,55 @@ class _Rate:
 
 
 @dataclass(slots=True)
+class _Trial:
+    """A trial of the slower kind of step, and the time after it.
+
+    Attributes:
+        drafted: the kind that is tried; None: the trial has ended.
+        num_steps: steps since it began.
+        seconds: duration of the steps since it began.
+        lost_s: the time that its steps took beyond what the other kind takes for as many tokens.
+    """
+
+    drafted: bool | None = None
+    num_steps: int = 0
+    seconds: float = 0.0
+    lost_s: float = 0.0
+
+    def may_be_followed(self) -> bool:
+        return self.drafted is None and self.num_steps >= _PERIOD and self.lost_s < _TRIAL_SHARE * self.seconds
+
+
+@dataclass(slots=True)
 class _Rates:
     """The rates of batches of about one size."""
 
     plain: _Rate = field(default_factory=_Rate)
     drafted: _Rate = field(default_factory=_Rate)
-    num_steps: int = 0
+    trial: _Trial = field(default_factory=_Trial)
+
+    def pays(self) -> bool:
+        if self.plain.num_steps < _TRIAL_STEPS:
+            return False
+        if self.drafted.num_steps < _TRIAL_STEPS:
+            return True
+        if self.trial.drafted is not None:
+            return self.trial.drafted
+        return self.drafted.tokens_per_s > self.plain.tokens_per_s
+
+    def note(self, num_tokens: float, seconds: float, *, drafted: bool) -> None:
+        kind, other = (self.drafted, self.plain) if drafted else (self.plain, self.drafted)
+        kind.add(num_tokens, seconds)
+        trial = self.trial
+        trial.num_steps += 1
+        trial.seconds += seconds
+        is_first = drafted and kind.num_steps <= _TRIAL_STEPS
+        if is_first or drafted == trial.drafted:
+            trial.lost_s += seconds - num_tokens / other.tokens_per_s
+        if trial.num_steps >= _TRIAL_STEPS:
+            trial.drafted = None
+        if trial.may_be_followed():
+            self.trial = _Trial(drafted=not self.pays())
 
 
 class RateComparison:
@@ -46,22 +91,31 @@ class RateComparison:
 
     def __init__(self) -> None:
         self._rates: dict[int, _Rates] = {}
+        self._usual_s = self._behind_s = 0.0
 
-    def note(self, num_requests: int, num_tokens: int, seconds: float, *, drafted: bool) -> None:
-        """Learn from a step that yielded `num_tokens` tokens for `num_requests` requests."""
-        rates = self._of(num_requests)
-        (rates.drafted if drafted else rates.plain).add(num_tokens, seconds)
-        rates.num_steps += 1
+    def note(self, num_requests: int, num_tokens: int, seconds: float, *, drafted: bool, draft_s: float = 0.0) -> None:
+        """Learn from a step that yielded `num_tokens` tokens for `num_requests` requests.
+
+        Args:
+            num_requests, num_tokens, seconds: see above.
+            drafted: whether it verified drafts and asked for further ones.
+            draft_s: the part of `seconds` in which the draft model computed.
+        """
+        if drafted:
+            self._usual_s += (1 - _KEEP) * (draft_s - self._usual_s) if self._usual_s else draft_s
+            seconds, self._behind_s = seconds + self._behind_s, 0.0
+        self._of(num_requests).note(num_tokens, seconds, drafted=drafted)
+
+    def note_behind(self, draft_s: float) -> None:
+        """Add a step in which the draft model computed tokens that it lacked: of prompts, or of plain steps before.
+
+        Its time beyond that of a usual step with drafts counts for the next of these.
+        """
+        self._behind_s += max(0.0, draft_s - self._usual_s)
 
     def pays(self, num_requests: int) -> bool:
         """Return whether the next step of `num_requests` requests has drafts: because they pay, or to measure them."""
-        rates = self._of(num_requests)
-        if rates.plain.num_steps < _FIRST_STEPS:
-            return False
-        if rates.drafted.num_steps < _FIRST_STEPS:
-            return True
-        is_faster = rates.drafted.tokens_per_s > rates.plain.tokens_per_s
-        return is_faster != (rates.num_steps % _PERIOD < _TRIED)
+        return self._of(num_requests).pays()
 
     def _of(self, num_requests: int) -> _Rates:
         return self._rates.setdefault(num_requests.bit_length(), _Rates())

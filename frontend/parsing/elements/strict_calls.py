@@ -5,7 +5,7 @@ accept any object as arguments. Every text that the format's parser accepts as a
 unconstrained calls are possible.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +33,18 @@ def strict_calls(tools: Sequence[Tool], begin: str, end: str) -> dict[str, Any]:
     """
     schema = required_schema(_loosened(tools), parallel=True, arguments_key="arguments")
     return {"structures": [{"begin": begin, "schema": schema, "end": end}], "triggers": [begin]}
+
+
+def one_call(tag: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tag of strict calls, changed so that the output ends with the first one."""
+    tags = []
+    for structure in tag["structures"]:
+        schema = structure["schema"]
+        schema = {**schema, "maxItems": 1} if schema["type"] == "array" else schema
+        content = {"type": "json_schema", "json_schema": schema}
+        tags.append({"begin": structure["begin"], "content": content, "end": structure["end"]})
+    form = {"type": "triggered_tags", "triggers": tag["triggers"], "tags": tags, "stop_after_first": True}
+    return {"type": "structural_tag", "format": form}
 
 
 def _loosened(tools: Sequence[Tool]) -> list[Tool]:

@@ -3,7 +3,8 @@
 import grpc
 import pytest
 
-from tests.engine_core_svc.service_fakes import Stack, expected
+from tests.engine_core_svc.fake_worker import expected
+from tests.engine_core_svc.service_fakes import Stack
 from tetrad.v1 import engine_core_pb2 as pb
 
 

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.engine_core_svc.service_fakes import WAIT_S, Stack, expected
+from tests.engine_core_svc.fake_worker import expected
+from tests.engine_core_svc.service_fakes import WAIT_S, Stack
 from tetrad.engine_core_svc.engine import stall_watch
 from tetrad.engine_core_svc.engine.condition import Condition
 from tetrad.engine_core_svc.engine.stall_watch import StallWatch, find_stuck

@@ -117,11 +117,25 @@ async def test_a_snapshot_has_each_block_with_its_tokens_and_its_parent(make_lis
     rest = [event for event in (await listen(log)).events if isinstance(event, BlocksStored)]
 
     assert [(event.parent, event.block_hashes, event.cache_salt) for event in whole] == [(None, [first, *others], "tenant")]
-    assert [(event.parent, event.block_hashes, event.cache_salt) for event in rest] == [(first, others, "")]
+    assert [(event.parent, event.block_hashes, event.cache_salt) for event in rest] == [(first, others, "tenant")]
     assert [unpack_u32(event.token_ids) for event in rest] == [[5] * 4 + [7] * 4]
 
 
-async def test_the_first_block_of_an_adapters_run_names_the_adapter(make_listened, log):
+async def test_blocks_that_follow_in_a_later_step_name_the_adapter_and_the_salt_too(make_listened, log):
+    """A listener that hashes tokens, adapter and salt of each run need not know the run before."""
+    bench, mirror = make_listened(), await listen(log)
+    adapter = Adapter(LoraRef("sql", 1, "/sql"), key=1, digest=b"sql")
+    bench.add([3] * 4 + [5] * 3, max_tokens=3, adapter=adapter, cache_salt="tenant")
+    bench.run()
+    await mirror.catch_up()
+
+    for events in (mirror.events, (await listen(log)).events):
+        runs = [event for event in events if isinstance(event, BlocksStored)]
+        assert {(event.lora_name, event.cache_salt) for event in runs} == {("sql", "tenant")}
+    assert [event.parent is None for event in mirror.events if isinstance(event, BlocksStored)] == [True, False]
+
+
+async def test_an_adapters_run_names_the_adapter(make_listened, log):
     """At once and in a snapshot; equal prompts of the base model and of two adapters are three runs."""
     bench, mirror = make_listened(), await listen(log)
     tokens = [3] * 4 + [5] * 4

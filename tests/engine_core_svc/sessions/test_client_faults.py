@@ -5,7 +5,8 @@ import asyncio
 import grpc
 import pytest
 
-from tests.engine_core_svc.service_fakes import Stack, expected
+from tests.engine_core_svc.fake_worker import expected
+from tests.engine_core_svc.service_fakes import Stack
 from tetrad.engine_core_svc.api import servicer
 from tetrad.engine_core_svc.sessions.sessions import Session
 from tetrad.services.errors import Code

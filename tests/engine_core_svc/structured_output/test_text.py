@@ -159,6 +159,13 @@ def test_number_of_calls(open_writer, options, none, one, two):
     assert allows(open_writer("structural_tag", tag(form)), "no", text, text + text) == [none, one, two]
 
 
+def test_text_before_the_only_call_holds_no_other_call(open_writer):
+    form = {"type": "triggered_tags", "triggers": ["<f"], "tags": [call("<f>")], "stop_after_first": True}
+    writer = open_writer("structural_tag", tag(form))
+
+    assert allows(writer, 'so <f>{"x":1}</f>', "so <f>{}</f>", "so <f", 'so <f>{"x":1}</f> and') == [True, False, False, False]
+
+
 def test_separated_calls(open_writer):
     form = {"type": "tags_with_separator", "separator": ", ", "tags": [call("<f>")], "at_least_one": True}
     text = '<f>{"x":1}</f>'

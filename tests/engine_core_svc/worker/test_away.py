@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.engine_core_svc.service_fakes import WAIT_S, Stack, expected
+from tests.engine_core_svc.fake_worker import expected
+from tests.engine_core_svc.service_fakes import WAIT_S, Stack
 from tetrad.services.errors import Code, FailedPrecondition
 from tetrad.services.rpc.status import from_status
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.engine_core_svc.service_fakes import VOCAB_SIZE, expected
+from tests.engine_core_svc.fake_worker import VOCAB_SIZE, expected
 from tetrad.engine_core_svc.worker.executor import Executor
 from tetrad.services.errors import Code, InternalError, InvalidRequest
 from tetrad.services.rpc.columns import pack_f32, pack_u32, unpack_u32

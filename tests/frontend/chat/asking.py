@@ -1,6 +1,6 @@
 """Requests chat completions over HTTP: whole answers, streams, and the sum of a stream's chunks."""
 
-import json
+from tests.frontend.api.http.event_streams import events
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -18,12 +18,8 @@ async def ask(frontend, **body):
 
 async def stream(frontend, **body):
     """Return the chunks of a stream."""
-    body = {"messages": MESSAGES, "stream": True, "stream_options": {"include_usage": True}, **body}
-    async with frontend.http.stream("POST", "/v1/chat/completions", json=body) as response:
-        assert response.status_code == 200, await response.aread()
-        lines = [line.removeprefix("data: ") async for line in response.aiter_lines() if line]
-    assert lines[-1] == "[DONE]"
-    return [json.loads(line) for line in lines[:-1]]
+    body = {"messages": MESSAGES, "stream_options": {"include_usage": True}, **body}
+    return await events(frontend.http, "/v1/chat/completions", **body)
 
 
 def added_up(chunks, index=0):

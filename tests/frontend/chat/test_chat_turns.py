@@ -243,6 +243,23 @@ async def test_a_turn_cut_off_in_a_call_has_what_came_and_says_so(serve_frontend
     assert choice["message"]["tool_calls"][0]["function"]["name"] == "add"
 
 
+@pytest.mark.parametrize(
+    ("stop", "calls", "reason"),
+    [("</tool_call>", HERMES, "tool_calls"), ("1}", HERMES, "stop"), ("2}", f"{HERMES}\n{HERMES_2}", "stop")],
+    ids=["behind the call", "in the call", "in the second call"],
+)
+async def test_a_turn_ends_with_tool_calls_unless_a_stop_string_cuts_a_call_off(serve_frontend, engine, stop, calls, reason):
+    async with serve_frontend(tool_call_parser="hermes") as frontend:
+        writes(engine, calls)
+
+        choice = (await ask(frontend, tools=TOOLS, stop=stop))["choices"][0]
+        _, streamed, _, _ = added_up(await stream(frontend, tools=TOOLS, stop=stop))
+
+    assert (choice["finish_reason"], choice["stop_reason"]) == (reason, stop)
+    assert streamed == reason
+    assert choice["message"]["tool_calls"][-1]["function"]["name"] == ("sub" if stop == "2}" else "add")
+
+
 async def test_held_back_text_still_has_its_log_probabilities_once(serve_frontend, engine):
     async with serve_frontend(reasoning_parser="qwen3") as frontend:
         writes(engine, "<think>a</think>b")

@@ -116,6 +116,19 @@ async def test_strict_tools_are_held_while_the_model_is_free_to_call(serve_front
     assert '"integer"' in tag
 
 
+@pytest.mark.parametrize("tool_call_parser", ["hermes", "granite"])
+async def test_a_strict_tool_is_called_once_unless_calls_are_parallel(serve_frontend, engine, tool_call_parser):
+    strict = [{"type": "function", "function": {**TOOLS[0]["function"], "strict": True}}]
+    writes(engine, "yes")
+    async with serve_frontend(tool_call_parser=tool_call_parser) as frontend:
+        await ask(frontend, tools=strict, parallel_tool_calls=False)
+
+    form = json.loads(engine.requests[-1].sampling_params.structured_outputs.structural_tag)["format"]
+    schemas = [tag["content"]["json_schema"] for tag in form["tags"]]
+    assert form["stop_after_first"] is True
+    assert all(schema["type"] == "object" or schema["maxItems"] == 1 for schema in schemas)
+
+
 @pytest.mark.parametrize("strict", [True, False])
 async def test_tools_may_be_called_besides_an_answer_in_json(serve_frontend, engine, strict):
     tools = [{"type": "function", "function": {**TOOLS[0]["function"], "strict": strict}}]

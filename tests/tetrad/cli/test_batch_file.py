@@ -1,37 +1,16 @@
-"""Batch files: valid lines, the content of outputs, and repeated requests. The whole command is in tests/e2e."""
+"""Batch files: valid lines, and the content of outputs. The whole command is in tests/e2e."""
 
-import asyncio
 import json
 import os
-import re
-import signal
-import socket
-import ssl
-import subprocess
-import sys
-import threading
-from collections.abc import Callable
-from functools import partial
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.certificates import Authority
+from tests.tetrad.cli.batch_lines import REQUEST, line, request
 from tetrad.cli.batch_file.lines import BadLine, BatchRequest, keys_of, read_lines
-from tetrad.cli.batch_file.results import ResultFile, error_record, may_pass, response_record
-from tetrad.cli.batch_file.sender import BatchSender
-from tetrad.cli.batch_file.source import local_source
+from tetrad.cli.batch_file.results import ResultFile, error_record, response_record
 from tetrad.cli.run_batch import run
-from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, Unauthenticated, Unavailable
-
-GOOD = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
-REQUEST = BatchRequest(1, "a", "/v1/completions", {"prompt": "x"})
-
-
-def line(**changes: object) -> str:
-    return json.dumps({**GOOD, **changes})
+from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable
 
 
 def written(tmp_path: Path, *lines: str | bytes) -> Path:
@@ -113,10 +92,6 @@ def test_wherever_a_write_was_cut_the_file_is_whole_again(tmp_path):
         assert json.loads(lines[-1])["custom_id"] == "c"
 
 
-def request(custom_id: str) -> BatchRequest:
-    return BatchRequest(1, custom_id, "/v1/completions", {})
-
-
 def test_failures_that_may_pass_are_dropped_and_others_stay(tmp_path):
     path, link = tmp_path / "out.jsonl", tmp_path / "link.jsonl"
     link.symlink_to(path)
@@ -182,223 +157,6 @@ def test_an_output_that_cannot_be_written_says_so(tmp_path):
         ResultFile(tmp_path / "nowhere" / "out.jsonl")
 
 
-class Server:
-    """Answers with what a test gives, call by call, the last one for ever; counts how many calls are under way."""
-
-    def __init__(self, *answers: Callable[[], httpx.Response]) -> None:
-        self._answers = list(answers)
-        self.num_calls = self.most_at_once = self._now = 0
-        self.key: str | None = None
-
-    async def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.num_calls += 1
-        self.key = request.headers.get("authorization")
-        self._now += 1
-        self.most_at_once = max(self.most_at_once, self._now)
-        try:
-            for _ in range(5):
-                await asyncio.sleep(0)
-            return (self._answers.pop(0) if len(self._answers) > 1 else self._answers[0])()
-        finally:
-            self._now -= 1
-
-
-def answered(status: int = 200, **headers: str) -> Callable[[], httpx.Response]:
-    return lambda: httpx.Response(status, json={"answer": 1}, headers={"x-request-id": "r", **headers})
-
-
-def broken(error: type[httpx.TransportError]) -> Callable[[], httpx.Response]:
-    def answer() -> httpx.Response:
-        raise error("gone")
-
-    return answer
-
-
-def sender(server: Server, **options) -> BatchSender:
-    options = {"concurrency": 4, "timeout_s": 5.0, **options}
-    return BatchSender("http://test/v1/", transport=httpx.MockTransport(server), **options)
-
-
-async def result_of(server: Server, **options) -> dict:
-    results: list[dict] = []
-    await sender(server, **options).run(iter([REQUEST]), results.append)
-    [result] = results
-    return result
-
-
-@pytest.mark.parametrize("status", [200, 400, 404, 500])
-async def test_an_answer_of_any_kind_is_the_result(status):
-    result = await result_of(Server(answered(status)))
-
-    assert result["id"].startswith("batch_req_")
-    assert result["custom_id"] == "a"
-    assert result["response"] == {"status_code": status, "request_id": "r", "body": {"answer": 1}}
-    assert result["error"] is None
-
-
-@pytest.mark.parametrize(
-    "first",
-    [answered(429), answered(429, **{"retry-after": "0"}), answered(503), broken(httpx.ConnectError), broken(httpx.ReadError)],
-)
-async def test_a_server_that_cannot_answer_now_is_asked_again(first):
-    server = Server(first, answered())
-
-    result = await result_of(server)
-
-    assert result["response"]["status_code"] == 200
-    assert server.num_calls == 2
-
-
-@pytest.mark.parametrize("answer", [answered(503), broken(httpx.ConnectError)])
-async def test_a_server_that_stays_away_ends_the_run_without_results(answer):
-    with pytest.raises(Unavailable, match=r"away for 0 s .*run the same command again"):
-        await result_of(Server(answer), patience_s=0.0)
-
-
-async def test_the_time_of_a_request_before_its_first_refusal_is_no_absence_of_the_server():
-    server = Server(answered(503), answered())
-
-    result = await result_of(server, patience_s=0.0)
-
-    assert result["response"]["status_code"] == 200
-
-
-@pytest.mark.parametrize(
-    ("answer", "code"),
-    [
-        (broken(httpx.ReadTimeout), "request_timeout"),
-        (broken(httpx.RemoteProtocolError), "connection_lost"),
-        (lambda: httpx.Response(200, text="<html>"), "invalid_response"),
-        (lambda: httpx.Response(413, text="<html>"), "invalid_response"),
-    ],
-)
-async def test_what_fails_for_one_request_is_its_result(answer, code):
-    result = await result_of(Server(answer))
-
-    assert result["response"] is None
-    assert result["error"]["code"] == code
-    assert result["error"]["line"] == 1
-
-
-@pytest.mark.parametrize("status", [408, 502, 504])
-async def test_a_proxys_page_about_a_failure_that_may_pass_is_such_a_failure(status):
-    """Proxies answer these themselves, in HTML, when the server behind them does not."""
-    result = await result_of(Server(lambda: httpx.Response(status, text="<html>")))
-
-    assert may_pass(result)
-    assert str(status) in result["error"]["message"]
-
-
-async def test_no_more_requests_are_under_way_than_allowed_and_bad_lines_are_not_sent():
-    server = Server(answered())
-    lines = [BatchRequest(n, str(n), "/v1/completions", {}) for n in range(1, 31)]
-    results: list[dict] = []
-
-    await sender(server, concurrency=3).run(iter([*lines, BadLine(31, None, "invalid_json", "Line 31: no")]), results.append)
-
-    assert server.most_at_once == 3
-    assert server.num_calls == 30
-    assert {result["custom_id"] for result in results} == {*(str(n) for n in range(1, 31)), None}
-    assert [result["error"]["message"] for result in results if result["error"]] == ["Line 31: no"]
-
-
-async def test_the_key_is_sent_and_a_wrong_one_found_before_anything_is_asked():
-    server = Server(answered(401))
-
-    with pytest.raises(Unauthenticated, match="--api-key"):
-        await sender(server, api_key="secret").check()
-
-    assert server.key == "Bearer secret"
-
-
-@pytest.fixture
-def https_server(tmp_path):
-    """The URL of an https server that has no page, and the file of the authority that signed its certificate."""
-    certificate = Authority(tmp_path, "office").certificate("server")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate.cert, certificate.key)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"https://localhost:{server.server_port}", certificate.ca
-    server.shutdown()
-    server.server_close()
-
-
-async def test_a_server_is_trusted_if_its_authority_is(https_server):
-    url, authority = https_server
-    options = {"concurrency": 1, "timeout_s": 5.0}
-
-    await BatchSender(url, ca_file=authority, **options).check()
-
-    with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
-        await BatchSender(url, **options).check()
-
-
-@pytest.fixture
-def file_server(tmp_path):
-    """`file_server(name, content)` gives the URL of a file; other URLs of the server are 404."""
-
-    class Handler(SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-    directory = tmp_path / "served"
-    directory.mkdir()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(directory)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-
-    def url_of(name: str, content: str) -> str:
-        (directory / name).write_text(content)
-        return f"http://127.0.0.1:{server.server_port}/{name}"
-
-    yield url_of
-    server.shutdown()
-    server.server_close()
-
-
-def test_a_batch_at_a_url_is_read_from_there(tmp_path, file_server, capsys):
-    target = tmp_path / "out.jsonl"
-    with ResultFile(target) as results:
-        results.append(response_record(request("a"), status_code=200, request_id="r", body={}))
-
-    assert run(["-i", file_server("in.jsonl", line()), "-o", str(target)]) == 0
-
-    assert "1 of 1 requests are in" in capsys.readouterr().err
-
-
-def test_a_downloaded_batch_is_removed(file_server):
-    with local_source(file_server("in.jsonl", line())) as path:
-        assert list(read_lines(path)) == [REQUEST]
-
-    assert not path.parent.exists()
-
-
-def test_sigterm_removes_the_file_of_a_download(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}/in.jsonl"
-        command = [sys.executable, "-m", "tetrad.cli", "run-batch", "-i", url, "-o", str(tmp_path / "out.jsonl")]
-        with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path)}) as process:
-            connection, _ = server.accept()
-            with connection:
-                assert list(tmp_path.iterdir()), "the directory of the download"
-                process.terminate()
-                code = process.wait(timeout=60)
-
-    assert (code, list(tmp_path.iterdir())) == (128 + signal.SIGTERM, [])
-
-
-def test_a_url_without_a_file_is_named(file_server):
-    url = f"{file_server('in.jsonl', '')}x"
-
-    with pytest.raises(NotFound, match=rf"Cannot read the batch file {url}: the server answers 404\."), local_source(url):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("url", "error"),
-    [("http://127.0.0.1:1/in.jsonl", Unavailable), ("http://", InvalidRequest), ("http://[::1", InvalidRequest)],
-)
-def test_a_url_that_cannot_be_read_is_named(url, error):
-    with pytest.raises(error, match=re.escape(url)), local_source(url):
-        pass
+def test_an_output_at_a_url_is_refused(tmp_path):
+    with pytest.raises(InvalidRequest, match=r"--output-file must be a file, got https://h/out\.jsonl"):
+        run(["-i", str(written(tmp_path, line())), "-o", "https://h/out.jsonl"])

@@ -48,6 +48,14 @@ async def test_parameters_that_a_program_changed_are_checked_again(llm, name, va
     assert (caught.value.message, caught.value.field) == (text, name)
 
 
+@pytest.mark.parametrize("ended", [True, False, None])
+async def test_a_program_may_say_whether_the_reasoning_has_ended(llm, ended):
+    await llm.add_request("r", "Hello", SamplingParams(), reasoning_ended=ended)
+
+    [options] = llm._frontend.options
+    assert options["reasoning_ended"] is ended
+
+
 async def test_changed_parameters_take_effect_and_stay_the_programs_own(llm):
     params = SamplingParams(top_p=0.5)
     params.temperature, params.stop = 0.0, "a"

@@ -7,7 +7,7 @@ import pytest
 
 from tetrad import LLM, AsyncEngineArgs, EngineArgs
 from tetrad.drop_in.older_engine_arguments import ALIASES, IN_BYTES
-from tetrad.library.engine_args import SETTING_OF
+from tetrad.library.engine_settings import SETTING_OF
 from tetrad.library.llm_arguments import make_llm
 from tetrad.services.errors import InvalidRequest, NotFound, TetradError
 from tetrad.services.verdicts import verdicts_of

@@ -110,3 +110,29 @@ def test_a_frontend_drains_briefly_if_no_time_is_chosen(children_of):
     [child, _] = children_of().frontends()
 
     assert float(child.environment["TETRAD_FRONTEND_DRAIN_TIMEOUT_S"]) < child.stop_timeout_s < 2
+
+
+def test_another_service_drains_for_the_time_that_its_settings_choose_as_well(children_of):
+    chosen = {
+        "tokenizer": TokenizerSettings(model="m", drain_timeout_s=7.0),
+        "engine_core": EngineCoreSettings(model="m", drain_timeout_s=8.0),
+        "worker": WorkerSettings(device="sim", drain_timeout_s=9.0),
+    }
+    children = children_of(settings=replace(SETTINGS, **chosen))
+
+    [tokenizer], engine_core, worker = children.tokenizers(), children.engine_cores()[0], children.workers()[0]
+
+    assert tokenizer.environment["TETRAD_TOKENIZER_DRAIN_TIMEOUT_S"] == "7.0"
+    assert engine_core.environment["TETRAD_ENGINE_CORE_DRAIN_TIMEOUT_S"] == "8.0"
+    assert worker.environment["TETRAD_WORKER_DRAIN_TIMEOUT_S"] == "9.0"
+    assert [child.stop_timeout_s > time for child, time in ((tokenizer, 7), (engine_core, 8), (worker, 9))] == [True] * 3
+
+
+def test_another_service_drains_briefly_if_no_time_is_chosen(children_of):
+    children = children_of()
+
+    others = [*children.tokenizers(), *children.engine_cores(), *children.workers()]
+
+    times = [next(float(value) for name, value in child.environment.items() if "DRAIN" in name) for child in others]
+    assert max(times) < 1
+    assert {child.stop_timeout_s for child in others} == {None}

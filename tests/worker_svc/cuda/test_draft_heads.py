@@ -3,35 +3,38 @@
 import json
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from tests.eagle3_files import save_eagle3
 from tests.grids import grid
 from tests.lora_files import save_lora
 from tests.mtp_files import save_mtp
-from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
+from tests.worker_svc.conftest import Driver
 from tests.worker_svc.cuda.conftest import record_drafts, record_graphs
+from tests.worker_svc.cuda.draft_heads import (
+    LAYERS,
+    LAYOUT,
+    ROOMY,
+    K,
+    accepted,
+    change,
+    driver_of,
+    fill,
+    rest,
+    save_target,
+)
 from tests.worker_svc.cuda.launches import Launches
 from tests.worker_svc.runner.proposals import proposals_of
-from tetrad.services.errors import FailedPrecondition, ModelError
-from tetrad.worker_svc.core.device import KvLayout
+from tetrad.services.errors import FailedPrecondition
 from tetrad.worker_svc.core.lora import LoraLimits
-from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.cuda.device.offload import tensors_in
 from tetrad.worker_svc.cuda.graphs import PassGraphs
 
-LAYOUT = KvLayout(num_blocks=40, block_size=8, max_model_len=64, max_num_seqs=3, max_num_batched_tokens=48)
-SIZES = {"hidden_size": 64, "intermediate_size": 80, "num_attention_heads": 4, "num_key_value_heads": 2}
-SAMPLINGS = [SamplingSpec(temperature=0.0), SamplingSpec(seed=5, top_p=0.9), SamplingSpec(seed=6, temperature=0.7, top_k=30)]
 FOUR = replace(LAYOUT, max_num_seqs=4)
-ROOMY = replace(LAYOUT, block_size=32)
-"""A layout in which every draft has a block."""
-LAYERS, K = 3, 3
 KINDS = ("eagle3", "eagle3 of its own", "glm", "deepseek")
 
 
@@ -39,7 +42,7 @@ KINDS = ("eagle3", "eagle3 of its own", "glm", "deepseek")
 def target(tmp_path_factory):
     """A model for EAGLE-3 heads: its directory, and transformers' own."""
     directory = tmp_path_factory.mktemp("target")
-    return directory, save_tiny(directory, tiny_config("LlamaForCausalLM", **SIZES, num_hidden_layers=LAYERS))
+    return directory, save_target(directory)
 
 
 @pytest.fixture(scope="module")
@@ -85,25 +88,6 @@ def history(headed):
         return found[kind]
 
     return of
-
-
-def change(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    save_file(load_file(path) | tensors, path)
-
-
-def driver_of(model, layout: KvLayout = LAYOUT, **fields: object) -> Driver:
-    return fill(Driver(model.make_runner(layout), layout), **fields)
-
-
-def fill(driver: Driver, **fields: object) -> Driver:
-    for handle, sampling in enumerate(SAMPLINGS):
-        driver.add(handle, range(20 + handle, 30 + 3 * handle), sampling, **fields)
-    return driver
-
-
-def rest(driver: Driver) -> dict[int, int]:
-    """Return all tokens that are left to compute."""
-    return {handle: driver.remaining(handle) for handle in driver.requests}
 
 
 def run(driver: Driver) -> tuple[list[dict[int, list[int]]], dict[int, list[int]]]:
@@ -302,70 +286,6 @@ def test_a_head_proposes_nothing_beyond_its_positions(target, load_cuda, tmp_pat
     assert {handle: len(drafts) for handle, drafts in found.items()} == {0: 14 - 11, 1: 14 - 13}
 
 
-# --- heads that agree with their model ----------------------------------------------------------------------------------
-
-
-def unit_rows() -> torch.Tensor:
-    return torch.nn.functional.normalize(torch.randn(320, 64, generator=torch.Generator().manual_seed(9)))
-
-
-def without_layers(path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors of a model whose layers add nothing: a token follows from the one before it."""
-    tensors = load_file(path)
-    silent = {name: torch.zeros_like(value) for name, value in tensors.items() if "o_proj" in name or "down_proj" in name}
-    return tensors | silent
-
-
-def accepted(driver: Driver, num_steps: int) -> list[list[int]]:
-    """Return for each step the number of right drafts of each request, if each step verifies the last one's proposals."""
-    found, drafts = [], proposals_of(driver.step(rest(driver), num_spec_tokens=K))
-    for _ in range(num_steps):
-        result = driver.verify(drafts, num_spec_tokens=K)
-        found.append([result.handles.tolist().count(handle) - 1 for handle in driver.requests])
-        drafts = proposals_of(result)
-    return found
-
-
-def test_all_drafts_of_an_mtp_layer_that_agrees_are_accepted(tmp_path, load_cuda):
-    """The layer only looks at its token, as the model does. Drawn tokens agree as well, because the noise does."""
-    save_mtp(tmp_path, "glm")
-    path, layer = tmp_path / "model.safetensors", "model.layers.3"
-    tensors = without_layers(path)
-    ones, nothing = torch.ones(64), torch.zeros(64, 64)
-    agreeing = {
-        f"{layer}.enorm.weight": ones,
-        f"{layer}.eh_proj.weight": torch.cat([torch.eye(64), nothing], 1),
-        f"{layer}.embed_tokens.weight": tensors["model.embed_tokens.weight"].clone(),
-        f"{layer}.shared_head.norm.weight": tensors["model.norm.weight"].clone(),
-        f"{layer}.shared_head.head.weight": tensors["lm_head.weight"].clone(),
-    }
-    save_file(tensors | agreeing, path)
-
-    assert accepted(driver_of(load_cuda(tmp_path, draft_method="mtp"), ROOMY), 3) == [[K] * len(SAMPLINGS)] * 3
-
-
-def test_the_first_draft_of_an_eagle3_head_that_agrees_is_accepted(tmp_path, load_cuda):
-    """The model counts on by one, and the head by two from the state of the token before; its own state stays the same."""
-    rows = unit_rows()
-    save_tiny(tmp_path, tiny_config("LlamaForCausalLM", **SIZES, num_hidden_layers=LAYERS))
-    model = {"model.embed_tokens.weight": rows, "lm_head.weight": 4 * rows.roll(1, 0), "model.norm.weight": torch.ones(64)}
-    path = tmp_path / "model.safetensors"
-    save_file(without_layers(path) | model, path)
-    head = save_eagle3(tmp_path / "head", eagle_aux_hidden_state_layer_ids=[0, 1, 2])
-    fuse = torch.cat([torch.eye(64), torch.zeros(64, 128)], 1)
-    ids = torch.arange(320) < 200
-    agreeing = {"fc.weight": fuse, "norm.weight": torch.ones(64), "lm_head.weight": 4 * rows.roll(2, 0)[:200], "t2d": ids}
-    tensors = without_layers(head / "model.safetensors") | agreeing | {"d2t": torch.zeros(200, dtype=torch.int64)}
-    save_file(tensors, head / "model.safetensors")
-
-    found = accepted(driver_of(load_cuda(tmp_path, draft_method="eagle3", draft_path=head), ROOMY), 3)
-
-    assert found == [[1] * len(SAMPLINGS)] * 3
-
-
-# --- adapters and quantized models --------------------------------------------------------------------------------------
-
-
 def test_adapters_change_the_target_alone(target, files, load_cuda, tmp_path):
     """An adapter of the embeddings, too: the head reads the table without it."""
     path, options = files["eagle3"]
@@ -410,55 +330,3 @@ def test_a_quantized_mtp_layer_is_unpacked(tmp_path, load_cuda):
         drafts.append(proposals_of(driver.step(rest(driver), num_spec_tokens=K)))
 
     assert drafts[0] == drafts[1] != {}
-
-
-# --- refusals -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"architectures": ["LlamaForCausalLM"]}, "of architecture LlamaForCausalLM; an EAGLE-3 head is one of"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "EAGLE-3 head is quantized as 'fp8', which is not supported"),
-        ({"eagle_aux_hidden_state_layer_ids": [1, 9]}, r"layers \[1, 9\]; the target has layers 0 to 2"),
-        ({"vocab_size": 400}, "The target has 320 tokens, the draft model 400"),
-        ({"draft_vocab_size": 100}, "d2t has shape"),
-    ],
-)
-def test_an_eagle3_head_that_does_not_fit_is_refused(changes, problem, target, load_cuda, tmp_path):
-    with pytest.raises(ModelError, match=problem):
-        head = save_eagle3(tmp_path, **{"eagle_aux_hidden_state_layer_ids": [0, 1, 2], **changes})
-        load_cuda(target[0], draft_method="eagle3", draft_path=head)
-
-
-def test_a_model_without_an_mtp_layer_is_refused(target, load_cuda):
-    with pytest.raises(ModelError, match="has no layer that predicts further tokens"):
-        load_cuda(target[0], draft_method="mtp")
-
-
-def test_random_weights_have_no_mtp_layer(files, load_cuda):
-    with pytest.raises(ModelError, match="random weights have no such layer"):
-        load_cuda(files["glm"][0], draft_method="mtp", random_weights=True)
-
-
-def test_a_target_with_windows_is_refused(tmp_path, load_cuda):
-    config = tiny_config("MistralForCausalLM", **SIZES, num_hidden_layers=LAYERS, sliding_window=16)
-    save_tiny(tmp_path, config)
-
-    with pytest.raises(ModelError, match="all layers of the target must see all tokens"):
-        head = save_eagle3(tmp_path / "head", eagle_aux_hidden_state_layer_ids=[0, 1, 2])
-        load_cuda(tmp_path, draft_method="eagle3", draft_path=head)
-
-
-def test_a_model_that_transformers_code_runs_is_refused(tmp_path, load_cuda):
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["ElsewhereForCausalLM"], "model_type": "elsewhere"}))
-
-    with pytest.raises(ModelError, match="ElsewhereForCausalLM provides no hidden states"):
-        load_cuda(tmp_path, draft_method="eagle3", draft_path=save_eagle3(tmp_path / "head"))
-
-
-def test_an_encoder_is_refused(tmp_path, load_cuda):
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["BertModel"], "model_type": "bert"}))
-
-    with pytest.raises(ModelError, match="BertModel provides no hidden states"):
-        load_cuda(tmp_path, draft_method="eagle3", draft_path=save_eagle3(tmp_path / "head"))

@@ -195,6 +195,18 @@ def _ssm(config: Config, size: int) -> dict[str, Any]:
     }
 
 
+def _mamba(config: Config) -> dict[str, Any]:
+    return {
+        "ssm.conv_kernel": config.conv_kernel,
+        "ssm.state_size": config.state_size,
+        "ssm.inner_size": config.intermediate_size,
+        "ssm.time_step_rank": config.time_step_rank,
+        "ssm.dt_b_c_rms": hasattr(config, "mixer_rms_eps"),
+        "attention.layer_norm_rms_epsilon": config.layer_norm_epsilon,
+        "feed_forward_length": 0,
+    }
+
+
 def _granite_hybrid(config: Config) -> dict[str, Any]:
     size = config.mamba_expand * config.hidden_size
     return {
@@ -313,6 +325,9 @@ CONVERSIONS = {
     ),
     "llama": Conversion(gguf.MODEL_ARCH.LLAMA, has_interleaved_heads=True),
     "llama4": Conversion(gguf.MODEL_ARCH.LLAMA4, _llama4),
+    "falcon_mamba": Conversion(gguf.MODEL_ARCH.MAMBA, _mamba, tensors=tensors.mamba),
+    "mamba": Conversion(gguf.MODEL_ARCH.MAMBA, _mamba, tensors=tensors.mamba),
+    "mamba with biases": Conversion(gguf.MODEL_ARCH.MAMBA, _mamba, tensors=tensors.mamba),
     "mamba2": Conversion(
         gguf.MODEL_ARCH.MAMBA2, lambda config: _ssm(config, config.num_heads * config.head_dim), tensors=tensors.mamba2
     ),

@@ -80,6 +80,17 @@ def lfm2(config: Config, state: State) -> dict[str, torch.Tensor]:
     return found
 
 
+def mamba(config: Config, state: State) -> dict[str, torch.Tensor]:
+    """Decays are -exp of the weights; kernels of convolutions lie in rows."""
+    found = {}
+    for key, tensor in state.items():
+        if key.endswith("conv1d.weight"):
+            found[key] = tensor.squeeze(1)
+        else:
+            found[key] = -tensor.exp() if key.endswith("A_log") else tensor
+    return found
+
+
 def mamba2(config: Config, state: State) -> dict[str, torch.Tensor]:
     """Decays are -exp of the weights, with an axis more; norms lie in rows of groups."""
     groups = getattr(config, "mamba_n_groups", None) or config.n_groups

@@ -92,6 +92,19 @@ def test_routers_with_another_scoring_function_are_refused(name, own, other):
         read_config(config_of(name, scoring_func=other))
 
 
+def test_the_kinds_of_a_gpt_neo_are_repeated_for_its_layers_only():
+    """A file of a hundred bytes would name more layers than fit into memory."""
+    config = config_of("gpt_neo", attention_types=[[["global", "local"], 10**12]], attention_layers=ABSENT)
+
+    assert read_config(config) == read_config(config_of("gpt_neo"))
+
+
+@pytest.mark.parametrize("number", [-1, 10**12])
+def test_an_impossible_number_of_mtp_layers_is_refused(number):
+    with pytest.raises(ModelError, match=f"num_nextn_predict_layers is {number}, it must be 0 to 1024"):
+        read_config(config_of("glm4_moe_lite", num_nextn_predict_layers=number))
+
+
 def test_windows_of_a_smollm3_are_in_layers_without_rotary_embeddings():
     config = config_of("smollm3", layer_types=ABSENT, use_sliding_window=True, sliding_window=24)
 

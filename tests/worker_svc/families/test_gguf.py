@@ -19,9 +19,11 @@ PARTS = [
     *(f"self_attn.{name}" for name in ("q_a_proj", "kv_a_proj_with_mqa")),
     *(f"{prefix}.{name}_proj" for prefix in ("mlp", "mlp.experts.2") for name in ("gate", "up")),
     *(f"mixer.in_{name}_proj" for name in ("gate", "x", "b", "c", "step", "query", "key", "value", "beta", "decay")),
+    *(f"mixer.{name}_proj" for name in ("x", "out")),
 ]
 AS_PUBLISHED = {
     "deepseek_v3": {"rope_scaling": YARN | {"mscale": YARN["mscale_all_dim"]}},
+    "falcon_mamba": {"mixer_rms_eps": 1e-6},
     "gemma2": {"query_pre_attn_scalar": 16},
     "glm4_moe": {"n_group": 1, "topk_group": 1},
     "llama4": {"attention_chunk_size": 8192, "floor_scale": 8192},
@@ -69,10 +71,12 @@ def test_experts_in_floats_of_a_model_that_torch_runs(tmp_path, load, make_drive
     assert outputs == {0: verified(reference, PROMPTS[1], outputs[0])}
 
 
-def test_layers_that_predict_several_tokens_are_not_used(tmp_path, load, make_driver):
+@pytest.mark.parametrize("number", [1, 2])
+def test_layers_that_predict_several_tokens_are_not_used(number, tmp_path, load, make_driver):
     reference = save_family(tmp_path, "qwen3_5")
-    metadata = {"block_count": 5, "nextn_predict_layers": 1}
-    write_gguf(tmp_path / "m.gguf", "qwen3_5", reference, added=metadata, added_tensors=["blk.4.nextn.enorm.weight"])
+    metadata = {"block_count": 4 + number, "nextn_predict_layers": number}
+    tensors = [f"blk.{4 + index}.nextn.enorm.weight" for index in range(number)]
+    write_gguf(tmp_path / "m.gguf", "qwen3_5", reference, added=metadata, added_tensors=tensors)
     driver = make_driver(load(tmp_path / "m.gguf", dtype="float32"))
     driver.add(0, PROMPTS[1])
 
@@ -142,6 +146,7 @@ def test_split_latents_beside_the_whole_are_not_used(tmp_path, load, make_driver
         ("lfm2", {"attention.head_count_kv": 2}, [], "lfm2 without attention.head_count_kv of each layer"),
         ("lfm2", {"attention.head_count_kv": [2]}, [], "lfm2 without attention.head_count_kv of each layer"),
         ("mpt", {"attention.max_alibi_bias": 0.0}, [], "attn_config.alibi False, which is not supported"),
+        ("mamba", {"ssm.state_size": 0}, [], "state_dim of states is 0"),
         ("mamba2", {"ssm.time_step_rank": 0}, [], "cannot be read"),
         ("llama", {}, ["blk.0.attn_sinks.weight"], "does not use here: blk.0.attn_sinks.weight"),
     ],

@@ -67,6 +67,14 @@ MAMBA2 = {
     "state_size": 8,
     "n_groups": 2,
 }
+MAMBA = {
+    "intermediate_size": ABSENT,
+    "num_attention_heads": ABSENT,
+    "num_key_value_heads": ABSENT,
+    "head_dim": ABSENT,
+    "max_position_embeddings": ABSENT,
+    "state_size": 8,
+}
 HYBRID = {
     "head_dim": ABSENT,
     "mamba_n_heads": 8,
@@ -148,6 +156,12 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
         "lfm2_moe",
         EXPERTS | {"head_dim": ABSENT, "layer_types": ["conv", ATTENTION, "conv"], "num_dense_layers": 1},
     ),
+    "mamba": ("mamba", MAMBA),
+    "mamba with biases": (
+        "mamba",
+        MAMBA | {"use_bias": True, "use_conv_bias": False, "tie_word_embeddings": False, "expand": 3, "time_step_rank": 7},
+    ),
+    "falcon_mamba": ("falcon_mamba", MAMBA | {"mixer_rms_eps": 1e-2}),
     "mamba2": ("mamba2", MAMBA2),
     "mamba2 with biases": ("mamba2", MAMBA2 | {"use_bias": True, "tie_word_embeddings": True}),
     "bamba": ("bamba", HYBRID | {"attn_layer_indices": [1]}),
@@ -319,7 +333,7 @@ def save_family(directory: Path, name: str, **overrides: object) -> torch.nn.Mod
     model = AutoModelForCausalLM.from_config(config, attn_implementation=implementation)
     for key, parameter in model.named_parameters():
         # Weights that training begins with at 0 or 1 would hide what is done with them.
-        if key.endswith(("bias", "sinks", "correction_bias")) or "norm" in key or ".ln_" in key:
+        if key.endswith(("bias", "sinks", "correction_bias", ".D")) or "norm" in key or ".ln_" in key:
             torch.nn.init.normal_(parameter, mean=1.0 if parameter.mean() > 0.5 else 0.1, std=0.2)
     for key, buffer in model.named_buffers():
         if key.endswith("expert_bias"):

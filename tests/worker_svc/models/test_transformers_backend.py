@@ -64,7 +64,7 @@ def check_refusal(load, directory, reason, **options):
         ("bloom", {"n_head": 4}, "does not call attention through transformers' AttentionInterface"),
         ("bert", {}, "its mask is neither causal, a sliding window nor a chunk"),
         ("bert", {"is_decoder": True, "add_cross_attention": True}, "it has cross attention"),
-        ("mamba", {"num_heads": 1}, "its layers keep states beside keys and values"),
+        ("recurrent_gemma", {}, "its layers keep states beside keys and values"),
         ("doge", {}, "it changes the mask of its attention, as alibi does"),
     ],
 )  # fmt: skip

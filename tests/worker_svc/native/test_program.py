@@ -1,4 +1,6 @@
-"""A program whose buffers could not grow does not take them for larger ones in the next step."""
+"""A program's memory: after an allocation that failed, and with several threads that run programs of one room."""
+
+import threading
 
 import numpy as np
 import pytest
@@ -6,8 +8,10 @@ import torch
 
 from tests.worker_svc.native.native_programs import NO_HEADS, RUNNABLE, team_of
 from tetrad.worker_svc.native import program
+from tetrad.worker_svc.native.linears import NativeLinear
+from tetrad.worker_svc.native.program import Room
 from tetrad.worker_svc.native.program_builder import ProgramBuilder
-from tetrad.worker_svc.native.weights import pack_int8
+from tetrad.worker_svc.native.weights import pack_float, pack_int8
 
 
 def test_memory_that_was_missing_once_is_allocated_by_the_next_step(monkeypatch):
@@ -32,3 +36,27 @@ def test_memory_that_was_missing_once_is_allocated_by_the_next_step(monkeypatch)
     built._grow(100)
 
     assert len(built._prepared) >= built._prepared_bytes(100)
+
+
+def test_two_threads_run_the_programs_of_one_room_one_after_another(monkeypatch):
+    """The threads of shared experts run the linear layers of the compute thread, which have memory in common."""
+    team, room = team_of(RUNNABLE[0]), Room()
+    first, second = (NativeLinear(team, room, pack_float(team, torch.randn(32, 64)), None) for _ in range(2))
+    x, run, ended = torch.randn(3, 64), team.library.tetrad_run, threading.Event()
+    ended_within_first = []
+
+    def run_second() -> None:
+        second(x)
+        ended.set()
+
+    def run_slowly(*arguments: object) -> int:
+        monkeypatch.setattr(team.library, "tetrad_run", run)
+        threading.Thread(target=run_second).start()
+        ended_within_first.append(ended.wait(0.2))
+        return run(*arguments)
+
+    monkeypatch.setattr(team.library, "tetrad_run", run_slowly)
+    first(x)
+
+    assert ended_within_first == [False]
+    assert ended.wait(60)

@@ -1,6 +1,7 @@
 """Source: provides the batch file of a command as a local file; one at an http or https URL is downloaded before the run."""
 
 import contextlib
+import ssl
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +13,15 @@ _TIMEOUT_S = 60.0
 
 
 @contextlib.contextmanager
-def local_source(given: str) -> Iterator[Path]:
+def local_source(given: str, ca_file: Path | None = None) -> Iterator[Path]:
     """Yield the path of a batch file; a downloaded one is removed at the end.
 
     Args:
-        given: path or URL of the file. Certificates of https URLs must be signed by the system's authorities.
+        given: path or URL of the file.
+        ca_file: certificate authorities to trust for an https URL beside the system's. None: only these.
 
     Raises:
-        InvalidRequest: it is not a valid URL.
+        InvalidRequest: it is not a valid URL, or the file of authorities cannot be used.
         NotFound: the server refuses the file.
         Unavailable: the file cannot be downloaded.
     """
@@ -28,14 +30,14 @@ def local_source(given: str) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="tetrad-batch-") as directory:
         path = Path(directory) / "batch.jsonl"
-        _download(given, path)
+        _download(given, path, trust_of(ca_file, and_system=True))
         yield path
 
 
-def _download(url: str, path: Path) -> None:
+def _download(url: str, path: Path, trust: ssl.SSLContext) -> None:
     try:
         with (
-            httpx.Client(timeout=_TIMEOUT_S, follow_redirects=True, trust_env=False, verify=trust_of(None)) as client,
+            httpx.Client(timeout=_TIMEOUT_S, follow_redirects=True, trust_env=False, verify=trust) as client,
             client.stream("GET", url) as response,
             path.open("wb") as file,
         ):

@@ -3,6 +3,9 @@
 // so that its matrices are loaded once for all of them. Each token has separate sums, which do not depend on the tokens beside
 // it.
 #pragma once
+#include <algorithm>
+#include <cstring>
+#include <functional>
 #include <type_traits>
 
 #include "vec.h"
@@ -138,6 +141,25 @@ inline void fetch_b(const LoraSite& site, int64_t first, int64_t size) {
 // See expand_as; `first` and `size` are multiples of LANES.
 inline void expand(const LoraSite& site, const AdaptedRows& rows, int64_t first, int64_t size) {
   with_rows(site, rows, [&](auto element, auto count) { expand_as<decltype(element), count>(site, rows, first, size); });
+}
+
+// Add the adapter's change to a token's row of the embedding table.
+inline void adapt_embedding(const LoraSite& its, int64_t id, int64_t size, float* out) {
+  AdaptedRows rows{1, {static_cast<const float*>(its.a) + id * its.rank}, {}};
+  for (int64_t first = 0; first < size; first += LANES) {
+    float block[LANES] = {};
+    const int64_t count = std::min<int64_t>(LANES, size - first);
+    std::memcpy(block, out + first, count * sizeof(float));
+    rows.to[0] = block;
+    expand(its, rows, first, LANES);
+    std::memcpy(out + first, block, count * sizeof(float));
+  }
+}
+
+// Sort row indices by the pointers of the rows; rows with equal pointers keep their order.
+inline void sort_rows(const LoraSite* const* of, int64_t count, uint8_t* order) {
+  for (int64_t i = 0; i < count; i++) order[i] = static_cast<uint8_t>(i);
+  std::sort(order, order + count, [&](uint8_t a, uint8_t b) { return of[a] != of[b] ? std::less<>()(of[a], of[b]) : a < b; });
 }
 
 }  // namespace tetrad

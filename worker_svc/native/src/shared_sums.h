@@ -3,7 +3,7 @@
 // Each rank writes a chunk of its vector into its own buffer, announces it, waits for the other ranks' chunks and adds all of
 // them in the order of the ranks, so the sums have the same bits on every rank. A rank has two buffers, which it uses
 // alternately: a rank that has announced chunk n + 1 has read all buffers of chunk n. A rank holds a lock on one byte of the
-// file; the system releases the lock when the process ends.
+// file; the system releases the lock when the process ends. Python (shared_sums.py) calls the C functions below.
 #pragma once
 #include <fcntl.h>
 #include <time.h>
@@ -159,3 +159,41 @@ class SharedSums {
 };
 
 }  // namespace tetrad
+
+using namespace tetrad;
+
+extern "C" {
+
+// Bytes of the memory that `size` ranks share; 0: this system has no locks that are released when a process ends.
+int64_t tetrad_sums_size_bytes(int32_t size) {
+#ifdef F_OFD_SETLK
+  return SharedSums::size_bytes(size);
+#else
+  return 0;
+#endif
+}
+
+// Lock a rank's byte of the file until the file is closed. Return 0 on success.
+int32_t tetrad_sums_join(int32_t file, int32_t rank) {
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = rank;
+  lock.l_len = 1;
+#ifdef F_OFD_SETLK
+  return fcntl(file, F_OFD_SETLK, &lock);
+#else
+  return -1;
+#endif
+}
+
+void tetrad_sums_leave(void* memory, int32_t rank) {
+  static_cast<SharedRank*>(memory)[rank].has_left.store(1, std::memory_order_relaxed);
+}
+
+// The AddUp whose first argument is a SumsPlace.
+int32_t tetrad_sums_add(void* place, float* x, int64_t count) {
+  return SharedSums(*static_cast<const SumsPlace*>(place)).sum(x, count);
+}
+
+}  // extern "C"

@@ -76,7 +76,8 @@ def _stored(run: engine_core_pb2.KvBlocksStored) -> kv_events_pb2.BlockStored:
 
 
 def _extra_keys(run: engine_core_pb2.KvBlocksStored) -> list[kv_events_pb2.OpaqueKeyTuple]:
-    if not run.cache_salt:
+    # The salt is a key of the first block of a sequence; the others have it through their parents.
+    if not run.cache_salt or run.HasField("parent_block_hash"):
         return []
     salts = [run.cache_salt] + [""] * (len(run.block_hashes) - 1)
     return [kv_events_pb2.OpaqueKeyTuple(values=[salt] if salt else []) for salt in salts]

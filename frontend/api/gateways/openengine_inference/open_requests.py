@@ -15,6 +15,7 @@ from tetrad.frontend.api.gateways.common.calls import GatewayCalls, GatewayReque
 from tetrad.frontend.api.grpc.call_limits import CallLimits
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.request.outputs import RequestOutput
+from tetrad.frontend.request.request_id import checked_request_id
 from tetrad.services.errors import AlreadyExists, NotFound, TetradError
 
 _NUM_ENDED = 4096
@@ -53,6 +54,8 @@ class OpenRequests:
             AlreadyExists: an open request has the same id.
             TetradError: the request is invalid, or cannot be accepted.
         """
+        # The ids of ended requests are stored: only an id of limited length may become one.
+        checked_request_id(request.request_id)
         if request.request_id in self._calls.open_ids():
             raise AlreadyExists(f"An open request has the id {request.request_id!r}.", field="request_id")
         try:

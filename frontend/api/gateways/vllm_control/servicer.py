@@ -68,6 +68,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             served_model_aliases=names.names[1:],
             supports_text_input=True,
             supports_token_ids_input=True,
+            supports_lora=self._llm.engine_info.supports_lora,
         )
 
     async def Abort(self, request: control_pb2.AbortRequest, context: grpc.aio.ServicerContext) -> control_pb2.AbortResponse:

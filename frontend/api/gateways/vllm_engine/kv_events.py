@@ -57,6 +57,7 @@ def _stored(run: engine_core_pb2.KvBlocksStored) -> common_pb2.KvBlocksStored:
         parent_block_hash=_short(run.parent_block_hash) if run.HasField("parent_block_hash") else None,
         tier=common_pb2.KV_CACHE_TIER_DEVICE,
         medium=run.medium,
+        lora_name=run.lora_name or None,
         cache_salt=run.cache_salt or None,
     )
 

@@ -65,8 +65,7 @@ class MessageEvents:
         }
 
     def _stop(self, totals: TurnTotals) -> tuple[str, str | None]:
-        if isinstance(totals.stop_reason, str) and (totals.finish_reason == "stop" or self._blocks.ends_in_incomplete_call):
-            # Clients run the calls of a turn that stopped with `tool_use`; one that the string cut off must not run.
+        if isinstance(totals.stop_reason, str) and totals.finish_reason == "stop":
             return "stop_sequence", totals.stop_reason
         if totals.finish_reason == "length" and totals.output_tokens < self._max_tokens:
             return "model_context_window_exceeded", None

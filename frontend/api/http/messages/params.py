@@ -10,7 +10,9 @@ from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 
 def message_params(llm: AsyncLLM, body: MessagesRequest, conversation: Conversation) -> SamplingParams:
     """Return the sampling parameters of a body with this conversation; InvalidRequest for a value out of range."""
-    form = (body.output_config and body.output_config.format) or body.output_format
+    form, field = body.output_format, "output_format"
+    if body.output_config is not None and body.output_config.format is not None:
+        form, field = body.output_config.format, "output_config.format"
     if forces_calls(conversation.tool_choice):
         form = None
     params = turn_sampling_params(
@@ -18,7 +20,7 @@ def message_params(llm: AsyncLLM, body: MessagesRequest, conversation: Conversat
         llm.default_sampling_fields(),
         max_tokens=body.max_tokens,
         stop=body.stop_sequences,
-        json_format=None if form is None else StructuredOutputsParams(json=form.schema_),
+        json_format=None if form is None else StructuredOutputsParams(json=form.schema_, request_field=field),
         in_deltas=body.stream,
     )
     # Clients enable thinking for any model: one without thinking answers at once.

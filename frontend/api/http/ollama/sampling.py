@@ -46,4 +46,6 @@ def check_context(llm: AsyncLLM, options: OptionsBody | None) -> None:
 def _constraint(form: str | dict[str, Any] | None) -> StructuredOutputsParams | None:
     if form is None or form == "":
         return None
-    return StructuredOutputsParams(json_object=True) if form == "json" else StructuredOutputsParams(json=form)
+    if form == "json":
+        return StructuredOutputsParams(json_object=True, request_field="format")
+    return StructuredOutputsParams(json=form, request_field="format")

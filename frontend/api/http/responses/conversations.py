@@ -9,6 +9,8 @@ from tetrad.frontend.api.http.responses.tools import chosen_tools
 from tetrad.frontend.chat.conversation import Conversation, forces_calls, thinking_kwargs
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 
+_FORMAT = "text.format"
+
 
 def conversation_of(body: InputBody, items: Sequence[InputItem], history: Sequence[dict[str, Any]] = ()) -> Conversation:
     """Return the conversation; InvalidRequest names the invalid field.
@@ -44,8 +46,9 @@ def json_format(body: InputBody) -> StructuredOutputsParams | None:
     if form is None or form.type == "text" or forces_calls(chosen_tools(body)[1]):
         return None
     if form.type == "json_object":
-        return StructuredOutputsParams(json_object=True)
-    return StructuredOutputsParams(json=form.schema_, disable_additional_properties=form.strict is True)
+        return StructuredOutputsParams(json_object=True, request_field=_FORMAT)
+    closed = form.strict is True
+    return StructuredOutputsParams(json=form.schema_, disable_additional_properties=closed, request_field=_FORMAT)
 
 
 def _template_kwargs(body: InputBody) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """/inference/v1/generate: continues one prompt of token ids with n outputs, streamed or whole; also aborts such requests."""
 
-import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
@@ -34,8 +33,8 @@ from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs
 from tetrad.frontend.api.http.schemas.objects import UsageCount, event
 from tetrad.frontend.api.http.sse.rendering import json_event, json_response, rendered, rendered_prompt_logprobs
 from tetrad.frontend.api.http.sse.streams import stream_response, until_disconnected
-from tetrad.frontend.chat.constraint import behind_reasoning
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.llm.constraint_start import behind_reasoning
 from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.request.logprobs import drop_candidates
 from tetrad.frontend.request.outputs import CompletionOutput
@@ -187,6 +186,7 @@ class _Generation:
                 cache_salt=body.cache_salt or "",
                 data_parallel_rank=self._rank,
                 lora_request=self._llm.model_names.lora_of(self._model),
+                reasoning_ended=body.reasoning_ended is not False,
             )
         except InvalidRequest as error:
             if error.field in ("prompt", "tokens"):
@@ -201,11 +201,8 @@ class _Generation:
         if formats.reasoning is None or (constraint is None and params.thinking_token_budget is None):
             return prompt, params
         prompt["prompt"] = text = await self._llm.texts.detokenize(prompt["prompt_token_ids"], skip_special_tokens=False)
-        if constraint is None or ended is True:
+        if constraint is None or ended is not None:
             return prompt, params
-        if ended is False:
-            waiting = dataclasses.replace(constraint, start_after_token_ids=list(formats.preamble.end))
-            return prompt, dataclasses.replace(params, structured_outputs=waiting)
         return prompt, behind_reasoning(params, constraint, formats, text)
 
     def _choice(self, output: CompletionOutput) -> Any:

@@ -43,7 +43,7 @@ async def render_completion(request: Request) -> Response:
     ids = [request_id if len(prompts) == 1 else f"{request_id}-{place}" for place in range(len(prompts))]
     # Concurrently, so that the tokenizer receives the prompts of one request in one message.
     work = all_of(
-        _rendered(llm, body, prompt, params, each, add_special_tokens=body.add_special_tokens)
+        _rendered(llm, body, prompt, params, each, add_special_tokens=body.add_special_tokens, reasoning_ended=None)
         for each, prompt in zip(ids, prompts, strict=True)
     )
     return JsonResponse(await until_disconnected(request.receive, work))
@@ -65,9 +65,16 @@ async def render_chat_completion(request: Request) -> Response:
 
 
 async def _rendered(
-    llm: AsyncLLM, body: SamplingBody, prompt: PromptType, params: SamplingParams, request_id: str, **options: bool
+    llm: AsyncLLM,
+    body: SamplingBody,
+    prompt: PromptType,
+    params: SamplingParams,
+    request_id: str,
+    *,
+    add_special_tokens: bool = True,
+    reasoning_ended: bool | None = True,
 ) -> RenderedRequest:
-    """Return the rendered request of one prompt of a body, with the options of its answer."""
+    """Return the rendered request of one prompt of a body, with the options of its answer. See rendered_request."""
     found = await rendered_request(
         llm,
         body,
@@ -76,7 +83,8 @@ async def _rendered(
         request_id,
         truncate_prompt_tokens=body.truncate_prompt_tokens,
         truncation_side=body.truncation_side or "left",
-        **options,
+        add_special_tokens=add_special_tokens,
+        reasoning_ended=reasoning_ended,
     )
     found.return_token_ids = body.return_token_ids
     if body.stream and body.stream_options is not None:

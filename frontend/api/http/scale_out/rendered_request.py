@@ -60,8 +60,13 @@ async def rendered_request(
     add_special_tokens: bool = True,
     truncate_prompt_tokens: int | None = None,
     truncation_side: str = "left",
+    reasoning_ended: bool | None = True,
 ) -> RenderedRequest:
-    """Return the rendered request of a prompt. Errors: see AsyncLLM.render; NotFound for a model that is not served."""
+    """Return the rendered request of a prompt. Errors: see AsyncLLM.render; NotFound for a model that is not served.
+
+    Args:
+        reasoning_ended: see RequestOptions; True: the constraint says itself where it starts, as those of chats do.
+    """
     request = NewRequest(
         request_id=request_id,
         prompt=prompt,
@@ -72,9 +77,10 @@ async def rendered_request(
         truncate_prompt_tokens=truncate_prompt_tokens,
         truncation_side=truncation_side,
         cache_salt=body.cache_salt or "",
+        reasoning_ended=reasoning_ended,
     )
     found = await llm.render(request)
-    constraint = params.structured_outputs
+    constraint = found.params.structured_outputs
     return RenderedRequest(
         request_id=request_id,
         token_ids=found.token_ids,

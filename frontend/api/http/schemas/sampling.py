@@ -7,6 +7,7 @@ from tetrad.frontend.request.sampling_params import RepetitionDetection, Request
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import InvalidRequest
 
+_FORMAT = "response_format"
 _FURTHER = ("n", "stop", "prompt_logprobs", "logprob_token_ids", "stream_interval", "thinking_token_budget")
 
 
@@ -53,15 +54,16 @@ def _structured_outputs(body: SamplingBody, *, with_format: bool) -> StructuredO
     if form is not None and form.type != "text":
         if wanted is not None:
             text = "Only one of response_format and structured_outputs can be given."
-            raise InvalidRequest(text, field="response_format")
+            raise InvalidRequest(text, field=_FORMAT)
         if not with_format:
             return None
         if form.type == "json_object":
-            return StructuredOutputsParams(json_object=True)
+            return StructuredOutputsParams(json_object=True, request_field=_FORMAT)
         if form.type == "structural_tag":
-            return StructuredOutputsParams(structural_tag=form.model_dump_json(exclude_none=True))
+            return StructuredOutputsParams(structural_tag=form.model_dump_json(exclude_none=True), request_field=_FORMAT)
         schema = form.json_schema
         assert schema is not None
         # OpenAI accepts strict schemas only if every object is closed.
-        return StructuredOutputsParams(json=schema.schema_, disable_additional_properties=schema.strict is True)
+        closed = schema.strict is True
+        return StructuredOutputsParams(json=schema.schema_, disable_additional_properties=closed, request_field=_FORMAT)
     return None if wanted is None else wanted.to_params()

@@ -67,3 +67,18 @@ def test_a_run_of_blocks_is_told_block_by_block_with_short_names():
     assert (stored.parent_block_hash, stored.tier) == (1, common_pb2.KV_CACHE_TIER_DEVICE)
     assert list(batch.events[1].removed.block_hashes) == [-1]
     assert batch.events[2].HasField("cleared")
+
+
+def test_blocks_name_the_adapter_and_the_salt_that_they_belong_to():
+    """Equal tokens of the base model and of an adapter, or of two salts, are different blocks: the gateway must know."""
+    run = pb.KvBlocksStored(
+        block_hashes=[bytes(32)], token_ids=pack_u32(range(4)), block_size=4, lora_name="sql", cache_salt="a"
+    )
+    plain = pb.KvBlocksStored(block_hashes=[bytes(32)], token_ids=pack_u32(range(4)), block_size=4)
+
+    batch = KvEventBatches(0).of(0, told(pb.KvCacheEvent(stored=run), pb.KvCacheEvent(stored=plain)))
+
+    named, unnamed = (event.stored for event in batch.events)
+    assert (named.lora_name, named.cache_salt) == ("sql", "a")
+    assert not unnamed.HasField("lora_name")
+    assert not unnamed.HasField("cache_salt")

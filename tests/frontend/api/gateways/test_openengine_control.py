@@ -202,6 +202,14 @@ async def test_an_abort_that_comes_late_succeeds_and_one_of_an_unknown_request_d
     assert unknown == (grpc.StatusCode.NOT_FOUND, "request_id")
 
 
+async def test_a_refused_id_is_not_kept(inference, control):
+    """Ended ids are kept by their number, so none may be longer than an id may be."""
+    refused = [await refusal_of(inference.Generate(long_request("r" * 100_000)).read())]
+    refused.append(await refusal_of(control.Abort(control_pb2.AbortRequest(request_id="r" * 100_000))))
+
+    assert refused == [(grpc.StatusCode.INVALID_ARGUMENT, "request_id"), (grpc.StatusCode.NOT_FOUND, "request_id")]
+
+
 def test_only_the_last_ended_requests_are_known():
     requests = OpenRequests(None, None, num_ended=2)
     for request_id in ("r1", "r2", "r3"):
@@ -357,9 +365,22 @@ async def test_events_have_the_numbers_and_the_names_of_the_engine_core(control,
     assert [(each.value, each.encoding) for each in stored.block_hashes] == [(b"b" * 32, "bytes"), (b"c" * 32, "bytes")]
     assert (stored.parent_block_hash.value, list(stored.token_ids), stored.block_size) == (b"a" * 32, list(range(8)), 4)
     assert (stored.lora_name, stored.medium, stored.group_idx) == ("sql", kv_events_pb2.STORAGE_MEDIUM_GPU, 1)
-    assert [list(each.values) for each in stored.extra_keys] == [["salt"], []]
+    assert len(stored.extra_keys) == 0  # the salt is a key of the block that begins the sequence
     assert stored.kv_cache_spec_sliding_window == 64
     assert (removed.block_hashes[0].value, removed.medium) == (b"b" * 32, kv_events_pb2.STORAGE_MEDIUM_CPU_PINNED)
+
+
+async def test_the_salt_is_a_key_of_the_block_that_begins_a_sequence(control, engine):
+    begins = engine_core_pb2.KvCacheEvent()
+    begins.CopyFrom(STORED)
+    begins.stored.ClearField("parent_block_hash")
+    engine.kv_batches.put_nowait(told(5, begins))
+
+    call = control.SubscribeKvEvents(kv_events_pb2.SubscribeKvEventsRequest(include_snapshot=True))
+    [batch] = await take(1, call)
+    call.cancel()
+
+    assert [list(each.values) for each in batch.events[0].block_stored.extra_keys] == [["salt"], []]
 
 
 async def test_without_a_snapshot_events_begin_with_the_next_change_and_later_snapshots_are_sent(control, engine):

@@ -6,6 +6,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.frontend.fakes import EOS, TEXT
 from tetrad.frontend.api.http.sse import rendering
+from tetrad.services.rpc.channel import open_channel
 from tetrad.services.rpc.columns import unpack_u32
 from tetrad.services.rpc.status import from_rpc_error
 from tetrad.vllm_api import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
@@ -215,3 +216,11 @@ async def test_a_mode_that_is_none_is_refused(control):
         await control.PauseGeneration(control_pb2.PauseGenerationRequest(mode=17))
 
     assert from_rpc_error(caught.value).field == "mode"
+
+
+async def test_a_server_that_takes_adapters_says_so(engine, serve_frontend):
+    engine.supports_lora = True
+    async with serve_frontend(listen="127.0.0.1:0") as frontend, open_channel(frontend.grpc_address) as channel:
+        model = await control_pb2_grpc.ControlStub(channel).GetModelInfo(control_pb2.GetModelInfoRequest())
+
+    assert model.supports_lora

@@ -107,17 +107,6 @@ def test_why_it_stopped(ending, expected):
     assert (events[-2]["delta"]["stop_reason"], events[-2]["delta"]["stop_sequence"]) == expected
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"), [('{"city": "Paris"}', ("tool_use", None)), ('{"city": "Par', ("stop_sequence", "is"))]
-)
-def test_a_stop_sequence_that_cuts_a_call_off_is_why_it_stopped(arguments, expected):
-    pieces = [ToolCallStart(0, "get_weather", "call_0"), ToolCallArguments(0, arguments)]
-
-    _, message = generate(pieces, reason="tool_calls", stop="is")
-
-    assert (message["stop_reason"], message["stop_sequence"]) == expected
-
-
 def test_a_message_starts_with_no_tokens_of_any_kind():
     """Also if the first update has tokens: the usage at the end counts them."""
     events, _ = generate(PIECES["all"], reason="tool_calls")
