@@ -390,7 +390,7 @@ def test_a_decoder_that_is_not_causal_does_not_generate(tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["gpt_neox", "mamba", "mamba2", "deepseek_v3"])
+@pytest.mark.parametrize("name", ["gpt_neox", "mamba", "mamba2", "deepseek_v3", "bloom"])
 def test_every_decoder_pools(name, tmp_path):
     """Its output layer, whatever the files call it, is not read."""
     reference, [ids] = save_family(tmp_path, name), prompts_of((20,))

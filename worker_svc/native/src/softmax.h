@@ -52,8 +52,8 @@ struct Sight {
 inline vf capped(vf score, float cap) { return cap - 2.0f * cap / (1.0f + exponential(score * (2.0f / cap))); }
 
 // Replace the scores of a stride by weights, and rescale the rows' sums to the new largest score. A score that is not a number
-// gives a weight that is not a number, which reaches the output. IS_BIASED: heads have slopes. Sets `relative_tops`, per row the largest score of this stride
-// minus the largest score so far: 0 or less.
+// gives a weight that is not a number, which reaches the output. Sets `relative_tops`, per row the largest score of this stride
+// minus the largest score so far: 0 or less. IS_BIASED: whether heads have linear biases.
 template <int ROWS, bool IS_BIASED>
 inline void weigh(const Sight<ROWS>& sight, int64_t begin, const Heads& heads, float (*scores)[STRIDE], Running<ROWS>& state,
                   float* relative_tops, Fetch& fetch) {
