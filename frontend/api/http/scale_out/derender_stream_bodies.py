@@ -120,7 +120,7 @@ class DerenderChatChunkRequest(_ChunkBody):
     """POST /v1/chat/completions/derender with stream."""
 
     chat_request: RenderChatRequest | None = Field(
-        None, description="The request that was rendered; its tools, its formats and what it wants to see."
+        None, description="The request that was rendered, for its tools, its formats and the fields that it requests."
     )
 
 
