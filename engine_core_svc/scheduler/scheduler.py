@@ -35,7 +35,7 @@ from tetrad.engine_core_svc.scheduler.prefill_throttle import NoThrottle, Prefil
 from tetrad.engine_core_svc.scheduler.remote_loads import RemoteLoads
 from tetrad.engine_core_svc.scheduler.request_states import RequestStates
 from tetrad.engine_core_svc.scheduler.results import Results
-from tetrad.engine_core_svc.scheduler.stage_filling import NoStages, Rows, StageFillings
+from tetrad.engine_core_svc.scheduler.stage_filling import ALL_ROWS, NoStages, Rows, StageFillings
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
@@ -136,7 +136,7 @@ class Scheduler:
         num_kept = self._seats.make_room() if self.admitting else 0
         preemptions_before = self.states.num_preemptions
         budget = self._budget()
-        rows = self.stages.rows(self.running, len(self.waiting), self.limits.max_num_seqs)
+        rows = ALL_ROWS if self.drafting.plans_alone else self._rows()
         self._schedule_running(plan, budget, rows)
         if self.states.num_preemptions == preemptions_before or make_room:
             self._schedule_waiting(plan, budget, num_kept, rows)
@@ -153,6 +153,9 @@ class Scheduler:
         self.kv_cache.note_sent(plan)
         self.step_counter += 1
         return plan
+
+    def _rows(self) -> Rows:
+        return self.stages.rows(self.running, len(self.waiting), self.limits.max_num_seqs)
 
     def _note_sampling(self, plan: SchedulerOutput) -> None:
         self._num_sampling.append(len(plan.sampling_keys))

@@ -4,7 +4,8 @@ Called by the scheduler for each plan and each result. A stage computes one step
 it. So steps in flight have different requests: each plan gets its part of them. A request whose next token has not arrived is
 planned again once its step is the oldest in flight, if as many steps as stages are in flight or nothing else can be planned.
 A chunk of a prompt waits for no token, so it may be in every plan. It counts as no row: otherwise the prompts that are first in
-order would take the rows of the requests that decode after them.
+order would take the rows of the requests that decode after them. For the same reason, a plan with drafts, which is alone in
+flight, may contain all requests: otherwise the next one would have the first part of them again.
 """
 
 from collections import deque
@@ -59,15 +60,17 @@ class AllRows:
         """Do nothing."""
 
 
+ALL_ROWS = AllRows()
+
+
 class NoStages:
     """The strategy for a single stage: every plan may contain all requests."""
 
     num_stages = 1
-    _ROWS = AllRows()
 
     def rows(self, running: Iterable[Request], num_waiting: int, max_num_seqs: int) -> Rows:  # noqa: ARG002 - of the protocol
         """Return rows without a limit."""
-        return self._ROWS
+        return ALL_ROWS
 
     def note_planned(self, step_id: int) -> None:
         """Do nothing."""

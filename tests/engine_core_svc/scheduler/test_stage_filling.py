@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from tests.engine_core_svc.scheduler.fake_drafts import SameDrafts, WorkerDrafts
 from tetrad.engine_core_svc.scheduler.prefill_throttle import NoThrottle
 from tetrad.engine_core_svc.scheduler.stage_filling import NoStages, StageFilling
 
@@ -92,6 +93,19 @@ def test_prompts_in_chunks_do_not_keep_later_requests_from_decoding(make_pipelin
 
     assert [request.num_output_tokens for request in prompts] == [0, 0]
     assert all(request.num_output_tokens >= 9 for request in decoding)
+
+
+@pytest.mark.parametrize("drafts", [SameDrafts(9), WorkerDrafts()], ids=["verified", "asked for"])
+@pytest.mark.parametrize("num_stages", [2, 3])
+def test_all_requests_run_while_plans_with_drafts_are_alone_in_flight(make_pipeline, num_stages, drafts):
+    bench = make_pipeline(num_stages, drafts=drafts)
+    requests = [bench.add(3, max_tokens=64) for _ in range(6)]
+
+    for _ in range(12):
+        in_flight(bench, num_stages + 1)
+        bench.deliver()
+
+    assert all(request.num_output_tokens >= 8 for request in requests)
 
 
 class LimitedPrompts(NoThrottle):
