@@ -1,8 +1,9 @@
-"""Fixtures: a channel to a frontend on fakes, as a gateway has one."""
+"""Fixtures: a channel to a frontend on fakes, as a gateway has one, and a stub on it."""
 
 import pytest
 
 from tests.frontend.fakes import FakeEngine, running_engine
+from tetrad.openengine_api import control_pb2_grpc
 from tetrad.services.rpc.channel import open_channel
 
 
@@ -10,6 +11,12 @@ from tetrad.services.rpc.channel import open_channel
 async def channel(frontend):
     async with open_channel(frontend.grpc_address) as opened:
         yield opened
+
+
+@pytest.fixture
+def control(channel):
+    """OpenEngine's Control of that frontend."""
+    return control_pb2_grpc.ControlStub(channel)
 
 
 @pytest.fixture
