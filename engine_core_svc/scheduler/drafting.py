@@ -172,6 +172,8 @@ class Drafting:
         """Note a new request."""
         if self._drafts.admits(request):
             self._drafted.append(request.key)
+            if len(self._drafted) > 2 * len(self._requests):  # ended ones pile up behind one that lasts
+                self._drafted = deque(key for key in self._drafted if key in self._requests)
 
     def add_drafts(self, plan: SchedulerOutput, budget: StepBudget) -> None:
         """Add the drafts proposed for the plan's requests, as far as tokens, blocks and message bytes allow."""

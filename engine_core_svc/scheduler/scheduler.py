@@ -9,6 +9,7 @@ With drafts a step yields several tokens for a request, and plans wait for the r
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from tetrad.engine_core_svc.core.plan import (
@@ -89,9 +90,10 @@ class Scheduler:
         self.loads = RemoteLoads(self.states, kv_cache)
         self.drafting = Drafting(NoDrafts() if drafts is None else drafts, self.requests, kv_cache, clock=clock)
         self._results = Results(self.states, kv_cache, self.grammars, self.drafting)
-        self._num_sampling = 0  # requests that sample a token in the last plan; they decode from then on
+        # Numbers of requests that sample a token in the last plans, one plan per stage; they decode from then on.
+        self._num_sampling: deque[int] = deque()
 
-    # --- requests come and go ---------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:
         """Add a request; see RequestStates.add."""
@@ -139,9 +141,9 @@ class Scheduler:
         if self.states.num_preemptions == preemptions_before or make_room:
             self._schedule_waiting(plan, budget, num_kept, rows)
         self.drafting.add_drafts(plan, budget)
-        self._num_sampling = len(plan.sampling_keys)
         if plan.num_requests == 0 and not self.kv_cache.connector.has_new_transfers:
             return None
+        self._note_sampling(plan)
         num_decodes = plan.total_num_scheduled_tokens - budget.num_prompt_tokens
         self.throttle.note_planned(plan.step_id, num_decodes, budget.num_prompt_tokens)
         self.fan_outs.note_planned(plan.step_id, budget.share, budget.num_prompt_tokens)
@@ -152,9 +154,14 @@ class Scheduler:
         self.step_counter += 1
         return plan
 
+    def _note_sampling(self, plan: SchedulerOutput) -> None:
+        self._num_sampling.append(len(plan.sampling_keys))
+        if len(self._num_sampling) > self.stages.num_stages:
+            self._num_sampling.popleft()
+
     def _budget(self) -> StepBudget:
         most, threshold = self.limits.max_num_batched_tokens, self.limits.long_prefill_token_threshold
-        num_decoding = min(self._num_sampling, len(self.running))
+        num_decoding = min(sum(self._num_sampling), len(self.running))
         num_waiting = len(self.running) - num_decoding + len(self.waiting)
         paced = self.throttle.prompt_tokens(num_decoding, num_waiting)
         is_alone = num_decoding + num_waiting <= 1
@@ -196,7 +203,7 @@ class Scheduler:
             columns.num_computed_tokens.append(request.num_computed_tokens)
             columns.new_blocks.append(blocks)
             self._advance(plan, request, num_new, budget)
-            rows.spend()
+            rows.spend(request)
             index += 1
 
     def _schedule_waiting(self, plan: SchedulerOutput, budget: StepBudget, num_kept: int, rows: Rows) -> None:
@@ -237,7 +244,7 @@ class Scheduler:
                     continue
                 break
             self._add_new_request(plan, request, num_new, budget)
-            rows.spend()
+            rows.spend(request)
             num_kept -= not is_further
         self.waiting.look_again()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint import gguf_configs as configs
-from tetrad.worker_svc.checkpoint.gguf_configs import Facts
+from tetrad.worker_svc.checkpoint.gguf_facts import Facts
 from tetrad.worker_svc.families.llama import fused_gate_up, fused_qkv
 from tetrad.worker_svc.families.states import fused_parts, parts_by_heads, step_names
 from tetrad.worker_svc.model_facts.config import ModelConfig
@@ -200,6 +200,7 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = {
     "granitehybrid": GgufArchitecture(
         ("GraniteMoeHybridForCausalLM",), config=configs.granite_hybrid, others=_mamba2, is_paired=True
     ),
+    "jamba": GgufArchitecture(("JambaForCausalLM",), config=configs.jamba, others=_mamba),
     "lfm2": GgufArchitecture(("Lfm2ForCausalLM",), config=configs.lfm2, in_model=_LFM2_NORM, others=_short_convolution),
     "lfm2moe": GgufArchitecture(
         ("Lfm2MoeForCausalLM",), config=configs.lfm2_moe, in_model=_LFM2_NORM, others=_short_convolution

@@ -4,10 +4,9 @@ Used by the table in gguf_architectures.py; gguf_metadata.py converts the values
 omits because its converter assumes them are added here too.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.gguf_facts import Facts
 
 _SIGMOID = 2
 """GGUF's number for routers with sigmoid scores."""
@@ -16,36 +15,6 @@ _YARN_UNIT = 0.1
 _LLAMA4_PATTERN, _LLAMA4_EXPERTS_WITHOUT_NORMS = 4, 128
 _GEMMA2_LAYERS_27B, _GEMMA3_LAYERS_27B = 46, 62
 """Numbers of layers by which the 27B models are recognised; their attention is not scaled by the size of a head."""
-
-
-class Facts:
-    """The metadata of a file's architecture, and the presence of tensors in the file.
-
-    Args:
-        name: name of the architecture.
-        field: returns the value of a metadata key, or None.
-        has: returns whether the file has a tensor.
-    """
-
-    def __init__(self, name: str, field: Callable[[str], Any], has: Callable[[str], bool]) -> None:
-        self._name, self._field, self.has = name, field, has
-
-    def __call__(self, key: str) -> Any:
-        """Return the value of one of the architecture's keys, or None."""
-        return self._field(f"{self._name}.{key}")
-
-    @property
-    def num_layers(self) -> int:
-        """The number of layers, without MTP layers, which predict several tokens."""
-        return int(self("block_count") or 0) - int(self("nextn_predict_layers") or 0)
-
-    def has_in_layers(self, name: str) -> bool:
-        """Return whether one of the layers has a tensor."""
-        return any(self.has(f"blk.{layer}.{name}") for layer in range(self.num_layers))
-
-    def refuse(self, what: str) -> ModelError:
-        """Return the error for a variant of the architecture that is not supported."""
-        return ModelError(f"GGUF {self._name} {what} is not supported.")
 
 
 def nothing(facts: Facts) -> dict[str, Any]:  # noqa: ARG001 - one signature
@@ -335,6 +304,23 @@ def mamba(facts: Facts) -> dict[str, Any]:
         "use_conv_bias": facts.has_in_layers("ssm_conv1d.bias"),
         "use_bias": facts.has_in_layers("ssm_in.bias"),
         "layer_norm_epsilon": facts("attention.layer_norm_rms_epsilon"),
+    }
+
+
+def jamba(facts: Facts) -> dict[str, Any]:
+    """Return the values of Jamba; layers without KV heads are Mamba, and layers with experts have a router."""
+    count, layers = facts("expert_count") or 0, range(facts.num_layers)
+    return {
+        "mamba_expand": facts("ssm.inner_size") // facts("embedding_length"),
+        "mamba_d_state": facts("ssm.state_size"),
+        "mamba_dt_rank": facts("ssm.time_step_rank"),
+        "mamba_d_conv": facts("ssm.conv_kernel"),
+        "mamba_conv_bias": facts.has_in_layers("ssm_conv1d.bias"),
+        "mamba_proj_bias": facts.has_in_layers("ssm_in.bias"),
+        "layer_types": _layer_types(facts, "attention", "mamba"),
+        "layers_num_experts": [count if facts.has(f"blk.{layer}.ffn_gate_inp.weight") else 1 for layer in layers],
+        "num_experts": count,
+        "num_experts_per_tok": facts("expert_used_count"),
     }
 
 

@@ -49,6 +49,12 @@ def _check_attention(facts: ModelConfig) -> None:
             f"The model's config is impossible: {facts.num_heads} attention heads of size {facts.head_dim} share "
             f"{facts.num_kv_heads} KV heads; the size must be even, and the number of heads divisible by that of KV heads."
         )
+    for window in facts.windows:
+        if window is not None and window < 1:
+            raise ModelError(
+                f"The model's config is impossible: a window of {str(window)[:40]} tokens; it must be at least 1, or null for "
+                "no window."
+            )
     for rope in facts.ropes:
         if rope is not None and (rope.dim % 2 or not 0 < rope.dim <= facts.head_dim):
             raise ModelError(

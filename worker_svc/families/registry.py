@@ -34,7 +34,7 @@ from tetrad.worker_svc.families.llama import (
 )
 from tetrad.worker_svc.families.llama4 import llama4
 from tetrad.worker_svc.families.mamba import bamba, falcon_h1, granite_hybrid, mamba2
-from tetrad.worker_svc.families.mamba1 import falcon_mamba, mamba
+from tetrad.worker_svc.families.mamba1 import falcon_mamba, jamba, mamba
 from tetrad.worker_svc.families.nemotron_h import nemotron_h
 from tetrad.worker_svc.families.plugins import find_plugin
 from tetrad.worker_svc.families.pooling import generator_of
@@ -91,6 +91,7 @@ FAMILIES: Mapping[str, Family] = {
     "GraniteMoeHybridForCausalLM": Family("Granite 4", granite_hybrid),
     "HunYuanDenseV1ForCausalLM": Family("Hunyuan (dense)", hunyuan),
     "InternLM3ForCausalLM": Family("InternLM3", internlm3),
+    "JambaForCausalLM": Family("Jamba", jamba),
     "Lfm2ForCausalLM": Family("LFM2", lfm2),
     "Lfm2MoeForCausalLM": Family("LFM2 MoE", lfm2_moe),
     "Llama4ForCausalLM": Family("Llama 4 (text)", llama4),

@@ -59,6 +59,7 @@ def test_a_family_generates_what_transformers_does(name, program, tmp_path, load
     [
         ("deepseek_v3", {"kv_lora_rank": 272}),
         ("llama4", {}),
+        ("jamba", {}),
         ("mamba", {}),
         ("mamba2", {}),
         ("lfm2", {}),
@@ -114,6 +115,7 @@ def test_steps_that_the_host_prepares_are_not_recorded(tmp_path, load_cuda):
         ("llama4", "float16", 0.1),
         ("falcon_h1", "float16", 0.1),
         ("qwen3_next", "float16", 0.1),
+        ("jamba", "float16", 0.1),
         ("mamba", "bfloat16", 0.3),
         ("mamba2", "bfloat16", 0.3),
     ],

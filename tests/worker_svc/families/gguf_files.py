@@ -207,6 +207,20 @@ def _mamba(config: Config) -> dict[str, Any]:
     }
 
 
+def _jamba(config: Config) -> dict[str, Any]:
+    of_experts = {"expert_count": config.num_experts, "expert_used_count": config.num_experts_per_tok}
+    return {
+        "ssm.conv_kernel": config.mamba_d_conv,
+        "ssm.state_size": config.mamba_d_state,
+        "ssm.inner_size": config.mamba_expand * config.hidden_size,
+        "ssm.time_step_rank": config.mamba_dt_rank,
+        "attention.head_count_kv": [
+            config.num_key_value_heads if kind == "full_attention" else 0 for kind in config.layer_types
+        ],
+        **of_experts,
+    }
+
+
 def _granite_hybrid(config: Config) -> dict[str, Any]:
     size = config.mamba_expand * config.hidden_size
     return {
@@ -312,6 +326,8 @@ CONVERSIONS = {
     "granite_hybrid": Conversion(
         gguf.MODEL_ARCH.GRANITE_HYBRID, _granite_hybrid, has_interleaved_heads=True, tensors=tensors.granite_hybrid
     ),
+    "jamba": Conversion(gguf.MODEL_ARCH.JAMBA, _jamba, tensors=tensors.mamba),
+    "jamba without experts": Conversion(gguf.MODEL_ARCH.JAMBA, _jamba, tensors=tensors.mamba),
     "lfm2": Conversion(gguf.MODEL_ARCH.LFM2, _lfm2, tensors=tensors.lfm2),
     "lfm2 with biases": Conversion(gguf.MODEL_ARCH.LFM2, _lfm2, tensors=tensors.lfm2),
     "lfm2_moe": Conversion(
@@ -453,7 +469,7 @@ def _unfused(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             continue
         kind = "bias" if key.endswith("_bias") else "weight"
         is_gpt_oss = f"{stem}.experts.down_proj_bias" in state
-        is_llama4 = stem.endswith("feed_forward") and f"{stem}.router.weight" in state
+        is_llama4 = stem.endswith("feed_forward") and f"{stem}.shared_expert.up_proj.weight" in state
         tensor = stored.transpose(1, 2) if (is_gpt_oss or is_llama4) and kind == "weight" else stored
         stem = f"{stem.replace('block_sparse_moe', 'mlp')}.experts"
         if "down" in rest:

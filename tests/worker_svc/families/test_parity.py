@@ -31,6 +31,7 @@ ALL_SPLITS = {
     "gemma3",
     "llama4",
     "deepseek_v3",
+    "jamba",
     "mamba",
     "mamba2",
     "falcon_h1",

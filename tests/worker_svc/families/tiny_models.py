@@ -83,6 +83,14 @@ HYBRID = {
     "mamba_n_groups": 2,
     "mamba_chunk_size": 16,
 }
+JAMBA = {
+    "head_dim": ABSENT,
+    "num_hidden_layers": 4,
+    "attn_layer_period": 3,
+    "attn_layer_offset": 1,
+    "num_experts": 4,
+    "mamba_d_state": 4,
+}
 LINEAR = "linear_attention"
 NEMOTRON_H = {
     "num_hidden_layers": ABSENT,
@@ -162,6 +170,11 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
         MAMBA | {"use_bias": True, "use_conv_bias": False, "tie_word_embeddings": False, "expand": 3, "time_step_rank": 7},
     ),
     "falcon_mamba": ("falcon_mamba", MAMBA | {"mixer_rms_eps": 1e-2}),
+    "jamba": ("jamba", JAMBA),
+    "jamba without experts": (
+        "jamba",
+        JAMBA | {"num_experts": 1, "mamba_proj_bias": True, "mamba_conv_bias": False, "mamba_dt_rank": 7, "rms_norm_eps": 1e-2},
+    ),
     "mamba2": ("mamba2", MAMBA2),
     "mamba2 with biases": ("mamba2", MAMBA2 | {"use_bias": True, "tie_word_embeddings": True}),
     "bamba": ("bamba", HYBRID | {"attn_layer_indices": [1]}),

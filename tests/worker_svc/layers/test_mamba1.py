@@ -142,7 +142,7 @@ def test_outputs_are_those_of_the_formula(layer, x, whole):
     kernel = inputs._convolution._weight.T[:, None]
     mixed = F.conv1d(F.pad(mixed.T, (SIZES.kernel - 1, 0)), kernel, inputs._convolution._bias, groups=SIZES.size).T
     mixed = F.silu(mixed)
-    steps, into, out_of = inputs._selection(mixed).split([3, 8, 8], 1)
+    steps, into, out_of = inputs._selection(mixed).split([SIZES.step_rank, SIZES.state_dim, SIZES.state_dim], 1)
     steps, into, out_of = (each / (each.square().mean(1, keepdim=True) + 1e-5).sqrt() for each in (steps, into, out_of))
     steps = F.softplus(inputs._steps(steps) + inputs._step_bias)
     state, found = torch.zeros(SIZES.size, SIZES.state_dim), []

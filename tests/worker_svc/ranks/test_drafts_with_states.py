@@ -23,6 +23,7 @@ CASES = [
     ("lfm2", (2, 2)),
     ("mamba2", (1, 2)),
     ("mamba", (2, 2)),
+    *(("jamba", shape) for shape in SHAPES[:3]),
 ]
 
 

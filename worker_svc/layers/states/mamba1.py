@@ -99,12 +99,10 @@ class Mamba1Recurrence:
 
     def step(self, inputs: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         """See Recurrence."""
-        past, state = torch.split(states, [self._convolution.state_size, self._sizes.size * self._sizes.state_dim], 1)
-        self._convolution.shift(inputs[:, None, : self.num_outputs], past)
-        decays, added, out_of, skipped = self._terms(inputs)
-        state = state.view_as(added)
-        torch.addcmul(added, decays, state, out=state)
-        return (state * out_of).sum(1).add_(skipped)
+        num_past = self._convolution.state_size
+        self._convolution.shift(inputs[:, None, : self.num_outputs], states[:, :num_past])
+        # A few sequences at once: their terms have the size of their states.
+        return torch.cat([self._token(inputs[at], states[at, num_past:]) for at in chunks_of(len(inputs))])
 
     def scan(self, inputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """See Recurrence."""
@@ -116,8 +114,15 @@ class Mamba1Recurrence:
         """See Recurrence."""
         return outputs.mul_(_silu(inputs[:, self.num_outputs : 2 * self.num_outputs]))
 
+    def _token(self, inputs: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        """Return the outputs [D, C] for inputs [D, P] of one token of each sequence; change the states [D, N * C]."""
+        decays, added, out_of, skipped = self._terms(inputs)
+        state = states.view_as(added)
+        torch.addcmul(added, decays, state, out=state)
+        return (state * out_of).sum(1).add_(skipped)
+
     def _chunk(self, inputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """Return the outputs [L, C] for inputs [L, P]; change the state [N * C]."""
+        """Return the outputs [L, C] for inputs [L, P] of a sequence's tokens in order; change the state [N * C]."""
         decays, states, out_of, skipped = self._terms(inputs)
         before = state.view_as(states[0])
         for token, added in enumerate(states):  # what a token adds is replaced by the state behind it

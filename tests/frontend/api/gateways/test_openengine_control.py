@@ -406,6 +406,49 @@ async def test_events_are_replayed_from_a_number(control, engine):
     assert (numbers, engine.kv_starts[-1]) == ([7, 8], 7)
 
 
+async def test_ranks_of_events_and_loads_are_those_that_requests_are_pinned_to(rank_1_and_0):
+    [second, first], channel = rank_1_and_0
+    first.load_fields, second.load_fields = {"num_gpu_blocks": 10}, {"num_gpu_blocks": 20}
+    first.kv_batches.put_nowait(told(10, CLEARED, snapshot=True))
+    second.kv_batches.put_nowait(told(20, CLEARED, snapshot=True))
+    stub = control_pb2_grpc.ControlStub(channel)
+
+    wanted = kv_events_pb2.SubscribeKvEventsRequest(include_snapshot=True, data_parallel_ranks=[0])
+    call = stub.SubscribeKvEvents(wanted)
+    [batch] = await take(1, call)
+    call.cancel()
+    load = await stub.GetLoad(control_pb2.GetLoadRequest(include_per_rank=True))
+    wanted.data_parallel_ranks[:] = [2]
+    refused = await refusal_of(stub.SubscribeKvEvents(wanted).read())
+    pinned = inference_pb2_grpc.InferenceStub(channel).Generate(
+        inference_pb2.GenerateRequest(prompt="hi"), metadata=(("openengine-target-dp-rank", "0"),)
+    )
+    assert [event async for event in pinned]
+
+    assert (batch.sequence_number, batch.data_parallel_rank) == (10, 0)
+    assert [(rank.data_parallel_rank, rank.total_kv_blocks) for rank in load.ranks] == [(0, 10), (1, 20)]
+    assert refused == (grpc.StatusCode.INVALID_ARGUMENT, "data_parallel_ranks")
+    assert (len(first.requests), len(second.requests)) == (1, 0)
+
+
+async def test_a_lost_engine_core_keeps_no_events_of_the_others_back(rank_1_and_0):
+    [second, first], channel = rank_1_and_0
+    stub = control_pb2_grpc.ControlStub(channel)
+    await second.kill()
+    async with asyncio.timeout(10):
+        while len((await stub.GetLoad(control_pb2.GetLoadRequest(include_per_rank=True))).ranks) == 2:
+            pass
+    first.kv_batches.put_nowait(told(10, CLEARED, snapshot=True))
+
+    call = stub.SubscribeKvEvents(kv_events_pb2.SubscribeKvEventsRequest(include_snapshot=True))
+    [batch] = await take(1, call)
+    await second.start()
+    last = await call.read()
+
+    assert batch.data_parallel_rank == 0
+    assert (last.error.retryable, last.error.message) == (True, "An engine core has joined; subscribe again.")
+
+
 async def test_a_rank_that_does_not_exist_is_refused(control):
     call = control.SubscribeKvEvents(kv_events_pb2.SubscribeKvEventsRequest(data_parallel_ranks=[1]))
 
