@@ -1,5 +1,6 @@
 """A tiny model of every family: random weights, in the shape that its config class of transformers gives it."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -331,6 +332,12 @@ FOREIGN: dict[str, tuple[str, Mapping[str, Any]]] = {
     "gemma4": ("gemma4_text", GEMMA4),
 }
 """The same of models that no family describes: transformers' code runs them."""
+
+
+def change_config(directory: Path, **changes: object) -> None:
+    """Replace values of a checkpoint's config.json."""
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def save_family(directory: Path, name: str, **overrides: object) -> torch.nn.Module:

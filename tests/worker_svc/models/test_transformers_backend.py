@@ -1,6 +1,5 @@
 """Transformers backend: refuses unsupported models with a reason in one line, and runs a model's own code."""
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.worker_svc.conftest import LAYOUT, Driver
 from tests.worker_svc.families.test_parity import verified
-from tests.worker_svc.families.tiny_models import SIZES, save_family
+from tests.worker_svc.families.tiny_models import SIZES, change_config, save_family
 from tests.worker_svc.models.own_code import has_run, save_own_code
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.attention.paged_metadata import Sight
@@ -44,11 +43,6 @@ def save(tmp_path):
         return tmp_path
 
     return save_model
-
-
-def change_config(directory, **changes):
-    path = directory / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def check_refusal(load, directory, reason, **options):

@@ -9,7 +9,7 @@ import transformers as tf
 from safetensors.torch import load_file, save_file
 
 from tests.worker_svc.families.gguf_files import write_gguf
-from tests.worker_svc.families.tiny_models import save_family
+from tests.worker_svc.families.tiny_models import change_config, save_family
 from tests.worker_svc.pooling.checkpoints import save_modules
 from tests.worker_svc.pooling.decoders import (
     BLOCK_SIZE,
@@ -21,7 +21,7 @@ from tests.worker_svc.pooling.decoders import (
     runner_of,
     save_decoder,
 )
-from tests.worker_svc.pooling.runs import load, run
+from tests.worker_svc.pooling.runs import load, prompts_of, run
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.plan import SchedulerOutput, finished
 from tetrad.worker_svc.core.pooling import PoolingSpec
@@ -37,19 +37,9 @@ CLASSIFIERS = {
 RAW = PoolingSpec("embed", use_activation=False)
 
 
-def prompts_of(lengths):
-    random = np.random.default_rng(0)
-    return [random.integers(4, VOCAB_SIZE, length).tolist() for length in lengths]
-
-
 def hidden_of(model, ids):
     with torch.no_grad():
         return model(torch.tensor([ids])).last_hidden_state[0]
-
-
-def change_config(directory, **changes):
-    path = directory / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def save_embedder(directory, mode=None, **modules):

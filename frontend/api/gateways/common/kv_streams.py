@@ -44,8 +44,8 @@ async def merged(
     queue: asyncio.Queue[Told] = asyncio.Queue(_CAPACITY)
 
     async def read(rank: int, stream: AsyncIterator[engine_core_pb2.SubscribeKvEventsResponse]) -> None:
-        async for told in stream:
-            await queue.put((rank, told))
+        async for notice in stream:
+            await queue.put((rank, notice))
 
     readers = [asyncio.create_task(each) for each in (*(read(rank, stream) for rank, stream in enumerate(streams)), *ends)]
     getting = asyncio.create_task(queue.get())

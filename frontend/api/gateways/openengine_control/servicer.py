@@ -125,8 +125,8 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         ends = [] if wanted else [until_joined(llm, set(ranks))]
         try:
             async with aclosing(merged([streams[rank] for rank in ranks], *ends)) as events:
-                async for place, told in events:
-                    batch = batches[place].of(told)
+                async for place, notice in events:
+                    batch = batches[place].of(notice)
                     if batch is not None:
                         yield kv_events_pb2.SubscribeKvEventsResponse(batch=batch)
         except TetradError as error:

@@ -123,8 +123,8 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
         batches, ranks, streams = KvEventBatches(request.start_sequence_number), present_ranks(self._llm), streams_of(self._llm)
         joined = until_joined(self._llm, set(ranks))
         async with aclosing(merged([streams[rank] for rank in ranks], joined)) as events:
-            async for place, told in events:
-                yield batches.of(ranks[place], told)
+            async for place, notice in events:
+                yield batches.of(ranks[place], notice)
 
     async def FlushCache(
         self, request: common_pb2.FlushCacheRequest, context: grpc.aio.ServicerContext
