@@ -55,7 +55,7 @@ def check_refusal(load, directory, reason, **options):
 @pytest.mark.parametrize(
     ("model_type", "changes", "reason"),
     [
-        ("bloom", {"n_head": 4}, "does not call attention through transformers' AttentionInterface"),
+        ("gpt_neox_japanese", {}, "does not call attention through transformers' AttentionInterface"),
         ("bert", {}, "its mask is neither causal, a sliding window nor a chunk"),
         ("bert", {"is_decoder": True, "add_cross_attention": True}, "it has cross attention"),
         ("recurrent_gemma", {}, "its layers keep states beside keys and values"),
