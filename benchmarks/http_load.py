@@ -1,4 +1,4 @@
-"""A load generator for OpenAI's completions endpoint: many streams in one process that leaves the cores to the server.
+"""A load generator for OpenAI's completions endpoint: many streams in one process, which uses little CPU time.
 
 It can send to any server with OpenAI's API, so that one client (streams.py) measures all systems. It also runs alone:
 `python -m benchmarks.http_load --url http://127.0.0.1:8000 --concurrency 64 --requests 256 --max-tokens 128`.

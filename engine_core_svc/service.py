@@ -47,6 +47,8 @@ from tetrad.services.observability.tracer import open_tracer
 from tetrad.services.rpc.carrier import GRPC, Carrier
 
 _PAUSE_S = 0.2
+# Seconds after which a grammar no longer delays others: it is compiled beside them, within the whole time.
+_QUICK_GRAMMAR_S = 0.5
 T = TypeVar("T")
 
 log = get_logger()
@@ -131,7 +133,12 @@ async def start_engine(
         _scheduler(settings, layout, messages, kv_events, drafts),
         _admission(settings, layout, facts, messages),
         workers,
-        GrammarCompiler(tokenizer.vocabulary, Trial(settings.grammar_timeout_s), metrics.grammar_seconds.observe),
+        GrammarCompiler(
+            tokenizer.vocabulary,
+            Trial(min(settings.grammar_timeout_s, _QUICK_GRAMMAR_S)),
+            metrics.grammar_seconds.observe,
+            patient=Trial(settings.grammar_timeout_s) if settings.grammar_timeout_s > _QUICK_GRAMMAR_S else None,
+        ),
         recovery_timeout_s=settings.recovery_timeout_s,
         stall_timeout_s=settings.step_timeout_s,
         tokens_to_clear=max(settings.steps_in_flight, 1 + drafts.max_tokens) + 1,

@@ -12,6 +12,7 @@ from tetrad.frontend.further_models import (
     ReasoningParser,
     SamplingDefaults,
     Targets,
+    TemplateVariables,
     ToolParser,
     check_names_differ,
     names_of,
@@ -87,8 +88,8 @@ class FrontendSettings(PublicSettings):
         (),
         description="Further models behind the same address, a JSON list: an object for each, with served_model_names, "
         "tokenizer_targets and engine_targets; engine_admin_targets, model, lora_modules, lora_resolver_dir, tool_call_parser, "
-        "reasoning_parser, use_generation_config and override_generation_config may follow. A request goes to the model "
-        "that it names, and to the first one if it names none. Empty: one model.",
+        "reasoning_parser, use_generation_config, override_generation_config and default_chat_template_kwargs may follow. A "
+        "request goes to the model that it names, and to the first one if it names none. Empty: one model.",
     )
 
     lora_modules: Names = Field(
@@ -264,10 +265,17 @@ class FrontendSettings(PublicSettings):
         description="JSON object of sampling defaults that replace those of the model's generation_config.json: temperature, "
         "top_p, top_k, min_p, repetition_penalty. A request's own values win. Empty: none.",
     )
+    default_chat_template_kwargs: TemplateVariables = Field(
+        "",
+        description="JSON object of variables of the chat template for requests that do not set them, such as "
+        '{"enable_thinking": false}. Empty: none.',
+    )
 
     @field_validator("gateway_apis")
     @classmethod
     def _check_gateway_apis(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if "auto" in value and len(value) > 1:
+            raise ValueError("auto stands alone: it means all whose packages are installed")
         if value != ("auto",) and (unknown := set(value) - set(GATEWAY_APIS)):
             raise ValueError(f"there is no API {min(unknown)!r}; there are auto, {', '.join(GATEWAY_APIS)}")
         return value

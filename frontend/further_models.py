@@ -38,6 +38,17 @@ def _checked_defaults(override: str) -> str:
     return override
 
 
+def _checked_variables(text: str) -> str:
+    """Return variables of a template, a JSON object as text; ValueError if they are none."""
+    try:
+        is_object = isinstance(json.loads(text or "{}"), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        raise ValueError("must be a JSON object")
+    return text
+
+
 def _checked_format(formats: Sequence[Format], name: str) -> str:
     try:
         choose_format(formats, name, "")
@@ -54,6 +65,9 @@ ReasoningParser = Annotated[str, AfterValidator(functools.partial(_checked_forma
 """Name of a format of reasoning."""
 SamplingDefaults = Annotated[str, AfterValidator(_checked_defaults)]
 """Sampling defaults, a JSON object as text."""
+
+TemplateVariables = Annotated[str, AfterValidator(_checked_variables)]
+"""Variables of a chat template, a JSON object as text."""
 
 
 class FurtherModel(BaseModel):
@@ -73,6 +87,9 @@ class FurtherModel(BaseModel):
     use_generation_config: bool = Field(True, description="Use the sampling defaults of the model's authors.")
     override_generation_config: SamplingDefaults = Field(
         "", description="JSON object of sampling defaults that replace those. Empty: none."
+    )
+    default_chat_template_kwargs: TemplateVariables = Field(
+        "", description="JSON object of variables of the chat template for requests that do not set them. Empty: none."
     )
 
 

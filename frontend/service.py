@@ -60,16 +60,7 @@ async def _serve_models(
     ends: "_Ends",
     on_ready: Callable[[int, str | None], None] | None,
 ) -> None:
-    http = HttpServer(
-        create_app(models, settings, guard),
-        host=settings.host,
-        port=settings.port,
-        keep_alive_timeout_s=settings.keep_alive_timeout_s,
-        limits=ConnectionLimits.of(settings, max_connections=raise_open_files_limit()),
-        fd=settings.http_fd,
-        tls=settings.public_tls,
-        knows_callers=guard.knows_users or settings.ssl_ca_certs is not None,
-    )
+    http = _http_server(models, settings, guard)
     # Connections to a port that the stack holds open wait until HTTP starts, or the predecessor serves them.
     is_shared = settings.http_fd is not None
     if not is_shared:
@@ -91,17 +82,7 @@ async def _serve_models(
         elif is_shared:
             return  # no connection was accepted
         await ending
-        models.readiness.note_leaving()
-        if grpc_server is not None:
-            await grpc_server.health.drain()
-        if not ends.shutdown.is_set():
-            await ends.unless_shut_down(
-                _retire(models, http, grpc_server, settings.retire_timeout_s), settings.retire_timeout_s
-            )
-        models.withdraw()
-        http.close_connections_with_answers()
-        await asyncio.sleep(settings.withdrawal_wait_s)
-        await models.drain(settings.drain_timeout_s)
+        await _drain(models, http, grpc_server, settings, ends)
     finally:
         for task in tasks:
             task.cancel()
@@ -109,6 +90,21 @@ async def _serve_models(
         if grpc_server is not None:
             await grpc_server.stop()
         await http.stop()
+
+
+async def _drain(
+    models: ModelDirectory, http: HttpServer, grpc_server: Server | None, settings: FrontendSettings, ends: "_Ends"
+) -> None:
+    """Accept nothing more, and wait until running requests have been answered, as long as the settings allow."""
+    models.readiness.note_leaving()
+    if grpc_server is not None:
+        await grpc_server.health.drain()
+    if not ends.shutdown.is_set():
+        await ends.unless_shut_down(_retire(models, http, grpc_server, settings.retire_timeout_s), settings.retire_timeout_s)
+    models.withdraw()
+    http.close_connections_with_answers()
+    await asyncio.sleep(settings.withdrawal_wait_s)
+    await models.drain(settings.drain_timeout_s)
 
 
 async def _publish_readiness(models: ModelDirectory, server: Server) -> None:
@@ -153,6 +149,19 @@ async def _retire(models: ModelDirectory, http: HttpServer, grpc_server: Server 
         if closing is not None:
             closing.cancel()
             await asyncio.gather(closing, return_exceptions=True)
+
+
+def _http_server(models: ModelDirectory, settings: FrontendSettings, guard: Guard) -> HttpServer:
+    return HttpServer(
+        create_app(models, settings, guard),
+        host=settings.host,
+        port=settings.port,
+        keep_alive_timeout_s=settings.keep_alive_timeout_s,
+        limits=ConnectionLimits.of(settings, max_connections=raise_open_files_limit()),
+        fd=settings.http_fd,
+        tls=settings.public_tls,
+        knows_callers=guard.knows_users or settings.ssl_ca_certs is not None,
+    )
 
 
 def _grpc_server(models: ModelDirectory, settings: FrontendSettings, guard: Guard) -> Server | None:

@@ -63,8 +63,8 @@ for long contexts wherever `max_position_embeddings` is larger than `original_ma
 well.
 
 Linear biases of scores (ALiBi) are float32, as in vLLM, and depend on the distance of a key alone. transformers rounds those of
-Falcon to bfloat16, so its tokens may differ. Of MPT it does not use `alibi_bias_max`, `no_bias` and `logit_scale`, which are used
-here as in MosaicML's code; `MPTForCausalLM` is the name in that code, and in the files that MosaicML publishes.
+Falcon to bfloat16, so its tokens may differ. Of MPT it does not use `alibi_bias_max`, `no_bias` and `logit_scale`, which are
+used here as in MosaicML's code; `MPTForCausalLM` is the name in that code, and in the files that MosaicML publishes.
 
 | family | architecture | CPU | GPU | GGUF | quantizations, CPU | quantizations, GPU | LoRA | pooling | beyond Llama |
 |---|---|---|---|---|---|---|---|---|---|

@@ -46,7 +46,7 @@ class WorkerSettings(ServiceSettings):
     allow_functions: bool = Field(
         False,
         description="Run functions that a program sends (LLM.apply_model, collective_rpc), in this process. Only in a stack "
-        "that the program started itself, on a Unix socket: who reaches the worker may then run any code here.",
+        "that the program started itself, on a Unix socket: every process that reaches the worker may then run any code in it.",
     )
     logits_processors: Names = Field(
         (),

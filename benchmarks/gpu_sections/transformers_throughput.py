@@ -22,7 +22,7 @@ def run(bench: Bench) -> Findings:
     source = random_source(bench)
     model = load_transformers(source, torch.bfloat16, bench.device, attention="sdpa")
     if not bench.is_gpu:
-        findings.skip("transformers' continuous batching", "it wants a GPU")
+        findings.skip("transformers' continuous batching", "it needs a GPU")
         return findings
     _tokens_per_s(model, _WARM, size, source.config["vocab_size"])
     rate = _tokens_per_s(model, workload, size, source.config["vocab_size"])

@@ -309,7 +309,7 @@ class Engine:
         self._wake()
         return done
 
-    # --- the end ----------------------------------------------------------------------------------------------------
+    # --- drain and close --------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
         """Refuse new requests, wait until none are left or none can continue, and close the sessions.

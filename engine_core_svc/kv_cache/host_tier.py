@@ -1,8 +1,8 @@
 """Host tier: keeps evicted blocks in the worker's host memory, and restores them when a request has their prefix.
 
-A connector that copies within the plan being made. Knows keys and block ids. The worker copies to the host first, then to the
-device, then runs the plan's step, so one plan may save a block's content and reuse the block. Invariant: a plan never gives a
-host block that it reads or writes to another content.
+A connector whose copies are part of the plan that is being made. Knows keys and block ids. The worker copies to the host first,
+then to the device, then runs the plan's step, so one plan may save a block's content and reuse the block. Invariant: a host
+block that a plan reads or writes is not reused for another content in this plan.
 """
 
 from collections import OrderedDict

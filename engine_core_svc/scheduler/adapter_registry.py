@@ -13,7 +13,7 @@ from tetrad.engine_core_svc.core.adapter import Adapter, LoraRef
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, Overloaded
 
 _MAX_KNOWN = 10_000
-"""Maximum number of known adapters; a client that names more probably wants to fill the memory."""
+"""Maximum number of known adapters; more are probably an attempt to fill the memory."""
 _MAX_BYTES = {"name": 512, "path": 2048, "base_model_name": 512}
 """Maximum size of each field, in bytes of UTF-8."""
 

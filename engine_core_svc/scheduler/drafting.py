@@ -152,7 +152,7 @@ class Drafting:
         self._is_on = drafts.max_tokens > 0
         self._drafted: deque[int] = deque()  # keys of requests that may get drafts; ended ones are removed from the front
         self._in_flight: dict[int, _PlanInFlight] = {}
-        self._must_wait = self._has_proposed = False
+        self._must_wait = self._has_proposed = self._was_alone = False
         self._result_at: float | None = None  # time of the last result, if its plan was in _in_flight
         # One count per position from the start, as in vLLM: a metric that appears only after the first draft hides its rate.
         self.stats = DraftStats(num_accepted_by_place=[0] * drafts.max_tokens)
@@ -161,6 +161,11 @@ class Drafting:
     def awaits_result(self) -> bool:
         """Whether the next plan must wait: drafts are in flight, asked of the worker, or proposed beside a plan in flight."""
         return self._must_wait and bool(self._in_flight)
+
+    @property
+    def plans_alone(self) -> bool:
+        """Whether the next plan probably is the only one in flight, as it has drafts or the last one was alone."""
+        return bool(self._drafted) and not self._in_flight and (self._must_wait or self._was_alone)
 
     def set_worker(self, *, verifies_drafts: bool) -> None:
         """Set whether the worker verifies drafts; if not, plans have no drafts."""
@@ -172,6 +177,8 @@ class Drafting:
         """Note a new request."""
         if self._drafts.admits(request):
             self._drafted.append(request.key)
+            if len(self._drafted) > 2 * len(self._requests):  # ended ones pile up behind one that lasts
+                self._drafted = deque(key for key in self._drafted if key in self._requests)
 
     def add_drafts(self, plan: SchedulerOutput, budget: StepBudget) -> None:
         """Add the drafts proposed for the plan's requests, as far as tokens, blocks and message bytes allow."""
@@ -187,7 +194,7 @@ class Drafting:
                 num_drafts[key] = num_added
         if plan.num_spec_tokens:
             self._extend_ahead(plan)
-        self._must_wait = bool(num_drafts or plan.num_spec_tokens)
+        self._must_wait = self._was_alone = bool(num_drafts or plan.num_spec_tokens)
         self._in_flight[plan.step_id] = _PlanInFlight(
             num_rows=plan.total_num_scheduled_tokens,
             is_measured=not budget.num_prompt_tokens,
@@ -228,7 +235,7 @@ class Drafting:
     def forget_worker(self) -> None:
         """Forget all plans in flight: the worker is lost."""
         self._in_flight = {}
-        self._must_wait = False
+        self._must_wait = self._was_alone = False
 
     def _measure(self, plan: _PlanInFlight, compute_s: float) -> None:
         now = self._clock()

@@ -9,6 +9,7 @@ With drafts a step yields several tokens for a request, and plans wait for the r
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from tetrad.engine_core_svc.core.plan import (
@@ -34,7 +35,7 @@ from tetrad.engine_core_svc.scheduler.prefill_throttle import NoThrottle, Prefil
 from tetrad.engine_core_svc.scheduler.remote_loads import RemoteLoads
 from tetrad.engine_core_svc.scheduler.request_states import RequestStates
 from tetrad.engine_core_svc.scheduler.results import Results
-from tetrad.engine_core_svc.scheduler.stage_filling import NoStages, Rows, StageFillings
+from tetrad.engine_core_svc.scheduler.stage_filling import ALL_ROWS, NoStages, Rows, StageFillings
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
@@ -89,9 +90,10 @@ class Scheduler:
         self.loads = RemoteLoads(self.states, kv_cache)
         self.drafting = Drafting(NoDrafts() if drafts is None else drafts, self.requests, kv_cache, clock=clock)
         self._results = Results(self.states, kv_cache, self.grammars, self.drafting)
-        self._num_sampling = 0  # requests that sample a token in the last plan; they decode from then on
+        # Numbers of requests that sample a token in the last plans, one plan per stage; they decode from then on.
+        self._num_sampling: deque[int] = deque()
 
-    # --- requests come and go ---------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:
         """Add a request; see RequestStates.add."""
@@ -134,14 +136,14 @@ class Scheduler:
         num_kept = self._seats.make_room() if self.admitting else 0
         preemptions_before = self.states.num_preemptions
         budget = self._budget()
-        rows = self.stages.rows(self.running, len(self.waiting), self.limits.max_num_seqs)
+        rows = ALL_ROWS if self.drafting.plans_alone else self._rows()
         self._schedule_running(plan, budget, rows)
         if self.states.num_preemptions == preemptions_before or make_room:
             self._schedule_waiting(plan, budget, num_kept, rows)
         self.drafting.add_drafts(plan, budget)
-        self._num_sampling = len(plan.sampling_keys)
         if plan.num_requests == 0 and not self.kv_cache.connector.has_new_transfers:
             return None
+        self._note_sampling(plan)
         num_decodes = plan.total_num_scheduled_tokens - budget.num_prompt_tokens
         self.throttle.note_planned(plan.step_id, num_decodes, budget.num_prompt_tokens)
         self.fan_outs.note_planned(plan.step_id, budget.share, budget.num_prompt_tokens)
@@ -152,9 +154,17 @@ class Scheduler:
         self.step_counter += 1
         return plan
 
+    def _rows(self) -> Rows:
+        return self.stages.rows(self.running, len(self.waiting), self.limits.max_num_seqs)
+
+    def _note_sampling(self, plan: SchedulerOutput) -> None:
+        self._num_sampling.append(len(plan.sampling_keys))
+        if len(self._num_sampling) > self.stages.num_stages:
+            self._num_sampling.popleft()
+
     def _budget(self) -> StepBudget:
         most, threshold = self.limits.max_num_batched_tokens, self.limits.long_prefill_token_threshold
-        num_decoding = min(self._num_sampling, len(self.running))
+        num_decoding = min(sum(self._num_sampling), len(self.running))
         num_waiting = len(self.running) - num_decoding + len(self.waiting)
         paced = self.throttle.prompt_tokens(num_decoding, num_waiting)
         is_alone = num_decoding + num_waiting <= 1
@@ -196,7 +206,7 @@ class Scheduler:
             columns.num_computed_tokens.append(request.num_computed_tokens)
             columns.new_blocks.append(blocks)
             self._advance(plan, request, num_new, budget)
-            rows.spend()
+            rows.spend(request)
             index += 1
 
     def _schedule_waiting(self, plan: SchedulerOutput, budget: StepBudget, num_kept: int, rows: Rows) -> None:
@@ -237,7 +247,7 @@ class Scheduler:
                     continue
                 break
             self._add_new_request(plan, request, num_new, budget)
-            rows.spend()
+            rows.spend(request)
             num_kept -= not is_further
         self.waiting.look_again()
 

@@ -3,6 +3,9 @@
 Called by the scheduler for each plan and each result. A stage computes one step while the next stage computes the step before
 it. So steps in flight have different requests: each plan gets its part of them. A request whose next token has not arrived is
 planned again once its step is the oldest in flight, if as many steps as stages are in flight or nothing else can be planned.
+A chunk of a prompt waits for no token, so it may be in every plan. It counts as no row: otherwise the prompts that are first in
+order would take the rows of the requests that decode after them. For the same reason, a plan with drafts, which is alone in
+flight, may contain all requests: otherwise the next one would have the first part of them again.
 """
 
 from collections import deque
@@ -13,7 +16,7 @@ from tetrad.engine_core_svc.core.request import Request
 
 
 class Rows(Protocol):
-    """The rows that one plan may have."""
+    """The rows that one plan may have: requests that sample a token."""
 
     def has_room(self, request: Request) -> bool:
         """Return whether the plan may have a row of a running request."""
@@ -22,8 +25,8 @@ class Rows(Protocol):
     def admits(self) -> bool:
         """Whether the plan may have a row of a waiting request."""
 
-    def spend(self) -> None:
-        """Count a row."""
+    def spend(self, request: Request) -> None:
+        """Count the row of a request that was planned."""
 
 
 class StageFillings(Protocol):
@@ -53,19 +56,21 @@ class AllRows:
         """Return True."""
         return True
 
-    def spend(self) -> None:
+    def spend(self, request: Request) -> None:
         """Do nothing."""
+
+
+ALL_ROWS = AllRows()
 
 
 class NoStages:
     """The strategy for a single stage: every plan may contain all requests."""
 
     num_stages = 1
-    _ROWS = AllRows()
 
     def rows(self, running: Iterable[Request], num_waiting: int, max_num_seqs: int) -> Rows:  # noqa: ARG002 - of the protocol
         """Return rows without a limit."""
-        return self._ROWS
+        return ALL_ROWS
 
     def note_planned(self, step_id: int) -> None:
         """Do nothing."""
@@ -99,9 +104,9 @@ class StageRows:
         is_known = not request.num_placeholders or request.last_step_id == self._oldest
         return is_known and self._num_rows < self._most_running
 
-    def spend(self) -> None:
+    def spend(self, request: Request) -> None:
         """See Rows."""
-        self._num_rows += 1
+        self._num_rows += request.num_placeholders > 0
 
 
 class StageFilling:

@@ -1,7 +1,8 @@
 """Compiler: compiles languages to grammars, each once, and caches the newest by a hash of the language.
 
-Used on the event loop; one thread compiles, and advances the states of requests that resume. A language is compiled in another
-process first (trial.py), so that the compilation in this process is known to succeed in a limited time.
+Used on the event loop; a thread compiles, and advances the states of requests that resume. A language is compiled in another
+process first (trial.py), so that the compilation in this process is known to succeed in a limited time. One that takes long is
+compiled in a second thread, with a process of its own: it delays the others by a short trial only.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from tetrad.engine_core_svc.structured_output.compiled import STACK_BYTES, Compi
 from tetrad.engine_core_svc.structured_output.constraint import Language
 from tetrad.engine_core_svc.structured_output.filler import Advance, InlineFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
+from tetrad.engine_core_svc.structured_output.trial import TooSlow
 from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary
 
 
@@ -24,7 +26,7 @@ class TrialPort(Protocol):
     """The interface for trial compilations, called by the compiler's thread; see Trial."""
 
     def attempt(self, language: Language, vocabulary: Vocabulary) -> None:
-        """Compile and follow a language. Raises InvalidRequest if that fails."""
+        """Compile and follow a language. Raises InvalidRequest if that fails, TooSlow if it takes too much time."""
 
     def interrupt(self) -> None:
         """Make the present attempt, and every later one, fail. Called on the event loop."""
@@ -42,12 +44,13 @@ class _Compilation:
 
 
 class GrammarCompiler:
-    """Compiles grammars in one thread, and caches them.
+    """Compiles grammars, and caches them.
 
     Args:
         vocabulary: returns the model's vocabulary, the same each time; if it raises, each request gets that error.
         trial: compiles each language first; closed with this compiler.
         on_compiled: called with the seconds of each compilation, including its wait for the thread.
+        patient: compiles the languages that are too slow for `trial`; closed with this compiler. None: these are refused.
         cache_size: maximum number of cached grammars.
     """
 
@@ -57,15 +60,16 @@ class GrammarCompiler:
         trial: TrialPort,
         on_compiled: Callable[[float], None] = lambda _: None,
         *,
+        patient: TrialPort | None = None,
         cache_size: int = 128,
     ) -> None:
         self._vocabulary = vocabulary
-        self._trial = trial
+        self._quick = _Lane(trial)
+        self._slow = None if patient is None else _Lane(patient)
         self._on_compiled = on_compiled
         self._cache_size = cache_size
         self._cache: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
         self._compiling: dict[bytes, _Compilation] = {}
-        self._thread = _thread_with_stack()
         self._filler = InlineFiller()
 
     async def compile(self, language: Language) -> CompiledGrammar:
@@ -94,17 +98,15 @@ class GrammarCompiler:
 
     async def resume(self, state: GrammarState, token_ids: Sequence[int]) -> None:
         """Advance a new state by the tokens that its request already has, and compute its next mask."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._filler.run, [Advance(state, token_ids)])
+        await asyncio.get_running_loop().run_in_executor(self._quick.thread, self._filler.run, [Advance(state, token_ids)])
 
     async def close(self) -> None:
-        """Cancel all compilations, and end the trial's process."""
+        """Cancel all compilations, and end the processes of the trials."""
         tasks = [running.task for running in self._compiling.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._trial.interrupt()
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._trial.close)
-        self._thread.shutdown(wait=False)
+        await asyncio.gather(*(lane.close() for lane in (self._quick, self._slow) if lane is not None))
 
     def _start(self, key: bytes, language: Language) -> _Compilation:
         task = asyncio.create_task(self._compile(key, language), name="grammar.compile")
@@ -114,23 +116,45 @@ class GrammarCompiler:
 
     async def _compile(self, key: bytes, language: Language) -> CompiledGrammar:
         vocabulary = await self._vocabulary()
-        loop, started = asyncio.get_running_loop(), time.perf_counter()
-        grammar = self._cache[key] = await loop.run_in_executor(self._thread, self._try_and_compile, language, vocabulary)
+        started = time.perf_counter()
+        try:
+            grammar = await self._quick.compile(language, vocabulary)
+        except TooSlow:
+            if self._slow is None:
+                raise
+            grammar = await self._slow.compile(language, vocabulary)
+        self._cache[key] = grammar
         self._on_compiled(time.perf_counter() - started)
         if len(self._cache) > self._cache_size:
             self._cache.popitem(last=False)
         return grammar
-
-    def _try_and_compile(self, language: Language, vocabulary: Vocabulary) -> CompiledGrammar:
-        check_size(language)
-        self._trial.attempt(language, vocabulary)
-        return CompiledGrammar(language, vocabulary)
 
     def _forget(self, key: bytes, running: _Compilation) -> None:
         if self._compiling.get(key) is running:  # else it was cancelled, and another request may have started it again
             del self._compiling[key]
         if running.task.done() and not running.task.cancelled():
             running.task.exception()  # mark it as retrieved: the waiting requests have got it, or have ended
+
+
+class _Lane:
+    """A thread that compiles languages one after another, each on trial first."""
+
+    def __init__(self, trial: TrialPort) -> None:
+        self._trial = trial
+        self.thread = _thread_with_stack()
+
+    async def compile(self, language: Language, vocabulary: Vocabulary) -> CompiledGrammar:
+        return await asyncio.get_running_loop().run_in_executor(self.thread, self._try_and_compile, language, vocabulary)
+
+    async def close(self) -> None:
+        self._trial.interrupt()
+        await asyncio.get_running_loop().run_in_executor(self.thread, self._trial.close)
+        self.thread.shutdown(wait=False)
+
+    def _try_and_compile(self, language: Language, vocabulary: Vocabulary) -> CompiledGrammar:
+        check_size(language)
+        self._trial.attempt(language, vocabulary)
+        return CompiledGrammar(language, vocabulary)
 
 
 def _thread_with_stack() -> ThreadPoolExecutor:

@@ -72,7 +72,7 @@ def _white_space(language: Language) -> dict[str, object]:
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return an object's schema; if it lists properties and does not set additionalProperties, exclude these."""
+    """Return an object's schema; if it lists properties and does not set additionalProperties, exclude additional ones."""
     lists_any = "properties" in schema or "patternProperties" in schema
     return {**schema, "additionalProperties": False} if lists_any and "additionalProperties" not in schema else schema
 

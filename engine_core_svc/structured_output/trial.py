@@ -3,11 +3,16 @@
 import dataclasses
 import json
 
-from tetrad.engine_core_svc.structured_output.constraint import Language, refusal
+from tetrad.engine_core_svc.structured_output.constraint import FIELD, Language, refusal
 from tetrad.engine_core_svc.structured_output.vocabulary import Vocabulary
+from tetrad.services.errors import InvalidRequest
 from tetrad.services.sandbox.sandbox import Sandbox, SandboxDied, SandboxTimeout
 
 _MEMORY_BYTES = 3 << 30
+
+
+class TooSlow(InvalidRequest):
+    """The language takes longer to compile than the trial may take."""
 
 
 class Trial:
@@ -27,14 +32,15 @@ class Trial:
         """Compile and follow a language in the other process.
 
         Raises:
-            InvalidRequest: the language cannot be compiled, or takes too much time or memory.
+            InvalidRequest: the language cannot be compiled, or takes too much memory; TooSlow if it takes too much time.
             InternalError: the process cannot be started.
         """
         self._vocabulary = vocabulary
         try:
             reply = self._sandbox.exchange(json.dumps(dataclasses.asdict(language)).encode())
         except SandboxTimeout:
-            raise refusal(f"{language.kind} takes longer than {self._timeout_s:g} s to compile; make it smaller.") from None
+            text = f"{language.kind} takes longer than {self._timeout_s:g} s to compile; make it smaller."
+            raise TooSlow(text, field=FIELD) from None
         except SandboxDied:
             raise refusal(f"{language.kind} is too deeply nested or too large to compile.") from None
         error: str | None = json.loads(reply)["error"]

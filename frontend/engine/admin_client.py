@@ -12,7 +12,8 @@ from typing import Any, Literal
 import grpc
 
 from tetrad.frontend.engine.facts import EngineLoad
-from tetrad.frontend.engine.wire import decode_engine_load, decode_lora, encode_lora
+from tetrad.frontend.engine.facts_wire import decode_engine_load
+from tetrad.frontend.engine.wire import decode_lora, encode_lora
 from tetrad.frontend.net.discovery import Endpoint
 from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.services.errors import DeadlineExceeded, FailedPrecondition, InvalidRequest, NotFound, Unavailable

@@ -15,7 +15,7 @@ from tetrad.frontend.engine.client_sequence import ActiveSequence
 from tetrad.frontend.engine.facts import EngineInfo
 from tetrad.frontend.engine.inbox import EngineInbox
 from tetrad.frontend.engine.link import EngineLink
-from tetrad.frontend.engine.load import EngineLoad
+from tetrad.frontend.engine.load_estimate import LoadEstimate
 from tetrad.frontend.engine.session_client import EngineSession, Notice, ProtocolError, Rejection, TransportError
 from tetrad.frontend.net.backoff import Backoff
 from tetrad.frontend.request.sequence import Sequence
@@ -93,7 +93,7 @@ class EngineClient:
     ) -> None:
         self.target = target
         self.link = link
-        self.load = EngineLoad()
+        self.load = LoadEstimate()
         self.is_draining = False
         self.number = number
         self.problem = "not connected"

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import grpc
 
 from tetrad.frontend.engine.facts import EngineInfo
+from tetrad.frontend.engine.facts_wire import decode_engine_info
 from tetrad.frontend.engine.link import SessionCall
-from tetrad.frontend.engine.wire import decode_engine_info, decode_step
+from tetrad.frontend.engine.wire import decode_step
 from tetrad.frontend.net.logged_count import LoggedCount
 from tetrad.frontend.request.steps import OddOutput, RichUpdate, Step
 from tetrad.services.errors import InternalError, InvalidRequest, TetradError, Unavailable

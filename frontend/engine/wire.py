@@ -1,25 +1,24 @@
-"""wire: converts messages of engine cores and tokenizers to the frontend's values and back. It only converts."""
+"""wire: converts requests to messages of engine cores, and their steps to the frontend's values. It only converts."""
 
-import json
 import math
 import sys
 from array import array
 
 from google.protobuf import json_format
 
-from tetrad.frontend.engine.facts import EngineInfo, EngineLoad, KvCacheFacts, KvGroupFacts, TokenizerInfo, WorkerStatus
+from tetrad.frontend.engine.facts_wire import decode_scheduler
 from tetrad.frontend.engine.prepared_request import PreparedRequest
 from tetrad.frontend.request.outputs import FinishReasonName, LoRARequest
-from tetrad.frontend.request.pooling import PooledTensor, PoolingFacts, PoolingParams
+from tetrad.frontend.request.pooling import PooledTensor, PoolingParams
 from tetrad.frontend.request.prompt_embeds import PromptEmbeds
+from tetrad.frontend.request.sampling_params import RepetitionDetection, SamplingParams
 from tetrad.frontend.request.sequence import Sequence
-from tetrad.frontend.request.steps import LogprobRows, OddOutput, RichUpdate, SchedulerFacts, Step
+from tetrad.frontend.request.steps import LogprobRows, OddOutput, RichUpdate, Step
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import InvalidRequest
-from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
 from tetrad.services.rpc.columns import pack_u32, split_rows, unpack_f32, unpack_u32
 from tetrad.services.rpc.status import from_status
-from tetrad.v1 import engine_core_pb2, tokenizer_pb2, types_pb2
+from tetrad.v1 import engine_core_pb2, types_pb2
 
 _FINISH: dict[types_pb2.FinishReason, FinishReasonName] = {
     types_pb2.FINISH_REASON_STOP: "stop",
@@ -120,9 +119,21 @@ def encode_sampling(sequence: Sequence, prepared: PreparedRequest) -> types_pb2.
         message.thinking_token_budget = params.thinking_token_budget or 0
         message.thinking_start_token_ids.extend(thinking.start)
         message.thinking_end_token_ids.extend(thinking.end)
+    _set_chosen_numbers(message, params, sequence.max_tokens)
+    if params.repetition_detection is not None:
+        message.repetition_detection.CopyFrom(_encode_repetition(params.repetition_detection))
+    if params.structured_outputs is not None:
+        message.structured_outputs.CopyFrom(_encode_structured(params.structured_outputs))
+    if params.extra_args:
+        json_format.ParseDict(params.extra_args, message.extra_args)
+    return message
+
+
+def _set_chosen_numbers(message: types_pb2.SamplingParams, params: SamplingParams, max_tokens: int) -> None:
+    """Write the numbers that differ from their defaults."""
     # Fields with default values stay absent: absent means the default, and up to 64 messages a step are built faster.
     if params.min_tokens:
-        message.min_tokens = min(params.min_tokens, sequence.max_tokens)
+        message.min_tokens = min(params.min_tokens, max_tokens)
     if params.top_p != 1.0:
         message.top_p = params.top_p
     if params.top_k > 0:
@@ -135,16 +146,12 @@ def encode_sampling(sequence: Sequence, prepared: PreparedRequest) -> types_pb2.
         message.frequency_penalty = params.frequency_penalty
     if params.repetition_penalty != 1.0:
         message.repetition_penalty = params.repetition_penalty
-    if params.repetition_detection is not None:
-        found = params.repetition_detection
-        message.repetition_detection.max_pattern_size = found.max_pattern_size
-        message.repetition_detection.min_pattern_size = found.min_pattern_size
-        message.repetition_detection.min_count = found.min_count
-    if params.structured_outputs is not None:
-        message.structured_outputs.CopyFrom(_encode_structured(params.structured_outputs))
-    if params.extra_args:
-        json_format.ParseDict(params.extra_args, message.extra_args)
-    return message
+
+
+def _encode_repetition(params: RepetitionDetection) -> types_pb2.RepetitionDetection:
+    return types_pb2.RepetitionDetection(
+        max_pattern_size=params.max_pattern_size, min_pattern_size=params.min_pattern_size, min_count=params.min_count
+    )
 
 
 def _encode_structured(outputs: StructuredOutputsParams) -> types_pb2.StructuredOutputs:
@@ -185,7 +192,7 @@ def decode_step(message: engine_core_pb2.EngineCoreOutputs) -> Step:
             ids, rich = [], RichUpdate(error=OddOutput(f"The engine core's output contradicts itself: {error}"))
         step.updates.append((output.handle, ids, rich))
     if message.HasField("scheduler_stats"):
-        step.scheduler = _decode_scheduler(message.scheduler_stats)
+        step.scheduler = decode_scheduler(message.scheduler_stats)
     return step
 
 
@@ -236,120 +243,3 @@ def _decode_logprob_rows(columns: types_pb2.LogprobsColumns) -> LogprobRows:
             f" {len(rows.logprobs)} values."
         )
     return rows
-
-
-def _decode_scheduler(stats: engine_core_pb2.SchedulerStats) -> SchedulerFacts:
-    return SchedulerFacts(
-        num_running=stats.num_running_reqs,
-        num_waiting=stats.num_waiting_reqs,
-        kv_cache_usage=stats.kv_cache_usage,
-        prefix_cache_queries=stats.prefix_cache_queries,
-        prefix_cache_hits=stats.prefix_cache_hits,
-        num_preemptions=stats.num_preemptions,
-        num_drafts=stats.num_drafts,
-        num_draft_tokens=stats.num_draft_tokens,
-        num_accepted_tokens=stats.num_accepted_tokens,
-        num_accepted_by_place=tuple(stats.num_accepted_tokens_per_position),
-        running_loras=tuple(stats.running_lora_adapters),
-        waiting_loras=tuple(stats.waiting_lora_adapters),
-    )
-
-
-_LORA_LIMITS = ("max_loras", "max_cpu_loras")
-
-
-def decode_engine_info(message: engine_core_pb2.EngineInfo) -> EngineInfo:
-    """Return the facts of an engine core from its message."""
-    facts = {name: getattr(message, name) for name in EngineInfo.__slots__ if name not in _LORA_LIMITS}
-    facts |= {name: getattr(message.lora_limits, name) for name in _LORA_LIMITS}
-    if not message.HasField("max_message_bytes"):
-        facts["max_message_bytes"] = DEFAULT_MAX_MESSAGE_BYTES
-    facts["kv_cache_tokens"] = message.kv_cache_tokens or message.num_gpu_blocks * message.block_size
-    facts["capabilities"] = tuple(map(_decode_capability, message.capabilities))
-    facts["logits_processors"] = tuple(message.logits_processors)
-    facts["pooling"] = _decode_pooling_facts(message.pooling) if message.HasField("pooling") else None
-    return EngineInfo(**facts)
-
-
-def _decode_pooling_facts(message: types_pb2.PoolingInfo) -> PoolingFacts:
-    return PoolingFacts(
-        tasks=tuple(message.tasks),
-        embedding_size=message.embedding_size,
-        is_matryoshka=message.is_matryoshka,
-        matryoshka_dimensions=tuple(message.matryoshka_dimensions),
-        labels=tuple(message.labels),
-        num_labels=message.num_labels,
-        is_causal=message.is_causal,
-        generates=message.generates,
-        chunked_processing=message.chunked_processing,
-        max_embed_len=message.max_embed_len,
-    )
-
-
-def _decode_capability(value: int) -> str:
-    """Return the name of a capability; the number for a capability of a later release."""
-    if value not in types_pb2.Capability.values():
-        return str(value)
-    return types_pb2.Capability.Name(value).removeprefix("CAPABILITY_").lower()
-
-
-def decode_engine_load(message: engine_core_pb2.EngineLoad) -> EngineLoad:
-    """Return the load of an engine core from its message."""
-    return EngineLoad(
-        scheduler=_decode_scheduler(message.stats),
-        num_waiting_tokens=message.num_waiting_tokens,
-        num_gpu_blocks=message.num_gpu_blocks,
-        num_free_blocks=message.num_free_blocks,
-        paused=message.paused,
-        sleeping=message.sleeping,
-        problem=message.problem,
-        workers=[
-            WorkerStatus(each.rank, each.version, each.device, each.connected_s if each.HasField("connected_s") else None)
-            for each in message.workers
-        ],
-        kv_cache=_decode_kv_cache(message.kv_cache) if message.HasField("kv_cache") else None,
-    )
-
-
-def _decode_kv_cache(message: engine_core_pb2.KvCacheLoad) -> KvCacheFacts:
-    return KvCacheFacts(
-        block_size=message.block_size,
-        num_free_cached_blocks=message.num_free_cached_blocks,
-        num_blocks_cached=message.num_blocks_cached,
-        num_blocks_evicted=message.num_blocks_evicted,
-        num_blocks_passed=message.num_blocks_passed,
-        num_host_blocks=message.num_host_blocks,
-        num_used_host_blocks=message.num_used_host_blocks,
-        num_blocks_swapped_out=message.num_blocks_swapped_out,
-        num_blocks_swapped_in=message.num_blocks_swapped_in,
-        num_host_hits=message.num_host_hits,
-        groups=tuple(KvGroupFacts(each.sliding_window, each.is_state) for each in message.groups),
-    )
-
-
-def engine_info_request() -> engine_core_pb2.EngineCoreAdminServiceGetInfoRequest:
-    """Return the admin service's request for the facts that `decode_engine_info` decodes."""
-    return engine_core_pb2.EngineCoreAdminServiceGetInfoRequest()
-
-
-def tokenizer_info_request() -> tokenizer_pb2.GetInfoRequest:
-    """Return the request for the facts that `decode_tokenizer_info` decodes."""
-    return tokenizer_pb2.GetInfoRequest()
-
-
-def decode_tokenizer_info(message: tokenizer_pb2.GetInfoResponse) -> TokenizerInfo:
-    """Return the facts of a tokenizer from its message."""
-    return TokenizerInfo(
-        model=message.model,
-        vocab_size=message.vocab_size,
-        bos_token_id=message.bos_token_id if message.HasField("bos_token_id") else None,
-        eos_token_id=message.eos_token_id if message.HasField("eos_token_id") else None,
-        eos_token_ids=frozenset(message.eos_token_ids),
-        has_chat_template=message.has_chat_template,
-        chat_template=message.chat_template,
-        model_max_length=message.model_max_length if message.HasField("model_max_length") else None,
-        tokenizer_hash=message.tokenizer_hash,
-        version=message.version,
-        generation_config=json.loads(message.generation_config_json or "{}"),
-        prompts=dict(message.prompts),
-    )

@@ -311,6 +311,16 @@ class AsyncLLM:
         return self._require_model().limits.max_model_len
 
     @property
+    def engine_ranks(self) -> list[int]:
+        """The ranks of the engine cores that `engine_admin` asks, in the order of its answers."""
+        return self.backends.engines.admin_ranks(self.settings.engine_admin_targets)
+
+    @property
+    def absent_engine_ranks(self) -> frozenset[int]:
+        """Those of `engine_ranks` whose engine cores are not connected."""
+        return self.backends.engines.absent_ranks(self.settings.engine_admin_targets)
+
+    @property
     def num_engines(self) -> int:
         """The number of engine cores that requests are sent to."""
         return len(self.backends.engines)

@@ -1,4 +1,4 @@
-"""Limits: refuses requests beyond the limits before they are scheduled, and limits parameters without an upper bound.
+"""Limits: refuses requests beyond the limits before they are scheduled, and limits max_tokens to the context.
 
 Checked for every request. Combines the server's limits (settings) with the model's (context, vocabulary).
 """

@@ -27,10 +27,10 @@ class Profiling:
         self._own.start(prefix)
         try:
             await asyncio.gather(*(engines.start_profile(prefix) for engines in self._engines()))
-        except BaseException:  # also if the caller has disconnected: nobody would stop the recording
+        except BaseException:  # also if the caller has disconnected: the recording would never be stopped
             self._own.stop().unlink()
             raise
 
     async def stop(self) -> list[str]:
-        """Stop the recording, whoever started it, and return the files' paths; raise NotFound if there is none."""
+        """Stop the recording, also one that another call started, and return the files' paths; NotFound if there is none."""
         return await stop_all(self._own.stop_aside(), *(engines.stop_profile() for engines in self._engines()))

@@ -15,7 +15,8 @@ from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingP
 from tetrad.frontend.request.sequence import Sequence
 from tetrad.frontend.request.steps import LogprobRows
 from tetrad.frontend.tokenizer.client import TokenizerClient
-from tetrad.frontend.tokenizer.detokenizer_client import DetokenizerClient, Row
+from tetrad.frontend.tokenizer.detokenizer_client import DetokenizerClient
+from tetrad.frontend.tokenizer.wire import Row
 from tetrad.services.errors import InvalidRequest, TetradError
 from tetrad.services.timers.time_slice import TimeSlice
 

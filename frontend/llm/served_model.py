@@ -1,9 +1,10 @@
 """ServedModel: facts of the model, read once from its tokenizer and an engine core."""
 
 import functools
+import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from tetrad.frontend.config import FrontendSettings
@@ -59,6 +60,7 @@ class ServedModel:
         tokenizer: the tokenizer's facts.
         limits: the limits of requests.
         formats: the formats of the model's tool calls and reasoning.
+        template_variables: the variables of the chat template for conversations that do not set them.
         names_reasoning: whether the settings name the format of reasoning; else it follows from the chat template.
         sampling_defaults: the model authors' sampling parameters, by SamplingParams' names; empty if they are not to be used.
         stream_interval: the default of requests that do not set it.
@@ -70,6 +72,7 @@ class ServedModel:
     formats: ChatFormats
     sampling_defaults: dict[str, Any]
     stream_interval: int = 1
+    template_variables: dict[str, Any] = field(default_factory=dict)
     names_reasoning: bool = False
 
     @classmethod
@@ -103,6 +106,7 @@ class ServedModel:
             formats,
             sampling_defaults(recommended, settings.override_generation_config),
             settings.stream_interval,
+            template_variables=json.loads(settings.default_chat_template_kwargs or "{}"),
             names_reasoning=settings.reasoning_parser not in ("auto", "none"),
         )
 

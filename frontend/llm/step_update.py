@@ -6,7 +6,7 @@ Selects the ids of a step that have text, and whether their texts are needed tok
 from tetrad.frontend.engine.client_sequence import ActiveSequence
 from tetrad.frontend.request.sequence import Sequence
 from tetrad.frontend.request.steps import RichUpdate
-from tetrad.frontend.tokenizer.detokenizer_client import Row
+from tetrad.frontend.tokenizer.wire import Row
 from tetrad.services.errors import TetradError
 
 PLAIN = RichUpdate()

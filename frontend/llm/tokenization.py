@@ -27,7 +27,7 @@ class ChatOptions(TypedDict, total=False):
         tools: the functions that the model may call, in OpenAI's form.
         documents: the documents, for templates of retrieval models.
         chat_template: a Jinja template to use instead of the model's.
-        chat_template_kwargs: further variables of the template.
+        chat_template_kwargs: further variables of the template; those that are not set have the server's defaults.
         add_generation_prompt: end the prompt with the opening of an assistant's turn, as by default.
         continue_final_message: leave the last message open.
         add_special_tokens: let the tokenizer add BOS and the like.
@@ -112,6 +112,8 @@ class Texts:
     def _checked_chat(self, messages: Sequence[dict[str, Any]], options: ChatOptions) -> tuple[dict[str, Any], int]:
         """Return the arguments of the tokenizer's render_chat, and the number of characters of the conversation."""
         given: dict[str, Any] = {"add_generation_prompt": True, **options}
+        if self._model.template_variables:
+            given["chat_template_kwargs"] = self._model.template_variables | (given.get("chat_template_kwargs") or {})
         plain = plain_messages(messages)
         if given["add_generation_prompt"] and given.get("continue_final_message"):
             text = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."

@@ -77,7 +77,7 @@ class UnfinishedRequests:
         """Wait until no request is unfinished."""
         await self._idle.wait()
 
-    # --- how they end -----------------------------------------------------------------------------------------------
+    # --- ends of requests -------------------------------------------------------------------------------------------
 
     def finish(self, active: ActiveSequence, received_ns: int) -> None:
         """End a sequence and deliver its last output; its last step was received at `received_ns` of the wall clock."""

@@ -106,7 +106,7 @@ class FrontendMetrics:
         queued = self._series.gauge("prompt_tokens_queued", "Prompt tokens of requests before their first generated token.")
         queued.set_function(lambda: admission.num_queued_tokens)
 
-    # --- the services behind ----------------------------------------------------------------------------------------
+    # --- engine cores and tokenizers --------------------------------------------------------------------------------
 
     def observe_backends(
         self, *, num_tokenizers: int, engines: Mapping[int, EngineInfo], known_engines: Collection[int], num_losses: int

@@ -1,4 +1,4 @@
-"""Member: one engine core of the pool with its routing facts. Owned by the engine pool; a Candidate of the router."""
+"""Member: one engine core of the pool with its routing facts. Owned by the engine pool; implements the router's Candidate."""
 
 from dataclasses import dataclass, field
 
@@ -60,13 +60,13 @@ class Member:
         return self.endpoint.place, self.own_rank or 0, self.endpoint.target
 
     @property
-    def is_well(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether the engine core is healthy, so that the router may choose it: connected, without a problem, and not gone."""
         return self.engine.connected and not self.engine.problem and not self.is_gone
 
     @property
-    def reluctance(self) -> tuple[bool, bool, bool]:
-        """The sort key of an engine core, applied before its load: healthy first, then connected, then expected back."""
+    def health_order(self) -> tuple[bool, bool, bool]:
+        """The sort key that the pool applies before the load: healthy members first, then connected, then expected ones."""
         engine = self.engine
         return not engine.connected, engine.given_up, bool(engine.problem) or self.is_gone
 

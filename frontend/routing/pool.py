@@ -5,6 +5,7 @@ among the healthy ones. A request contains all its state: any engine core can co
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable
 
 from tetrad.frontend.engine.client import EngineClient
@@ -96,6 +97,20 @@ class EnginePool:
         own = [admin for member in self._members if (admin := member.endpoint.on_port_of(targets)) is not None]
         return own + [each for each in fixed_endpoints(targets) if each not in own]
 
+    def admin_ranks(self, targets: tuple[str, ...]) -> list[int]:
+        """Return the rank of each of `admin_endpoints`: that of pinned requests, or for one without a rank an unused number."""
+        pairs = zip(self._members, self._ranks.of(self._members), strict=True)
+        own = [rank for member, rank in pairs if member.endpoint.on_port_of(targets) is not None]
+        unused = (number for number in itertools.count() if number not in own)
+        own += [None] * (len(self.admin_endpoints(targets)) - len(own))
+        return [next(unused) if rank is None else rank for rank in own]
+
+    def absent_ranks(self, targets: tuple[str, ...]) -> frozenset[int]:
+        """Return those of `admin_ranks` whose engine cores are not connected."""
+        members = [member for member in self._members if member.endpoint.on_port_of(targets) is not None]
+        pairs = zip(self.admin_ranks(targets), members, strict=False)  # the members' ranks come first
+        return frozenset(rank for rank, member in pairs if not member.engine.connected)
+
     def __len__(self) -> int:
         return len(self._members)
 
@@ -175,7 +190,7 @@ class EnginePool:
         """Remove the members that are gone as soon as they have no requests; those of a lost one are sent to others."""
         for member in [each for each in self._members if each.is_gone]:
             engine = member.engine
-            if not engine.connected and any(each.is_well for each in self._members):
+            if not engine.connected and any(each.is_healthy for each in self._members):
                 self.place_elsewhere(engine, engine.release())
             if not engine.num_unfinished:
                 self._last_max_model_len = self.max_model_len
@@ -206,8 +221,8 @@ class EnginePool:
             return self._ranks.find(self._members, rank).engine
         if not self._members:
             raise Unavailable(f"No engine core is known: {self.discovery.problem}.", retry_after_s=1.0)
-        least = min(member.reluctance for member in self._members)
-        candidates = [each for each in self._members if each.reluctance == least]
+        least = min(member.health_order for member in self._members)
+        candidates = [each for each in self._members if each.health_order == least]
         return self._router.choose(candidates, token_ids, cache_salt, lora_name).engine
 
     def on_change(self) -> None:
@@ -244,7 +259,7 @@ class EnginePool:
         """Send requests that `engine` no longer has to healthy engine cores; return False if there is none."""
         for each in requests:
             sequence = each.sequence
-            others = [member for member in self._members if member.is_well and member.engine is not engine]
+            others = [member for member in self._members if member.is_healthy and member.engine is not engine]
             if not others:
                 return False
             successor = self._router.choose(
@@ -266,7 +281,7 @@ class EnginePool:
         They are the requests of engine cores that have been lost for too long, and those that draining ones have refused.
         """
         for engine in self.engines:
-            if any(member.is_well and member.engine is not engine for member in self._members):
+            if any(member.is_healthy and member.engine is not engine for member in self._members):
                 # It stays overdue until it returns: after a loss of all engine cores, new requests may wait for it.
                 released = engine.release() if engine in self._overdue else engine.release_refused()
                 self.place_elsewhere(engine, released)

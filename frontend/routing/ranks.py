@@ -47,6 +47,13 @@ class Ranks:
             raise Unavailable(f"The engine core of data_parallel_rank {rank} is not there now.", retry_after_s=1.0)
         raise InvalidRequest(f"data_parallel_rank {rank} is out of range [0, {count}).", field="data_parallel_rank")
 
+    def of(self, members: Sequence[Member]) -> list[int | None]:
+        """Return the rank by which `find` finds each of these members; None: none finds it."""
+        self.note(members)
+        found = self._ranks([member for member in members if not member.is_gone])
+        ranks = {id(member): rank for rank, member in found.items()}
+        return [ranks.get(id(member)) for member in members]
+
     def _ranks(self, present: Sequence[Member]) -> dict[int, Member]:
         own = {member.own_rank: member for member in present if member.own_rank is not None}
         places = dict(enumerate(present))

@@ -2,27 +2,26 @@
 
 A step takes one message and one answer. The first message on a stream that names a handle opens it. So the loss of a tokenizer
 needs no special case: the new stream, on this or another replica, has no open handles, and the next message opens them with the
-ids so far. Large steps take several messages: some only open handles, and each part of the sequences has one. One event loop.
+ids so far. Large steps take several messages: some only open handles, and each part of the sequences has one. wire.py has the
+messages. One event loop.
 """
 
 import asyncio
-import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import grpc
 
 from tetrad.frontend.net.backoff import Backoff
-from tetrad.frontend.request.sequence import Sequence
 from tetrad.frontend.tokenizer.link import MessageStream
 from tetrad.frontend.tokenizer.replicas import Replica, TokenizerReplicas
+from tetrad.frontend.tokenizer.wire import Row, decode_deltas, encode_append, encode_open, finals_of, parts_of
 from tetrad.services.errors import TetradError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.message_size import BATCH_BYTES, batches
 from tetrad.services.rpc.channel import is_call_closed
-from tetrad.services.rpc.columns import pack_u32, unpack_u32
-from tetrad.services.rpc.status import from_rpc_error, from_status
+from tetrad.services.rpc.columns import pack_u32
+from tetrad.services.rpc.status import from_rpc_error
 from tetrad.services.timers.idle_timer import IdleTimer
 from tetrad.services.timers.running_time import running_timeout
 from tetrad.v1 import tokenizer_pb2
@@ -31,19 +30,8 @@ log = get_logger()
 
 _BROKEN = (grpc.aio.AioRpcError, asyncio.InvalidStateError, ConnectionError)
 
-
-_MOST_ENTRIES = 32_768
-"""Maximum number of rows plus tokens of one message: its answer has all their texts, up to hundreds of characters a token."""
 _MOST_OPEN_BYTES = BATCH_BYTES // 2
 """Maximum size of the opened handles in one message."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Tokens of one sequence whose text is returned as one delta. A sequence may have several rows in a message."""
-
-    sequence: Sequence
-    token_ids: list[int]
 
 
 class DetokenizerClient:
@@ -106,7 +94,9 @@ class DetokenizerClient:
             try:
                 async with running_timeout(self._timeout_s):
                     deltas = [
-                        delta for part in _parts(rows) for delta in await self._append_part(part, _finals(part, final_handles))
+                        delta
+                        for part in parts_of(rows)
+                        for delta in await self._append_part(part, finals_of(part, final_handles))
                     ]
                     self._forget_ended(rows)
                     return deltas
@@ -135,7 +125,7 @@ class DetokenizerClient:
             answer = await self._answer
             if answer is None:
                 return None
-            deltas = _deltas(rows, answer)
+            deltas = decode_deltas(rows, answer)
         except _BROKEN as error:
             self._give_up(call, _reason(error))
             return None
@@ -182,20 +172,14 @@ class DetokenizerClient:
     def _message(
         self, rows: list[Row], final_handles: list[int], opens: list[tokenizer_pb2.DetokenizeOpen]
     ) -> tokenizer_pb2.DetokenizeRequest:
-        append = tokenizer_pb2.DetokenizeAppend(
-            handles=pack_u32([row.sequence.handle for row in rows]),
-            num_tokens=pack_u32([len(row.token_ids) for row in rows]),
-            token_ids=pack_u32([token_id for row in rows for token_id in row.token_ids]),
-            final_handles=pack_u32(final_handles),
-        )
         closed, self._to_close = self._to_close, []
-        return tokenizer_pb2.DetokenizeRequest(open=opens, append=append, close=pack_u32(closed))
+        return tokenizer_pb2.DetokenizeRequest(open=opens, append=encode_append(rows, final_handles), close=pack_u32(closed))
 
     def _new_handles(self, rows: list[Row]) -> Iterator[tokenizer_pb2.DetokenizeOpen]:
         for row in rows:
             if row.sequence.handle not in self._open:
                 self._open.add(row.sequence.handle)
-                yield _open(row.sequence)
+                yield encode_open(row.sequence)
 
     async def _run(self) -> None:
         last: Replica | None = None
@@ -267,66 +251,3 @@ def _checked(response: object) -> tokenizer_pb2.DetokenizeResponse:
 
 def _reason(error: BaseException) -> str:
     return str(from_rpc_error(error)) if isinstance(error, grpc.aio.AioRpcError) else str(error)
-
-
-def _parts(rows: list[Row]) -> list[list[Row]]:
-    """Return the rows in parts, one for each message. All rows of a sequence are in one part.
-
-    If the stream breaks between two parts, the next step opens the handles of the finished parts again.
-    """
-    if _num_entries(rows) <= _MOST_ENTRIES:
-        return [rows]
-    by_sequence = [list(each) for _, each in itertools.groupby(rows, lambda row: row.sequence.handle)]
-    return [[row for group in part for row in group] for part in batches(by_sequence, _num_entries, _MOST_ENTRIES)]
-
-
-def _num_entries(rows: list[Row]) -> int:
-    return len(rows) + sum([len(row.token_ids) for row in rows])
-
-
-def _finals(part: list[Row], final_handles: list[int]) -> list[int]:
-    """Return the handles of a part that end with this step."""
-    if not final_handles:
-        return []
-    handles = {row.sequence.handle for row in part}
-    return [handle for handle in final_handles if handle in handles]
-
-
-def _open(sequence: Sequence) -> tokenizer_pb2.DetokenizeOpen:
-    return tokenizer_pb2.DetokenizeOpen(
-        handle=sequence.handle,
-        context_token_ids=pack_u32(sequence.context_token_ids()),
-        num_generated=len(sequence.output_token_ids),
-        num_chars_emitted=sequence.num_raw_chars,
-        skip_special_tokens=sequence.params.skip_special_tokens,
-        spaces_between_special_tokens=sequence.params.spaces_between_special_tokens,
-    )
-
-
-def _deltas(rows: list[Row], response: tokenizer_pb2.DetokenizeResponse) -> list[str | TetradError]:
-    """Return the delta or error of each row. The response has the order of the rows, without failed handles.
-
-    Raises:
-        ValueError: the response is inconsistent or belongs to another message.
-    """
-    failures = {failure.handle: from_status(failure.status) for failure in response.failures}
-    handles = unpack_u32(response.handles)
-    if len(handles) != len(response.deltas):
-        raise ValueError(f"{len(handles)} handles have {len(response.deltas)} deltas")
-    answered = iter(zip(handles, response.deltas, strict=True))
-    present = next(answered, None)
-    deltas: list[str | TetradError] = []
-    for row in rows:
-        handle = row.sequence.handle
-        if present is not None and present[0] == handle:
-            delta = present[1]
-            present = next(answered, None)
-            # A failed handle may still be present, with an empty delta.
-            deltas.append(failures.get(handle, delta))
-        elif handle in failures:
-            deltas.append(failures[handle])
-        else:
-            raise ValueError(f"handle {handle} was left out")
-    if present is not None:
-        raise ValueError(f"handle {present[0]} has no place there")
-    return deltas

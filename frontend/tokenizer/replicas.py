@@ -11,7 +11,7 @@ from collections.abc import Callable
 import grpc
 
 from tetrad.frontend.engine.facts import TokenizerInfo
-from tetrad.frontend.engine.wire import decode_tokenizer_info
+from tetrad.frontend.engine.facts_wire import decode_tokenizer_info
 from tetrad.frontend.net.backoff import Backoff
 from tetrad.frontend.net.discovery import Discovery, Endpoint
 from tetrad.frontend.tokenizer.client_stream import BatchStream

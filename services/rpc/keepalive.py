@@ -1,7 +1,7 @@
 """Keep-alive: the gRPC options by which both ends of a connection detect a dead peer within 14 s.
 
 After PING_AFTER_S without data gRPC sends a ping; if it is not answered within PING_TIMEOUT_S, gRPC closes the connection. A
-peer that stalls for less time is never lost. gRPC also pings beside data, to measure bandwidth, and sends no second ping
+peer that stalls for less time keeps its connection. gRPC also pings beside data, to measure bandwidth, and sends no second ping
 meanwhile. So `grpc.http2.ping_timeout_ms`, 60 s by default, limits every ping, and `grpc.keepalive_timeout_ms` only the wait
 for TCP acknowledgements. A full Unix socket accepts no ping: the supervisor detects such a peer, over its own connection, which
 is never full (tetrad/readiness.py).

@@ -297,7 +297,7 @@ TOOLS = (
         "schema of a tool that is none",
         [USER],
         "json_schema cannot be used: Invalid type: nonsense.",
-        "structured_outputs",
+        "tools",
         NO_PYTHON,
         tools=[{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "nonsense"}}}}}],
         tool_choice="required",

@@ -25,7 +25,7 @@ def bad_models(tmp_path_factory, smollm2):
     truncated.write_bytes(smollm2.read_bytes()[:30_000_000])
     # The real file under another architecture's name, which is as long; its first place is general.architecture.
     unsupported = tmp_path / "unsupported.gguf"
-    unsupported.write_bytes(smollm2.read_bytes().replace(b"llama", b"mamba", 1))
+    unsupported.write_bytes(smollm2.read_bytes().replace(b"llama", b"plamo", 1))
     unknown, lying = (tmp_path / name for name in ("unknown", "lying"))
     for directory, changes in ((unknown, {"architectures": ["FancyForCausalLM"]}), (lying, {"num_hidden_layers": 3})):
         directory.mkdir()
@@ -46,7 +46,7 @@ def bad_models(tmp_path_factory, smollm2):
     [
         ("missing", "missing.gguf"),
         ("truncated", "truncated.gguf"),
-        ("unsupported", "mamba"),
+        ("unsupported", "GGUF architecture .plamo. is not supported"),
         ("unknown", "FancyForCausalLM is not supported: .* docs/models.md"),
         ("lying", "no tensor model.layers.2.[a-z_.]*.weight. .* download the model again"),
     ],

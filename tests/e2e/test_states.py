@@ -21,9 +21,9 @@ from tests.e2e.test_speculation import (
     served,
     unjudged,
 )
+from tests.e2e.tiny_model import save_tokenizer
 from tests.engine_core_svc.scheduler.fake_drafts import KnownTexts
 from tests.mtp_files import save_qwen_mtp
-from tests.toy_tokenizer import EOS_IDS, SPECIALS, toy_tokenizer
 from tests.worker_svc.families.tiny_models import save_family
 
 
@@ -37,14 +37,6 @@ def save(directory: Path, name: str):
     reference = save_family(directory, name)
     save_tokenizer(directory)
     return reference
-
-
-def save_tokenizer(directory: Path) -> None:
-    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": list(EOS_IDS)}))
-    (directory / "tokenizer.json").write_text(toy_tokenizer())
-    (directory / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": SPECIALS[0]})
-    )
 
 
 def test_states_beside_keys_alone_cached_in_chunks_and_preempted(tmp_path):

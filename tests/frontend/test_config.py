@@ -66,3 +66,9 @@ def test_a_prefix_that_no_metric_may_have_is_refused(prefix):
     """Prometheus' library would export other names than the setting says."""
     with pytest.raises(ValidationError, match="letters, digits and underscores"):
         FrontendSettings(metrics_prefix=prefix)
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", "thinking"])
+def test_variables_of_the_template_are_a_json_object(text):
+    with pytest.raises(ValidationError, match="must be a JSON object"):
+        FrontendSettings(default_chat_template_kwargs=text)

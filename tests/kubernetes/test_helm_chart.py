@@ -129,6 +129,8 @@ def test_its_objects_are_valid(values, version):
         ({"engines": 0}, "/engines"),
         ({"engine": 2}, "engine"),
         ({"worker": {"kvCacheMemoryGib": "2Gi"}}, "/worker/kvCacheMemoryGib"),
+        ({"image": {"registry": "registry.example.com/team/"}}, "/image/registry"),
+        ({"image": {"tag": "1.2.3 "}}, "/image/tag"),
         ({"models": {"size": "twenty"}}, "/models/size"),
         ({"models": {"accessMode": "ReadWriteOncePod"}}, "/models/accessMode"),  # tokenizers and workers mount it
         ({"worker": {"replicas": 2}}, "replicas"),

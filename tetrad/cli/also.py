@@ -94,8 +94,10 @@ def _frontend_fields(options: dict[str, Any]) -> dict[str, Any]:
     if "lora_modules" in options:
         given = options.pop("lora_modules")
         fields["lora_modules"] = (given,) if isinstance(given, str) else given
-    if "lora_resolver_dir" in options:
-        fields["lora_resolver_dir"] = options.pop("lora_resolver_dir")
+    for name in ("lora_resolver_dir", "default_chat_template_kwargs"):
+        if name in options:
+            value = options.pop(name)
+            fields[name] = json.dumps(value) if isinstance(value, dict) else value
     return fields
 
 

@@ -10,7 +10,7 @@ import grpc
 
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.engine.facts import EngineInfo
-from tetrad.frontend.engine.wire import (
+from tetrad.frontend.engine.facts_wire import (
     decode_engine_info,
     decode_tokenizer_info,
     engine_info_request,

@@ -18,6 +18,7 @@ from tetrad.cli.batch_file.lines import Key, Line, keys_of, read_lines
 from tetrad.cli.batch_file.results import ResultFile, has_failed, may_pass
 from tetrad.cli.batch_file.sender import BatchSender
 from tetrad.cli.batch_file.source import local_source
+from tetrad.cli.batch_file.target import ResultTarget
 from tetrad.cli.options import add_engine_options, new_parser
 from tetrad.cli.own_server import serving, unless_failed
 from tetrad.cli.sampling_options import add_server_credentials
@@ -31,8 +32,15 @@ _TERMINATED = 128 + signal.SIGTERM
 def run(arguments: list[str]) -> int:
     """Answer the batch; return 0 if every line succeeded, 1 if some failed."""
     options = _parse(arguments)
-    with _exit_at_sigterm(), local_source(options.input_file, options.ca_file) as source:
-        return _run(options, source, Path(options.output_file))
+    with (
+        _exit_at_sigterm(),
+        local_source(options.input_file, options.ca_file) as source,
+        ResultTarget(options.output_file, options.ca_file) as target,
+    ):
+        code = _run(options, source, target)
+        if code in (0, 1):
+            target.deliver()
+        return code
 
 
 @contextlib.contextmanager
@@ -49,11 +57,11 @@ def _exit_at_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _run(options: argparse.Namespace, source: Path, target: Path) -> int:
+def _run(options: argparse.Namespace, source: Path, target: ResultTarget) -> int:
     numbers = keys_of(source)
-    if target.exists() and target.samefile(source):
+    if target.path.exists() and target.path.samefile(source):
         raise InvalidRequest(f"{target} is the input; the output must be another file.", field="output_file")
-    with ResultFile(target) as results:
+    with ResultFile(target.path) as results:
         done, num_failed = results.done & numbers.keys(), len(results.failed & numbers.keys())
         if done:
             failed = f", {num_failed} of them failed" if num_failed else ""
@@ -64,7 +72,7 @@ def _run(options: argparse.Namespace, source: Path, target: Path) -> int:
         try:
             asyncio.run(_answer(options, _without(read_lines(source), done), tally))
         except (asyncio.CancelledError, KeyboardInterrupt) as stop:
-            print(f"Stopped; run the same command again to go on. {tally.summary()}", file=sys.stderr)
+            print(f"Stopped; {target.again} to go on. {tally.summary()}", file=sys.stderr)
             return _INTERRUPTED if isinstance(stop, KeyboardInterrupt) else _TERMINATED
         print(f"{tally.summary()} -> {target}")
         if tally.num_passing:
@@ -86,7 +94,12 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     text = "File of requests, one JSON object per line; or its http or https URL."
     parser.add_argument("-i", "--input-file", required=True, metavar="FILE", help=text)
     parser.add_argument(
-        "-o", "--output-file", required=True, metavar="FILE", help="File to which results are appended as requests finish."
+        "-o",
+        "--output-file",
+        required=True,
+        metavar="FILE",
+        help="File to which results are appended as requests finish; or an http or https URL to which they are uploaded "
+        "(PUT) at the end.",
     )
     parser.add_argument("--url", default=None, help="URL of the server to use. Unset: start one for the batch.")
     add_server_credentials(parser)
@@ -103,9 +116,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         if not getattr(options, name) > 0:
             text = f"--{name.replace('_', '-')} must be more than 0, got {getattr(options, name):g}."
             raise InvalidRequest(text, field=name)
-    if options.output_file.startswith(("http://", "https://")):
-        text = f"--output-file must be a file, got {options.output_file}; upload the file when the run has ended."
-        raise InvalidRequest(text, field="output_file")
     return options
 
 

@@ -28,6 +28,7 @@ _FIELDS = (
     "allow_credentials",
     "console",
     "traces_url",
+    "default_chat_template_kwargs",
     "lora_modules",
     "lora_resolver_dir",
     "allow_runtime_lora_updating",
@@ -73,6 +74,8 @@ def address_of(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def _kind(name: str, annotation: Any) -> dict[str, Any]:
+    if name == "default_chat_template_kwargs":
+        return {"metavar": "JSON"}
     kinds = typing.get_args(annotation) or (annotation,)
     if name == "lora_modules":
         return {"action": _Names, "nargs": "+", "metavar": "NAME=PATH"}

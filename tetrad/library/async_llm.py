@@ -86,7 +86,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         """Whether this program started the services and they may run its functions."""
         return self._args is not None and self._args.allow_functions
 
-    # --- its life ---------------------------------------------------------------------------------------------------
+    # --- start and end ----------------------------------------------------------------------------------------------
 
     async def start(self) -> Frontend:
         """Start the services and the frontend, if they have not been started, and return the frontend.
@@ -280,7 +280,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         """Return the number of prompt tokens of requests without an output token."""
         return 0 if self._frontend is None else self._frontend.admission.num_queued_tokens
 
-    # --- what it knows ----------------------------------------------------------------------------------------------
+    # --- facts ------------------------------------------------------------------------------------------------------
 
     async def check_health(self) -> None:
         """Raise Unavailable, with the reason, if requests cannot be served now."""

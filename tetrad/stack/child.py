@@ -1,7 +1,7 @@
 """Child: keeps one process running and restarts it when it dies.
 
 Owned by the supervisor's event loop, one task each. Knows the process, its exit codes, its restart delays, its readiness and
-its responses; knows nothing about the other children. Invariant: when `run` has ended, none of its processes lives.
+its responses; knows nothing about the other children. Invariant: when `run` has ended, none of its processes runs.
 """
 
 import asyncio
@@ -128,12 +128,18 @@ class SupervisedChild:
             delay_s = min(delay_s * 2, self._policy.max_delay_s)
 
     def _check_worth_another_start(self, code: int | None, end: str, attempts: int) -> None:
-        """Raise a TetradError if not. `code`: the exit code, None if there was no process; `end`: how the attempt ended."""
-        last_words = "" if code is None else self._output.last_words
+        """Raise a TetradError if another start cannot help.
+
+        Args:
+            code: the exit code; None: there was no process.
+            end: the end of this attempt, as text.
+            attempts: number of starts so far.
+        """
+        last_own_line = "" if code is None else self._output.last_own_line
         if code == EXIT_PERMANENT:
-            raise FailedPrecondition(last_words or f"{self.name} refused to start", reason="START_REFUSED")
+            raise FailedPrecondition(last_own_line or f"{self.name} refused to start", reason="START_REFUSED")
         if not self._was_ready and attempts >= self._policy.max_start_attempts:
-            why = last_words or f"the last time with {end}"
+            why = last_own_line or f"the last time with {end}"
             raise Unavailable(f"{self.name} did not start, {attempts} times: {why}", reason="START_FAILED")
 
     async def restart(self) -> None:

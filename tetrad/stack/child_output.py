@@ -24,16 +24,16 @@ class ChildOutput:
         self._render = render
         self._on_line = on_line
         self._own = f"tetrad {program}: "
-        self.last_words = ""
+        self.last_own_line = ""
 
     async def forward(self, stderr: asyncio.StreamReader) -> None:
-        """Forward lines until the child closes the stream; `last_words` is then the program's own last line, or empty."""
-        self.last_words = ""
+        """Forward lines until the child closes the stream; `last_own_line` is then the program's last own line, or empty."""
+        self.last_own_line = ""
         while line := await _read_line(stderr):
             if self._on_line is not None:
                 self._on_line(line.rstrip("\n"))
             if line.startswith(self._own):
-                self.last_words = line.removeprefix("tetrad ").strip()
+                self.last_own_line = line.removeprefix("tetrad ").strip()
             else:
                 library_stderr.write(self._render(line))
                 library_stderr.flush()

@@ -1,1 +1,1 @@
-"""Generated from protos/tetrad/v1 by `make protos`; do not edit anything here but this line."""
+"""Stubs and messages, generated from protos/tetrad/v1 by `make protos`; engine/ and metrics/ have names of vLLM's `v1`."""

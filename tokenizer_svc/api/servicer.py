@@ -259,7 +259,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     async def _encode_all(
         self, encode: Callable[[str], tokenizer_pb2.Encoding], texts: Sequence[str], *, field: str = "texts"
     ) -> Sequence[tokenizer_pb2.Encoding]:
-        sizes = [self._threads.size_bytes(text, field=field) for text in texts]
+        sizes = [self._threads.text_bytes(text, field=field) for text in texts]
         if sum(map(len, texts)) <= _SHORT_CHARS:
             return [encode(text) for text in texts]
         return await self._threads.run_all([(partial(encode, text), size) for text, size in zip(texts, sizes, strict=True)])
@@ -267,8 +267,8 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     async def _encode_pairs(self, request: tokenizer_pb2.EncodeRequest) -> Sequence[tokenizer_pb2.Encoding]:
         max_tokens = request.max_tokens if request.HasField("max_tokens") else None
         pairs = decode_pairs(request)
-        size_bytes = self._threads.size_bytes
-        sizes = [size_bytes(first, field="texts") + size_bytes(second, field="text_pairs") for first, second in pairs]
+        text_bytes = self._threads.text_bytes
+        sizes = [text_bytes(first, field="texts") + text_bytes(second, field="text_pairs") for first, second in pairs]
         template = decode_pair_template(request)
         if self._pair_prompts.writes(template):
             return [await self._encode_written_pair(pair, template, max_tokens) for pair in pairs]

@@ -35,7 +35,7 @@ class EncodingThreads:
         self._long_texts = LongTexts(long_text_threads, max_text_bytes)
         self._max_text_bytes = max_text_bytes
 
-    def size_bytes(self, text: str, *, field: str) -> int:
+    def text_bytes(self, text: str, *, field: str) -> int:
         """Return the size of a text in UTF-8. Raises InvalidRequest if it is too long or is no valid Unicode."""
         try:
             size_bytes = len(text.encode())

@@ -1,8 +1,9 @@
 """GGUF architectures: the names of each family's values and tensors in GGUF files, as llama.cpp's converter writes them.
 
 Families read their description from config.json's form (families/registry.py), so the metadata is converted to that form
-(gguf_configs.py); the names of tensors are those of the file. The converter adds 1 to norms that multiply by 1 + w, stores -exp
-of the decays of states, and for some architectures places the two rows of a rotated pair side by side.
+(gguf_configs.py, gguf_state_configs.py); the names of tensors are those of the file. The converter adds 1 to norms that
+multiply by 1 + w, stores -exp of the decays of states, and for some architectures places the two rows of a rotated pair side
+by side.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,9 +12,10 @@ from typing import Any
 
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint import gguf_configs as configs
-from tetrad.worker_svc.checkpoint.gguf_configs import Facts
+from tetrad.worker_svc.checkpoint import gguf_state_configs as state_configs
+from tetrad.worker_svc.checkpoint.gguf_facts import Facts
 from tetrad.worker_svc.families.llama import fused_gate_up, fused_qkv
-from tetrad.worker_svc.families.states import fused_parts, parts_by_heads
+from tetrad.worker_svc.families.states import fused_parts, parts_by_heads, step_names
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.states import GatedDeltaRule, State
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
@@ -112,6 +114,11 @@ def _short_convolution(config: ModelConfig) -> dict[str, Stored]:
     }
 
 
+_SELECTION = {
+    "mixer.x_proj": Stored("ssm_x"),
+    **step_names("ssm_dt"),
+    **{f"mixer.{name}_layernorm": Stored(f"ssm_{name}_norm") for name in ("dt", "b", "c")},
+}
 _SSM = {
     "mixer.conv": Stored("ssm_conv1d", is_flat=True),
     "mixer.dt_bias": Stored("ssm_dt.bias"),
@@ -124,6 +131,10 @@ _SSM = {
 
 def _mamba2(config: ModelConfig) -> dict[str, Stored]:
     return _SSM | fused_parts("ssm_in", _state_of(config).parts)
+
+
+def _mamba(config: ModelConfig) -> dict[str, Stored]:
+    return _mamba2(config) | _SELECTION
 
 
 def _falcon_h1(config: ModelConfig) -> dict[str, Stored]:
@@ -156,12 +167,15 @@ def _qwen3_next(config: ModelConfig) -> dict[str, Stored]:
 
 ARCHITECTURES: Mapping[str, GgufArchitecture] = {
     "arcee": GgufArchitecture(("ArceeForCausalLM",), is_paired=True),
+    "bloom": GgufArchitecture(
+        ("BloomForCausalLM",), config=configs.layer_norm, in_model={"model.embed_norm": "token_embd_norm"}, others=_qkv
+    ),
     "cohere2": GgufArchitecture(("Cohere2ForCausalLM",), True, configs.cohere2, _LLAMA_WITHOUT_HEAD_NORMS, is_paired=True),
     "command-r": GgufArchitecture(("CohereForCausalLM",), config=configs.cohere, others=_head_norms_of_all, is_paired=True),
     "deepseek2": GgufArchitecture(("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"), True, configs.deepseek2, _LATENT),
     "exaone": GgufArchitecture(("ExaoneForCausalLM",), config=configs.exaone),
     "exaone4": GgufArchitecture(("Exaone4ForCausalLM",), True, configs.windows, _POST_NORM),
-    "falcon-h1": GgufArchitecture(("FalconH1ForCausalLM",), config=configs.falcon_h1, others=_falcon_h1),
+    "falcon-h1": GgufArchitecture(("FalconH1ForCausalLM",), config=state_configs.falcon_h1, others=_falcon_h1),
     "gemma": GgufArchitecture(("GemmaForCausalLM",), config=configs.gemma),
     "gemma2": GgufArchitecture(("Gemma2ForCausalLM",), True, configs.gemma2, _LLAMA | _NORMS_AFTER),
     "gemma3": GgufArchitecture(("Gemma3ForCausalLM",), True, configs.gemma3, _LLAMA | _NORMS_AFTER),
@@ -186,18 +200,21 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = {
     ),
     "granitemoe": GgufArchitecture(("GraniteMoeForCausalLM",), config=configs.granite_moe, is_paired=True),
     "granitehybrid": GgufArchitecture(
-        ("GraniteMoeHybridForCausalLM",), config=configs.granite_hybrid, others=_mamba2, is_paired=True
+        ("GraniteMoeHybridForCausalLM",), config=state_configs.granite_hybrid, others=_mamba2, is_paired=True
     ),
-    "lfm2": GgufArchitecture(("Lfm2ForCausalLM",), config=configs.lfm2, in_model=_LFM2_NORM, others=_short_convolution),
+    "jamba": GgufArchitecture(("JambaForCausalLM",), config=state_configs.jamba, others=_mamba),
+    "lfm2": GgufArchitecture(("Lfm2ForCausalLM",), config=state_configs.lfm2, in_model=_LFM2_NORM, others=_short_convolution),
     "lfm2moe": GgufArchitecture(
-        ("Lfm2MoeForCausalLM",), config=configs.lfm2_moe, in_model=_LFM2_NORM, others=_short_convolution
+        ("Lfm2MoeForCausalLM",), config=state_configs.lfm2_moe, in_model=_LFM2_NORM, others=_short_convolution
     ),
     "llama": GgufArchitecture(
         ("LlamaForCausalLM", "MistralForCausalLM"), config=configs.llama, is_paired=True, mixture="MixtralForCausalLM"
     ),
     "llama4": GgufArchitecture(("Llama4ForCausalLM",), True, configs.llama4, _LLAMA_WITHOUT_HEAD_NORMS, is_paired=True),
-    "mamba2": GgufArchitecture(("Mamba2ForCausalLM",), config=configs.mamba2, others=_mamba2),
+    "mamba": GgufArchitecture(("MambaForCausalLM", "FalconMambaForCausalLM"), config=state_configs.mamba, others=_mamba),
+    "mamba2": GgufArchitecture(("Mamba2ForCausalLM",), config=state_configs.mamba2, others=_mamba2),
     "mistral3": GgufArchitecture(("Ministral3ForCausalLM", "MistralForCausalLM"), True, configs.mistral3, is_paired=True),
+    "mpt": GgufArchitecture(("MptForCausalLM",), config=configs.mpt, others=_qkv),
     "nemotron": GgufArchitecture(("NemotronForCausalLM",), config=configs.layer_norm),
     "olmo2": GgufArchitecture(("Olmo2ForCausalLM", "Olmo3ForCausalLM"), True, configs.olmo2, _POST_NORM),
     "olmoe": GgufArchitecture(("OlmoeForCausalLM",), config=configs.experts),
@@ -210,13 +227,13 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = {
     "qwen3": GgufArchitecture(("Qwen3ForCausalLM",)),
     "qwen3moe": GgufArchitecture(("Qwen3MoeForCausalLM",), config=configs.qwen3_moe),
     "qwen35": GgufArchitecture(
-        ("Qwen3_5ForCausalLM",), config=configs.qwen3_5, in_layer=_NORM_BEHIND_ATTENTION, others=_gated_delta
+        ("Qwen3_5ForCausalLM",), config=state_configs.qwen3_5, in_layer=_NORM_BEHIND_ATTENTION, others=_gated_delta
     ),
     "qwen35moe": GgufArchitecture(
-        ("Qwen3_5MoeForCausalLM",), config=configs.qwen3_5_moe, in_layer=_NORM_BEHIND_ATTENTION, others=_gated_delta
+        ("Qwen3_5MoeForCausalLM",), config=state_configs.qwen3_5_moe, in_layer=_NORM_BEHIND_ATTENTION, others=_gated_delta
     ),
     "qwen3next": GgufArchitecture(
-        ("Qwen3NextForCausalLM",), config=configs.qwen3_next, in_layer=_NORM_BEHIND_ATTENTION, others=_qwen3_next
+        ("Qwen3NextForCausalLM",), config=state_configs.qwen3_next, in_layer=_NORM_BEHIND_ATTENTION, others=_qwen3_next
     ),
     "seed_oss": GgufArchitecture(("SeedOssForCausalLM",), in_layer=_NORM_BEHIND_ATTENTION),
     "smollm3": GgufArchitecture(("SmolLM3ForCausalLM",), is_paired=True),

@@ -1,13 +1,12 @@
 """GGUF configs: converts each architecture's own metadata of a GGUF file to values of config.json.
 
-Used by the table in gguf_architectures.py; gguf_metadata.py converts the values that all architectures have. Values that a file
-omits because its converter assumes them are added here too.
+Used by the table in gguf_architectures.py. gguf_state_configs.py has the models with states; gguf_metadata.py converts the
+values that all architectures have. Values that a file omits because its converter assumes them are added here too.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.gguf_facts import Facts
 
 _SIGMOID = 2
 """GGUF's number for routers with sigmoid scores."""
@@ -16,36 +15,6 @@ _YARN_UNIT = 0.1
 _LLAMA4_PATTERN, _LLAMA4_EXPERTS_WITHOUT_NORMS = 4, 128
 _GEMMA2_LAYERS_27B, _GEMMA3_LAYERS_27B = 46, 62
 """Numbers of layers by which the 27B models are recognised; their attention is not scaled by the size of a head."""
-
-
-class Facts:
-    """The metadata of a file's architecture, and the presence of tensors in the file.
-
-    Args:
-        name: name of the architecture.
-        field: returns the value of a metadata key, or None.
-        has: returns whether the file has a tensor.
-    """
-
-    def __init__(self, name: str, field: Callable[[str], Any], has: Callable[[str], bool]) -> None:
-        self._name, self._field, self.has = name, field, has
-
-    def __call__(self, key: str) -> Any:
-        """Return the value of one of the architecture's keys, or None."""
-        return self._field(f"{self._name}.{key}")
-
-    @property
-    def num_layers(self) -> int:
-        """The number of layers, without MTP layers, which predict several tokens."""
-        return int(self("block_count") or 0) - int(self("nextn_predict_layers") or 0)
-
-    def has_in_layers(self, name: str) -> bool:
-        """Return whether one of the layers has a tensor."""
-        return any(self.has(f"blk.{layer}.{name}") for layer in range(self.num_layers))
-
-    def refuse(self, what: str) -> ModelError:
-        """Return the error for a variant of the architecture that is not supported."""
-        return ModelError(f"GGUF {self._name} {what} is not supported.")
 
 
 def nothing(facts: Facts) -> dict[str, Any]:  # noqa: ARG001 - one signature
@@ -165,6 +134,19 @@ def gpt_oss(facts: Facts) -> dict[str, Any]:
 def layer_norm(facts: Facts) -> dict[str, Any]:
     """Return the values of families with LayerNorm."""
     return {"layer_norm_eps": facts("attention.layer_norm_epsilon")} | partial_rotation(facts)
+
+
+def mpt(facts: Facts) -> dict[str, Any]:
+    """Return the values of MPT; a largest bias of 0 means that positions are embedded instead."""
+    num_heads, num_kv_heads = facts("attention.head_count"), facts("attention.head_count_kv")
+    attention = {
+        "alibi": facts("attention.max_alibi_bias") != 0,
+        "alibi_bias_max": facts("attention.max_alibi_bias"),
+        "attn_type": "multihead_attention" if num_kv_heads in (None, num_heads) else "grouped_query_attention",
+        "clip_qkv": facts("attention.clamp_kqv"),
+        "kv_n_heads": num_kv_heads,
+    }
+    return layer_norm(facts) | {"attn_config": attention, "no_bias": not facts.has("blk.0.attn_norm.bias")}
 
 
 def exaone(facts: Facts) -> dict[str, Any]:
@@ -288,113 +270,3 @@ def windows(facts: Facts) -> dict[str, Any]:
 def olmo2(facts: Facts) -> dict[str, Any]:
     """Return the values of OLMo 2, and of OLMo 3, which has windows."""
     return windows(facts) | ({"architectures": ["Olmo3ForCausalLM"]} if facts("attention.sliding_window") else {})
-
-
-def lfm2(facts: Facts) -> dict[str, Any]:
-    """Return the values of LFM2; layers without KV heads are convolutions."""
-    return {
-        "conv_L_cache": facts("shortconv.l_cache"),
-        "conv_bias": facts.has_in_layers("shortconv.conv.bias"),
-        "block_auto_adjust_ff_dim": False,
-        "layer_types": _layer_types(facts, "full_attention", "conv"),
-    }
-
-
-def lfm2_moe(facts: Facts) -> dict[str, Any]:
-    """Return the values of LFM2 MoE."""
-    return {
-        **lfm2(facts),
-        **experts(facts),
-        "num_local_experts": None,
-        "num_dense_layers": facts("leading_dense_block_count"),
-    }
-
-
-def mamba2(facts: Facts) -> dict[str, Any]:
-    """Return the values of Mamba2."""
-    heads = facts("ssm.time_step_rank")
-    return {
-        "num_heads": heads,
-        "head_dim": facts("ssm.inner_size") // heads,
-        "state_size": facts("ssm.state_size"),
-        "n_groups": facts("ssm.group_count"),
-        "conv_kernel": facts("ssm.conv_kernel"),
-        "use_conv_bias": facts.has_in_layers("ssm_conv1d.bias"),
-        "use_bias": facts.has_in_layers("ssm_in.bias"),
-        "layer_norm_epsilon": facts("attention.layer_norm_rms_epsilon"),
-    }
-
-
-def _mamba_beside_attention(facts: Facts) -> dict[str, Any]:
-    heads, size = facts("ssm.time_step_rank"), facts("ssm.inner_size")
-    return {
-        "mamba_d_ssm": size,
-        "mamba_n_heads": heads,
-        "mamba_d_head": size // heads,
-        "mamba_d_state": facts("ssm.state_size"),
-        "mamba_n_groups": facts("ssm.group_count"),
-        "mamba_d_conv": facts("ssm.conv_kernel"),
-        "mamba_conv_bias": facts.has_in_layers("ssm_conv1d.bias"),
-        "mamba_proj_bias": facts.has_in_layers("ssm_in.bias"),
-    }
-
-
-def granite_hybrid(facts: Facts) -> dict[str, Any]:
-    """Return the values of Granite 4; layers without KV heads are Mamba2. Bamba, with rotation, has the same GGUF name."""
-    if facts("rope.scaling.finetuned"):
-        raise facts.refuse("with a rotary embedding")
-    shared = facts("expert_shared_feed_forward_length") or facts("feed_forward_length")
-    return {
-        **granite(facts),
-        **_mamba_beside_attention(facts),
-        **experts(facts),
-        "num_local_experts": facts("expert_count") or 0,
-        "num_experts": None,
-        "shared_intermediate_size": shared,
-        "layer_types": _layer_types(facts, "attention", "mamba"),
-    }
-
-
-def falcon_h1(facts: Facts) -> dict[str, Any]:
-    """Return the values of Falcon-H1. The converter has multiplied the weights by the model's multipliers."""
-    if facts.has_in_layers("ssm_norm.weight"):
-        raise facts.refuse("with a norm in its Mamba2 layers, whose place the file does not say,")
-    return {**_mamba_beside_attention(facts), "projectors_bias": facts.has_in_layers("ssm_out.bias")}
-
-
-def _gated_delta(facts: Facts) -> dict[str, Any]:
-    heads = facts("ssm.time_step_rank")
-    return {
-        "linear_num_key_heads": facts("ssm.group_count"),
-        "linear_num_value_heads": heads,
-        "linear_key_head_dim": facts("ssm.state_size"),
-        "linear_value_head_dim": facts("ssm.inner_size") // heads,
-        "linear_conv_kernel_dim": facts("ssm.conv_kernel"),
-        "layer_types": [
-            "linear_attention" if facts.has(f"blk.{layer}.attn_qkv.weight") else "full_attention"
-            for layer in range(facts.num_layers)
-        ],
-        **partial_rotation(facts),
-    }
-
-
-def qwen3_next(facts: Facts) -> dict[str, Any]:
-    """Return the values of Qwen3-Next."""
-    return _gated_delta(facts) | qwen3_moe(facts)
-
-
-def qwen3_5(facts: Facts) -> dict[str, Any]:
-    """Return the values of Qwen3.5. Value heads that share a key head are not neighbours, unlike in config.json's models."""
-    return _gated_delta(facts) | {"linear_keys_in_turns": True}
-
-
-def qwen3_5_moe(facts: Facts) -> dict[str, Any]:
-    """Return the values of Qwen3.5 MoE."""
-    return qwen3_next(facts) | {"linear_keys_in_turns": True}
-
-
-def _layer_types(facts: Facts, with_keys: str, without: str) -> list[str]:
-    counts = facts("attention.head_count_kv")
-    if not isinstance(counts, list) or len(counts) != facts.num_layers:
-        raise facts.refuse("without attention.head_count_kv of each layer")
-    return [with_keys if count else without for count in counts]

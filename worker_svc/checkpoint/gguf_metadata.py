@@ -5,7 +5,8 @@ from typing import Any
 
 from tetrad.services.errors import ModelError, one_line
 from tetrad.worker_svc.checkpoint.gguf_architectures import architecture_of
-from tetrad.worker_svc.checkpoint.gguf_configs import Facts, scaling_of
+from tetrad.worker_svc.checkpoint.gguf_configs import scaling_of
+from tetrad.worker_svc.checkpoint.gguf_facts import Facts
 
 
 def config_from_metadata(

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from tetrad.services.errors import ModelError, one_line
 from tetrad.services.models.gguf_container import GgufTensor
 from tetrad.services.models.gguf_parts import gguf_part_paths
-from tetrad.worker_svc.checkpoint.gguf_configs import Facts, scaling_of
+from tetrad.worker_svc.checkpoint.gguf_configs import scaling_of
+from tetrad.worker_svc.checkpoint.gguf_facts import Facts
 from tetrad.worker_svc.checkpoint.gguf_metadata import config_from_metadata
 from tetrad.worker_svc.checkpoint.gguf_part import GgufPart
 from tetrad.worker_svc.checkpoint.gguf_values import dequantize

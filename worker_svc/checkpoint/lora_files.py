@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from tetrad.services.errors import ModelError, NotFound
+from tetrad.worker_svc.checkpoint.bare_names import first_part
 from tetrad.worker_svc.checkpoint.canonical import canonical_rows, stored_names
 from tetrad.worker_svc.checkpoint.lora_experts import ExpertStack, ExpertStacks
 from tetrad.worker_svc.checkpoint.lora_weights import LoraPair, LoraWeights
@@ -28,7 +29,6 @@ from tetrad.worker_svc.model_facts.tensor_names import TensorNames
 CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
-_MODEL = "model."
 _NEEDED = ("r", "lora_alpha")
 _REFUSED: Mapping[str, str] = {
     "use_dora": "DoRA (use_dora)",
@@ -145,7 +145,7 @@ def _own(tensors: _Tensors, names: TensorNames, name: str, site: LoraSite) -> It
             continue
         a_name, b_name = _tensor_names(module, site)
         if a_name not in tensors.names:  # the adapter was trained on a model that transformers loads without an output layer
-            a_name, b_name = _tensor_names(module.removeprefix(_MODEL), site)
+            a_name, b_name = _tensor_names(module.removeprefix(first_part(names)), site)
         if a_name in tensors.names and b_name in tensors.names:
             a, b = tensors.get(a_name), tensors.get(b_name)
             yield module, a, b if stored is None else canonical_rows(b, b_name, stored)

@@ -56,7 +56,7 @@ def open_weights(
         if quantization is not None:
             reader, is_whole = open_reader(quantization), unpacks(quantization, names)
             source = UnpackedSource(source, reader) if is_whole else UnpackedSource(source, reader, LATENTS)
-        inner = TextPartSource(source, names.text_parts) if names.text_parts else with_prefix(source)
+        inner = TextPartSource(source, names.text_parts) if names.text_parts else with_prefix(source, names)
         return CanonicalSource(RenamedSource(inner, names.moved) if names.moved else inner, names)
     config = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
     source = RandomSource(config, supported_config(config), request.seed, device)

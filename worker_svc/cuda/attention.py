@@ -177,6 +177,7 @@ class PagedAttention:
                 key_scale=shape.key_scale,
                 value_scale=shape.value_scale,
                 sinks=shape.sinks,
+                slopes=shape.slopes,
                 out=out[:split],
             )
         if parts.prefill is not None:
@@ -194,6 +195,7 @@ class PagedAttention:
                 key_scale=shape.key_scale,
                 value_scale=shape.value_scale,
                 sinks=shape.sinks,
+                slopes=shape.slopes,
                 block_rows=self.tiles.block_rows,
                 out=out,
             )

@@ -16,6 +16,7 @@ from tetrad.worker_svc.kv_cache.layer_groups import groups_of
 from tetrad.worker_svc.layers.collectives import Collectives
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.states import bytes_per_draft
 from tetrad.worker_svc.models.decoder import Decoder, GivenEmbeddings
 from tetrad.worker_svc.models.draft_head import NoTaps, Taps
 
@@ -50,8 +51,8 @@ class TorchDecoder:
         dtype = torch.float32 if groups and all(group.is_state for group in groups) else kv_cache_dtype
         self.kv_cache_spec = KvCacheSpec(groups, config.num_kv_heads, config.head_dim, dtype, state_size=config.state_size)
         self.has_kernel_attention, self.host_steps = attention.has_kernels, attention.host_steps()
-        num_inputs = sum(sum(layer.state.parts.values()) for layer in config.layers if layer.state)
-        self.bytes_per_draft = num_inputs * self.dtype.itemsize
+        states = [layer.state for layer in config.layers if layer.state]
+        self.bytes_per_draft = sum(bytes_per_draft(state, self.dtype.itemsize) for state in states)
 
     def forward(
         self,

@@ -78,7 +78,9 @@ def decoder_pooling(
         layers = [_linear(weights, "score.0", size, size), torch.relu, _linear(weights, "score.2", len(labels), size)]
     else:
         labels = labels_of(config)
-        layers = [_linear(weights, "score", len(labels), facts.hidden_size)]
+        # Classifiers of tokens of transformers' older models call it classifier: GPT-2, GPT-Neo, GPT-NeoX, Falcon.
+        head = "classifier" if weights.has("classifier.weight") else "score"
+        layers = [_linear(weights, head, len(labels), facts.hidden_size)]
     classifier = Classifier.of(config, layers, labels, TASKS_OF_CLASSIFIERS[use.kind])
     return class_pooling(pools, classifier, is_causal=is_causal, generates=use.generates)
 

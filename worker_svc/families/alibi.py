@@ -77,7 +77,7 @@ def mpt(values: Values) -> ModelConfig:
     """Describe MPT: values of attention are in attn_config; slopes, bounds and scales as in MosaicML's code."""
     attention = _attention_of(values)
     values.choose("norm_type", known=_NORM_TYPES, default="layernorm")
-    hidden, heads = int(values.need("d_model")), int(values.need("n_heads"))
+    hidden, heads = int(values.need("d_model", "hidden_size")), int(values.need("n_heads", "num_attention_heads"))
     has_biases = not values.get("no_bias", default=True)
     config = decoder(
         values,

@@ -2,7 +2,7 @@
 
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.model_facts.config import Experts, ModelConfig
-from tetrad.worker_svc.model_facts.states import GatedDeltaRule, Mamba2, State
+from tetrad.worker_svc.model_facts.states import GatedDeltaRule, Mamba1, Mamba2, State
 
 _LIMITS = {
     "vocab_size": 1 << 22,
@@ -13,6 +13,7 @@ _LIMITS = {
 _OF_ATTENTION = {"num_heads": 1 << 12, "num_kv_heads": 1 << 12, "head_dim": 1 << 12}
 _OF_STATES = {"num_heads": 1 << 12, "num_key_heads": 1 << 12, "num_value_heads": 1 << 12, "num_groups": 1 << 12}
 _OF_STATES |= {"num_norm_groups": 1 << 12, "head_dim": 1 << 12, "state_dim": 1 << 12, "key_dim": 1 << 12, "value_dim": 1 << 12}
+_OF_STATES |= {"step_rank": 1 << 14}
 _MAX_KERNEL = 1 << 8
 """Largest kernel of a convolution. All limits are about ten times the sizes of the largest models: a file with larger sizes is
 broken or hostile."""
@@ -48,6 +49,12 @@ def _check_attention(facts: ModelConfig) -> None:
             f"The model's config is impossible: {facts.num_heads} attention heads of size {facts.head_dim} share "
             f"{facts.num_kv_heads} KV heads; the size must be even, and the number of heads divisible by that of KV heads."
         )
+    for window in facts.windows:
+        if window is not None and window < 1:
+            raise ModelError(
+                f"The model's config is impossible: a window of {str(window)[:40]} tokens; it must be at least 1, or null for "
+                "no window."
+            )
     for rope in facts.ropes:
         if rope is not None and (rope.dim % 2 or not 0 < rope.dim <= facts.head_dim):
             raise ModelError(
@@ -62,6 +69,8 @@ def _check_state(state: State) -> None:
             _check(f"{name} of states", value, limit)
     if not 1 < state.kernel <= _MAX_KERNEL:
         raise ModelError(f"The model's config is impossible: a convolution of {state.kernel} tokens, not 2 to {_MAX_KERNEL}.")
+    if isinstance(state, Mamba1):
+        _check("intermediate_size of states", state.size, _MAX_INTERMEDIATE_SIZE)
     if isinstance(state, Mamba2) and (state.num_heads % state.num_groups or state.size % state.num_norm_groups):
         raise ModelError(
             f"The model's config is impossible: {state.num_heads} state heads cannot form {state.num_groups} equal groups."

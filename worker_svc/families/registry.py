@@ -34,6 +34,7 @@ from tetrad.worker_svc.families.llama import (
 )
 from tetrad.worker_svc.families.llama4 import llama4
 from tetrad.worker_svc.families.mamba import bamba, falcon_h1, granite_hybrid, mamba2
+from tetrad.worker_svc.families.mamba1 import falcon_mamba, jamba, mamba
 from tetrad.worker_svc.families.nemotron_h import nemotron_h
 from tetrad.worker_svc.families.plugins import find_plugin
 from tetrad.worker_svc.families.pooling import generator_of
@@ -72,6 +73,7 @@ FAMILIES: Mapping[str, Family] = {
     "Exaone4ForCausalLM": Family("EXAONE 4", exaone4),
     "FalconH1ForCausalLM": Family("Falcon-H1", falcon_h1),
     "FalconForCausalLM": Family("Falcon", falcon),
+    "FalconMambaForCausalLM": Family("Falcon Mamba", falcon_mamba),
     "Gemma2ForCausalLM": Family("Gemma 2", gemma2),
     "Gemma3ForCausalLM": Family("Gemma 3 (text)", gemma3),
     "GemmaForCausalLM": Family("Gemma 1", gemma),
@@ -89,11 +91,13 @@ FAMILIES: Mapping[str, Family] = {
     "GraniteMoeHybridForCausalLM": Family("Granite 4", granite_hybrid),
     "HunYuanDenseV1ForCausalLM": Family("Hunyuan (dense)", hunyuan),
     "InternLM3ForCausalLM": Family("InternLM3", internlm3),
+    "JambaForCausalLM": Family("Jamba", jamba),
     "Lfm2ForCausalLM": Family("LFM2", lfm2),
     "Lfm2MoeForCausalLM": Family("LFM2 MoE", lfm2_moe),
     "Llama4ForCausalLM": Family("Llama 4 (text)", llama4),
     "LlamaForCausalLM": Family("Llama 2 and 3", llama),
     "Mamba2ForCausalLM": Family("Mamba2, Codestral Mamba", mamba2),
+    "MambaForCausalLM": Family("Mamba", mamba),
     "MiniCPMForCausalLM": Family("MiniCPM 1, 2, 4", minicpm),
     "Ministral3ForCausalLM": Family("Ministral 3", ministral3),
     "MinistralForCausalLM": Family("Ministral", mistral),

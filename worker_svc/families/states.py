@@ -82,3 +82,8 @@ def fused_parts(name: str, parts: Mapping[str, int], times: Mapping[str, float] 
         f"mixer.{part}": Stored(name, rows=Rows(1, ends[-1], end - size, end), times=times.get(part, 1.0))
         for (part, size), end in zip(parts.items(), ends, strict=True)
     }
+
+
+def step_names(name: str) -> dict[str, Stored]:
+    """Return the names of the product of Mamba's time steps. Its bias is added in float32, so it has a name of its own."""
+    return {"mixer.dt_proj": Stored(name, bias=""), "mixer.dt_bias": Stored(f"{name}.bias")}

@@ -29,12 +29,14 @@ def attend_keys(
     window,
     to_cap,
     to_exponent,
+    slopes,
     NUM_KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     PAGE: tl.constexpr,
     BLOCK_KEYS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
+    HAS_SLOPES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Return peak [ROWS], mass [ROWS] and values [ROWS, DIM], float32; a row without keys has a peak of -inf and no mass.
@@ -49,33 +51,37 @@ def attend_keys(
         window: number of keys that a row attends to, its own included; read if HAS_WINDOW. Otherwise full_begin is `begin`.
         to_cap: factor that makes a score twice the argument of tanh; read if HAS_SOFTCAP.
         to_exponent: factor that makes a score, capped or not, an exponent of 2; above 0.
+        slopes: [ROWS], slopes of biases: slope * (key - position) is added to scores after the cap; read if HAS_SLOPES.
     """
     if cache.dtype.element_ty.is_fp8() and q.dtype.is_bf16():
         # Half precision represents all fp8 values, and one instruction converts two values; bfloat16 takes four instructions.
         q = q.to(tl.float16)
+    if HAS_SLOPES:
+        slopes = slopes * (1.4426950408889634 / to_exponent)  # log2(e): in the unit of scores before `to_exponent`
     peak = tl.full([q.shape[0]], float("-inf"), tl.float32)
     mass = tl.zeros([q.shape[0]], tl.float32)
     values = tl.zeros(q.shape, tl.float32)
     if HAS_WINDOW:
         peak, mass, values = fold_tiles(
-            q, positions, peak, mass, values, cache, table, kv_head, begin, full_begin, window, to_cap, to_exponent,
-            NUM_KV_HEADS, HEAD_DIM, PAGE, BLOCK_KEYS, True, HAS_WINDOW, HAS_SOFTCAP, PRECISION,
+            q, positions, peak, mass, values, cache, table, kv_head, begin, full_begin, window, to_cap, to_exponent, slopes,
+            NUM_KV_HEADS, HEAD_DIM, PAGE, BLOCK_KEYS, True, HAS_WINDOW, HAS_SOFTCAP, HAS_SLOPES, PRECISION,
         )  # fmt: skip
     peak, mass, values = fold_tiles(
-        q, positions, peak, mass, values, cache, table, kv_head, full_begin, full_end, window, to_cap, to_exponent,
-        NUM_KV_HEADS, HEAD_DIM, PAGE, BLOCK_KEYS, False, HAS_WINDOW, HAS_SOFTCAP, PRECISION,
+        q, positions, peak, mass, values, cache, table, kv_head, full_begin, full_end, window, to_cap, to_exponent, slopes,
+        NUM_KV_HEADS, HEAD_DIM, PAGE, BLOCK_KEYS, False, HAS_WINDOW, HAS_SOFTCAP, HAS_SLOPES, PRECISION,
     )  # fmt: skip
     return fold_tiles(
-        q, positions, peak, mass, values, cache, table, kv_head, full_end, end, window, to_cap, to_exponent,
-        NUM_KV_HEADS, HEAD_DIM, PAGE, BLOCK_KEYS, True, HAS_WINDOW, HAS_SOFTCAP, PRECISION,
+        q, positions, peak, mass, values, cache, table, kv_head, full_end, end, window, to_cap, to_exponent, slopes,
+        NUM_KV_HEADS, HEAD_DIM, PAGE, BLOCK_KEYS, True, HAS_WINDOW, HAS_SOFTCAP, HAS_SLOPES, PRECISION,
     )  # fmt: skip
 
 
 @triton.jit
 def fold_tiles(
-    q, positions, peak, mass, values, cache, table, kv_head, begin, end, window, to_cap, to_exponent,
+    q, positions, peak, mass, values, cache, table, kv_head, begin, end, window, to_cap, to_exponent, slopes,
     NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_KEYS: tl.constexpr,
-    MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
+    MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SLOPES: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add the tiles from `begin` to `end`; MASKED: rows attend only to some of their keys, and the last tile may be partial."""
     dims = tl.arange(0, q.shape[1])
@@ -99,6 +105,9 @@ def fold_tiles(
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         if HAS_SOFTCAP:
             scores = 2 * tl.sigmoid(scores * to_cap) - 1  # tanh
+        if HAS_SLOPES:
+            distances = (keys - BLOCK_KEYS)[None, :] - positions[:, None]
+            scores += slopes[:, None] * distances.to(tl.float32)
         if MASKED:
             scores = tl.where(seen, scores, float("-inf"))
         new_peak = tl.maximum(peak, tl.max(scores, 1) * to_exponent)

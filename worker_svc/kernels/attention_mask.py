@@ -10,6 +10,14 @@ def visible(query_positions: torch.Tensor, num_keys: int, window: int) -> torch.
     return (distance >= 0) & ((distance < window) if window else torch.ones_like(distance, dtype=torch.bool))
 
 
+def linear_biases(slopes: torch.Tensor | None, query_positions: torch.Tensor, num_keys: int) -> torch.Tensor | None:
+    """Return the biases [H, Q, num_keys] of heads with slopes [H]: slope * (position of the key - position of the query)."""
+    if slopes is None:
+        return None
+    keys = torch.arange(num_keys, device=query_positions.device)
+    return slopes[:, None, None] * (keys - query_positions[:, None])
+
+
 def attend(
     query: torch.Tensor,
     keys: torch.Tensor,
@@ -19,8 +27,9 @@ def attend(
     scale: float,
     softcap: float,
     sinks: torch.Tensor | None = None,
+    biases: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return softmax(softcap(q k^T * scale)) v in float32, with the sink among the scores.
+    """Return softmax(softcap(q k^T * scale) + biases) v in float32, with the sink among the scores.
 
     Args:
         query: [Q, H, D].
@@ -29,12 +38,15 @@ def attend(
         scale: factor of the scores.
         softcap: scores become softcap * tanh(scores / softcap); 0: no cap.
         sinks: [H] float32, an extra score of each head, without a value; None: no sinks.
+        biases: [H, Q, L] float32; None: no biases.
     """
     group = query.shape[1] // keys.shape[1]
     keys, values = (part.float().repeat_interleave(group, 1) for part in (keys, values))
     scores = torch.einsum("qhd,lhd->hql", query.float(), keys) * scale
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
+    if biases is not None:
+        scores = scores + biases
     scores = scores.masked_fill(~seen, float("-inf"))
     if sinks is not None:
         scores = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:2], 1)], -1)

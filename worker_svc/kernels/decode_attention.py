@@ -13,7 +13,7 @@ import triton.language as tl
 
 from tetrad.worker_svc.kernels.attend_keys import attend_keys, sink_mass
 from tetrad.worker_svc.kernels.attention_launch import Launch, launch_for, padded_head_dim, score_factors
-from tetrad.worker_svc.kernels.attention_mask import attend, pages_of, visible
+from tetrad.worker_svc.kernels.attention_mask import attend, linear_biases, pages_of, visible
 from tetrad.worker_svc.kernels.decode_parts import DecodeParts
 
 _MERGED = 32
@@ -31,6 +31,7 @@ def decode_attention_reference(
     key_scale: float = 1.0,
     value_scale: float = 1.0,
     sinks: torch.Tensor | None = None,
+    slopes: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the attention [B, H, D], in the query's type; zeros for requests without keys, which are padding.
@@ -40,16 +41,17 @@ def decode_attention_reference(
         cache: [num_blocks, block_size, 2, K, D], contiguous; it contains the step's keys and values.
         block_tables: [B, P] int32.
         parts: the numbers of keys, the query's own key included; the window; and their division, which changes only roundings.
-        scale, softcap, key_scale, value_scale, sinks, out: see prefill_attention.
+        scale, softcap, key_scale, value_scale, sinks, slopes, out: see prefill_attention.
     """
     out = torch.zeros_like(query) if out is None else out.zero_()
     for row, total in enumerate(parts.num_keys.tolist()):
         if total:
             keys, values = pages_of(cache, block_tables[row], total)
-            seen = visible(torch.tensor([total - 1], device=query.device), total, parts.window)
+            position = torch.tensor([total - 1], device=query.device)
+            seen, biases = visible(position, total, parts.window), linear_biases(slopes, position, total)
             one = query[row : row + 1]
             keys, values = keys * key_scale, values * value_scale
-            found = attend(one, keys, values, seen, scale=scale, softcap=softcap, sinks=sinks)
+            found = attend(one, keys, values, seen, scale=scale, softcap=softcap, sinks=sinks, biases=biases)
             out[row] = found[0].to(out.dtype)
     return out
 
@@ -61,6 +63,7 @@ def decode_attention_kernel(
     block_tables,
     parts,
     sinks,
+    slopes,
     out,
     partial,
     masses,
@@ -82,6 +85,7 @@ def decode_attention_kernel(
     MERGED_PARTS: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
+    HAS_SLOPES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Compute kv head `program_id(0)` of part `program_id(1)`.
@@ -104,6 +108,9 @@ def decode_attention_kernel(
     heads = kv_head * GROUP + rows
     at = request * stride_query + heads * HEAD_DIM
     q = tl.load(query + at[:, None] + dims[None, :], mask=inside, other=0.0)
+    slope = 0.0
+    if HAS_SLOPES:
+        slope = tl.load(slopes + heads, mask=is_row, other=0.0)
     peak, mass, values = attend_keys(
         q,
         tl.full([BLOCK_ROWS], 0, tl.int32) + end - 1,
@@ -117,12 +124,14 @@ def decode_attention_kernel(
         0,  # no window: the list has only visible keys
         to_cap,
         to_exponent,
+        slope,
         NUM_KV_HEADS,
         HEAD_DIM,
         PAGE,
         BLOCK_KEYS,
         False,
         HAS_SOFTCAP,
+        HAS_SLOPES,
         PRECISION,
     )
     if count == 1:
@@ -134,6 +143,9 @@ def decode_attention_kernel(
     else:
         place = number * (NUM_KV_HEADS * GROUP) + heads
         tl.store(partial + place[:, None] * HEAD_DIM + dims[None, :], values / mass[:, None], mask=inside)
+        if HAS_SLOPES:  # biases of a part are relative to its last key; the query is at the last key of the last part
+            last_end = tl.load(parts + (first + count - 1) * 5 + 2)
+            peak += slope * (end - last_end).to(tl.float32) * 1.4426950408889634  # log2(e)
         tl.store(masses + place, peak + tl.log2(mass), mask=is_row)
         tl.debug_barrier()  # the whole part is written before its ticket is taken
         mine = tickets + request * NUM_KV_HEADS + kv_head
@@ -202,6 +214,7 @@ def decode_attention(
     key_scale: float = 1.0,
     value_scale: float = 1.0,
     sinks: torch.Tensor | None = None,
+    slopes: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     launch: Launch | None = None,
 ) -> torch.Tensor:
@@ -227,6 +240,7 @@ def decode_attention(
         block_tables,
         parts.table,
         query if sinks is None else sinks,
+        query if slopes is None else slopes,
         out,
         partial,
         masses,
@@ -247,6 +261,7 @@ def decode_attention(
         MERGED_PARTS=_MERGED // merged_rows,
         HAS_SOFTCAP=softcap > 0,
         HAS_SINKS=sinks is not None,
+        HAS_SLOPES=slopes is not None,
         PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,

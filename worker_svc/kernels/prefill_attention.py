@@ -17,7 +17,7 @@ import triton.language as tl
 
 from tetrad.worker_svc.kernels.attend_keys import attend_keys, sink_mass
 from tetrad.worker_svc.kernels.attention_launch import Launch, launch_for, padded_head_dim, score_factors
-from tetrad.worker_svc.kernels.attention_mask import attend, pages_of, visible
+from tetrad.worker_svc.kernels.attention_mask import attend, linear_biases, pages_of, visible
 
 
 def prefill_attention_reference(
@@ -34,6 +34,7 @@ def prefill_attention_reference(
     key_scale: float = 1.0,
     value_scale: float = 1.0,
     sinks: torch.Tensor | None = None,
+    slopes: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the attention [T, H, D], in the query's type; tokens of requests without a tile are not written.
@@ -50,6 +51,8 @@ def prefill_attention_reference(
         softcap: bound of the scores; 0: no bound.
         key_scale, value_scale: factors of stored keys and values in an fp8 cache.
         sinks: [H] float32, contiguous: an extra score of each head, without a value; None: no sinks.
+        slopes: [H] float32, contiguous: a head's scores have a bias of slope * (position of the key - position of the query);
+            None: no biases.
         out: [T, H, D], to be written; None: a new tensor.
     """
     out = torch.empty_like(query) if out is None else out
@@ -60,7 +63,8 @@ def prefill_attention_reference(
         positions = torch.arange(total - (end - start), total, device=query.device)
         seen = visible(positions, total, window)
         keys, values = keys * key_scale, values * value_scale
-        result = attend(query[start:end], keys, values, seen, scale=scale, softcap=softcap, sinks=sinks)
+        biases = linear_biases(slopes, positions, total)
+        result = attend(query[start:end], keys, values, seen, scale=scale, softcap=softcap, sinks=sinks, biases=biases)
         out[start:end] = result.to(out.dtype)
     return out
 
@@ -91,6 +95,7 @@ def prefill_attention_kernel(
     num_keys,
     tiles,
     sinks,
+    slopes,
     out,
     stride_query,
     stride_table,
@@ -109,6 +114,7 @@ def prefill_attention_kernel(
     HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
+    HAS_SLOPES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Compute tile `program_id(0)` for kv head `program_id(1)`: tiles of a head run in parallel and share its keys in L2."""
@@ -129,6 +135,9 @@ def prefill_attention_kernel(
     heads = kv_head * GROUP + rows % GROUP
     at = (start + queries).to(tl.int64) * stride_query + heads * HEAD_DIM
     q = tl.load(query + at[:, None] + dims[None, :], mask=inside, other=0.0)
+    slope = 0.0
+    if HAS_SLOPES:
+        slope = tl.load(slopes + heads, mask=is_row, other=0.0)
 
     last = tl.minimum(first + BLOCK_ROWS // GROUP, num_queries) - 1
     begin = 0
@@ -151,12 +160,14 @@ def prefill_attention_kernel(
         window,
         to_cap,
         to_exponent,
+        slope,
         NUM_KV_HEADS,
         HEAD_DIM,
         PAGE,
         BLOCK_KEYS,
         HAS_WINDOW,
         HAS_SOFTCAP,
+        HAS_SLOPES,
         PRECISION,
     )
     if HAS_SINKS:
@@ -182,6 +193,7 @@ def prefill_attention(
     key_scale: float = 1.0,
     value_scale: float = 1.0,
     sinks: torch.Tensor | None = None,
+    slopes: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     launch: Launch | None = None,
 ) -> torch.Tensor:
@@ -206,6 +218,7 @@ def prefill_attention(
             num_keys,
             tiles,
             query if sinks is None else sinks,
+            query if slopes is None else slopes,
             out,
             query.stride(0),
             block_tables.stride(0),
@@ -223,6 +236,7 @@ def prefill_attention(
             HAS_WINDOW=window > 0,
             HAS_SOFTCAP=softcap > 0,
             HAS_SINKS=sinks is not None,
+            HAS_SLOPES=slopes is not None,
             PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
             num_warps=launch.num_warps_of(block_rows),
             num_stages=launch.num_stages,

@@ -51,6 +51,11 @@ class StateChunk:
     segments: tuple[Segment, ...]
     drafts: slice | None = None
 
+    @property
+    def tokens(self) -> slice:
+        """The sequence's tokens of the step, drafts included."""
+        return slice(self.segments[0].start, self.segments[-1].stop if self.drafts is None else self.drafts.stop)
+
 
 @dataclass(frozen=True, slots=True)
 class _DraftedRow:

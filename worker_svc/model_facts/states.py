@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 GatedNorm = Literal["none", "after_gate", "before_gate"]
+SelectionNorm = Literal["none", "unit", "weighted"]
+_FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,42 @@ class ShortConvolution:
     def state_size(self) -> int:
         """The number of values in a state."""
         return (self.kernel - 1) * self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba1:
+    """A selective state space (Gu and Dao, "Mamba", 2023): each channel has values that decay by a time step of its own.
+
+    Attributes:
+        size: number of channels.
+        state_dim: number of values in the state for each channel.
+        step_rank: number of values of which the time steps of all channels are a product.
+        kernel: number of tokens that the convolution reads, the current one included.
+        selection_norm: the norms of these values, of B and of C: RMSNorms with or without weights; "none": no norms.
+        norm_eps: epsilon of these norms.
+    """
+
+    size: int
+    state_dim: int
+    step_rank: int
+    kernel: int
+    selection_norm: SelectionNorm = "none"
+    norm_eps: float = 0.0
+
+    @property
+    def conv_size(self) -> int:
+        """The number of channels of the convolution."""
+        return self.size
+
+    @property
+    def parts(self) -> Mapping[str, int]:
+        """The parts of the input product, and their numbers of outputs."""
+        return {"in_x_proj": self.size, "in_gate_proj": self.size}
+
+    @property
+    def state_size(self) -> int:
+        """The number of values in a state."""
+        return (self.kernel - 1) * self.size + self.size * self.state_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,4 +166,16 @@ class GatedDeltaRule:
         return (self.kernel - 1) * self.conv_size + self.size * self.key_dim
 
 
-State = ShortConvolution | Mamba2 | GatedDeltaRule
+State = ShortConvolution | Mamba1 | Mamba2 | GatedDeltaRule
+
+
+def bytes_per_draft(state: State, itemsize: int) -> int:
+    """Return the bytes that a layer keeps of a draft until its step is verified.
+
+    Args:
+        state: the description of the layer.
+        itemsize: bytes of an output of the input product.
+    """
+    if isinstance(state, Mamba1):  # x before and after the convolution, gates and time steps, B, C
+        return (4 * state.size + 2 * state.state_dim) * _FLOAT32_BYTES
+    return sum(state.parts.values()) * itemsize

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tetrad.worker_svc.model_facts.config import Experts, Latent, LayerConfig, ModelConfig
-from tetrad.worker_svc.model_facts.states import GatedDeltaRule, ShortConvolution, State
+from tetrad.worker_svc.model_facts.states import GatedDeltaRule, Mamba1, ShortConvolution, State
 
 Shape = tuple[int, ...]
 
@@ -74,6 +74,9 @@ def _state(config: ModelConfig, state: State) -> Iterator[tuple[str, Shape]]:
         yield "mixer.conv.bias", (state.conv_size,)
     if isinstance(state, ShortConvolution):
         return
+    if isinstance(state, Mamba1):
+        yield from _selection(config, state)
+        return
     heads = state.num_value_heads if isinstance(state, GatedDeltaRule) else state.num_heads
     yield from (("mixer.dt_bias", (heads,)), ("mixer.A_log", (heads,)))
     if isinstance(state, GatedDeltaRule):
@@ -82,6 +85,15 @@ def _state(config: ModelConfig, state: State) -> Iterator[tuple[str, Shape]]:
     yield "mixer.D", (heads,)
     if state.gated_norm != "none":
         yield "mixer.norm.weight", (state.size,)
+
+
+def _selection(config: ModelConfig, state: Mamba1) -> Iterator[tuple[str, Shape]]:
+    yield from _matrix(config, "mixer.x_proj", state.step_rank + 2 * state.state_dim, state.size).items()
+    yield from _matrix(config, "mixer.dt_proj", state.size, state.step_rank).items()
+    yield from (("mixer.dt_bias", (state.size,)), ("mixer.A_log", (state.size * state.state_dim,)), ("mixer.D", (state.size,)))
+    if state.selection_norm == "weighted":
+        for name, size in (("dt", state.step_rank), ("b", state.state_dim), ("c", state.state_dim)):
+            yield f"mixer.{name}_layernorm.weight", (size,)
 
 
 def _latent(config: ModelConfig, latent: Latent) -> Iterator[tuple[str, Shape]]:

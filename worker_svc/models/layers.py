@@ -1,7 +1,7 @@
 """Decoder layers: mixer and MLP with their norms, and the reader that builds layers from a model's weights."""
 
 from collections.abc import Sequence
-from typing import Generic
+from typing import Any, Generic
 
 import torch
 
@@ -124,8 +124,6 @@ class LayerReader(Generic[M]):
         self._config, self._parameters, self._ranks = config, parameters, ranks
         self._mixers = MixerReader(config, parameters, attention, ranks)
         self._mlps = MlpReader(config, parameters, mix_of)
-        of_stream = NormedStreamLayer if config.is_stream_normed else DecoderLayer
-        self._kind: type[DecoderLayer[M]] = ParallelLayer if config.is_parallel else of_stream
 
     def layer(self, index: int) -> DecoderLayer[M] | MixerLayer[M] | MlpLayer[M]:
         """Return a layer."""
@@ -136,7 +134,8 @@ class LayerReader(Generic[M]):
         mixer = self._mixers.mixer(index)
         if not layer.has_mlp:
             return MixerLayer(mixer, self.norm(f"{prefix}.input_layernorm"), self._after(f"{prefix}.self_attn.output_norm"))
-        return self._kind(
+        kind = _kind_of(config)
+        return kind(
             mixer=mixer,
             mlp=self._mlp(f"{prefix}.mlp", layer),
             before=self._before(prefix) if config.has_norms_before else (unchanged, unchanged),
@@ -164,3 +163,10 @@ class LayerReader(Generic[M]):
         norm = self.norm(name) if self._config.has_norms_after else unchanged
         multiplier = self._config.residual_multiplier
         return norm if multiplier == 1 else Multiplied(norm, multiplier)
+
+
+def _kind_of(config: ModelConfig) -> type[DecoderLayer[Any]]:
+    """Return the kind of layers with a mixer and an MLP."""
+    if config.is_parallel:
+        return ParallelLayer
+    return NormedStreamLayer if config.is_stream_normed else DecoderLayer

@@ -2,14 +2,16 @@
 
 import torch
 
-from tetrad.worker_svc.layers.norm import Norm, RmsNorm, unchanged
+from tetrad.worker_svc.layers.linear import Linear
+from tetrad.worker_svc.layers.norm import Norm, RmsNorm, UnitNorm, unchanged
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.layers.states.convolution import CausalConvolution, GatedConvolution
 from tetrad.worker_svc.layers.states.delta_rule import DeltaRecurrence
-from tetrad.worker_svc.layers.states.layer import Recurrence, StateLayer
+from tetrad.worker_svc.layers.states.layer import ProjectedInputs, Recurrence, StateInputs, StateLayer
+from tetrad.worker_svc.layers.states.mamba1 import Mamba1Recurrence, SelectionNorms, SelectiveInputs
 from tetrad.worker_svc.layers.states.mamba2 import Mamba2Recurrence
 from tetrad.worker_svc.model_facts.config import ModelConfig
-from tetrad.worker_svc.model_facts.states import GatedDeltaRule, Mamba2, ShortConvolution, State
+from tetrad.worker_svc.model_facts.states import GatedDeltaRule, Mamba1, Mamba2, ShortConvolution, State
 
 
 class StateReader:
@@ -26,17 +28,34 @@ class StateReader:
     def layer(self, prefix: str, state: State) -> StateLayer:
         """Return the state layer of a description."""
         hidden = self._config.hidden_size
+        convolution = self._convolution(f"{prefix}.conv", state)
         parts = [(f"{prefix}.{name}", size) for name, size in state.parts.items()]
         return StateLayer(
-            self._parameters.linear(parts, hidden),
-            self._recurrence(prefix, state),
+            self._inputs(prefix, state, self._parameters.linear(parts, hidden), convolution),
+            self._recurrence(prefix, state, convolution),
             self._parameters.linear([(f"{prefix}.out_proj", hidden)], state.size),
         )
 
-    def _recurrence(self, prefix: str, state: State) -> Recurrence:
-        convolution = self._convolution(f"{prefix}.conv", state)
+    def _inputs(self, prefix: str, state: State, projection: Linear, convolution: CausalConvolution) -> StateInputs:
+        if not isinstance(state, Mamba1):
+            return ProjectedInputs(projection)
+        return SelectiveInputs(
+            state,
+            projection,
+            convolution,
+            selection=self._parameters.linear([(f"{prefix}.x_proj", state.step_rank + 2 * state.state_dim)], state.size),
+            steps=self._parameters.linear([(f"{prefix}.dt_proj", state.size)], state.step_rank),
+            step_bias=self._numbers(f"{prefix}.dt_bias", state.size),
+            norms=self._selection_norms(prefix, state),
+        )
+
+    def _recurrence(self, prefix: str, state: State, convolution: CausalConvolution) -> Recurrence:
         if isinstance(state, ShortConvolution):
             return GatedConvolution(state, convolution)
+        if isinstance(state, Mamba1):
+            decay = self._decay(prefix, state.size * state.state_dim).view(state.size, state.state_dim)
+            skip = self._numbers(f"{prefix}.D", state.size)
+            return Mamba1Recurrence(state, convolution, decay=decay.T.contiguous(), skip=skip)
         if isinstance(state, Mamba2):
             heads = state.num_heads
             return Mamba2Recurrence(
@@ -58,6 +77,19 @@ class StateReader:
             decay=self._decay(prefix, heads),
             norm=RmsNorm(self._numbers(f"{prefix}.norm.weight", state.value_dim), self._config.norm_eps),
         )
+
+    def _selection_norms(self, prefix: str, state: Mamba1) -> SelectionNorms:
+        sizes = {"dt": state.step_rank, "b": state.state_dim, "c": state.state_dim}
+        return SelectionNorms(
+            *(self._selection_norm(f"{prefix}.{name}_layernorm", size, state) for name, size in sizes.items())
+        )
+
+    def _selection_norm(self, name: str, size: int, state: Mamba1) -> Norm:
+        if state.selection_norm == "none":
+            return unchanged
+        if state.selection_norm == "unit":
+            return UnitNorm(size, state.norm_eps)
+        return RmsNorm(self._numbers(f"{name}.weight", size), state.norm_eps)
 
     def _mamba_norm(self, prefix: str, state: Mamba2) -> Norm:
         if state.gated_norm == "none":

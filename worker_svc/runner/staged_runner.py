@@ -48,6 +48,7 @@ class StepUnderWay:
         self.begun, self.handles, self.deciding, self.arrival = begun, frozenset(handles), frozenset(deciding), arrival
         self._complete = complete
         self.result: Future[ModelRunnerOutput] = Future()
+        self.result.set_running_or_notify_cancel()  # no caller can cancel it: a later step may complete this one
 
     @property
     def has_drafts(self) -> bool:

@@ -1,8 +1,9 @@
 """Judgement: decides how many drafts each request gets, so that steps with drafts yield more tokens per second than without.
 
 The draft at position i yields p ** i tokens on average, where p is the measured acceptance, and costs one row of the step. It
-pays if these tokens per second exceed those of plain steps. Besides, plans with drafts wait for the results before them: the
-drafts of a step together must pay for that as well. Where arithmetic limits the steps, in large batches, no drafts pay.
+pays if these tokens per second exceed those of plain steps. Besides, plans with drafts wait for the results before them, and in
+a pipeline their steps do not overlap: the drafts of a step together must pay for that as well. Where arithmetic limits the
+steps, in large batches, no drafts pay.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +51,7 @@ def worthwhile(proposals: Mapping[int, Proposal], num_requests: int, prices: Ste
             chosen[key] = proposal.draft_ids[:num_worth]
             num_drafts += num_worth
     alone_s = prices.step_s(num_requests)
-    plain_s = alone_s + prices.ahead_gap.seconds
+    plain_s = _plain_s(prices, num_requests)
     step_s = alone_s + max(prices.waiting_gap.seconds, prices.ahead_gap.seconds) + prices.row_s * num_drafts
     pays = (num_requests + num_expected) * plain_s > _MARGIN * num_requests * step_s
     return chosen if pays else {}
@@ -58,5 +59,11 @@ def worthwhile(proposals: Mapping[int, Proposal], num_requests: int, prices: Ste
 
 def _least_probability(prices: StepPrices, num_requests: int) -> float:
     """Return the number of tokens that plain steps yield in the time of one row; 1 until a step was measured."""
-    plain_s = prices.step_s(num_requests)
-    return prices.row_s * num_requests / (plain_s + prices.ahead_gap.seconds) if plain_s else 1.0
+    plain_s = _plain_s(prices, num_requests)
+    return prices.row_s * num_requests / plain_s if plain_s else 1.0
+
+
+def _plain_s(prices: StepPrices, num_requests: int) -> float:
+    """Return the seconds between the results of plain steps; 0 until a step was measured."""
+    step_s = prices.step_s(num_requests)
+    return max(step_s + prices.ahead_gap.seconds, 0.0) if step_s else 0.0

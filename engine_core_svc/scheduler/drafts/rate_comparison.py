@@ -78,7 +78,7 @@ class _Rates:
         trial.num_steps += 1
         trial.seconds += seconds
         is_first = drafted and kind.num_steps <= _TRIAL_STEPS
-        if is_first or drafted == trial.drafted:
+        if (is_first or drafted == trial.drafted) and other.num_tokens:
             trial.lost_s += seconds - num_tokens / other.tokens_per_s
         if trial.num_steps >= _TRIAL_STEPS:
             trial.drafted = None

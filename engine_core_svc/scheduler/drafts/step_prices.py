@@ -14,18 +14,26 @@ _ROWS_OF_BASE = 10
 """Assumed cost of a step beside its rows, as a number of rows, until the cost of a row can be estimated."""
 _GAP_GAIN = 0.2
 """Weight of the newest gap."""
+_LEAST_CHANGE_S = 0.0005
+"""Smallest maximum of the difference between a gap and the estimate; a longer difference counts as the maximum."""
 
 
 class Gap:
-    """Seconds between two steps in which the worker computes nothing; 0 until one was measured."""
+    """Seconds between two steps in which the worker computes nothing; 0 until one was measured.
+
+    In a pipeline, where steps overlap, it is negative.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Learn from a gap; a negative one counts as 0."""
-        seconds = max(seconds, 0.0)
-        self.seconds += _GAP_GAIN * (min(seconds, 2 * self.seconds) - self.seconds) if self.seconds else seconds
+        """Learn from a gap."""
+        if not self.seconds:
+            self.seconds = seconds
+            return
+        most = max(abs(self.seconds), _LEAST_CHANGE_S)
+        self.seconds += _GAP_GAIN * min(max(seconds - self.seconds, -most), most)
 
 
 class StepPrices:

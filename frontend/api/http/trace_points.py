@@ -3,7 +3,7 @@
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from tetrad.frontend.api.http.chat import router
-from tetrad.frontend.api.http.completions import router as completions
+from tetrad.frontend.api.http.completions import answer as completions
 from tetrad.frontend.engine import session_client as engine_session_client
 from tetrad.frontend.engine.session_client import EngineSession
 from tetrad.frontend.llm.async_llm import AsyncLLM
@@ -22,7 +22,7 @@ def trace_points() -> Points:
         Point(OutputProcessor, "process", "process step"),
         Point(DetokenizerClient, "append", "detokenize hop"),
         Point(DetokenizerClient, "_message", "encode ids"),
-        Point(detokenizer_client, "_deltas", "decode texts"),
+        Point(detokenizer_client, "decode_deltas", "decode texts"),
         Point(completions, "event", "encode chunk"),
         Point(router, "event", "encode chunk"),
         Point(RequestResponseCycle, "send", "write chunk"),

@@ -8,6 +8,7 @@ from tests.engine_core_svc.kv_cache.worker_memory import STATE, LostBlocks, Work
 from tests.engine_core_svc.scheduler.fake_drafts import GuessedDrafts
 from tetrad.engine_core_svc.core.plan import FinishReason
 from tetrad.engine_core_svc.core.request import RequestStatus
+from tetrad.engine_core_svc.scheduler.stage_filling import NoStages, StageFilling
 
 BLOCK_SIZE = 4
 COMMON = list(range(100, 112))  # three full blocks
@@ -146,8 +147,9 @@ class Walk:
         self.bench = make_bench(
             num_blocks=num_blocks, windows=windows, block_size=BLOCK_SIZE, num_host_blocks=random.choice([0, 3, 40]),
             max_num_seqs=4, max_num_batched_tokens=random.choice([16, 64]), policy=random.choice(["fcfs", "priority"]),
-            drafts=GuessedDrafts(random, 0 if STATE in windows else random.choice([0, 3]), _next_token),
+            drafts=GuessedDrafts(random, random.choice([0, 3]), _next_token, asks_worker=random.random() < 0.3),
         )  # fmt: skip
+        self.bench.scheduler.stages = random.choice([NoStages(), StageFilling(2)])
         self.bench.next_token = _next_token
         self.depth, self.memory = random.randint(1, 3), WorkerMemory(BLOCK_SIZE, groups)
         self.requests, self.refused, self.misled, self.failed = [], set(), {}, {}
@@ -193,7 +195,7 @@ class Walk:
 
 @pytest.mark.parametrize(
     ("windows", "num_blocks", "num_walks"),
-    [((None,), 14, 16), ((None, 6, 6), 38, 10), ((9,), 14, 8), ((1, None), 26, 9), ((None, STATE), 26, 9)],
+    [((None,), 14, 16), ((None, 6, 6), 38, 10), ((9,), 14, 8), ((1, None), 26, 9), ((None, STATE), 26, 14)],
     ids=str,
 )
 def test_random_walks_answer_from_nothing_that_was_not_written(make_bench, windows, num_blocks, num_walks):

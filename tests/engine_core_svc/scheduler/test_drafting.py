@@ -243,6 +243,17 @@ def test_the_worker_proposes_as_many_as_it_is_asked_for(make_bench):
     assert bench.plan().draft_tokens == {request.key: [7, 8, 9]}
 
 
+def test_ended_requests_are_forgotten_behind_one_that_lasts(make_drafting):
+    bench = make_drafting(56)
+    lasting = bench.add(5, max_tokens=1000)
+    for _ in range(100):
+        bench.add(5, max_tokens=1)
+        bench.step()
+
+    assert len(bench.scheduler.drafting._drafted) < 10
+    assert lasting.key in bench.scheduler.drafting._drafted
+
+
 def test_drafts_are_counted(make_drafting):
     bench = make_drafting(56, 57, 9)
     bench.add(5)

@@ -118,6 +118,17 @@ def test_a_gap_follows_what_is_measured_and_one_long_one_hardly_counts():
     assert gap.seconds == pytest.approx(0.0019, rel=0.02)
 
 
+def test_a_gap_between_steps_that_overlap_is_negative_until_they_do_not():
+    gap = Gap()
+    for _ in range(40):
+        gap.observe(-0.01)
+    assert gap.seconds == pytest.approx(-0.01)
+
+    for _ in range(60):
+        gap.observe(0.002)
+    assert gap.seconds == pytest.approx(0.002, rel=0.01)
+
+
 def test_a_request_begins_with_what_all_have_shown():
     prior = Prior()
     for _ in range(100):
@@ -157,6 +168,27 @@ def test_drafts_of_few_requests_must_pay_for_the_wait_of_all():
 
     assert worthwhile({1: proposal}, 1, prices)
     assert worthwhile({1: proposal}, 40, prices) == {}
+
+
+def test_drafts_in_a_pipeline_must_pay_for_the_steps_that_do_not_overlap():
+    """Of two stages, one computes the next step meanwhile; a step with drafts is alone."""
+    prices = priced(0.02, 0.0001)
+    half_right, right = ({1: Proposal([5] * 4, probability)} for probability in (0.5, 0.95))
+    assert worthwhile(half_right, 1, prices)
+
+    prices.ahead_gap.observe(-0.01)
+
+    assert worthwhile(half_right, 1, prices) == {}
+    assert worthwhile(right, 1, prices)
+
+
+@pytest.mark.parametrize("overlap_s", [0.0051, 0.02])
+def test_nothing_is_drafted_while_the_estimates_of_plain_steps_are_not_credible(overlap_s):
+    prices = priced(0.005, 0.0001)
+    prices.ahead_gap.observe(-overlap_s)
+
+    assert not may_pay(prices, 1)
+    assert worthwhile({1: Proposal([5], 0.9)}, 1, prices) == {}
 
 
 def test_drafts_end_on_a_text_that_does_not_repeat(make_bench):

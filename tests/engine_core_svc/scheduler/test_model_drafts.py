@@ -58,6 +58,16 @@ def test_time_in_which_the_draft_model_computes_prompts_counts_against_drafts():
     assert sum(found) / len(found) < 0.05
 
 
+def test_a_batch_whose_first_step_has_drafts_is_judged():
+    """Such a step was planned for a larger batch, some of whose requests have ended since."""
+    rates = RateComparison()
+    rates.note(1, 3, 0.02, drafted=True)
+
+    found = kinds(rates, 100, plain=(1, 0.01), drafted=(3, 0.02))
+
+    assert found[-1]
+
+
 def test_batches_of_other_sizes_are_judged_apart():
     rates = RateComparison()
     kinds(rates, 100, plain=(1, 0.01), drafted=(3, 0.02))

@@ -21,6 +21,7 @@ from tetrad.engine_core_svc.core.request import ALONE, Purpose, RequestStatus, S
 from tetrad.engine_core_svc.engine.crash_isolation import NO_REQUEST, CrashIsolation
 from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK
 from tetrad.engine_core_svc.scheduler.fan_out_throttle import MeasuringFanOutThrottle
+from tetrad.engine_core_svc.scheduler.stage_filling import NoStages, StageFilling
 
 NUM_BLOCKS, BLOCK_SIZE, MAX_LEN = 14, 4, 48
 SHARE = float(os.environ.get("TETRAD_TEST_WALKS", "0.5"))
@@ -50,9 +51,10 @@ class Walk(RuleBasedStateMachine):
         shares=st.booleans(),
         asks_worker=st.booleans(),
         num_host_blocks=st.sampled_from([0, 3, 20]),
+        num_stages=st.integers(1, 3),
         seed=st.integers(0, 1000),
     )
-    def start(self, policy, depth, budget, caching, max_drafts, shares, asks_worker, num_host_blocks, seed):
+    def start(self, policy, depth, budget, caching, max_drafts, shares, asks_worker, num_host_blocks, num_stages, seed):
         random = Random(seed)
         letters = self.vocabulary.tokens.tokenize_str("abcde")
         self.bench = self.make_bench(
@@ -61,6 +63,7 @@ class Walk(RuleBasedStateMachine):
             drafts=GuessedDrafts(random, max_drafts, _next_token, wrong_ids=[3, 7, *letters], asks_worker=asks_worker),
             fan_outs=MeasuringFanOutThrottle(1.5, count().__next__) if shares else None, num_host_blocks=num_host_blocks,
         )  # fmt: skip
+        self.bench.scheduler.stages = StageFilling(num_stages) if num_stages > 1 else NoStages()
         self.bench.next_token = _next_token
         self.bench.accepts = lambda num_right: random.choice([num_right, random.randint(0, num_right)])
         self.memory = self._new_memory()
@@ -307,7 +310,7 @@ def test_a_prompt_preempted_between_chunks_finds_only_computed_blocks(make_bench
     """A walk that failed: blocks allocated ahead for proposals of the worker were cached before a plan computed them."""
     given = {"make_bench": staticmethod(make_bench), "letters": compiled("regex", "[a-e]{4}"), "vocabulary": vocabulary}
     walk = type("GivenWalk", (Walk,), given)()
-    options = {"caching": True, "max_drafts": 1, "shares": False, "asks_worker": True, "num_host_blocks": 0}
+    options = {"caching": True, "max_drafts": 1, "shares": False, "asks_worker": True, "num_host_blocks": 0, "num_stages": 1}
     walk.start(policy="fcfs", depth=2, budget=5, seed=0, **options)
     walk.add_constrained(max_tokens=2, priority=0, size=2)
     walk.plan()

@@ -4,7 +4,9 @@ from random import Random
 
 import pytest
 
-from tetrad.engine_core_svc.scheduler.stage_filling import StageFilling
+from tests.engine_core_svc.scheduler.fake_drafts import SameDrafts, WorkerDrafts
+from tetrad.engine_core_svc.scheduler.prefill_throttle import NoThrottle
+from tetrad.engine_core_svc.scheduler.stage_filling import NoStages, StageFilling
 
 
 @pytest.fixture
@@ -13,7 +15,7 @@ def make_pipeline(make_bench):
 
     def make(num_stages, **limits):
         bench = make_bench(**limits)
-        bench.scheduler.stages = StageFilling(num_stages)
+        bench.scheduler.stages = StageFilling(num_stages) if num_stages > 1 else NoStages()
         return bench
 
     return make
@@ -76,6 +78,61 @@ def test_chunks_of_a_prompt_follow_each_other_without_waiting(make_pipeline):
     request = bench.add(48)
 
     assert in_flight(bench, 3) == [{request.key}] * 3
+
+
+@pytest.mark.parametrize("num_stages", [2, 3])
+def test_prompts_in_chunks_do_not_keep_later_requests_from_decoding(make_pipeline, num_stages):
+    """The prompts are first in order, and a chunk is in every plan."""
+    bench = make_pipeline(num_stages, max_num_batched_tokens=64, long_prefill_token_threshold=8)
+    prompts = [bench.add(800) for _ in range(2)]
+    decoding = [bench.add(3, max_tokens=64) for _ in range(2)]
+
+    for _ in range(10 * num_stages):
+        in_flight(bench, num_stages + 1)
+        bench.deliver()
+
+    assert [request.num_output_tokens for request in prompts] == [0, 0]
+    assert all(request.num_output_tokens >= 9 for request in decoding)
+
+
+@pytest.mark.parametrize("drafts", [SameDrafts(9), WorkerDrafts()], ids=["verified", "asked for"])
+@pytest.mark.parametrize("num_stages", [2, 3])
+def test_all_requests_run_while_plans_with_drafts_are_alone_in_flight(make_pipeline, num_stages, drafts):
+    bench = make_pipeline(num_stages, drafts=drafts)
+    requests = [bench.add(3, max_tokens=64) for _ in range(6)]
+
+    for _ in range(12):
+        in_flight(bench, num_stages + 1)
+        bench.deliver()
+
+    assert all(request.num_output_tokens >= 8 for request in requests)
+
+
+class LimitedPrompts(NoThrottle):
+    """Limits prompts to 8 tokens of a step beside requests that decode."""
+
+    def prompt_tokens(self, num_decoding, num_waiting):
+        return 8 if num_decoding else None
+
+
+@pytest.mark.parametrize("num_stages", [1, 2, 3])
+def test_a_prompt_is_limited_beside_requests_that_decode_in_other_steps(make_pipeline, num_stages):
+    """A preempted request is computed again, and is first in order. The requests after it decode in one of several steps."""
+    bench = make_pipeline(num_stages, throttle=LimitedPrompts(), max_num_batched_tokens=64, enable_caching=False)
+    preempted = bench.add(1600, max_tokens=100)
+    decoding = [bench.add(3, max_tokens=100) for _ in range(2)]
+    while not all(request.num_output_tokens for request in (preempted, *decoding)):
+        in_flight(bench, num_stages + 1)
+        bench.deliver()
+    bench.scheduler.states.preempt(preempted)
+    num_before = [request.num_output_tokens for request in decoding]
+
+    for _ in range(12 * num_stages):
+        in_flight(bench, num_stages + 1)
+        bench.deliver()
+
+    assert all(request.num_output_tokens - before >= 10 for request, before in zip(decoding, num_before, strict=True))
+    assert preempted.num_computed_tokens < 8 * 16 * num_stages
 
 
 @pytest.mark.parametrize("num_stages", [2, 3])

@@ -18,7 +18,7 @@ from tetrad.engine_core_svc.structured_output.compiler import GrammarCompiler
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.preparations import Preparations
-from tetrad.engine_core_svc.structured_output.trial import Trial
+from tetrad.engine_core_svc.structured_output.trial import TooSlow, Trial
 from tetrad.services.errors import InvalidRequest, Unavailable
 
 COMBINATIONS = [{"anyOf": [{"properties": {f"a{i}": {"const": j}}} for j in range(4)]} for i in range(12)]
@@ -96,6 +96,15 @@ class Counting:
         pass
 
 
+class Impatient(Counting):
+    """A trial to which a language is too slow if its text says so."""
+
+    def attempt(self, language, vocabulary):
+        super().attempt(language, vocabulary)
+        if language.text == "slow":
+            raise TooSlow("slow")
+
+
 async def settle() -> None:
     """Let every task that can go on do so."""
     for _ in range(10):
@@ -160,6 +169,39 @@ async def test_one_who_goes_away_does_not_end_the_others_compilation(compiler, t
     trial.go.set()
 
     assert (await stayer).first_mask.any()
+
+
+async def test_a_slow_language_does_not_delay_the_others(vocabulary):
+    async def source():
+        return vocabulary
+
+    quick, patient = Impatient(), Counting()
+    patient.go.clear()
+    compiler = GrammarCompiler(source, quick, patient=patient)
+    try:
+        slow = asyncio.create_task(compiler.compile(Language("regex", "slow")))
+        await asyncio.to_thread(patient.begun.wait, 20)
+
+        await compiler.compile(GOOD)
+
+        assert not slow.done()
+        patient.go.set()
+        assert (await slow).first_mask.any()
+        assert [language.text for language in patient.languages] == ["slow"]
+    finally:
+        await compiler.close()
+
+
+async def test_a_language_that_is_too_slow_for_both_trials_is_refused(vocabulary):
+    async def source():
+        return vocabulary
+
+    compiler = GrammarCompiler(source, Impatient(), patient=Impatient())
+    try:
+        with pytest.raises(TooSlow):
+            await compiler.compile(Language("regex", "slow"))
+    finally:
+        await compiler.close()
 
 
 async def test_what_nobody_waits_for_any_more_is_not_compiled(compiler, trial):
@@ -251,7 +293,7 @@ async def test_hostile_languages_cost_neither_the_process_nor_the_loops_time(voc
     async def source():
         return vocabulary
 
-    compiler = GrammarCompiler(source, Trial(timeout_s=1.0))
+    compiler = GrammarCompiler(source, Trial(timeout_s=0.3), patient=Trial(timeout_s=1.0))
     loop, last, gaps = asyncio.get_running_loop(), time.monotonic(), []
 
     def tick():

@@ -33,6 +33,37 @@ async def test_thinking_that_the_client_has_switched_stays_so(http, tokenizer):
     assert kwargs == {"reasoning_effort": "low", "thinking": False}
 
 
+@pytest.mark.parametrize(
+    ("body", "kwargs"),
+    [
+        ({}, {"enable_thinking": False, "mood": "sad"}),
+        ({"chat_template_kwargs": {"mood": "glad"}}, {"enable_thinking": False, "mood": "glad"}),
+        (
+            {"reasoning_effort": "low"},
+            {"enable_thinking": True, "thinking": True, "reasoning_effort": "low", "mood": "sad"},
+        ),
+    ],
+    ids=["neither", "a variable", "thinking"],
+)
+async def test_the_servers_variables_hold_for_requests_that_do_not_set_them(serve_frontend, tokenizer, body, kwargs):
+    defaults = '{"enable_thinking": false, "mood": "sad"}'
+    async with serve_frontend(default_chat_template_kwargs=defaults) as frontend:
+        await ask(frontend, max_tokens=1, **body)
+
+    assert json.loads(tokenizer.rendered[-1].chat_template_kwargs_json) == kwargs
+
+
+async def test_the_rendered_conversation_is_returned_on_request(frontend):
+    whole = await ask(frontend, max_tokens=2, return_prompt_text=True)
+    chunks = await stream(frontend, max_tokens=2, return_prompt_text=True)
+    unasked = await ask(frontend, max_tokens=2)
+
+    prompt = whole["prompt_text"]
+    assert list(prompt.encode()) == (await ask(frontend, max_tokens=2, return_token_ids=True))["prompt_token_ids"]
+    assert [chunk.get("prompt_text") for chunk in chunks] == [prompt] + [None] * (len(chunks) - 1)
+    assert "prompt_text" not in unasked
+
+
 async def test_tools_reach_the_template_unless_there_is_no_choice(http, tokenizer):
     for choice, seen in (("auto", True), ("none", False)):
         body = {"messages": MESSAGES, "max_tokens": 1, "tools": TOOLS, "tool_choice": choice}

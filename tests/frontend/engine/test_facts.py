@@ -2,7 +2,7 @@
 
 import pytest
 
-from tetrad.frontend.engine.wire import decode_engine_info
+from tetrad.frontend.engine.facts_wire import decode_engine_info
 from tetrad.v1 import engine_core_pb2, types_pb2
 
 

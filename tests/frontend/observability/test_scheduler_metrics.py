@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tetrad.frontend.engine.facts import EngineInfo
-from tetrad.frontend.engine.wire import decode_engine_info
+from tetrad.frontend.engine.facts_wire import decode_engine_info
 from tetrad.frontend.observability.scheduler_metrics import SchedulerMetrics
 from tetrad.frontend.request.steps import SchedulerFacts
 from tetrad.v1 import engine_core_pb2

@@ -1,64 +1,17 @@
-"""Engine cores and tokenizers behind names: they join, leave and drain while requests run, and no request is lost."""
+"""Engine cores behind names: they join, leave and drain while requests run, and no request is lost."""
 
 import asyncio
-import socket
 
 import pytest
 
-from tests.frontend.fakes import TEXT, FakeEngine, FakeTokenizer
+from tests.frontend.fakes import FakeEngine
+from tests.frontend.routing.found_services import LONG, TIMEOUT_S, start, until
 from tetrad.frontend.engine.client import EngineClient
 from tetrad.frontend.engine.client_sequence import active_sequences
 from tetrad.frontend.llm import intake
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.frontend.routing import pool as engine_pool
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, PoisonousRequest, PromptTooLong, Unavailable
-
-LONG = TEXT * 3
-TIMEOUT_S = 10
-
-
-@pytest.fixture
-def port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Names:
-    """What the system knows: name -> addresses; anything else is asked of the system itself."""
-
-    def __init__(self, monkeypatch):
-        self.addresses = {}
-        self._system = socket.getaddrinfo
-        monkeypatch.setattr(socket, "getaddrinfo", self._lookup)
-
-    def _lookup(self, host, port, *args, **kwargs):
-        if host.endswith(".test") and not self.addresses.get(host):
-            raise socket.gaierror(-2, "Name or service not known")
-        return [each for name in self.addresses.get(host, [host]) for each in self._system(name, port, *args, **kwargs)]
-
-
-@pytest.fixture
-def names(monkeypatch):
-    return Names(monkeypatch)
-
-
-@pytest.fixture
-async def start_fake(port):
-    """`await start_fake(kind, number)` gives a fake at an address of its own, 127.0.0.(2 + number)."""
-    fakes = []
-
-    async def start(kind, number, **fields):
-        fake = kind("", **fields)
-        fake.address = f"127.0.0.{2 + number}"
-        fake.target = f"{fake.address}:{port}"
-        fakes.append(fake)
-        await fake.start()
-        return fake
-
-    yield start
-    for fake in fakes:
-        await fake.kill()
 
 
 @pytest.fixture
@@ -77,27 +30,12 @@ async def llm(pair, connect, port):
     return llm
 
 
-async def until(condition):
-    async with asyncio.timeout(TIMEOUT_S):
-        while not condition():  # noqa: ASYNC110 - of many parts; not all of them tell
-            await asyncio.sleep(0.005)
-
-
 def num_connected(llm):
     return sum(engine.connected for engine in llm.backends.engines.engines)
 
 
 def num_known(llm):
     return len(llm.backends.engines)
-
-
-def start(llm, request_id, *, rank=None, **params):
-    async def collect():
-        fields = {"max_tokens": 60} | params
-        stream = llm.generate([104, 105], SamplingParams(**fields), request_id, data_parallel_rank=rank)
-        return [output async for output in stream][-1].outputs[0].text
-
-    return asyncio.create_task(collect())
 
 
 async def ask(llm, count, **fields):
@@ -410,41 +348,3 @@ async def test_who_listens_to_an_engine_that_is_let_go_is_told(llm, pair, names)
 
     with pytest.raises(Unavailable, match="left"):
         await asyncio.wait_for(listening, TIMEOUT_S)
-
-
-async def test_a_call_to_a_tokenizer_that_is_let_go_is_answered_by_another(connect, start_fake, names, port):
-    fakes = [await start_fake(FakeTokenizer, number) for number in range(2)]
-    names.addresses["tokenizers.test"] = [each.address for each in fakes]
-    settings = {"dns_refresh_interval_s": 0.02, "tokenizer_stall_s": 60.0, "recovery_timeout_s": 60.0}
-    llm = await connect(tokenizer_targets=(f"dns:///tokenizers.test:{port}",), **settings)
-    await until(lambda: sum(replica.usable for replica in llm.backends.tokenizers) == 2)
-    fakes[0].hung.clear()
-    text = "a" * 5_000  # too long to go together: each goes to another one
-    calls = [asyncio.create_task(llm.texts.tokenize(text)) for _ in range(2)]
-    await until(lambda: fakes[0].num_calls == 1)
-    names.addresses["tokenizers.test"] = [fakes[1].address]
-
-    # It takes no new connections and ends what it has: clients leave it, their calls run on.
-    stopping = asyncio.create_task(fakes[0]._server.stop(TIMEOUT_S))
-
-    assert await asyncio.wait_for(asyncio.gather(*calls), TIMEOUT_S / 2) == [[97] * 5_000] * 2
-    fakes[0].hung.set()
-    await stopping
-
-
-async def test_calls_go_to_the_tokenizers_of_a_name_in_turn(connect, start_fake, names, port):
-    fakes = [await start_fake(FakeTokenizer, number) for number in range(2)]
-    names.addresses["tokenizers.test"] = [fakes[0].address]
-    llm = await connect(tokenizer_targets=(f"dns:///tokenizers.test:{port}",), dns_refresh_interval_s=0.02)
-
-    names.addresses["tokenizers.test"] = [each.address for each in fakes]
-    await until(lambda: sum(replica.usable for replica in llm.backends.tokenizers) == 2)
-    for _ in range(6):
-        await llm.texts.tokenize("a")
-    shares = [fake.num_calls for fake in fakes]
-    names.addresses["tokenizers.test"] = [fakes[1].address]
-    await fakes[0].kill()
-    await until(lambda: len(llm.backends.tokenizers) == 1)
-
-    assert shares == [3, 3]
-    assert await asyncio.wait_for(start(llm, "after"), TIMEOUT_S) == LONG[:60]

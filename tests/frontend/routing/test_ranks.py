@@ -49,6 +49,13 @@ def test_before_all_are_known_only_what_is_so_either_way_is_found():
             place_of(engines, rank)
 
 
+def test_each_engine_core_has_the_rank_that_finds_it():
+    assert Ranks().of([Engine(1), Engine(0)]) == [1, 0]
+    assert Ranks().of([Engine(0), Engine(0)]) == [0, 1]
+    assert Ranks().of([Engine(0), Engine(None)]) == [0, 1]
+    assert Ranks().of([Engine(1), Engine(None)]) == [None, None]
+
+
 def test_a_rank_that_one_without_an_answer_may_have_is_not_out_of_range():
     with pytest.raises(Unavailable):
         place_of([Engine(0), Engine(None)], 5)

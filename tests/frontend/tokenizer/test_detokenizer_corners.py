@@ -4,34 +4,10 @@ import asyncio
 
 import pytest
 
-from tests.frontend.fakes import TEXT, FakeTokenizer
-from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
+from tests.frontend.fakes import FakeTokenizer
+from tests.frontend.tokenizer.streams import LONG, start, until
+from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.services.errors import PoisonousRequest, Unavailable
-
-LONG = TEXT * 3
-
-
-def start(llm, request_id="r", **params):
-    async def collect():
-        fields = {"max_tokens": 60, "output_kind": RequestOutputKind.DELTA} | params
-        outputs = [output async for output in llm.generate([104, 105], SamplingParams(**fields), request_id)]
-        return "".join(output.outputs[0].text for output in outputs)
-
-    return asyncio.create_task(collect())
-
-
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
-            await asyncio.sleep(0.005)
-
-
-@pytest.fixture
-async def second(sockets):
-    fake = FakeTokenizer(sockets / "t2")
-    await fake.start()
-    yield fake
-    await fake.kill()
 
 
 def cut(response):

@@ -9,8 +9,9 @@ from tetrad.frontend.net.discovery import Endpoint
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.frontend.request.sequence import Sequence
 from tetrad.frontend.tokenizer.client import PairTemplate, TokenizerClient
-from tetrad.frontend.tokenizer.detokenizer_client import DetokenizerClient, Row
+from tetrad.frontend.tokenizer.detokenizer_client import DetokenizerClient
 from tetrad.frontend.tokenizer.replicas import Replica
+from tetrad.frontend.tokenizer.wire import Row
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES, LEAST_MAX_MESSAGE_BYTES
 from tetrad.services.rpc.columns import pack_u32, unpack_u32

@@ -7,21 +7,10 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from tests.frontend.fakes import TEXT, FakeTokenizer
-from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
+from tests.frontend.tokenizer.streams import LONG, start, until
 from tetrad.frontend.tokenizer.bundle_client import bundle_chunks
 from tetrad.frontend.tokenizer.client_calls import ask
 from tetrad.services.errors import InternalError
-
-LONG = TEXT * 3
-
-
-@pytest.fixture
-async def second(sockets):
-    fake = FakeTokenizer(sockets / "t2")
-    await fake.start()
-    yield fake
-    await fake.kill()
 
 
 @pytest.fixture
@@ -32,15 +21,6 @@ async def llm(connect, tokenizer, second):
             if not any(each.problem for each in report.dependencies):
                 break
     return llm
-
-
-def start(llm, request_id="r", **params):
-    async def collect():
-        fields = {"max_tokens": 60, "output_kind": RequestOutputKind.DELTA} | params
-        outputs = [output async for output in llm.generate([104, 105], SamplingParams(**fields), request_id)]
-        return "".join(output.outputs[0].text for output in outputs)
-
-    return asyncio.create_task(collect())
 
 
 def stream_holder(*tokenizers):
@@ -155,12 +135,6 @@ def num_heavy(*fakes):
 
 def num_light(*fakes):
     return sum(size < 1_000 for fake in fakes for size in fake.text_sizes)
-
-
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - either of two may be told
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("data", [LONG.encode(), "añ€😀".encode() * 20])

@@ -155,8 +155,3 @@ def test_two_runs_cannot_write_one_output(tmp_path):
 def test_an_output_that_cannot_be_written_says_so(tmp_path):
     with pytest.raises(Unavailable, match=r"Cannot write .*: No such file"):
         ResultFile(tmp_path / "nowhere" / "out.jsonl")
-
-
-def test_an_output_at_a_url_is_refused(tmp_path):
-    with pytest.raises(InvalidRequest, match=r"--output-file must be a file, got https://h/out\.jsonl"):
-        run(["-i", str(written(tmp_path, line())), "-o", "https://h/out.jsonl"])

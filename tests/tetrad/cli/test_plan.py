@@ -62,7 +62,7 @@ def forecast_of(tensor=1, pipeline=1, data=1, gpu=GPU, work=WORK, **changes):
     return forecast(read_config(DENSE | changes), Split(tensor, pipeline, data), gpu, work, weights=PLAIN, cache_bytes=2)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "deepseek_v3", "mixtral", "qwen3_next", "mamba2"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "deepseek_v3", "mixtral", "qwen3_next", "mamba", "mamba2"])
 def test_weights_and_cache_are_what_a_worker_has(family, tmp_path):
     """Windows, latent attention, experts and states among them: a plan and the CPU device count alike."""
     save_family(tmp_path, family)

@@ -228,6 +228,14 @@ def test_further_models_have_options_of_their_own_and_the_machines_of_the_first(
     assert (plain.engine_core.max_model_len, own.engine_core.max_model_len) == (None, 64)
 
 
+def test_a_further_model_has_variables_of_its_template():
+    options = f'{{"name": "b", "model": "{DEFAULT_MODEL}", "default_chat_template_kwargs": {{"enable_thinking": false}}}}'
+
+    [settings] = also_settings([options], EngineArgs(device="sim"))
+
+    assert settings.frontend.default_chat_template_kwargs == '{"enable_thinking": false}'
+
+
 def test_a_config_file_lists_further_models(tmp_path):
     path = tmp_path / "serve.yaml"
     path.write_text("also:\n  - embed=./bge\n  - {name: rank, model: ./ranker, runner: pooling}\n")

@@ -8,7 +8,7 @@ import pytest
 from tetrad.cli.announcement import announcement
 from tetrad.cli.startup import compile_kernels, starting_line
 from tetrad.frontend.config import FrontendSettings
-from tetrad.frontend.engine.wire import decode_engine_info
+from tetrad.frontend.engine.facts_wire import decode_engine_info
 from tetrad.library.engine_args import EngineArgs
 from tetrad.services.hub.model_files import CacheSettings
 from tetrad.v1 import engine_core_pb2

@@ -8,6 +8,7 @@ import pytest
 
 from tests.fuzz.model_bytes import CONFIG, directory_files, write_gguf
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.gguf_metadata import config_from_metadata
 from tetrad.worker_svc.checkpoint.open import open_source
 from tetrad.worker_svc.families.registry import supported_config
 
@@ -140,3 +141,15 @@ def test_metadata_of_another_type_is_one_line(tmp_path, gguf_bytes, load):
 
     with pytest.raises(ModelError, match="architecture"):
         load(path)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mamba2", "lfm2", "qwen35", "deepseek2"])
+@pytest.mark.parametrize("count", [None, 2**32 - 1, "many", [3], float("nan"), float("inf")], ids=str)
+def test_a_number_of_blocks_that_no_model_has_is_one_line(architecture, count):
+    """Families with states look at the tensors of each block: 2^32 blocks would take hours."""
+    metadata = {"general.architecture": architecture, f"{architecture}.block_count": count}
+    metadata |= {f"{architecture}.{key}": 4 for key in ("expert_count", "ssm.time_step_rank", "ssm.inner_size")}
+
+    with pytest.raises(ModelError, match=r"num_layers is|block_count .* is not supported") as caught:
+        config_from_metadata(metadata.get, lambda _: False, vocab_size=3, is_tied=True)
+    assert "\n" not in caught.value.message

@@ -10,10 +10,15 @@ from safetensors.torch import save_file
 from tetrad.services.errors import ModelError, NotFound
 from tetrad.worker_svc.checkpoint.lora_files import read_lora
 from tetrad.worker_svc.core.lora import LoraSite
-from tetrad.worker_svc.model_facts.tensor_names import CANONICAL
+from tetrad.worker_svc.model_facts.tensor_names import CANONICAL, Stored, TensorNames
 
 MODULE = "model.layers.0.self_attn.q_proj"
 SITES = {MODULE: LoraSite(4, 6)}
+GPT_J = TensorNames(
+    layers="transformer.h",
+    in_layer={"self_attn.q_proj": Stored("attn.q_proj")},
+    in_model={"model.embed_tokens": Stored("transformer.wte")},
+)
 
 
 @pytest.fixture
@@ -29,6 +34,28 @@ def read(tmp_path):
         return read_lora(tmp_path, SITES, CANONICAL, max_rank=8)
 
     return write_and_read
+
+
+@pytest.mark.parametrize(
+    ("names", "module"),
+    [
+        (CANONICAL, MODULE),
+        (CANONICAL, "layers.0.self_attn.q_proj"),
+        (GPT_J, "transformer.h.0.attn.q_proj"),
+        (GPT_J, "h.0.attn.q_proj"),
+    ],
+)
+def test_an_adapter_may_be_of_a_model_without_an_output_layer(names, module, tmp_path):
+    """transformers loads such a model without the first part of all names."""
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    tensors = {"lora_A": torch.ones(2, 4), "lora_B": torch.ones(6, 2)}
+    save_file(
+        {f"base_model.model.{module}.{kind}.weight": tensor for kind, tensor in tensors.items()},
+        tmp_path / "adapter_model.safetensors",
+    )
+
+    assert set(read_lora(tmp_path, SITES, names, max_rank=8).pairs) == {MODULE}
 
 
 def test_a_home_of_no_user_has_no_adapter():

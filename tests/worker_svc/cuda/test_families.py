@@ -32,6 +32,9 @@ PROMPTS = [np.random.default_rng(length).integers(3, 320, length).tolist() for l
         ("gpt_oss", TorchDecoder),
         ("deepseek_v2", TorchDecoder),
         ("deepseek_v3", TorchDecoder),
+        ("bloom with 12 heads", TorchDecoder),
+        ("mpt with bounds", TorchDecoder),
+        ("falcon 7b with biases of scores", TorchDecoder),
     ],
 )
 def test_a_family_generates_what_transformers_does(name, program, tmp_path, load_cuda):
@@ -56,6 +59,8 @@ def test_a_family_generates_what_transformers_does(name, program, tmp_path, load
     [
         ("deepseek_v3", {"kv_lora_rank": 272}),
         ("llama4", {}),
+        ("jamba", {}),
+        ("mamba", {}),
         ("mamba2", {}),
         ("lfm2", {}),
         ("falcon_h1", {}),
@@ -110,6 +115,8 @@ def test_steps_that_the_host_prepares_are_not_recorded(tmp_path, load_cuda):
         ("llama4", "float16", 0.1),
         ("falcon_h1", "float16", 0.1),
         ("qwen3_next", "float16", 0.1),
+        ("jamba", "float16", 0.1),
+        ("mamba", "bfloat16", 0.3),
         ("mamba2", "bfloat16", 0.3),
     ],
 )

@@ -206,6 +206,7 @@ def test_adapters_sleep_and_wake_with_the_weights(tiny_path, adapters, load_cuda
         ("qwen3_moe", "k_proj|v_proj|lm_head"),
         ("phi3", "qkv_proj|gate_up_proj"),
         ("falcon_h1", "q_proj|in_proj|out_proj"),
+        ("mamba with biases", "in_proj|x_proj|dt_proj|out_proj"),
     ],
 )
 def test_fused_modules_and_the_torch_decoder(family, modules, tmp_path, load_cuda):

@@ -195,7 +195,7 @@ def test_drafts_are_launched_without_waiting(method, uses_graphs, tmp_path, load
     assert prompts == decodes == verifying == []
 
 
-@pytest.mark.parametrize("name", ["llama4", "mamba2"])
+@pytest.mark.parametrize("name", ["llama4", "mamba", "mamba2"])
 def test_steps_that_the_host_prepares_are_launched_without_waiting(name, tmp_path, load_cuda, watch, monkeypatch):
     """Pages that are gathered in chunks, and states. The host reads tensors of its own."""
     prepare = HostMetadata.of

@@ -11,9 +11,10 @@ from safetensors.torch import load_file, save_file
 from tests.lora_files import save_lora
 from tests.worker_svc.conftest import Driver
 from tests.worker_svc.cuda.conftest import PipelinedDriver, record_graphs
+from tests.worker_svc.families.tiny_models import change_config
 from tests.worker_svc.pooling.checkpoints import CLASSIFIERS, ENCODERS, save_colbert, save_encoder, save_modules
-from tests.worker_svc.pooling.decoders import SIZES, VOCAB_SIZE, run_in_chunks, save_decoder
-from tests.worker_svc.pooling.runs import run
+from tests.worker_svc.pooling.decoders import SIZES, run_in_chunks, save_decoder
+from tests.worker_svc.pooling.runs import prompts_of, run
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.lora import LoraLimits
@@ -25,16 +26,6 @@ FOUR = KvLayout(num_blocks=40, block_size=16, max_model_len=32, max_num_seqs=4, 
 LENGTHS = (1, 6, 9)
 RAW = PoolingSpec("embed", use_activation=False)
 LIMITS = LoraLimits(max_loras=2, max_lora_rank=8, max_cpu_loras=2)
-
-
-def prompts_of(lengths):
-    random = np.random.default_rng(0)
-    return [random.integers(4, VOCAB_SIZE, length).tolist() for length in lengths]
-
-
-def change_config(directory, **changes):
-    path = directory / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def assert_equal(found, wanted, atol=1e-4):

@@ -31,7 +31,7 @@ LAYOUT = KvLayout(num_blocks=40, block_size=16, max_model_len=64, max_num_seqs=4
 SIZES = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
 SEEDED = SamplingSpec(temperature=0.8, top_p=0.9, seed=3)
 SAMPLINGS = (SamplingSpec(temperature=0.0, num_logprobs=2, num_prompt_logprobs=0), SEEDED, GREEDY)
-FAMILIES = ("qwen3", "gpt_oss", "qwen2_moe", "deepseek_v3", "olmo2", "gemma2", "falcon_h1")
+FAMILIES = ("qwen3", "gpt_oss", "qwen2_moe", "deepseek_v3", "olmo2", "gemma2", "falcon_h1", "bloom")
 
 
 def device() -> CudaDevice:
@@ -100,7 +100,9 @@ def test_tokens_are_those_of_one_rank_and_log_probabilities_within_a_tolerance(l
 
 @pytest.mark.parametrize("family", grid(FAMILIES, lambda name: name in ("gpt_oss", "deepseek_v3", "falcon_h1")))
 def test_every_kind_of_layer_is_divided(family, load_cuda, tmp_path):
-    """Norms of heads, sinks, experts, latent attention, norms over all heads, norms around layers, states beside attention."""
+    """Norms of heads, sinks, experts, latent attention, norms over all heads, norms around layers, states beside attention,
+    linear biases of heads.
+    """
     save_family(tmp_path / "model", family)
     model = load_cuda(tmp_path / "model", enforce_eager=True)
     layout = layout_of(model, LAYOUT)

@@ -68,7 +68,7 @@ def test_the_embedding_leaves_the_device_if_the_output_layer_has_its_own_matrix(
     assert [table.untyped_storage().nbytes() for table in tables] == [0]
 
 
-@pytest.mark.parametrize("family", ["llama", "llama4", "gemma3", "falcon_h1"])
+@pytest.mark.parametrize("family", ["llama", "llama4", "gemma3", "falcon_h1", "mamba"])
 def test_a_model_holds_only_its_weights_after_a_step(family, tmp_path):
     """What else it held would stay on the device when it sleeps."""
     save_family(tmp_path, family)

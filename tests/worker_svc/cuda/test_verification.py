@@ -174,8 +174,12 @@ def test_layers_without_a_kernel_verify_drafts(tmp_path, load_cuda):
 @pytest.mark.parametrize(
     ("family", "dtype"),
     [
-        *((family, "float32") for family in ("lfm2", "mamba2", "granite_hybrid", "qwen3_next", "falcon_h1", "nemotron_h")),
+        *(
+            (family, "float32")
+            for family in ("lfm2", "jamba", "mamba", "mamba2", "granite_hybrid", "qwen3_next", "falcon_h1", "nemotron_h")
+        ),
         ("lfm2", "float16"),
+        ("mamba", "float16"),
         ("qwen3_next", "float16"),
     ],
 )

@@ -21,7 +21,7 @@ from tetrad.worker_svc.devices.cpu import CpuDevice
 from tetrad.worker_svc.native.team import Team
 
 NATIVE = ("llama", "qwen2", "qwen3", "gemma3", "mixtral", "gpt_oss", "olmo2", "gpt2")
-ON_TORCH = ("deepseek_v3", "mamba2", "qwen3_next", "falcon_h1")
+ON_TORCH = ("deepseek_v3", "jamba", "mamba", "mamba2", "qwen3_next", "falcon_h1")
 PROMPT_LOGPROBS = SamplingSpec(temperature=0.0, num_prompt_logprobs=0)
 
 

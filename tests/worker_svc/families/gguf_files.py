@@ -1,6 +1,5 @@
 """GGUF files of tiny models, as llama.cpp's converter writes them: its names of tensors are those of the gguf package."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,201 +11,12 @@ import numpy as np
 import torch
 from gguf import GGUFWriter
 
+from tests.worker_svc.families import gguf_metadata as metadata
 from tests.worker_svc.families import gguf_tensors as tensors
+from tests.worker_svc.families.gguf_metadata import Config
 
-Config = Any
-"""A config of transformers."""
 Values = Callable[[Config], Mapping[str, Any]]
 Tensors = Callable[[Config, Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]
-
-
-def _nothing(config: Config) -> Mapping[str, Any]:
-    return {}
-
-
-def _experts(config: Config) -> dict[str, Any]:
-    size = getattr(config, "moe_intermediate_size", config.intermediate_size)
-    return {
-        "expert_count": getattr(config, "num_experts", None) or config.num_local_experts,
-        "expert_used_count": config.num_experts_per_tok,
-        "expert_feed_forward_length": size,
-        "expert_shared_feed_forward_length": getattr(config, "shared_expert_intermediate_size", 0),
-    }
-
-
-def _granite(config: Config) -> dict[str, Any]:
-    return {
-        "attention.scale": config.attention_multiplier,
-        "embedding_scale": config.embedding_multiplier,
-        "residual_scale": config.residual_multiplier,
-        "logit_scale": config.logits_scaling,
-    }
-
-
-def _gpt_oss(config: Config) -> dict[str, Any]:
-    scaling = config.rope_parameters
-    return _experts(config) | {
-        "attention.sliding_window": config.sliding_window,
-        "rope.scaling.type": "yarn",
-        "rope.scaling.factor": scaling["factor"],
-        "rope.scaling.original_context_length": scaling["original_max_position_embeddings"],
-    }
-
-
-def _turned(config: Config) -> dict[str, Any]:
-    share = config.rope_parameters.get("partial_rotary_factor", getattr(config, "partial_rotary_factor", 1.0))
-    return {"rope.dimension_count": int(share * config.hidden_size) // config.num_attention_heads}
-
-
-def _gpt_neox(config: Config) -> dict[str, Any]:
-    return _turned(config) | {"use_parallel_residual": config.use_parallel_residual}
-
-
-def _glm4_moe(config: Config) -> dict[str, Any]:
-    return {
-        **_turned(config),
-        "expert_count": config.n_routed_experts,
-        "expert_used_count": config.num_experts_per_tok,
-        "expert_feed_forward_length": config.moe_intermediate_size,
-        "expert_shared_count": config.n_shared_experts,
-        "leading_dense_block_count": config.first_k_dense_replace,
-        "expert_weights_scale": float(config.routed_scaling_factor),
-        "expert_weights_norm": bool(config.norm_topk_prob),
-    }
-
-
-def _deepseek2(config: Config) -> dict[str, Any]:
-    scaling = config.rope_parameters
-    values = {
-        **_old_deepseek2(config),
-        "attention.head_count_kv": 1,
-        "attention.key_length": config.kv_lora_rank + config.qk_rope_head_dim,
-        "attention.value_length": config.kv_lora_rank,
-        "attention.key_length_mla": config.qk_nope_head_dim + config.qk_rope_head_dim,
-        "attention.value_length_mla": config.v_head_dim,
-        "expert_group_count": config.n_group or 1,
-        "expert_group_used_count": config.topk_group or 1,
-    }
-    if scaling["rope_type"] == "yarn":
-        values |= {
-            "rope.scaling.type": "yarn",
-            "rope.scaling.factor": scaling["factor"],
-            "rope.scaling.original_context_length": scaling["original_max_position_embeddings"],
-            "rope.scaling.yarn_log_multiplier": 0.1 * scaling["mscale_all_dim"],
-        }
-    return values
-
-
-def _old_deepseek2(config: Config) -> dict[str, Any]:
-    is_v3 = config.model_type == "deepseek_v3"
-    return {
-        "attention.kv_lora_rank": config.kv_lora_rank,
-        **({"attention.q_lora_rank": config.q_lora_rank} if config.q_lora_rank else {}),
-        "attention.key_length": config.qk_nope_head_dim + config.qk_rope_head_dim,
-        "attention.value_length": config.v_head_dim,
-        "rope.dimension_count": config.qk_rope_head_dim,
-        "expert_count": config.n_routed_experts,
-        "expert_used_count": config.num_experts_per_tok,
-        "expert_feed_forward_length": config.moe_intermediate_size,
-        "expert_shared_count": config.n_shared_experts,
-        "leading_dense_block_count": config.first_k_dense_replace,
-        "expert_weights_scale": float(config.routed_scaling_factor),
-        **({"expert_weights_norm": True, "expert_gating_func": 2} if is_v3 else {}),
-    }
-
-
-def _llama4(config: Config) -> dict[str, Any]:
-    return {
-        "feed_forward_length": config.intermediate_size_mlp,
-        "expert_feed_forward_length": config.intermediate_size,
-        "expert_count": config.num_local_experts,
-        "expert_used_count": config.num_experts_per_tok,
-        "interleave_moe_layer_step": config.interleave_moe_layer_step,
-        "rope.dimension_count": config.head_dim,
-    }
-
-
-def _windows(config: Config) -> dict[str, Any]:
-    theta = config.rope_parameters.get("full_attention", config.rope_parameters)["rope_theta"]
-    return {
-        "attention.sliding_window": config.sliding_window,
-        "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
-        "rope.freq_base": theta,
-    }
-
-
-def _phi3_with_long_contexts(config: Config) -> dict[str, Any]:
-    original = config.original_max_position_embeddings
-    longer = config.max_position_embeddings / original
-    return {
-        "rope.scaling.original_context_length": original,
-        "rope.scaling.attn_factor": math.sqrt(1 + math.log(longer) / math.log(original)),
-    }
-
-
-def _ministral3(config: Config) -> dict[str, Any]:
-    scaling = config.rope_parameters
-    return {
-        "rope.scaling.type": "yarn",
-        "rope.scaling.factor": scaling["factor"],
-        "rope.scaling.original_context_length": scaling["original_max_position_embeddings"],
-        "rope.scaling.yarn_beta_fast": scaling["beta_fast"],
-        "rope.scaling.yarn_beta_slow": scaling["beta_slow"],
-        "rope.scaling.yarn_log_multiplier": scaling["mscale_all_dim"],
-        "attention.temperature_scale": scaling["llama_4_scaling_beta"],
-    }
-
-
-def _lfm2(config: Config) -> dict[str, Any]:
-    size = int(2 * getattr(config, "block_ff_dim", config.intermediate_size) / 3)
-    multiple = getattr(config, "block_multiple_of", 256)
-    return {
-        "attention.head_count_kv": [
-            config.num_key_value_heads if kind == "full_attention" else 0 for kind in config.layer_types
-        ],
-        "attention.layer_norm_rms_epsilon": config.norm_eps,
-        "shortconv.l_cache": config.conv_L_cache,
-        "feed_forward_length": -(-size // multiple) * multiple,
-    }
-
-
-def _ssm(config: Config, size: int) -> dict[str, Any]:
-    def find(*names: str) -> Any:
-        return next(getattr(config, name) for name in names if getattr(config, name, None) is not None)
-
-    return {
-        "ssm.conv_kernel": find("mamba_d_conv", "conv_kernel"),
-        "ssm.state_size": find("mamba_d_state", "state_size"),
-        "ssm.group_count": find("mamba_n_groups", "n_groups"),
-        "ssm.inner_size": size,
-        "ssm.time_step_rank": size // find("mamba_d_head", "head_dim"),
-        "attention.layer_norm_rms_epsilon": find("rms_norm_eps", "layer_norm_epsilon"),
-    }
-
-
-def _granite_hybrid(config: Config) -> dict[str, Any]:
-    size = config.mamba_expand * config.hidden_size
-    return {
-        **_granite(config),
-        **_experts(config),
-        **_ssm(config, size),
-        "expert_shared_feed_forward_length": config.shared_intermediate_size,
-        "attention.head_count_kv": [
-            config.num_key_value_heads if kind == "full_attention" else 0 for kind in config.layer_types
-        ],
-        "rope.scaling.finetuned": False,
-    }
-
-
-def _delta(config: Config) -> dict[str, Any]:
-    return {
-        "ssm.conv_kernel": config.linear_conv_kernel_dim,
-        "ssm.state_size": config.linear_key_head_dim,
-        "ssm.group_count": config.linear_num_key_heads,
-        "ssm.time_step_rank": config.linear_num_value_heads,
-        "ssm.inner_size": config.linear_value_head_dim * config.linear_num_value_heads,
-        "rope.dimension_count": config.head_dim // 4,
-    }
 
 
 @dataclass(frozen=True)
@@ -223,7 +33,7 @@ class Conversion:
     """
 
     architecture: gguf.MODEL_ARCH
-    values: Values = _nothing
+    values: Values = metadata.nothing
     has_interleaved_heads: bool = False
     adds_one: bool = False
     tensors: Tensors = lambda config, state: dict(state)
@@ -232,6 +42,11 @@ class Conversion:
 
 CONVERSIONS = {
     "arcee": Conversion(gguf.MODEL_ARCH.ARCEE, has_interleaved_heads=True),
+    "bloom": Conversion(
+        gguf.MODEL_ARCH.BLOOM,
+        lambda config: {"context_length": 2048, "feed_forward_length": 4 * config.hidden_size},
+        tensors=tensors.bloom,
+    ),
     "cohere": Conversion(gguf.MODEL_ARCH.COMMAND_R, lambda config: {"logit_scale": config.logit_scale}),
     "cohere with norms of heads": Conversion(
         gguf.MODEL_ARCH.COMMAND_R, lambda config: {"logit_scale": float(config.logit_scale)}
@@ -240,14 +55,14 @@ CONVERSIONS = {
         gguf.MODEL_ARCH.COHERE2,
         lambda config: {"logit_scale": config.logit_scale, "attention.sliding_window": config.sliding_window},
     ),
-    "deepseek_v2": Conversion(gguf.MODEL_ARCH.DEEPSEEK2, _deepseek2, tensors=tensors.deepseek2),
-    "deepseek_v2 in groups": Conversion(gguf.MODEL_ARCH.DEEPSEEK2, _deepseek2, tensors=tensors.deepseek2),
-    "deepseek_v2 of older files": Conversion(gguf.MODEL_ARCH.DEEPSEEK2, _old_deepseek2, model="deepseek_v2"),
-    "deepseek_v3": Conversion(gguf.MODEL_ARCH.DEEPSEEK2, _deepseek2, tensors=tensors.deepseek2),
+    "deepseek_v2": Conversion(gguf.MODEL_ARCH.DEEPSEEK2, metadata.deepseek2, tensors=tensors.deepseek2),
+    "deepseek_v2 in groups": Conversion(gguf.MODEL_ARCH.DEEPSEEK2, metadata.deepseek2, tensors=tensors.deepseek2),
+    "deepseek_v2 of older files": Conversion(gguf.MODEL_ARCH.DEEPSEEK2, metadata.old_deepseek2, model="deepseek_v2"),
+    "deepseek_v3": Conversion(gguf.MODEL_ARCH.DEEPSEEK2, metadata.deepseek2, tensors=tensors.deepseek2),
     "exaone": Conversion(gguf.MODEL_ARCH.EXAONE, model="llama"),
-    "exaone4": Conversion(gguf.MODEL_ARCH.EXAONE4, _windows),
+    "exaone4": Conversion(gguf.MODEL_ARCH.EXAONE4, metadata.windows),
     "falcon_h1": Conversion(
-        gguf.MODEL_ARCH.FALCON_H1, lambda config: _ssm(config, config.mamba_d_ssm), tensors=tensors.falcon_h1
+        gguf.MODEL_ARCH.FALCON_H1, lambda config: metadata.ssm(config, config.mamba_d_ssm), tensors=tensors.falcon_h1
     ),
     "gemma": Conversion(gguf.MODEL_ARCH.GEMMA, adds_one=True),
     "gemma2": Conversion(
@@ -267,79 +82,94 @@ CONVERSIONS = {
         },
         adds_one=True,
     ),
-    "glm4": Conversion(gguf.MODEL_ARCH.GLM4, _turned),
-    "glm4_moe": Conversion(gguf.MODEL_ARCH.GLM4_MOE, _glm4_moe, tensors=tensors.glm4_moe),
+    "glm4": Conversion(gguf.MODEL_ARCH.GLM4, metadata.turned),
+    "glm4_moe": Conversion(gguf.MODEL_ARCH.GLM4_MOE, metadata.glm4_moe, tensors=tensors.glm4_moe),
     "gpt2": Conversion(gguf.MODEL_ARCH.GPT2, lambda config: {"feed_forward_length": 4 * config.n_embd}, tensors=tensors.gpt2),
-    "gpt_neox": Conversion(gguf.MODEL_ARCH.GPTNEOX, _gpt_neox, tensors=tensors.gpt_neox),
-    "gpt_neox in turns": Conversion(gguf.MODEL_ARCH.GPTNEOX, _gpt_neox, tensors=tensors.gpt_neox),
+    "gpt_neox": Conversion(gguf.MODEL_ARCH.GPTNEOX, metadata.gpt_neox, tensors=tensors.gpt_neox),
+    "gpt_neox in turns": Conversion(gguf.MODEL_ARCH.GPTNEOX, metadata.gpt_neox, tensors=tensors.gpt_neox),
     "granite": Conversion(
         gguf.MODEL_ARCH.GRANITE,
-        _granite,
+        metadata.granite,
         has_interleaved_heads=True,
     ),
     "granite_moe": Conversion(
-        gguf.MODEL_ARCH.GRANITE_MOE, lambda config: _granite(config) | _experts(config), has_interleaved_heads=True
+        gguf.MODEL_ARCH.GRANITE_MOE,
+        lambda config: metadata.granite(config) | metadata.experts(config),
+        has_interleaved_heads=True,
     ),
-    "gpt_oss": Conversion(gguf.MODEL_ARCH.GPT_OSS, _gpt_oss),
+    "gpt_oss": Conversion(gguf.MODEL_ARCH.GPT_OSS, metadata.gpt_oss),
     "granite_hybrid": Conversion(
-        gguf.MODEL_ARCH.GRANITE_HYBRID, _granite_hybrid, has_interleaved_heads=True, tensors=tensors.granite_hybrid
+        gguf.MODEL_ARCH.GRANITE_HYBRID, metadata.granite_hybrid, has_interleaved_heads=True, tensors=tensors.granite_hybrid
     ),
-    "lfm2": Conversion(gguf.MODEL_ARCH.LFM2, _lfm2, tensors=tensors.lfm2),
-    "lfm2 with biases": Conversion(gguf.MODEL_ARCH.LFM2, _lfm2, tensors=tensors.lfm2),
+    "jamba": Conversion(gguf.MODEL_ARCH.JAMBA, metadata.jamba, tensors=tensors.mamba),
+    "jamba without experts": Conversion(gguf.MODEL_ARCH.JAMBA, metadata.jamba, tensors=tensors.mamba),
+    "lfm2": Conversion(gguf.MODEL_ARCH.LFM2, metadata.lfm2, tensors=tensors.lfm2),
+    "lfm2 with biases": Conversion(gguf.MODEL_ARCH.LFM2, metadata.lfm2, tensors=tensors.lfm2),
     "lfm2_moe": Conversion(
         gguf.MODEL_ARCH.LFM2MOE,
         lambda config: (
-            _lfm2(config)
-            | _experts(config)
+            metadata.lfm2(config)
+            | metadata.experts(config)
             | {"feed_forward_length": config.intermediate_size, "leading_dense_block_count": config.num_dense_layers}
         ),
         tensors=tensors.lfm2,
     ),
     "llama": Conversion(gguf.MODEL_ARCH.LLAMA, has_interleaved_heads=True),
-    "llama4": Conversion(gguf.MODEL_ARCH.LLAMA4, _llama4),
+    "llama4": Conversion(gguf.MODEL_ARCH.LLAMA4, metadata.llama4),
+    "falcon_mamba": Conversion(gguf.MODEL_ARCH.MAMBA, metadata.mamba, tensors=tensors.mamba),
+    "mamba": Conversion(gguf.MODEL_ARCH.MAMBA, metadata.mamba, tensors=tensors.mamba),
+    "mamba with biases": Conversion(gguf.MODEL_ARCH.MAMBA, metadata.mamba, tensors=tensors.mamba),
     "mamba2": Conversion(
-        gguf.MODEL_ARCH.MAMBA2, lambda config: _ssm(config, config.num_heads * config.head_dim), tensors=tensors.mamba2
+        gguf.MODEL_ARCH.MAMBA2, lambda config: metadata.ssm(config, config.num_heads * config.head_dim), tensors=tensors.mamba2
     ),
     "mamba2 with biases": Conversion(
-        gguf.MODEL_ARCH.MAMBA2, lambda config: _ssm(config, config.num_heads * config.head_dim), tensors=tensors.mamba2
+        gguf.MODEL_ARCH.MAMBA2, lambda config: metadata.ssm(config, config.num_heads * config.head_dim), tensors=tensors.mamba2
     ),
-    "ministral3": Conversion(gguf.MODEL_ARCH.MISTRAL3, _ministral3, has_interleaved_heads=True),
+    "ministral3": Conversion(gguf.MODEL_ARCH.MISTRAL3, metadata.ministral3, has_interleaved_heads=True),
     "mistral": Conversion(
         gguf.MODEL_ARCH.LLAMA, lambda config: {"attention.sliding_window": config.sliding_window}, has_interleaved_heads=True
     ),
     "mixtral": Conversion(
         gguf.MODEL_ARCH.LLAMA,
-        lambda config: _experts(config) | {"attention.sliding_window": config.sliding_window or 0},
+        lambda config: metadata.experts(config) | {"attention.sliding_window": config.sliding_window or 0},
         has_interleaved_heads=True,
     ),
     "mixtral of older files": Conversion(
         gguf.MODEL_ARCH.LLAMA,
-        lambda config: _experts(config) | {"attention.sliding_window": config.sliding_window or 0},
+        lambda config: metadata.experts(config) | {"attention.sliding_window": config.sliding_window or 0},
         has_interleaved_heads=True,
         tensors=tensors.experts_apart,
         model="mixtral",
     ),
-    "nemotron": Conversion(gguf.MODEL_ARCH.NEMOTRON, _turned, adds_one=True),
+    "mpt": Conversion(gguf.MODEL_ARCH.MPT, metadata.mpt),
+    "mpt with bounds": Conversion(gguf.MODEL_ARCH.MPT, metadata.mpt),
+    "nemotron": Conversion(gguf.MODEL_ARCH.NEMOTRON, metadata.turned, adds_one=True),
     "olmo2": Conversion(gguf.MODEL_ARCH.OLMO2),
-    "olmo3": Conversion(gguf.MODEL_ARCH.OLMO2, _windows),
-    "olmoe": Conversion(gguf.MODEL_ARCH.OLMOE, _experts),
-    "phi": Conversion(gguf.MODEL_ARCH.PHI2, _turned),
+    "olmo3": Conversion(gguf.MODEL_ARCH.OLMO2, metadata.windows),
+    "olmoe": Conversion(gguf.MODEL_ARCH.OLMOE, metadata.experts),
+    "phi": Conversion(gguf.MODEL_ARCH.PHI2, metadata.turned),
     "phi3": Conversion(
-        gguf.MODEL_ARCH.PHI3, lambda config: _turned(config) | {"attention.sliding_window": config.sliding_window or 0}
+        gguf.MODEL_ARCH.PHI3, lambda config: metadata.turned(config) | {"attention.sliding_window": config.sliding_window or 0}
     ),
     "phi3 with long contexts": Conversion(
-        gguf.MODEL_ARCH.PHI3, _phi3_with_long_contexts, tensors=tensors.phi3_with_long_contexts
+        gguf.MODEL_ARCH.PHI3, metadata.phi3_with_long_contexts, tensors=tensors.phi3_with_long_contexts
     ),
     "qwen2": Conversion(gguf.MODEL_ARCH.QWEN2),
-    "qwen2_moe": Conversion(gguf.MODEL_ARCH.QWEN2MOE, _experts),
+    "qwen2_moe": Conversion(gguf.MODEL_ARCH.QWEN2MOE, metadata.experts),
     "qwen3": Conversion(gguf.MODEL_ARCH.QWEN3),
-    "qwen3_moe": Conversion(gguf.MODEL_ARCH.QWEN3MOE, _experts),
-    "qwen3_5": Conversion(gguf.MODEL_ARCH.QWEN35, _delta, adds_one=True, tensors=tensors.qwen3_5),
+    "qwen3_moe": Conversion(gguf.MODEL_ARCH.QWEN3MOE, metadata.experts),
+    "qwen3_5": Conversion(gguf.MODEL_ARCH.QWEN35, metadata.delta, adds_one=True, tensors=tensors.qwen3_5),
     "qwen3_5_moe": Conversion(
-        gguf.MODEL_ARCH.QWEN35MOE, lambda config: _delta(config) | _experts(config), adds_one=True, tensors=tensors.qwen3_5
+        gguf.MODEL_ARCH.QWEN35MOE,
+        lambda config: metadata.delta(config) | metadata.experts(config),
+        adds_one=True,
+        tensors=tensors.qwen3_5,
     ),
     "qwen3_next": Conversion(
-        gguf.MODEL_ARCH.QWEN3NEXT, lambda config: _delta(config) | _experts(config), adds_one=True, tensors=tensors.qwen3_next
+        gguf.MODEL_ARCH.QWEN3NEXT,
+        lambda config: metadata.delta(config) | metadata.experts(config),
+        adds_one=True,
+        tensors=tensors.qwen3_next,
     ),
     "seed_oss": Conversion(gguf.MODEL_ARCH.SEED_OSS),
     "smollm3": Conversion(gguf.MODEL_ARCH.SMOLLM3, has_interleaved_heads=True),
@@ -420,7 +250,7 @@ def _unfused(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             continue
         kind = "bias" if key.endswith("_bias") else "weight"
         is_gpt_oss = f"{stem}.experts.down_proj_bias" in state
-        is_llama4 = stem.endswith("feed_forward") and f"{stem}.router.weight" in state
+        is_llama4 = stem.endswith("feed_forward") and f"{stem}.shared_expert.up_proj.weight" in state
         tensor = stored.transpose(1, 2) if (is_gpt_oss or is_llama4) and kind == "weight" else stored
         stem = f"{stem.replace('block_sparse_moe', 'mlp')}.experts"
         if "down" in rest:

@@ -25,6 +25,11 @@ def gpt_neox(config: Config, state: State) -> dict[str, torch.Tensor]:
     return {key: reordered(tensor) if "query_key_value" in key else tensor for key, tensor in state.items()}
 
 
+def bloom(config: Config, state: State) -> dict[str, torch.Tensor]:
+    """As of GPT-NeoX; names have no prefix."""
+    return {key.removeprefix("transformer."): tensor for key, tensor in gpt_neox(config, state).items()}
+
+
 def phi3_with_long_contexts(config: Config, state: State) -> dict[str, torch.Tensor]:
     """The divisors of frequencies are tensors."""
     lists = {f"rope_factors_{kind}.weight": config.rope_parameters[f"{kind}_factor"] for kind in ("long", "short")}
@@ -72,6 +77,17 @@ def lfm2(config: Config, state: State) -> dict[str, torch.Tensor]:
             for part, stored in names.items():
                 name = name.replace(part, stored)
         found[name] = tensor.squeeze(1) if "conv.conv.weight" in key else tensor
+    return found
+
+
+def mamba(config: Config, state: State) -> dict[str, torch.Tensor]:
+    """Decays are -exp of the weights; kernels of convolutions lie in rows."""
+    found = {}
+    for key, tensor in state.items():
+        if key.endswith("conv1d.weight"):
+            found[key] = tensor.squeeze(1)
+        else:
+            found[key] = -tensor.exp() if key.endswith("A_log") else tensor
     return found
 
 

@@ -50,6 +50,12 @@ def rotations(config):
         ("gemma2", "final_logit_softcapping"),
         *((name, "sliding_window") for name in ("mistral", "ministral", "mixtral", "qwen2", "gpt_oss", "olmo3", "exaone4")),
         *((name, "sliding_window") for name in ("cohere2", "gemma2", "gemma3", "phi3", "starcoder2", "ministral3")),
+        *(("mamba", key) for key in ("state_size", "conv_kernel", "expand", "time_step_rank", "layer_norm_epsilon")),
+        *(("mamba", key) for key in ("intermediate_size", "use_bias", "use_conv_bias", "tie_word_embeddings")),
+        ("falcon_mamba", "mixer_rms_eps"),
+        *(("jamba", f"mamba_{key}") for key in ("d_state", "d_conv", "expand", "dt_rank", "conv_bias", "proj_bias")),
+        *(("jamba", key) for key in ("expert_layer_period", "expert_layer_offset", "attn_layer_period")),
+        *(("jamba", key) for key in ("num_experts", "num_experts_per_tok", "max_position_embeddings")),
     ],
 )
 def test_a_value_that_the_config_omits_is_that_of_transformers(name, key):
@@ -97,6 +103,13 @@ def test_the_kinds_of_a_gpt_neo_are_repeated_for_its_layers_only():
     config = config_of("gpt_neo", attention_types=[[["global", "local"], 10**12]], attention_layers=ABSENT)
 
     assert read_config(config) == read_config(config_of("gpt_neo"))
+
+
+@pytest.mark.parametrize(("name", "key"), [("mistral", "sliding_window"), ("gpt_neo", "window_size")])
+def test_a_window_below_1_is_refused(name, key):
+    """Its tokens would attend to no key at all."""
+    with pytest.raises(ModelError, match="impossible: a window of -1 tokens; it must be at least 1, or null for no window"):
+        read_config(config_of(name, **{key: -1}))
 
 
 @pytest.mark.parametrize("number", [-1, 10**12])
@@ -183,6 +196,23 @@ def test_null_is_a_value():
 def test_a_nemotron_h_has_its_own_output_layer_whatever_its_config_says():
     """As in transformers, whose model ties no weights and whose files have both matrices."""
     assert not read_config(config_of("nemotron_h", tie_word_embeddings=True)).tie_word_embeddings
+
+
+def test_the_time_steps_of_a_mamba_have_a_rank_of_a_sixteenth_of_its_size_if_its_config_says_auto():
+    for name, key in (("mamba", "time_step_rank"), ("jamba", "mamba_dt_rank")):
+        [state, *_] = [
+            layer.state for layer in read_config(config_of(name, hidden_size=72, **{key: "auto"})).layers if layer.state
+        ]
+
+        assert state.step_rank == 5
+
+
+def test_attention_and_experts_of_a_jamba_come_once_in_a_period():
+    layers = read_config(config_of("jamba", num_hidden_layers=7)).layers
+
+    assert [layer.has_attention for layer in layers] == [index in (1, 4) for index in range(7)]
+    assert [layer.experts is not None for layer in layers] == [index in (1, 3, 5) for index in range(7)]
+    assert not any(layer.rope for layer in layers)
 
 
 def test_a_gpt2_whose_attention_is_not_scaled():

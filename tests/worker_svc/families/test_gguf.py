@@ -19,12 +19,15 @@ PARTS = [
     *(f"self_attn.{name}" for name in ("q_a_proj", "kv_a_proj_with_mqa")),
     *(f"{prefix}.{name}_proj" for prefix in ("mlp", "mlp.experts.2") for name in ("gate", "up")),
     *(f"mixer.in_{name}_proj" for name in ("gate", "x", "b", "c", "step", "query", "key", "value", "beta", "decay")),
+    *(f"mixer.{name}_proj" for name in ("x", "out")),
 ]
 AS_PUBLISHED = {
     "deepseek_v3": {"rope_scaling": YARN | {"mscale": YARN["mscale_all_dim"]}},
+    "falcon_mamba": {"mixer_rms_eps": 1e-6},
     "gemma2": {"query_pre_attn_scalar": 16},
     "glm4_moe": {"n_group": 1, "topk_group": 1},
     "llama4": {"attention_chunk_size": 8192, "floor_scale": 8192},
+    "mpt with bounds": {"attn_config": {"clip_qkv": 1.5}},
     "qwen2": {"use_sliding_window": False},
     "qwen2_moe": {"mlp_only_layers": []},
 }
@@ -142,6 +145,8 @@ def test_split_latents_beside_the_whole_are_not_used(tmp_path, load, make_driver
         ("ministral3", {"expert_count": 4}, [], "mistral3 with experts"),
         ("lfm2", {"attention.head_count_kv": 2}, [], "lfm2 without attention.head_count_kv of each layer"),
         ("lfm2", {"attention.head_count_kv": [2]}, [], "lfm2 without attention.head_count_kv of each layer"),
+        ("mamba", {"ssm.state_size": 0}, [], "state_dim of states is 0"),
+        ("mpt", {"attention.max_alibi_bias": 0.0}, [], "attn_config.alibi False, which is not supported"),
         ("mamba2", {"ssm.time_step_rank": 0}, [], "cannot be read"),
         ("llama", {}, ["blk.0.attn_sinks.weight"], "does not use here: blk.0.attn_sinks.weight"),
     ],

@@ -25,7 +25,20 @@ NUM_TOKENS = 32
 PROMPTS = [np.random.default_rng(length).integers(3, 320, length).tolist() for length in (1, 5, 16, 17, 33, 70, 150, 1000)]
 NAMES = [*FAMILIES, *FOREIGN]
 SPLITS = ("alone", "in chunks", "from the prefix cache", "after a preemption")
-ALL_SPLITS = {"llama", "gpt_oss", "gemma3", "llama4", "deepseek_v3", "mamba2", "falcon_h1", "lfm2", "qwen3_next", "gemma4"}
+ALL_SPLITS = {
+    "llama",
+    "gpt_oss",
+    "gemma3",
+    "llama4",
+    "deepseek_v3",
+    "jamba",
+    "mamba",
+    "mamba2",
+    "falcon_h1",
+    "lfm2",
+    "qwen3_next",
+    "gemma4",
+}
 LAYOUT = KvLayout(num_blocks=900, block_size=16, max_model_len=1100, max_num_seqs=16, max_num_batched_tokens=2048)
 
 

@@ -1,5 +1,6 @@
 """A tiny model of every family: random weights, in the shape that its config class of transformers gives it."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,14 @@ MAMBA2 = {
     "state_size": 8,
     "n_groups": 2,
 }
+MAMBA = {
+    "intermediate_size": ABSENT,
+    "num_attention_heads": ABSENT,
+    "num_key_value_heads": ABSENT,
+    "head_dim": ABSENT,
+    "max_position_embeddings": ABSENT,
+    "state_size": 8,
+}
 HYBRID = {
     "head_dim": ABSENT,
     "mamba_n_heads": 8,
@@ -74,6 +83,14 @@ HYBRID = {
     "mamba_d_state": 4,
     "mamba_n_groups": 2,
     "mamba_chunk_size": 16,
+}
+JAMBA = {
+    "head_dim": ABSENT,
+    "num_hidden_layers": 4,
+    "attn_layer_period": 3,
+    "attn_layer_offset": 1,
+    "num_experts": 4,
+    "mamba_d_state": 4,
 }
 LINEAR = "linear_attention"
 NEMOTRON_H = {
@@ -147,6 +164,17 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "lfm2_moe": (
         "lfm2_moe",
         EXPERTS | {"head_dim": ABSENT, "layer_types": ["conv", ATTENTION, "conv"], "num_dense_layers": 1},
+    ),
+    "mamba": ("mamba", MAMBA),
+    "mamba with biases": (
+        "mamba",
+        MAMBA | {"use_bias": True, "use_conv_bias": False, "tie_word_embeddings": False, "expand": 3, "time_step_rank": 7},
+    ),
+    "falcon_mamba": ("falcon_mamba", MAMBA | {"mixer_rms_eps": 1e-2}),
+    "jamba": ("jamba", JAMBA),
+    "jamba without experts": (
+        "jamba",
+        JAMBA | {"num_experts": 1, "mamba_proj_bias": True, "mamba_conv_bias": False, "mamba_dt_rank": 7, "rms_norm_eps": 1e-2},
     ),
     "mamba2": ("mamba2", MAMBA2),
     "mamba2 with biases": ("mamba2", MAMBA2 | {"use_bias": True, "tie_word_embeddings": True}),
@@ -306,6 +334,12 @@ FOREIGN: dict[str, tuple[str, Mapping[str, Any]]] = {
 """The same of models that no family describes: transformers' code runs them."""
 
 
+def change_config(directory: Path, **changes: object) -> None:
+    """Replace values of a checkpoint's config.json."""
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
 def save_family(directory: Path, name: str, **overrides: object) -> torch.nn.Module:
     """Write a family's model as transformers does, and return transformers' own; `overrides` are values of its config."""
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -319,7 +353,7 @@ def save_family(directory: Path, name: str, **overrides: object) -> torch.nn.Mod
     model = AutoModelForCausalLM.from_config(config, attn_implementation=implementation)
     for key, parameter in model.named_parameters():
         # Weights that training begins with at 0 or 1 would hide what is done with them.
-        if key.endswith(("bias", "sinks", "correction_bias")) or "norm" in key or ".ln_" in key:
+        if key.endswith(("bias", "sinks", "correction_bias", ".D")) or "norm" in key or ".ln_" in key:
             torch.nn.init.normal_(parameter, mean=1.0 if parameter.mean() > 0.5 else 0.1, std=0.2)
     for key, buffer in model.named_buffers():
         if key.endswith("expert_bias"):

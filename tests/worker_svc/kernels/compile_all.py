@@ -37,6 +37,7 @@ FLOATS = {
     "partial": "*fp32",
     "masses": "*fp32",
     "sinks": "*fp32",
+    "slopes": "*fp32",
     "eps": "fp32",
     "to_cap": "fp32",
     "to_exponent": "fp32",
@@ -52,9 +53,11 @@ ATTENTION = {
     "BLOCK_DIM": 128,
     "HAS_SOFTCAP": False,
     "HAS_SINKS": False,
+    "HAS_SLOPES": False,
     "PRECISION": "tf32",
 }
 WIDE = ATTENTION | {"HEAD_DIM": 256, "BLOCK_DIM": 256, "HAS_SOFTCAP": True, "HAS_SINKS": True}
+BIASED = ATTENTION | {"GROUP": 1, "HAS_SLOPES": True}
 WINDOW, NO_WINDOW = {"HAS_WINDOW": True}, {"HAS_WINDOW": False}
 MERGE = {"MERGED_ROWS": 8, "MERGED_PARTS": 4}
 ROTATION = {"NUM_HEADS": 12, "NUM_KV_HEADS": 2, "HEAD_DIM": 80, "ROTARY_DIM": 32, "HAS_NORMS": False, "BLOCK": 128}
@@ -72,9 +75,11 @@ KERNELS = [
     (prefill_attention.prefill_attention_kernel, "bf16", "bf16", ATTENTION | NO_WINDOW),
     (prefill_attention.prefill_attention_kernel, "fp16", "fp8e4nv", WIDE | WINDOW),
     (prefill_attention.prefill_attention_kernel, "fp32", "fp32", ATTENTION | NO_WINDOW | {"PRECISION": "ieee"}),
+    (prefill_attention.prefill_attention_kernel, "bf16", "bf16", BIASED | NO_WINDOW),
     (decode_parts.list_parts_kernel, "", "", {"LEAST_KEYS": 64, "PARTS": 32, "REQUESTS": 128}),
     (decode_attention.decode_attention_kernel, "bf16", "bf16", ATTENTION | MERGE),
     (decode_attention.decode_attention_kernel, "bf16", "fp8e4nv", WIDE | MERGE),
+    (decode_attention.decode_attention_kernel, "bf16", "bf16", BIASED | MERGE | {"MERGED_ROWS": 1, "MERGED_PARTS": 32}),
 ]
 
 

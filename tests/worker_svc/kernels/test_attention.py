@@ -167,6 +167,16 @@ def test_a_sink_takes_weight():
     check_prefill([(0, 9), (70, 9)], sinks=sinks, window=20)
 
 
+@pytest.mark.parametrize("options", [{}, {"softcap": 4.0}, {"window": 100}], ids=["plain", "cap", "window"])
+def test_linear_biases_of_heads(options):
+    """The parts of a request agree on the position that biases are relative to; sinks have no bias."""
+    slopes = torch.tensor([2.0, 0.84, 0.25, 2.0**-4, 2.0**-6, 2.0**-8], device=DEVICE)
+    sinks = torch.linspace(-1, 1, 6, device=DEVICE)
+    check_decode([0, 5, 90, 900], slopes=slopes, sinks=sinks, **options)
+    check_decode([40 * 64], num_wanted=64, slopes=slopes[3:].repeat(2), **options)
+    check_prefill([(0, 9), (70, 40)], slopes=slopes, sinks=sinks, **options)
+
+
 # The interpreter multiplies bfloat16 as if its bits were integers; compiled for a GPU it is what it should be.
 @pytest.mark.parametrize("dtype", [torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else [])])
 def test_types(dtype):

@@ -1,6 +1,5 @@
 """Transformers backend: refuses unsupported models with a reason in one line, and runs a model's own code."""
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.worker_svc.conftest import LAYOUT, Driver
 from tests.worker_svc.families.test_parity import verified
-from tests.worker_svc.families.tiny_models import SIZES, save_family
+from tests.worker_svc.families.tiny_models import SIZES, change_config, save_family
 from tests.worker_svc.models.own_code import has_run, save_own_code
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.attention.paged_metadata import Sight
@@ -46,11 +45,6 @@ def save(tmp_path):
     return save_model
 
 
-def change_config(directory, **changes):
-    path = directory / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
 def check_refusal(load, directory, reason, **options):
     with pytest.raises(ModelError, match=reason) as caught:
         load(directory, **options)
@@ -61,10 +55,10 @@ def check_refusal(load, directory, reason, **options):
 @pytest.mark.parametrize(
     ("model_type", "changes", "reason"),
     [
-        ("bloom", {"n_head": 4}, "does not call attention through transformers' AttentionInterface"),
+        ("gpt_neox_japanese", {}, "does not call attention through transformers' AttentionInterface"),
         ("bert", {}, "its mask is neither causal, a sliding window nor a chunk"),
         ("bert", {"is_decoder": True, "add_cross_attention": True}, "it has cross attention"),
-        ("mamba", {"num_heads": 1}, "its layers keep states beside keys and values"),
+        ("recurrent_gemma", {}, "its layers keep states beside keys and values"),
         ("doge", {}, "it changes the mask of its attention, as alibi does"),
     ],
 )  # fmt: skip

@@ -17,7 +17,7 @@ from tests.worker_svc.packed_weights.whole_models import FORMATS, Add
 from tests.worker_svc.quantization.checkpoints import Checkpoint, add_awq, awq_checkpoint
 from tetrad.services.errors import ModelError
 
-FAMILIES = ["qwen3_moe", "mixtral", "phi3", "glm", "gpt2", "deepseek_v3", "qwen3_next"]
+FAMILIES = ["qwen3_moe", "mixtral", "phi3", "glm", "gpt2", "deepseek_v3", "qwen3_next", "jamba"]
 FORMS = {
     "awq": (lambda: awq_checkpoint(32), lambda *args: add_awq(*args, 32)),
     **{name: FORMATS[name] for name in ("gptq", "fp8 of blocks")},

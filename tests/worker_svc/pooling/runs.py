@@ -1,10 +1,11 @@
 """Runs of a loaded encoder in the test's process."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from tests.worker_svc.pooling.checkpoints import VOCAB_SIZE
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadedModel, LoadRequest
 from tetrad.worker_svc.core.plan import CachedRequests, ModelRunnerOutput, NewRequest, SamplingSpec, SchedulerOutput, finished
@@ -23,6 +24,12 @@ def load(directory: Path, **options: str) -> LoadedModel:
 def load_with(settings: WorkerSettings, directory: Path, **options: str) -> LoadedModel:
     """Return the same on a device with settings of its own."""
     return CpuDevice(settings).load_model(LoadRequest("m", directory, **options), lambda *_: None)
+
+
+def prompts_of(lengths: Iterable[int]) -> list[list[int]]:
+    """Return a random prompt of each length."""
+    random = np.random.default_rng(0)
+    return [random.integers(4, VOCAB_SIZE, length).tolist() for length in lengths]
 
 
 def plan_of(prompts: Sequence[Sequence[int]], specs: Sequence[PoolingSpec | None]) -> SchedulerOutput:

@@ -9,7 +9,7 @@ import transformers as tf
 from safetensors.torch import load_file, save_file
 
 from tests.worker_svc.families.gguf_files import write_gguf
-from tests.worker_svc.families.tiny_models import save_family
+from tests.worker_svc.families.tiny_models import change_config, save_family
 from tests.worker_svc.pooling.checkpoints import save_modules
 from tests.worker_svc.pooling.decoders import (
     BLOCK_SIZE,
@@ -21,7 +21,7 @@ from tests.worker_svc.pooling.decoders import (
     runner_of,
     save_decoder,
 )
-from tests.worker_svc.pooling.runs import load, run
+from tests.worker_svc.pooling.runs import load, prompts_of, run
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.plan import SchedulerOutput, finished
 from tetrad.worker_svc.core.pooling import PoolingSpec
@@ -37,19 +37,9 @@ CLASSIFIERS = {
 RAW = PoolingSpec("embed", use_activation=False)
 
 
-def prompts_of(lengths):
-    random = np.random.default_rng(0)
-    return [random.integers(4, VOCAB_SIZE, length).tolist() for length in lengths]
-
-
 def hidden_of(model, ids):
     with torch.no_grad():
         return model(torch.tensor([ids])).last_hidden_state[0]
-
-
-def change_config(directory, **changes):
-    path = directory / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def save_embedder(directory, mode=None, **modules):
@@ -115,6 +105,20 @@ def test_embeddings_of_tokens_are_all_hidden_states(tmp_path, chunk):
         np.testing.assert_allclose(answer, hidden_of(reference, ids).numpy(), atol=1e-4)
 
 
+@pytest.mark.parametrize("family", ["gpt2", "gpt_j", "codegen", "gpt_neo", "gpt_neox", "falcon 40b", "mamba2"])
+def test_files_without_the_prefix_of_the_family_embed(tmp_path, family):
+    """As transformers writes a model without its output layer: h.0 for transformer.h.0, layers.0 for gpt_neox.layers.0."""
+    reference = save_family(tmp_path / "whole", family).base_model
+    reference.save_pretrained(tmp_path / "bare")
+    prompts = prompts_of(LENGTHS)
+    model = load(tmp_path / "bare")
+
+    answers = run_in_chunks(runner_of(model), prompts, RAW)
+
+    for ids, answer in zip(prompts, answers, strict=True):
+        np.testing.assert_allclose(answer, hidden_of(reference, ids)[-1].numpy(), atol=1e-3)
+
+
 @pytest.mark.parametrize("family", CLASSIFIERS)
 @pytest.mark.parametrize("num_labels", [1, 3])
 def test_sequence_classifiers_judge_the_last_token(tmp_path, family, num_labels):
@@ -133,11 +137,26 @@ def test_sequence_classifiers_judge_the_last_token(tmp_path, family, num_labels)
         np.testing.assert_allclose(answer, expected.numpy(), atol=1e-5)
 
 
-def test_token_classifiers_judge_every_token(tmp_path):
-    reference = save_decoder(tmp_path, tf.Qwen3ForTokenClassification, tf.Qwen3Config(**SIZES, num_labels=3))
+OF_GPT = {"vocab_size": VOCAB_SIZE, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_labels": 3}
+NEO = OF_GPT | {"attention_types": [[["global", "local"], 1]], "window_size": 9}
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        (tf.Qwen3ForTokenClassification, tf.Qwen3Config(**SIZES, num_labels=3)),
+        (tf.GPT2ForTokenClassification, tf.GPT2Config(**OF_GPT)),
+        (tf.GPTNeoForTokenClassification, tf.GPTNeoConfig(**NEO)),
+        (tf.GPTNeoXForTokenClassification, tf.GPTNeoXConfig(**OF_GPT, intermediate_size=48)),
+        (tf.FalconForTokenClassification, tf.FalconConfig(**OF_GPT)),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_token_classifiers_judge_every_token(kind, config, tmp_path):
+    reference = save_decoder(tmp_path, kind, config)
     model, prompts = load(tmp_path), prompts_of([1, 30])
 
-    answers = run_in_chunks(runner_of(model), prompts, PoolingSpec("token_classify"), 8)
+    answers = run_in_chunks(runner_of(model), prompts, PoolingSpec("token_classify"), 8, len(model.kv_groups(4)))
 
     for ids, answer in zip(prompts, answers, strict=True):
         with torch.no_grad():
@@ -361,7 +380,7 @@ def test_a_decoder_that_is_not_causal_does_not_generate(tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["gpt_neox", "mamba2", "deepseek_v3"])
+@pytest.mark.parametrize("name", ["gpt_neox", "mamba", "mamba2", "deepseek_v3", "bloom"])
 def test_every_decoder_pools(name, tmp_path):
     """Its output layer, whatever the files call it, is not read."""
     reference, [ids] = save_family(tmp_path, name), prompts_of((20,))

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from transformers import GteConfig
 
 from tests.worker_svc.pooling.checkpoints import CLASSIFIERS, ENCODERS, VOCAB_SIZE, save_colbert, save_encoder, save_modules
-from tests.worker_svc.pooling.runs import load, load_with, run
+from tests.worker_svc.pooling.runs import load, load_with, prompts_of, run
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.pooling import PoolingSpec
@@ -17,11 +17,6 @@ from tetrad.worker_svc.families.encoders import read_encoder_config
 from tetrad.worker_svc.native.team import Team
 
 LENGTHS = (1, 2, 7, 7, 20, 63, 7, 1)
-
-
-def prompts_of(lengths):
-    random = np.random.default_rng(0)
-    return [random.integers(4, VOCAB_SIZE, length).tolist() for length in lengths]
 
 
 def hidden_of(model, ids, **inputs):

@@ -22,6 +22,8 @@ CASES = [
     ("falcon_h1", (2, 1)),
     ("lfm2", (2, 2)),
     ("mamba2", (1, 2)),
+    ("mamba", (2, 2)),
+    *(("jamba", shape) for shape in SHAPES[:3]),
 ]
 
 

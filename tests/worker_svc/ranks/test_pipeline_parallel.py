@@ -1,5 +1,6 @@
 """Stages of a pipeline give the tokens of one rank, also with steps of different requests in flight."""
 
+import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,6 +166,28 @@ def test_a_request_that_a_plan_removes_and_adds_while_its_step_is_under_way_begi
 
     expected.step({0: len(PROMPTS[0])})
     assert first.requests[0].output == expected.requests[0].output
+
+
+def test_a_step_whose_stream_has_ended_is_completed_for_the_next_one(tiny_llama, load, in_turns):
+    """A call that ends while it waits for a result cancels its own future of it, and with that the step's, if it can."""
+    turns, first, _ = in_turns
+    alone = Driver(load(tiny_llama[0]).make_runner(LAYOUT), LAYOUT)
+    for driver in (alone, first):
+        driver.add(0, PROMPTS[0], GREEDY)
+    turns.begin(first, {0: len(PROMPTS[0])})
+
+    async def end_call() -> None:
+        [(_, step)] = turns._under_way
+        waiting = asyncio.wrap_future(step.result)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+    asyncio.run(end_call())
+    turns.begin(first, {0: 1})
+    turns.end_one()
+    turns.end_one()
+
+    assert first.requests[0].output == alone.generate(2)[0]
 
 
 def test_a_step_in_flight_keeps_its_drafts_when_a_step_of_another_request_begins(tiny_llama, load, in_turns):

@@ -16,6 +16,7 @@ from tests.lora_files import save_lora
 from tests.mtp_files import KINDS, save_mtp
 from tests.worker_svc.conftest import save_tiny, tiny_config
 from tests.worker_svc.families.gguf_files import write_gguf
+from tests.worker_svc.runner.proposals import proposals_of
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.lora import LoraLimits
@@ -29,15 +30,6 @@ SIZES = {"hidden_size": HIDDEN, "intermediate_size": 80, "num_attention_heads": 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return F.rms_norm(x, (x.shape[-1],), weight, 1e-5)
-
-
-def proposals_of(result):
-    """Return handle -> drafts."""
-    drafts, begin = {}, 0
-    for handle, count in zip(result.proposals.handles.tolist(), result.proposals.num_tokens.tolist(), strict=True):
-        drafts[handle] = result.proposals.token_ids[begin : begin + count].tolist()
-        begin += count
-    return drafts
 
 
 class EagleReference:

@@ -22,7 +22,10 @@ SAMPLINGS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["lfm2", "mamba2", "granite_hybrid", "qwen3_next", "falcon_h1", "nemotron_h"])
+@pytest.fixture(
+    scope="module",
+    params=["lfm2", "mamba", "falcon_mamba", "jamba", "mamba2", "granite_hybrid", "qwen3_next", "falcon_h1", "nemotron_h"],
+)
 def model(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(request.param)
     save_family(directory, request.param)

@@ -121,7 +121,11 @@ def test_request_without_its_adapter_fails_alone(adapted, make_driver, assert_gr
         ("qwen3_5", "q_proj|k_proj|o_proj|in_proj_qkv|in_proj_z|in_proj_b|out_proj|up_proj"),
         ("qwen3_next", "q_proj|in_proj_qkvz|in_proj_ba|out_proj"),
         ("falcon_h1", "q_proj|in_proj|out_proj|gate_proj|down_proj"),
+        ("jamba", "q_proj|in_proj|x_proj|out_proj|up_proj"),
+        ("mamba", "in_proj|x_proj|dt_proj|out_proj"),
         ("mamba2", "in_proj|out_proj"),
+        ("bloom", "query_key_value|dense|dense_h_to_4h|dense_4h_to_h|word_embeddings"),
+        ("mpt with bounds", "Wqkv|out_proj|up_proj|down_proj"),
     ],
 )
 def test_fused_and_renamed_modules(family, modules, load_adapted, tmp_path, make_driver, assert_greedy):
@@ -172,7 +176,10 @@ def test_experts_take_adapters_in_both_forms_of_peft(family, renamed, load_adapt
             _check_prompt_logprobs(references[handle % len(references)], prompt, driver.requests[handle])
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2_moe", "deepseek_v3", "gpt_oss", "falcon_h1", "qwen3_next", "gpt_neox"])
+@pytest.mark.parametrize(
+    "family",
+    ["llama", "qwen2_moe", "deepseek_v3", "gpt_oss", "falcon_h1", "qwen3_next", "gpt_neox", "mamba with biases", "jamba"],
+)
 def test_adapters_may_change_every_matrix_but_those_that_the_documentation_names(family, load_adapted, tmp_path):
     save_family(tmp_path, family)
     names = {"routers, experts on the GPU": (".router", "shared_expert_gate"), "`kv_b_proj`": (".kv_b_proj",)}

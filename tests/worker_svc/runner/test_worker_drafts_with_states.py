@@ -28,7 +28,7 @@ SAMPLINGS = [
     SamplingSpec(seed=6, temperature=0.8, top_k=20, top_p=0.9),
     SamplingSpec(temperature=0.0, presence_penalty=1.5, repetition_penalty=1.3),
 ]
-FAMILIES = ["lfm2", "granite_hybrid", "qwen3_next", "falcon_h1", "nemotron_h"]
+FAMILIES = ["lfm2", "jamba", "granite_hybrid", "qwen3_next", "falcon_h1", "nemotron_h"]
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,8 @@ class BatchSender:
         loop = asyncio.get_running_loop()
         content = json.dumps(request.body).encode()
         backoff, num_lost = Backoff(), 0
-        away_since: float | None = None  # the server was there while it had the request, however long that took
+        # Time of the first failure since the server was reached last; the duration of an attempt does not count.
+        away_since: float | None = None
         while True:
             try:
                 return await self._attempt(client, request, content)

@@ -1,7 +1,7 @@
 """Generator: sends a dataset's requests to one server, a fixed number at a time or at a rate, until all have ended.
 
-Used by `tetrad bench` for each level of a sweep. The requests of a load do not depend on the ends of earlier ones, except for
-the limit of requests in flight.
+Used by `tetrad bench` for each level of a sweep. Requests arrive at their times, however long earlier ones take;
+only the limit of requests in flight delays them.
 """
 
 import asyncio

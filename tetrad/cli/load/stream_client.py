@@ -66,7 +66,8 @@ class StreamClient(asyncio.Protocol):
         self.ended_at = time.monotonic()
         self.num_tokens = self._counted(_COMPLETION_TOKENS)
         self.num_prompt_tokens = self._counted(_PROMPT_TOKENS)
-        self.error = self.error or self._problem(exc)  # who ended the request at its time limit has said so
+        # The sender sets the error of a request that it ends at the time limit.
+        self.error = self.error or self._problem(exc)
         if not self.done.done():
             self.done.set_result(None)
 

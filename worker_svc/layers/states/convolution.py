@@ -3,6 +3,8 @@
 The last kernel - 1 inputs of a sequence are its state. Dims: D sequences, L tokens, C channels, K tokens of the kernel.
 """
 
+from collections.abc import Sequence
+
 import torch
 
 from tetrad.worker_svc.model_facts.states import ShortConvolution
@@ -25,16 +27,24 @@ class CausalConvolution:
         """Return the outputs [D, C] for one token [D, C] of each sequence; shift the inputs in states [D, (K - 1) * C]."""
         window = torch.cat([states.view(len(x), self.num_past, -1), x[:, None]], 1)
         states.copy_(window[:, 1:].flatten(1))
-        found = (window * self._weight).sum(1)
-        return found if self._bias is None else found.add_(self._bias)
+        return self._summed([window[:, place] for place in range(self.num_past + 1)])
 
     def scan(self, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """Return the outputs [L, C] for the tokens [L, C] of a sequence; shift the inputs in its state [(K - 1) * C]."""
         inputs = torch.cat([state.view(self.num_past, -1), x])
         state.copy_(inputs[len(x) :].flatten())
-        found = inputs[: len(x)] * self._weight[0]
-        for place in range(1, self.num_past + 1):
-            found.addcmul_(inputs[place : place + len(x)], self._weight[place])
+        return self._summed([inputs[place : place + len(x)] for place in range(self.num_past + 1)])
+
+    def shift(self, x: torch.Tensor, states: torch.Tensor) -> None:
+        """Shift the inputs in states [D, (K - 1) * C] by tokens [D, L, C] of each sequence."""
+        known = torch.cat([states.view(len(x), self.num_past, -1), x[:, -self.num_past :]], 1)
+        states.copy_(known[:, -self.num_past :].flatten(1))
+
+    def _summed(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the outputs [T, C] for the inputs [T, C] at each place of the kernel; the same bits in decodes and chunks."""
+        found = inputs[0] * self._weight[0]
+        for its, weight in zip(inputs[1:], self._weight[1:], strict=True):
+            found.addcmul_(its, weight)
         return found if self._bias is None else found.add_(self._bias)
 
 

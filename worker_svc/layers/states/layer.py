@@ -32,21 +32,48 @@ class Recurrence(Protocol):
         """Apply the layer's gate, computed from inputs [T, P], to outputs [T, O]."""
 
 
+class StateInputs(Protocol):
+    """The computation of a recurrence's inputs."""
+
+    def __call__(self, x: torch.Tensor, cache: torch.Tensor, rows: StateRows) -> torch.Tensor:
+        """Return the inputs [T, P] for x [T, hidden]; read the layer's cache [num_blocks, S], as it is before the step."""
+
+
+class ProjectedInputs:
+    """Inputs that depend on their own token alone; see StateInputs.
+
+    Args:
+        projection: [hidden] -> [P].
+    """
+
+    def __init__(self, projection: Linear) -> None:
+        self._projection = projection
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        cache: torch.Tensor,  # noqa: ARG002 - of the protocol
+        rows: StateRows,  # noqa: ARG002 - of the protocol
+    ) -> torch.Tensor:
+        """See StateInputs."""
+        return self._projection(x)
+
+
 class StateLayer:
     """A layer with a state for each sequence.
 
     Args:
-        inputs: [hidden] -> [P].
+        inputs: computes the recurrence's inputs.
         recurrence: the computation between the two products.
         output: [O] -> [hidden].
     """
 
-    def __init__(self, inputs: Linear, recurrence: Recurrence, output: Linear) -> None:
+    def __init__(self, inputs: StateInputs, recurrence: Recurrence, output: Linear) -> None:
         self._inputs, self._recurrence, self._output = inputs, recurrence, output
 
     def __call__(self, x: torch.Tensor, cache: torch.Tensor, rows: StateRows) -> torch.Tensor:
         """Return the output [T, hidden] for x [T, hidden]; read and write the layer's cache [num_blocks, S]."""
-        stored = self._inputs(x)
+        stored = self._inputs(x, cache, rows)
         inputs = stored.float()
         outputs = inputs.new_empty((len(x), self._recurrence.num_outputs))
         chunks = [(chunk, self._state_before(chunk, cache)) for chunk in rows.chunks]

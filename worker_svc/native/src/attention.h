@@ -159,16 +159,8 @@ inline float share_of_keys(const Heads& heads, int64_t head, float top, float su
   return shrink / (sum * shrink + 1.0f);
 }
 
-// Return the biases of a row's head, for each kind of biases.
-template <int ROWS>
-inline void take_bias(LinearBiases<ROWS>& biases, int row, const Heads& heads, int64_t head) {
-  biases.slopes[row] = heads.slopes[head];
-}
-template <int ROWS>
-inline void take_bias(NoBiases<ROWS>&, int, const Heads&, int64_t) {}
-
 // Compute the attention of a tile with ROWS rows, for all of its KV heads.
-template <int ROWS, template <int> class Biases, typename Element>
+template <int ROWS, typename Element>
 inline void attend_rows(const Heads& heads, const Element* cache, const Sequence& sequence, const Tile& tile, const AheadKeys& following,
                         const float* queries, int64_t query_stride, float* output, int64_t output_stride) {
   const int64_t group = heads.group(), size = heads.head_dim;
@@ -180,13 +172,12 @@ inline void attend_rows(const Heads& heads, const Element* cache, const Sequence
     sight.hidden[row] = heads.window && sight.seen[row] > heads.window ? sight.seen[row] - heads.window : 0;
   }
   Queries<ROWS, Element> its_queries[MAX_HEADS_TOGETHER];
-  Biases<ROWS> biases[MAX_HEADS_TOGETHER];
   Running<ROWS> states[MAX_HEADS_TOGETHER];
   for (int h = 0; h < tile.num_kv_heads; h++)
     for (int row = 0; row < ROWS; row++) {
       its_queries[h].take(row, queries + (sequence.first_token + token_of(row)) * query_stride + head_of(h, row) * size, size);
-      take_bias(biases[h], row, heads, head_of(h, row));
       states[h].tops[row] = -std::numeric_limits<float>::infinity();
+      states[h].slopes[row] = heads.slopes ? heads.slopes[head_of(h, row)] : 0.0f;
       states[h].sums[row] = vf{};
       std::memset(states[h].totals[row], 0, size * sizeof(float));
     }
@@ -195,7 +186,7 @@ inline void attend_rows(const Heads& heads, const Element* cache, const Sequence
     for (int64_t begin = first; begin < last; begin += STRIDE) {
       const Stride<Element>& stride = walk.stride(begin);
       for (int h = 0; h < tile.num_kv_heads; h++)
-        attend_stride(walk.heads(), stride, walk.kv_head(h), sight, biases[h], its_queries[h], walk.fetch(), states[h]);
+        attend_stride(walk.heads(), stride, walk.kv_head(h), sight, its_queries[h], walk.fetch(), states[h]);
     }
   };
   heads.block_size % LANES == 0 ? go(Walk<Element>(heads, cache, sequence, tile, following, first, last))
@@ -208,17 +199,17 @@ inline void attend_rows(const Heads& heads, const Element* cache, const Sequence
     }
 }
 
-template <template <int> class Biases, typename Element>
+template <typename Element>
 inline void attend_tile(const Heads& heads, const Element* cache, const Sequence& sequence, const Tile& tile, const AheadKeys& following,
                         const float* queries, int64_t query_stride, float* output, int64_t output_stride) {
   switch (tile.count) {
-    case 1: return attend_rows<1, Biases>(heads, cache, sequence, tile, following, queries, query_stride, output, output_stride);
-    case 2: return attend_rows<2, Biases>(heads, cache, sequence, tile, following, queries, query_stride, output, output_stride);
-    case 3: return attend_rows<3, Biases>(heads, cache, sequence, tile, following, queries, query_stride, output, output_stride);
+    case 1: return attend_rows<1>(heads, cache, sequence, tile, following, queries, query_stride, output, output_stride);
+    case 2: return attend_rows<2>(heads, cache, sequence, tile, following, queries, query_stride, output, output_stride);
+    case 3: return attend_rows<3>(heads, cache, sequence, tile, following, queries, query_stride, output, output_stride);
 #if defined(TETRAD_AVX512)
-    case 4: return attend_rows<4, Biases>(heads, cache, sequence, tile, following, queries, query_stride, output, output_stride);
-    case 5: return attend_rows<5, Biases>(heads, cache, sequence, tile, following, queries, query_stride, output, output_stride);
-    case 6: return attend_rows<6, Biases>(heads, cache, sequence, tile, following, queries, query_stride, output, output_stride);
+    case 4: return attend_rows<4>(heads, cache, sequence, tile, following, queries, query_stride, output, output_stride);
+    case 5: return attend_rows<5>(heads, cache, sequence, tile, following, queries, query_stride, output, output_stride);
+    case 6: return attend_rows<6>(heads, cache, sequence, tile, following, queries, query_stride, output, output_stride);
 #endif
   }
 }

@@ -374,19 +374,14 @@ class Run {
   }
 
   void attend(const Operation& operation, ThreadPhase phase) {
-    operation.second ? attend_with<LinearBiases>(operation, phase) : attend_with<NoBiases>(operation, phase);
-  }
-
-  template <template <int> class Biases>
-  void attend_with(const Operation& operation, ThreadPhase phase) {
     switch (program_.heads.kv_type) {
-      case FLOAT32: return attend_to<Biases>(operation, cache<const float>(operation.layer), phase);
-      case FLOAT16: return attend_to<Biases>(operation, cache<const half_t>(operation.layer), phase);
-      case INT8: return attend_to<Biases>(operation, cache<const int8_t>(operation.layer), phase);
+      case FLOAT32: return attend_to(operation, cache<const float>(operation.layer), phase);
+      case FLOAT16: return attend_to(operation, cache<const half_t>(operation.layer), phase);
+      case INT8: return attend_to(operation, cache<const int8_t>(operation.layer), phase);
     }
   }
 
-  template <template <int> class Biases, typename Element>
+  template <typename Element>
   void attend_to(const Operation& operation, const Element* cache, ThreadPhase phase) {
     const auto& tiles = program_.tiles;
     const Sequence* sequences = program_.sequences.data() + operation.group * step_.num_sequences;
@@ -399,8 +394,8 @@ class Run {
       const Tile& tile = tiles[index];
       // The other threads take the tiles in between, if all threads are equally fast.
       const AheadKeys following = start_of(heads, sequences, tiles[std::min(index + team_.size(), count - 1)]);
-      attend_tile<Biases>(heads, cache, sequences[tile.sequence], tile, following, buffers_[operation.source],
-                          width(operation.source), buffers_[operation.target], width(operation.target));
+      attend_tile(heads, cache, sequences[tile.sequence], tile, following, buffers_[operation.source],
+                  width(operation.source), buffers_[operation.target], width(operation.target));
     });
   }
 

@@ -13,11 +13,12 @@ namespace tetrad {
 constexpr int KEY_VECTORS = 4;
 constexpr int STRIDE = KEY_VECTORS * LANES;
 
-// The running softmax of a tile's rows under one KV head: weighted sums of values, largest scores, and sums of weights.
+// The running softmax of a tile's rows under one KV head: weighted sums of values, largest scores, and sums of weights; and the
+// slopes of the rows' heads, if these have linear biases.
 template <int ROWS>
 struct Running {
   alignas(64) float totals[ROWS][MAX_HEAD_DIM];
-  float tops[ROWS];
+  float tops[ROWS], slopes[ROWS];
   vf sums[ROWS];
 };
 
@@ -29,6 +30,14 @@ struct Sight {
   bool sees_none(int row, int64_t begin) const { return seen[row] <= begin || hidden[row] >= begin + STRIDE; }
   bool sees_all(int row, int64_t begin) const { return seen[row] >= begin + STRIDE && hidden[row] <= begin; }
 
+  // Return the positions of LANES keys from `key` on, minus that of the row's token. They are exact, so a linear bias depends on
+  // nothing else.
+  vf distances(int row, int64_t key) const {
+    vf lanes;
+    for (int lane = 0; lane < LANES; lane++) lanes[lane] = static_cast<float>(lane);
+    return lanes + static_cast<float>(key + 1 - seen[row]);
+  }
+
   // Of LANES keys from `key` on, return `value` for the keys that the row sees, and `other` for the rest.
   vf seen_of(int row, int64_t key, vf value, float other) const {
     vf lanes;
@@ -39,34 +48,15 @@ struct Sight {
   }
 };
 
-// The linear biases of a tile's rows under one KV head: slope * (position of the key - position of the row's token).
-template <int ROWS>
-struct LinearBiases {
-  float slopes[ROWS];
-
-  // Of LANES keys from `key` on, return the scores plus the biases. Distances are exact, so a bias depends on nothing else.
-  vf added(const Sight<ROWS>& sight, int row, int64_t key, vf scores) const {
-    vf lanes;
-    for (int lane = 0; lane < LANES; lane++) lanes[lane] = static_cast<float>(lane);
-    return scores + (lanes + static_cast<float>(key + 1 - sight.seen[row])) * slopes[row];
-  }
-};
-
-// The same for heads without biases.
-template <int ROWS>
-struct NoBiases {
-  vf added(const Sight<ROWS>&, int, int64_t, vf scores) const { return scores; }
-};
-
 // cap * tanh(score / cap).
 inline vf capped(vf score, float cap) { return cap - 2.0f * cap / (1.0f + exponential(score * (2.0f / cap))); }
 
 // Replace the scores of a stride by weights, and rescale the rows' sums to the new largest score. A score that is not a number
 // gives a weight that is not a number, which reaches the output. Sets `relative_tops`, per row the largest score of this stride
-// minus the largest score so far: 0 or less.
-template <int ROWS, template <int> class Biases>
-inline void weigh(const Sight<ROWS>& sight, const Biases<ROWS>& biases, int64_t begin, const Heads& heads, float (*scores)[STRIDE],
-                  Running<ROWS>& state, float* relative_tops, Fetch& fetch) {
+// minus the largest score so far: 0 or less. IS_BIASED: whether heads have linear biases.
+template <int ROWS, bool IS_BIASED>
+inline void weigh(const Sight<ROWS>& sight, int64_t begin, const Heads& heads, float (*scores)[STRIDE], Running<ROWS>& state,
+                  float* relative_tops, Fetch& fetch) {
   const int64_t head_dim = heads.head_dim;
   const float scale = heads.score_scale(), softcap = heads.softcap;
   constexpr float NOTHING = -std::numeric_limits<float>::infinity();
@@ -81,7 +71,7 @@ inline void weigh(const Sight<ROWS>& sight, const Biases<ROWS>& biases, int64_t 
     for (int i = 0; i < KEY_VECTORS; i++) {
       values[i] = load(scores[row] + i * LANES) * scale;
       if (softcap != 0.0f) values[i] = capped(values[i], softcap);
-      values[i] = biases.added(sight, row, begin + i * LANES, values[i]);
+      if constexpr (IS_BIASED) values[i] += sight.distances(row, begin + i * LANES) * state.slopes[row];
       if (!sees_all) values[i] = sight.seen_of(row, begin + i * LANES, values[i], NOTHING);
       top = larger(values[i], top);
       fetch.some();

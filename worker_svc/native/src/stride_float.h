@@ -46,9 +46,9 @@ inline void add_values(const float (*weights)[STRIDE], const Element* const* val
     }
 }
 
-template <int ROWS, typename Element, template <int> class Biases>
+template <int ROWS, typename Element>
 inline void attend_stride(const Heads& heads, const Stride<Element>& stride, int64_t kv_head, const Sight<ROWS>& sight,
-                          const Biases<ROWS>& biases, const Queries<ROWS, Element>& queries, Fetch& fetch, Running<ROWS>& state) {
+                          const Queries<ROWS, Element>& queries, Fetch& fetch, Running<ROWS>& state) {
   const int64_t size = heads.head_dim;
   const Element *keys[KEY_VECTORS], *values[KEY_VECTORS];
   for (int i = 0; i < KEY_VECTORS; i++) {
@@ -59,7 +59,8 @@ inline void attend_stride(const Heads& heads, const Stride<Element>& stride, int
   alignas(64) float weights[ROWS][STRIDE];
   float relative_tops[ROWS];
   score<ROWS>(queries.rows, keys, size, heads.block_size, fetch, weights);
-  weigh(sight, biases, stride.begin, heads, weights, state, relative_tops, fetch);
+  heads.slopes ? weigh<ROWS, true>(sight, stride.begin, heads, weights, state, relative_tops, fetch)
+               : weigh<ROWS, false>(sight, stride.begin, heads, weights, state, relative_tops, fetch);
   const int first = stride.first_key(sight.hidden[0]), count = stride.num_keys();
   int64_t d = 0;
   for (; d + 4 * LANES <= size; d += 4 * LANES) add_values<ROWS, 4>(weights, values, first, count, size, d, fetch, state.totals);

@@ -124,9 +124,9 @@ inline void add_values(const int16_t (*quanta)[ROWS][STRIDE], const float (*unit
     }
 }
 
-template <int ROWS, template <int> class Biases>
+template <int ROWS>
 inline void attend_stride(const Heads& heads, const Stride<int8_t>& stride, int64_t kv_head, const Sight<ROWS>& sight,
-                          const Biases<ROWS>& biases, const Queries<ROWS, int8_t>& queries, Fetch& fetch, Running<ROWS>& state) {
+                          const Queries<ROWS, int8_t>& queries, Fetch& fetch, Running<ROWS>& state) {
   const int64_t size = heads.head_dim, pitch = heads.block_size;
   const Int8Pointers keys(heads, stride.groups, heads.key_at(kv_head), 2, heads.key_scale_at(kv_head));
   const Int8Pointers values(heads, stride.groups, heads.value_at(kv_head), size, heads.value_scale_at(kv_head));
@@ -134,7 +134,8 @@ inline void attend_stride(const Heads& heads, const Stride<int8_t>& stride, int6
   static_assert(ROWS <= LANES);
   float relative_tops[LANES] = {}, largest_weights[LANES];
   score(queries, keys, size, pitch, fetch, weights);
-  weigh(sight, biases, stride.begin, heads, weights, state, relative_tops, fetch);
+  heads.slopes ? weigh<ROWS, true>(sight, stride.begin, heads, weights, state, relative_tops, fetch)
+               : weigh<ROWS, false>(sight, stride.begin, heads, weights, state, relative_tops, fetch);
   store(largest_weights, exponential(load(relative_tops)));
   constexpr int PARTS = SCALED / LANES, BLOCKS = LANES == 16 ? 2 : 1;  // as many totals as fit the registers
   alignas(64) int16_t quanta[BLOCKS][ROWS][STRIDE];

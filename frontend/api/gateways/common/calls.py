@@ -23,6 +23,7 @@ from tetrad.frontend.request.pooling import PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.services.errors import TetradError
+from tetrad.services.request_context import VALID_REQUEST_ID
 
 Message = TypeVar("Message")
 
@@ -37,7 +38,8 @@ class GatewayRequest:
     """A decoded foreign request: arguments of AsyncLLM.add_request.
 
     Attributes:
-        request_id: the gateway's id; empty: a new one is made.
+        request_id: the gateway's id, by which it aborts the request. The request itself has another one if this is empty, or
+            has not the form of a request id.
         prompt: text or ids.
         params: the sampling parameters.
         options: further arguments, by name.
@@ -85,7 +87,8 @@ class GatewayCalls:
         Raises:
             TetradError: the request is invalid, or cannot be accepted; or `failure_of` raised it.
         """
-        with traced_call(self._llm, request.request_id) as request_id, self._noted(request_id) as call:
+        given_id = request.request_id
+        with traced_call(self._llm, _usable(given_id)) as request_id, self._noted(given_id or request_id) as call:
             stream = await (llm or self._llm).add_request(request_id, request.prompt, request.params, **request.options)
             with closing(stream):
                 call.begin(stream)
@@ -104,7 +107,7 @@ class GatewayCalls:
         Raises:
             TetradError: the request is invalid, cannot be accepted, or was aborted.
         """
-        with traced_call(self._llm, request_id) as own_id, self._noted(own_id) as call:
+        with traced_call(self._llm, _usable(request_id)) as own_id, self._noted(request_id or own_id) as call:
             job = await self._llm.add_pooling_request(own_id, [prompt], [params])
             call.begin(job)
             [answer] = await job.answers()
@@ -131,6 +134,14 @@ class GatewayCalls:
             calls.remove(call)
             if not calls:
                 del self._open[request_id]
+
+
+def _usable(given_id: str) -> str:
+    """Return a gateway's id if it has the form of a request id, else an empty string.
+
+    Gateways make ids of their clients' headers. HTTP ignores a header of another form.
+    """
+    return given_id if VALID_REQUEST_ID.fullmatch(given_id) else ""
 
 
 class _OpenCall:

@@ -5,6 +5,7 @@ An unknown value is absent; the API distinguishes absent values from zero.
 
 import time
 from collections.abc import Collection, Sequence
+from operator import itemgetter
 
 from tetrad.frontend.engine.facts import EngineInfo, EngineLoad
 from tetrad.frontend.llm.async_llm import AsyncLLM
@@ -78,16 +79,19 @@ def model_info(llm: AsyncLLM) -> control_pb2.ModelInfo:
     )
 
 
-def load_info(engine: EngineInfo, loads: Sequence[EngineLoad | None], *, include_per_rank: bool) -> control_pb2.LoadInfo:
+def load_info(
+    engine: EngineInfo, ranks: Sequence[int], loads: Sequence[EngineLoad | None], *, include_per_rank: bool
+) -> control_pb2.LoadInfo:
     """Return the load of the engine cores that answered.
 
     Args:
         engine: the description of the first engine core.
-        loads: the loads of the engine cores, by rank; None: no answer.
+        ranks: the ranks of the engine cores.
+        loads: their loads; None: no answer.
         include_per_rank: whether to list the load of each engine core, too.
     """
     message = control_pb2.LoadInfo(instance_id=instance_id(engine), timestamp_unix_nanos=time.time_ns())
-    known = {rank: load for rank, load in enumerate(loads) if load is not None}
+    known = {rank: load for rank, load in sorted(zip(ranks, loads, strict=True), key=itemgetter(0)) if load is not None}
     if known:
         _fill_sums(message, known.values())
     if include_per_rank:

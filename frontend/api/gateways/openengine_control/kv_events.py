@@ -25,24 +25,24 @@ class KvBatches:
         self._skips_snapshot = skips_snapshot
         self._number_of_snapshot: int | None = None
 
-    def of(self, told: engine_core_pb2.SubscribeKvEventsResponse) -> kv_events_pb2.KvEventBatch | None:
+    def of(self, notice: engine_core_pb2.SubscribeKvEventsResponse) -> kv_events_pb2.KvEventBatch | None:
         """Return the batch of a message; None: the message is omitted."""
-        if self._is_skipped(told):
+        if self._is_skipped(notice):
             return None
         return kv_events_pb2.KvEventBatch(
-            sequence_number=told.sequence_number,
-            timestamp_unix_nanos=round(told.timestamp_unix_s * 1e9),
+            sequence_number=notice.sequence_number,
+            timestamp_unix_nanos=round(notice.timestamp_unix_s * 1e9),
             data_parallel_rank=self._rank,
-            events=[_event(event) for event in told.events],
+            events=[_event(event) for event in notice.events],
         )
 
-    def _is_skipped(self, told: engine_core_pb2.SubscribeKvEventsResponse) -> bool:
+    def _is_skipped(self, notice: engine_core_pb2.SubscribeKvEventsResponse) -> bool:
         if not self._skips_snapshot:
             return False
         if self._number_of_snapshot is None:
-            self._number_of_snapshot = told.sequence_number
+            self._number_of_snapshot = notice.sequence_number
         # All messages of one snapshot have the same number.
-        self._skips_snapshot = told.snapshot and told.sequence_number == self._number_of_snapshot
+        self._skips_snapshot = notice.snapshot and notice.sequence_number == self._number_of_snapshot
         return self._skips_snapshot
 
 

@@ -9,7 +9,7 @@ from contextlib import aclosing
 import grpc
 
 from tetrad.frontend.access.guard import Guard
-from tetrad.frontend.api.gateways.common.kv_streams import merged
+from tetrad.frontend.api.gateways.common.kv_streams import merged, present_ranks, streams_of, until_joined
 from tetrad.frontend.api.gateways.common.operators import check_operator
 from tetrad.frontend.api.gateways.openengine_control.adapters import LoraAdapters
 from tetrad.frontend.api.gateways.openengine_control.facts import load_info, model_info, server_info
@@ -56,8 +56,9 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         """Return the load of the engine cores that answer in time."""
         llm = self._models.first
         llm.engine_admin.check_targets()
+        ranks = llm.engine_ranks
         loads = await llm.engine_admin.loads_known()
-        return load_info(llm.engine_info, loads, include_per_rank=request.include_per_rank)
+        return load_info(llm.engine_info, ranks, loads, include_per_rank=request.include_per_rank)
 
     async def Health(self, request: control_pb2.HealthRequest, context: grpc.aio.ServicerContext) -> control_pb2.HealthResponse:
         """Return whether requests can be served now, and why not."""
@@ -112,17 +113,20 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         """Stream the changes of the prefix caches, whose blocks contain the tokens of all users' prompts; for operators."""
         check_operator(self._guard, context)
         start = 0 if request.include_snapshot else request.start_sequence_number
-        streams = self._models.first.engine_admin.kv_events(start)
-        ranks = sorted(set(request.data_parallel_ranks)) or range(len(streams))
-        if ranks[-1] >= len(streams):
-            text = f"data_parallel_ranks must be in [0, {len(streams) - 1}], got {ranks[-1]}."
+        llm = self._models.first
+        streams, wanted = streams_of(llm, start), set(request.data_parallel_ranks)
+        ranks = sorted(wanted) or present_ranks(llm)
+        unknown = next((rank for rank in ranks if rank not in streams), None)
+        if unknown is not None:
+            text = f"data_parallel_ranks must be of {sorted(streams)}, got {unknown}."
             raise InvalidRequest(text, field="data_parallel_ranks")
         skips_snapshot = not request.include_snapshot and not start
         batches = [KvBatches(rank, skips_snapshot=skips_snapshot) for rank in ranks]
+        ends = [] if wanted else [until_joined(llm, set(ranks))]
         try:
-            async with aclosing(merged([streams[rank] for rank in ranks])) as events:
-                async for place, told in events:
-                    batch = batches[place].of(told)
+            async with aclosing(merged([streams[rank] for rank in ranks], *ends)) as events:
+                async for place, notice in events:
+                    batch = batches[place].of(notice)
                     if batch is not None:
                         yield kv_events_pb2.SubscribeKvEventsResponse(batch=batch)
         except TetradError as error:

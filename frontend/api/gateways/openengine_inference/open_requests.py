@@ -15,7 +15,7 @@ from tetrad.frontend.api.gateways.common.calls import GatewayCalls, GatewayReque
 from tetrad.frontend.api.grpc.call_limits import CallLimits
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.request.outputs import RequestOutput
-from tetrad.frontend.request.request_id import checked_request_id
+from tetrad.frontend.request.request_id import checked_request_id, new_request_id
 from tetrad.services.errors import AlreadyExists, NotFound, TetradError
 
 _NUM_ENDED = 4096
@@ -40,6 +40,10 @@ class OpenRequests:
     def admit(self, context: grpc.aio.ServicerContext) -> None:
         """Raise an error if no call can be accepted now."""
         self._calls.admit(context)
+
+    def new_id(self, wanted: str) -> str:
+        """Return an id for a request without one: `wanted`, the call's X-Request-Id, or a new id if that is empty or in use."""
+        return new_request_id() if not wanted or wanted in self._calls.open_ids() else wanted
 
     async def run(
         self,

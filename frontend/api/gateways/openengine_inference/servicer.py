@@ -13,7 +13,6 @@ from tetrad.frontend.api.gateways.openengine_inference.models import model_of
 from tetrad.frontend.api.gateways.openengine_inference.open_requests import OpenRequests
 from tetrad.frontend.api.gateways.openengine_inference.requests import request_of
 from tetrad.frontend.llm.model_directory import ModelDirectory
-from tetrad.frontend.request.request_id import new_request_id
 from tetrad.openengine_api import inference_pb2, inference_pb2_grpc
 from tetrad.services.request_context import current_context
 
@@ -37,7 +36,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         self._requests.admit(context)
         options = call_options(context.invocation_metadata() or ())
         llm = model_of(self._models, request.model)
-        request_id = request.request_id or current_context().request_id or new_request_id()
+        request_id = request.request_id or self._requests.new_id(current_context().request_id)
         wanted = request_of(request, options, llm.default_sampling_fields(), llm.model_names.adapters, request_id)
         answers = OpenEngineAnswers(wanted, request, llm.tokenizer_info.eos_token_ids)
         async with aclosing(self._requests.run(wanted, answers.of, llm, answers.failure)) as messages:

@@ -5,6 +5,7 @@ Fields without a value in Tetrad stay zero, which means "unknown" in this API: m
 
 import datetime
 import json
+from collections.abc import Sequence
 
 from smg_grpc_proto.generated import vllm_engine_pb2
 
@@ -50,18 +51,19 @@ def server_info(llm: AsyncLLM, *, is_paused: bool, uptime_s: float) -> vllm_engi
     )
 
 
-def loads(engine: EngineInfo, every: list[EngineLoad | None]) -> vllm_engine_pb2.GetLoadsResponse:
+def loads(engine: EngineInfo, ranks: Sequence[int], every: Sequence[EngineLoad | None]) -> vllm_engine_pb2.GetLoadsResponse:
     """Return the load of each engine core.
 
     Args:
         engine: the facts of the first engine core; all have the same.
-        every: the loads of all engine cores, in the order of their ranks; None: no answer.
+        ranks: the ranks of all engine cores.
+        every: their loads; None: no answer.
     """
     return vllm_engine_pb2.GetLoadsResponse(
         timestamp=datetime.datetime.now(datetime.UTC).isoformat(),
         version=VERSION,
         dp_rank_count=len(every),
-        loads=[_load(rank, engine, load) for rank, load in enumerate(every) if load is not None],
+        loads=[_load(rank, engine, load) for rank, load in zip(ranks, every, strict=True) if load is not None],
     )
 
 
@@ -77,7 +79,7 @@ def _load(rank: int, engine: EngineInfo, load: EngineLoad) -> vllm_engine_pb2.Sc
         max_total_num_tokens=capacity,
         token_usage=scheduler.kv_cache_usage,
         cache_hit_rate=scheduler.prefix_cache_hits / max(scheduler.prefix_cache_queries, 1),
-        utilization=scheduler.num_running / max(engine.max_num_seqs, 1),
+        utilization=scheduler.kv_cache_usage,  # as vLLM's servicer for smg reports it
         max_running_requests=engine.max_num_seqs,
         num_waiting_uncached_tokens=load.num_waiting_tokens,
     )

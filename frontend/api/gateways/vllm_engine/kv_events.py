@@ -23,14 +23,14 @@ class KvEventBatches:
         self._first = start or 1
         self._num_sent: Counter[int] = Counter()
 
-    def of(self, rank: int, told: engine_core_pb2.SubscribeKvEventsResponse) -> common_pb2.KvEventBatch:
+    def of(self, rank: int, notice: engine_core_pb2.SubscribeKvEventsResponse) -> common_pb2.KvEventBatch:
         """Return the batch of one engine core's events."""
         number = self._first + self._num_sent[rank]
         self._num_sent[rank] += 1
         return common_pb2.KvEventBatch(
             sequence_number=number,
-            timestamp=told.timestamp_unix_s,
-            events=[_event(number, event) for event in told.events],
+            timestamp=notice.timestamp_unix_s,
+            events=[_event(number, event) for event in notice.events],
             dp_rank=rank,
         )
 

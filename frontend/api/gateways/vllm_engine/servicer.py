@@ -12,7 +12,7 @@ from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2, vllm_engine_pb
 
 from tetrad.frontend.access.guard import Guard
 from tetrad.frontend.api.gateways.common.calls import GatewayCalls
-from tetrad.frontend.api.gateways.common.kv_streams import merged
+from tetrad.frontend.api.gateways.common.kv_streams import merged, present_ranks, streams_of, until_joined
 from tetrad.frontend.api.gateways.common.operators import check_operator
 from tetrad.frontend.api.gateways.common.refusals import refuse
 from tetrad.frontend.api.gateways.vllm_engine.answers import EngineAnswers
@@ -96,7 +96,8 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
     ) -> vllm_engine_pb2.GetLoadsResponse:
         """Return the load of each engine core that answers in time, or of the requested one."""
         self._llm.engine_admin.check_targets()
-        answer = loads(self._llm.engine_info, await self._llm.engine_admin.loads_known())
+        ranks = self._llm.engine_ranks
+        answer = loads(self._llm.engine_info, ranks, await self._llm.engine_admin.loads_known())
         if request.HasField("dp_rank"):
             wanted = [load for load in answer.loads if load.dp_rank == request.dp_rank]
             del answer.loads[:]
@@ -119,10 +120,11 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
         Blocks contain the tokens of all users' prompts.
         """
         check_operator(self._guard, context)
-        batches = KvEventBatches(request.start_sequence_number)
-        async with aclosing(merged(self._llm.engine_admin.kv_events())) as events:
-            async for rank, told in events:
-                yield batches.of(rank, told)
+        batches, ranks, streams = KvEventBatches(request.start_sequence_number), present_ranks(self._llm), streams_of(self._llm)
+        joined = until_joined(self._llm, set(ranks))
+        async with aclosing(merged([streams[rank] for rank in ranks], joined)) as events:
+            async for place, notice in events:
+                yield batches.of(ranks[place], notice)
 
     async def FlushCache(
         self, request: common_pb2.FlushCacheRequest, context: grpc.aio.ServicerContext

@@ -33,7 +33,7 @@ class ChatMessage(BaseModel):
         " the server takes those, or refusal, for the assistant.",
     )
     name: str | None = Field(
-        None, description="Who of several speakers of this role says it, where the chat template shows it."
+        None, description="Name of the speaker, for chat templates that distinguish several speakers of one role."
     )
     tool_calls: list[dict[str, Any]] | None = Field(
         None, description="Calls the assistant made: {id, type: function, function: {name, arguments}}, arguments as JSON text."
@@ -135,6 +135,7 @@ class ChatCompletionRequest(SamplingBody):
     )
     include_reasoning: Flag = Field(True, description="Return the reasoning of models that mark it.")
 
+    return_prompt_text: bool | None = Field(None, description="Return the prompt that the template makes of the conversation.")
     echo: Flag = Field(False, description="Begin the answer with the last message's text, if that is the assistant's.")
     add_generation_prompt: bool | None = Field(
         None, description="End the prompt with the opening of an assistant's turn. Unset: unless the last message is continued."

@@ -68,6 +68,9 @@ class ChatChunk(msgspec.Struct):
     prompt_token_ids: Annotated[
         list[int] | UnsetType, Meta(description="Ids of the prompt, with return_token_ids; in the first chunk.")
     ] = UNSET
+    prompt_text: Annotated[
+        str | UnsetType, Meta(description="Text of the prompt, with return_prompt_text; in the first chunk.")
+    ] = UNSET
 
 
 class FunctionCall(msgspec.Struct):
@@ -117,6 +120,7 @@ class ChatCompletion(msgspec.Struct):
     choices: Annotated[list[ChatChoice], Meta(description="The n answers.")]
     usage: Annotated[Usage, Meta(description="Tokens of the request.")]
     prompt_token_ids: Annotated[list[int] | UnsetType, Meta(description="Ids of the prompt, with return_token_ids.")] = UNSET
+    prompt_text: Annotated[str | UnsetType, Meta(description="Text of the prompt, with return_prompt_text.")] = UNSET
     prompt_logprobs: Annotated[
         PromptLogprobs | UnsetType, Meta(description="For each token of the prompt, facts by token id; null for the first.")
     ] = UNSET

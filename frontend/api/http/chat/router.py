@@ -96,6 +96,8 @@ class ChatAnswer:
                     result.choices.append(await rendered(self._num_logprobs(part), partial(self._whole_choice, part)))
                 if self._body.return_token_ids:
                     result.prompt_token_ids = update.output.prompt_token_ids
+                if self._body.return_prompt_text:
+                    result.prompt_text = turns.prompt
                 if (positions := update.output.prompt_logprobs) is not None:
                     result.prompt_logprobs, num_prompt = await rendered_prompt_logprobs(positions, self._parts)
                     num_logprobs += num_prompt
@@ -115,6 +117,8 @@ class ChatAnswer:
         with closing(await self._start()) as turns:
             if self._body.return_token_ids:
                 chunk.prompt_token_ids = turns.prompt_token_ids
+            if self._body.return_prompt_text:
+                chunk.prompt_text = turns.prompt
             async for update in turns:
                 self._count(update, turns.predicted_ids)
                 if always:
@@ -128,7 +132,7 @@ class ChatAnswer:
                     for choice in (*opening, *await rendered(num_logprobs, partial(self._next_choice, part))):
                         chunk.choices = [choice]
                         events.append(await json_event(chunk, self._parts, num_logprobs))
-                        chunk.prompt_token_ids = UNSET
+                        chunk.prompt_token_ids = chunk.prompt_text = UNSET
                 if events:
                     yield b"".join(events)
         if with_usage:

@@ -33,13 +33,13 @@ def topology_of(models: ModelDirectory, loads: Mapping[AsyncLLM, list[EngineLoad
         started: the Unix time in seconds at which this frontend was started.
     """
     report = models.readiness.report()
-    told = iter(report.dependencies)
+    dependencies = iter(report.dependencies)
     tokenizer_nodes, engine_nodes = [], []
     for llm in models:
         engines, known = llm.backends.engines.engines, loads.get(llm, [])
         in_order = known if len(known) == len(engines) else [None] * len(engines)
-        tokenizer_nodes += [_tokenizer(replica, next(told)) for replica in llm.backends.tokenizers]
-        engine_nodes += [_engine(engine, next(told), load) for engine, load in zip(engines, in_order, strict=True)]
+        tokenizer_nodes += [_tokenizer(replica, next(dependencies)) for replica in llm.backends.tokenizers]
+        engine_nodes += [_engine(engine, next(dependencies), load) for engine, load in zip(engines, in_order, strict=True)]
     return {"frontend": _frontend(models, report, started), "tokenizers": tokenizer_nodes, "engines": engine_nodes}
 
 
@@ -55,26 +55,26 @@ def _frontend(models: ModelDirectory, report: Report, started: float) -> Node:
     }
 
 
-def _tokenizer(replica: Replica, told: Dependency) -> Node:
+def _tokenizer(replica: Replica, dependency: Dependency) -> Node:
     info = replica.info
     lost = "lost" if replica.num_connections else "connecting"
     return {
-        "name": told.name,
+        "name": dependency.name,
         "state": "connected" if replica.usable else lost,
-        "problem": told.problem,
+        "problem": dependency.problem,
         "since": replica.since,
         "version": "" if info is None else info.version,
         "vocab_size": None if info is None else info.vocab_size,
     }
 
 
-def _engine(engine: EngineClient, told: Dependency, load: EngineLoad | None) -> Node:
+def _engine(engine: EngineClient, dependency: Dependency, load: EngineLoad | None) -> Node:
     info = engine.info
     node: Node = {
-        "name": told.name,
+        "name": dependency.name,
         "state": _engine_state(engine),
         # The problem of a lost worker is shown at the worker.
-        "problem": "" if engine.connected and engine.problem == WORKER_LOST else told.problem,
+        "problem": "" if engine.connected and engine.problem == WORKER_LOST else dependency.problem,
         "since": engine.since,
         "num_requests": engine.num_unfinished,
         "paused": load is not None and load.paused,

@@ -16,6 +16,7 @@ from tetrad.frontend.api.http.messages.bodies import (
     ToolBody,
     ToolChoiceBody,
 )
+from tetrad.frontend.api.http.schemas.fields import required
 from tetrad.frontend.chat.conversation import Conversation, NamedTool, ToolChoice, thinking_kwargs
 from tetrad.frontend.parsing.elements.interface import Tool
 from tetrad.services.errors import InvalidRequest
@@ -82,7 +83,7 @@ def _assistant(path: str, blocks: Sequence[ContentBlock], calls: dict[str, str])
         where = f"{path}.content.{place}"
         match block.type:
             case "thinking":
-                thoughts.append(_required(where, "thinking", block.thinking))
+                thoughts.append(required(where, "thinking", block.thinking))
             case "redacted_thinking":
                 pass
             case "tool_use":
@@ -99,13 +100,13 @@ def _assistant(path: str, blocks: Sequence[ContentBlock], calls: dict[str, str])
 
 
 def _tool_call(path: str, block: ContentBlock) -> Message:
-    name, call_id = _required(path, "name", block.name), _required(path, "id", block.id)
+    name, call_id = required(path, "name", block.name), required(path, "id", block.id)
     arguments = json.dumps(block.input or {}, ensure_ascii=False)
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _tool_result(path: str, block: ContentBlock, calls: dict[str, str]) -> Message:
-    call_id = _required(path, "tool_use_id", block.tool_use_id)
+    call_id = required(path, "tool_use_id", block.tool_use_id)
     if call_id not in calls:
         text = f"{path}.tool_use_id: {call_id!r} is the id of no tool_use block in a turn before."
         raise InvalidRequest(text, field=f"{path}.tool_use_id")
@@ -159,10 +160,4 @@ def _tool_choice(choice: ToolChoiceBody | None) -> ToolChoice:
 def _text(path: str, block: ContentBlock | ResultBlock) -> str:
     if block.type != "text":
         raise InvalidRequest(f"{path}: blocks of type {block.type!r} are not supported here, only text.", field=f"{path}.type")
-    return _required(path, "text", block.text)
-
-
-def _required(path: str, name: str, value: str | None) -> str:
-    if value is None:
-        raise InvalidRequest(f"{path}.{name}: Field required", field=f"{path}.{name}")
-    return value
+    return required(path, "text", block.text)

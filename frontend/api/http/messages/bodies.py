@@ -52,7 +52,7 @@ Blocks = Annotated[list[ContentBlock], BeforeValidator(_as_blocks, json_schema_i
 class MessageBody(Body):
     """One turn of the conversation."""
 
-    role: Literal["user", "assistant", "system"] = Field(description="Who speaks.")
+    role: Literal["user", "assistant", "system"] = Field(description="Role of the speaker.")
     content: Blocks = Field(description="What is said: a text or blocks.")
 
 

@@ -155,7 +155,7 @@ class ToolCallBody(Body):
 class MessageBody(Body):
     """One turn of the conversation."""
 
-    role: Literal["system", "user", "assistant", "tool"] = Field(description="Who speaks.")
+    role: Literal["system", "user", "assistant", "tool"] = Field(description="Role of the speaker.")
     content: str | None = Field(None, description="What is said.")
     thinking: str | None = Field(None, description="What the assistant thought.")
     images: list[str] | None = Field(None, description="Not supported: messages are text.")

@@ -80,7 +80,10 @@ _START_PROFILE = documented(
     errors=(*_PROFILE_ERRORS, 409),
 )
 _STOP_PROFILE = documented(
-    answer=obj("*", paths=field("array", "The files, as those see them who wrote them.", items={"type": "string"})),
+    answer=obj(
+        "*",
+        paths=field("array", "Paths of the files, each on its service's machine.", items={"type": "string"}),
+    ),
     example={"paths": ["/tmp/profiles/profile-frontend-1.json", "/tmp/profiles/profile-engine-core-1.json"]},
     tag="operate",
     errors=(*_PROFILE_ERRORS, 404),

@@ -10,6 +10,7 @@ from contextlib import aclosing, suppress
 
 from tetrad.frontend.api.http.responses.encoding import encoded_events
 from tetrad.frontend.api.http.responses.generation import Generation
+from tetrad.frontend.api.http.responses.store import ResponseStore
 from tetrad.frontend.api.http.sse.named_events import Event, named_events
 from tetrad.frontend.net.backoff import Backoff
 from tetrad.services.errors import InternalError, TetradError, Unavailable
@@ -19,6 +20,7 @@ log = get_logger()
 
 # Number of finished responses whose events are kept, so that clients can still follow them.
 _MAX_FINISHED = 64
+_WATCH_S = 1.0
 
 
 class BackgroundJob:
@@ -132,9 +134,16 @@ class BackgroundJob:
 
 
 class BackgroundJobs:
-    """The jobs of this process, by the ids of their responses."""
+    """The jobs of this process, by the ids of their responses. Jobs that another frontend has cancelled are stopped.
 
-    def __init__(self) -> None:
+    Args:
+        store: has the responses that other frontends, which share it, have cancelled.
+        watch_s: seconds between two looks at the store, while there are jobs.
+    """
+
+    def __init__(self, store: ResponseStore, *, watch_s: float = _WATCH_S) -> None:
+        self._store, self._watch_s = store, watch_s
+        self._watching: asyncio.Task[None] | None = None
         self._jobs: dict[str, BackgroundJob] = {}
         self._finished: OrderedDict[str, BackgroundJob] = OrderedDict()
 
@@ -143,6 +152,8 @@ class BackgroundJobs:
         job = BackgroundJob(generation, keep_events=keep_events)
         self._jobs[generation.id] = job
         job.task.add_done_callback(lambda _: self._finish(generation.id))
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch(), name="background responses, cancelled elsewhere")
         return job
 
     def running(self, response_id: str) -> BackgroundJob | None:
@@ -163,6 +174,8 @@ class BackgroundJobs:
 
     async def close(self) -> None:
         """Stop all jobs. Final responses are saved if the store works."""
+        if self._watching is not None:
+            self._watching.cancel()
         jobs = list(self._jobs.values())
         for job in jobs:
             job.stop()
@@ -170,6 +183,16 @@ class BackgroundJobs:
         for job in jobs:
             if job.generation.is_unsaved:
                 await job.generation.cancel()
+
+    async def _watch(self) -> None:
+        # The store is a file: it tells nobody of a change.
+        while self._jobs:
+            await asyncio.sleep(self._watch_s)
+            with suppress(Unavailable):
+                for response_id in await self._store.cancelled_of(self._jobs.keys()):
+                    job = self._jobs.get(response_id)
+                    if job is not None:
+                        await job.cancel()
 
     def _finish(self, response_id: str) -> None:
         job = self._jobs.pop(response_id, None)

@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from tetrad.frontend.api.http.responses.bodies import ContentPart, InputItem
+from tetrad.frontend.api.http.schemas.fields import required
 from tetrad.frontend.api.http.turns.blocks import arguments_of
 from tetrad.services.errors import InvalidRequest
 
@@ -128,13 +129,6 @@ def response_of_item(item_id: str) -> str | None:
     """Return the id of the response that an item belongs to; None if the id has another form than the server's ids."""
     found = _ITEM_ID.fullmatch(item_id)
     return None if found is None else f"resp_{found[1]}"
-
-
-def required(path: str, name: str, value: str | None) -> str:
-    """Return a field that an item's type requires; InvalidRequest if it is missing."""
-    if value is None:
-        raise InvalidRequest(f"{path}.{name}: Field required", field=f"{path}.{name}")
-    return value
 
 
 def _listed(item: InputItem, item_id: str) -> dict[str, Any]:

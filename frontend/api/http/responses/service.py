@@ -21,7 +21,7 @@ class ResponsesService:
 
     def __init__(self, store: ResponseStore) -> None:
         self.store = store
-        self.jobs = BackgroundJobs()
+        self.jobs = BackgroundJobs(store)
 
     @classmethod
     def of(cls, settings: FrontendSettings) -> Self:
@@ -36,7 +36,7 @@ class ResponsesService:
 
     async def response(self, response_id: str) -> Json:
         """Return the present state of a response; NotFound if it is not stored."""
-        # Before the store is read: the job may end meanwhile, and what was read is then older than what it has shown.
+        # Looked up before the store is read: if the job ends meanwhile, the stored state may be older than events already sent.
         job = self.jobs.running(response_id)
         try:
             stored = (await self.store.get(response_id)).response
@@ -78,7 +78,7 @@ class ResponsesService:
             return (await self.store.get(response_id)).response
         if not (await self.store.get(response_id)).response["background"]:
             raise InvalidRequest("Cannot cancel a synchronous response.", field="response_id")
-        # Another frontend may be generating it: its result is then not stored.
+        # Another frontend may be generating it: it stops soon, and its result is not stored.
         return (await self.store.cancel(response_id)).response
 
     async def _settled(self, job: BackgroundJob) -> Json:

@@ -7,7 +7,7 @@ be deleted permanently. Unfinished responses are never evicted.
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import msgspec
@@ -34,6 +34,7 @@ _FINISH = f"""
 UPDATE responses SET status = ?, response = ?, seq = (SELECT max(seq) + 1 FROM responses) WHERE id = ? AND {_IS_UNFINISHED}
 """
 _GET = "SELECT response, input, status, previous_id, owner FROM responses LEFT JOIN owners USING (id) WHERE id = ?"
+_CANCELLED = "SELECT id FROM responses WHERE id IN (SELECT value FROM json_each(?)) AND status = 'cancelled'"
 _CHAIN = """
 WITH RECURSIVE chain (depth, id, previous_id, status, response, input) AS (
     SELECT 0, id, previous_id, status, response, input FROM responses WHERE id = ?
@@ -92,6 +93,11 @@ class SqliteStore:
     async def cancel(self, response_id: str) -> StoredResponse:
         """Mark an unfinished response as cancelled; return its present state. NotFound if it is not stored."""
         return _found(await self._database.write(lambda database: self._cancel(database, response_id)), response_id)
+
+    async def cancelled_of(self, response_ids: Collection[str]) -> list[str]:
+        """Return those of these responses that are marked as cancelled."""
+        ids = msgspec.json.encode(list(response_ids)).decode()
+        return await self._database.read(lambda database: [row[0] for row in database.execute(_CANCELLED, (ids,))])
 
     async def get(self, response_id: str) -> StoredResponse:
         """Return a response; NotFound if it is not stored."""

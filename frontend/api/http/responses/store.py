@@ -4,6 +4,7 @@ This file has the store's interface and NoStore; sqlite_store.py stores them in 
 requests.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -34,6 +35,9 @@ class ResponseStore(Protocol):
     async def cancel(self, response_id: str) -> StoredResponse:
         """Mark an unfinished response as cancelled; return its present state. NotFound if it is not stored."""
 
+    async def cancelled_of(self, response_ids: Collection[str]) -> list[str]:
+        """Return those of these responses that are marked as cancelled."""
+
     async def get(self, response_id: str) -> StoredResponse:
         """Return a response; NotFound if it is not stored."""
 
@@ -63,6 +67,10 @@ class NoStore:
     async def cancel(self, response_id: str) -> StoredResponse:
         """Raise NotFound."""
         raise not_found(response_id)
+
+    async def cancelled_of(self, response_ids: Collection[str]) -> list[str]:  # noqa: ARG002 - the store's interface
+        """Return an empty list."""
+        return []
 
     async def get(self, response_id: str) -> StoredResponse:
         """Raise NotFound."""

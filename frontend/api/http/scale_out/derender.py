@@ -10,7 +10,7 @@ from tetrad.frontend.api.http.chat.documentation import CHAT_EXAMPLE
 from tetrad.frontend.api.http.chat.embeds import conversation_without_embeds
 from tetrad.frontend.api.http.chat.objects import ChatCompletion
 from tetrad.frontend.api.http.chat.router import ChatAnswer
-from tetrad.frontend.api.http.completions.router import CompletionAnswer
+from tetrad.frontend.api.http.completions.answer import CompletionAnswer
 from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.documentation.schemas import either, struct_schema
 from tetrad.frontend.api.http.requests.body import read_body

@@ -36,7 +36,7 @@ class GivenChoice(Body):
     """One of the n outputs of a prompt."""
 
     index: Integer = Field(ge=0, description="Which of the n outputs.")
-    token_ids: TokenIds = Field(min_length=1, description="What was generated.")
+    token_ids: TokenIds = Field(description="What was generated; empty if the request was aborted before.")
     finish_reason: Literal["stop", "length", "abort", "repetition"] | None = Field("stop", description="Why it ended.")
     stop_reason: Integer | str | None = Field(None, description="The stop string or token id that ended it.")
     logprobs: GivenLogprobs | None = Field(None, description="Of the tokens.")
@@ -73,7 +73,7 @@ class DerenderChatRequest(Body):
     prompt_tokens: Integer | None = Field(None, ge=0, description="Tokens of the prompt, for usage. Unset: those of its ids.")
     prompt_token_ids: TokenIds | None = Field(None, description="The prompt. Unset: that of generate_response.")
     chat_request: RenderChatRequest | None = Field(
-        None, description="The request that was rendered; its tools, its formats and what it wants to see."
+        None, description="The request that was rendered, for its tools, its formats and the fields that it requests."
     )
 
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from tetrad.frontend.api.http.chat.embeds import conversation_without_embeds
 from tetrad.frontend.api.http.chat.objects import ChatChunk, ChunkChoice, Delta
 from tetrad.frontend.api.http.chat.router import ChatAnswer
-from tetrad.frontend.api.http.completions.router import CompletionAnswer
+from tetrad.frontend.api.http.completions.answer import CompletionAnswer
 from tetrad.frontend.api.http.scale_out.bodies import RenderChatRequest, RenderCompletionRequest
 from tetrad.frontend.api.http.scale_out.derender_stream_bodies import DerenderChatChunkRequest, DerenderCompletionChunkRequest
 from tetrad.frontend.api.http.scale_out.derender_stream_objects import DerenderedChatChunk, DerenderedCompletionChunk

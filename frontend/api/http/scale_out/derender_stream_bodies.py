@@ -1,6 +1,6 @@
 """Derender stream bodies: a chunk of a stream of /inference/v1/generate with the state of its earlier chunks, in vLLM's names.
 
-The whole bodies of the derender endpoints are one of two forms: that of an answer, or with `stream` that of a chunk.
+A body of the derender endpoints has one of two forms: a whole answer, or, with `stream`, a chunk.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -89,7 +89,7 @@ class GivenStateChoice(Body):
 
 
 class GivenState(Body):
-    """What a stream has had so far. Clients send it back as it is."""
+    """The state of a stream after its earlier chunks. Clients send it back unchanged."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -120,7 +120,7 @@ class DerenderChatChunkRequest(_ChunkBody):
     """POST /v1/chat/completions/derender with stream."""
 
     chat_request: RenderChatRequest | None = Field(
-        None, description="The request that was rendered; its tools, its formats and what it wants to see."
+        None, description="The request that was rendered, for its tools, its formats and the fields that it requests."
     )
 
 

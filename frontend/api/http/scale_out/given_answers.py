@@ -59,6 +59,8 @@ class GivenTexts:
     async def _text(self, choice: GivenChoice, prompt_ids: list[int]) -> str:
         ids, stop = choice.token_ids, choice.stop_reason
         has_stop = self._params.include_stop_str_in_output
+        if not ids:
+            return ""
         if choice.finish_reason == "stop" and not has_stop and not isinstance(stop, str) and self._ends(ids[-1], stop):
             return await self._decoded(ids[:-1], prompt_ids)
         text = await self._decoded(ids, prompt_ids)

@@ -9,6 +9,8 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast
 from pydantic_core import PydanticUseDefault
 
+from tetrad.services.errors import InvalidRequest
+
 
 class Body(BaseModel):
     """Base of all bodies."""
@@ -43,3 +45,10 @@ class FailFastList(FailFast):
 
 TokenIds = Annotated[list[int], FailFastList()]
 Strings = Annotated[list[str], FailFastList()]
+
+
+def required(path: str, name: str, value: str | None) -> str:
+    """Return a field that the type of an item or block requires; InvalidRequest if it is missing."""
+    if value is None:
+        raise InvalidRequest(f"{path}.{name}: Field required", field=f"{path}.{name}")
+    return value

@@ -5,7 +5,8 @@ import socket
 
 from tetrad.services.errors import Unavailable
 
-# Maximum number of unread bytes that the kernel buffers for a client; then the frontend buffers, then the collectors merge.
+# Maximum number of unread bytes that the kernel buffers for a client. Beyond this the frontend buffers bytes, and beyond its
+# buffer the outputs of a request are merged until the client reads again.
 _MAX_UNSENT_BYTES = 128 << 10
 # A lost peer is detected after about a minute, also on an idle connection.
 _PROBE_AFTER_S, _PROBE_EVERY_S, _NUM_PROBES = 30, 10, 3

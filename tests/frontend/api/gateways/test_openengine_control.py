@@ -1,4 +1,4 @@
-"""openengine.v1.Control: discovery, load, health, aborts, adapters, and the events of prefix caches."""
+"""openengine.v1.Control: discovery, load, health, aborts, and what operators may do."""
 
 import asyncio
 
@@ -6,20 +6,16 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tetrad.frontend.api.gateways.openengine_control.adapters import LoraAdapters
+from tests.frontend.api.gateways.refusals import refusal_of
 from tetrad.frontend.api.gateways.openengine_control.health import health_of
 from tetrad.frontend.api.gateways.openengine_inference.open_requests import OpenRequests
-from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.frontend.llm.readiness import Dependency, Report
 from tetrad.openengine_api import common_pb2, control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc, kv_events_pb2
-from tetrad.services.errors import AlreadyExists, NotFound, Overloaded
+from tetrad.services.errors import NotFound, Overloaded
 from tetrad.services.rpc.channel import open_channel
-from tetrad.services.rpc.columns import pack_u32
-from tetrad.services.rpc.status import from_rpc_error
 from tetrad.v1 import engine_core_pb2
 
 All = control_pb2.AllRequests
-Lora = control_pb2.LoraAdapter
 
 
 @pytest.fixture
@@ -27,35 +23,9 @@ def inference(channel):
     return inference_pb2_grpc.InferenceStub(channel)
 
 
-@pytest.fixture
-def control(channel):
-    return control_pb2_grpc.ControlStub(channel)
-
-
-@pytest.fixture
-async def adaptable(serve_frontend, engine):
-    """The Control of a server whose adapters may change."""
-    engine.supports_lora = True
-    async with (
-        serve_frontend(listen="127.0.0.1:0", allow_runtime_lora_updating=True) as frontend,
-        open_channel(frontend.grpc_address) as channel,
-    ):
-        yield control_pb2_grpc.ControlStub(channel)
-
-
 def long_request(request_id):
     stopping = inference_pb2.StoppingOptions(max_tokens=400)
     return inference_pb2.GenerateRequest(request_id=request_id, prompt="hi", stopping=stopping)
-
-
-async def refusal_of(call):
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return caught.value.code(), from_rpc_error(caught.value).field
-
-
-async def load(stub, number, name, path="/adapters/a"):
-    return await stub.LoadLora(control_pb2.LoadLoraRequest(adapter=Lora(lora_id=number, lora_name=name, source_path=path)))
 
 
 async def test_the_server_says_its_revision_its_role_and_its_capacity(control):
@@ -231,80 +201,6 @@ async def test_an_abort_needs_a_target_that_exists(control, target, code, field)
     assert await refusal_of(control.Abort(target)) == (code, field)
 
 
-async def test_adapters_are_loaded_listed_and_unloaded(adaptable, engine):
-    loaded = await load(adaptable, 7, "sql")
-    again = await load(adaptable, 7, "sql")
-    listed = await adaptable.ListLoras(control_pb2.ListLorasRequest())
-    unloaded = await adaptable.UnloadLora(control_pb2.UnloadLoraRequest(lora_name="sql"))
-
-    wanted = Lora(lora_id=7, lora_name="sql", source_path="/adapters/a")
-    assert (loaded.adapter, loaded.already_loaded, again.already_loaded) == (wanted, False, True)
-    assert (list(listed.adapters), unloaded.adapter) == ([wanted], wanted)
-    assert engine.orders == [("load_lora", "sql", 7, "/adapters/a"), ("unload_lora", 7)]
-    assert not (await adaptable.ListLoras(control_pb2.ListLorasRequest())).adapters
-
-
-@pytest.mark.parametrize(
-    ("number", "name", "path", "code", "field"),
-    [
-        (7, "other", "/adapters/a", grpc.StatusCode.ALREADY_EXISTS, "lora_id"),
-        (8, "sql", "/adapters/a", grpc.StatusCode.ALREADY_EXISTS, "lora_name"),
-        (7, "sql", "/adapters/b", grpc.StatusCode.ALREADY_EXISTS, "lora_name"),
-        (8, "fake", "/adapters/b", grpc.StatusCode.ALREADY_EXISTS, "lora_name"),
-        (0, "new", "/adapters/b", grpc.StatusCode.INVALID_ARGUMENT, "adapter.lora_id"),
-        (2**32, "new", "/adapters/b", grpc.StatusCode.INVALID_ARGUMENT, "adapter.lora_id"),
-        (8, "", "/adapters/b", grpc.StatusCode.INVALID_ARGUMENT, "adapter.lora_name"),
-        (8, "new", "adapters/b", grpc.StatusCode.INVALID_ARGUMENT, "adapter.source_path"),
-    ],
-)
-async def test_an_adapter_that_conflicts_or_is_wrong_is_refused(adaptable, engine, number, name, path, code, field):
-    await load(adaptable, 7, "sql")
-
-    assert await refusal_of(load(adaptable, number, name, path)) == (code, field)
-    assert len(engine.orders) == 1
-
-
-async def test_two_adapters_with_one_name_are_not_loaded_at_the_same_time(connect, engine, monkeypatch):
-    """The second call arrives while the engine cores load the first adapter."""
-    engine.supports_lora = True
-    llm = await connect(allow_runtime_lora_updating=True)
-    adapters, loads = LoraAdapters(ModelDirectory.alone(llm)), []
-    began, go = asyncio.Event(), asyncio.Event()
-
-    async def load(lora):
-        loads.append(lora.lora_int_id)
-        began.set()
-        await go.wait()
-
-    monkeypatch.setattr(llm.adapters, "load", load)
-    messages = [Lora(lora_id=number, lora_name="sql", source_path="/adapters/a") for number in (7, 8)]
-    first, second = (asyncio.create_task(adapters.load(message)) for message in messages)
-    await began.wait()
-    go.set()
-
-    assert await first is False
-    with pytest.raises(AlreadyExists):
-        await second
-    assert loads == [7]
-
-
-async def test_an_unknown_adapter_cannot_be_unloaded(adaptable):
-    call = adaptable.UnloadLora(control_pb2.UnloadLoraRequest(lora_name="x"))
-
-    assert await refusal_of(call) == (grpc.StatusCode.NOT_FOUND, "lora_name")
-
-
-@pytest.mark.parametrize("settings", [{}, {"allow_runtime_lora_updating": True}], ids=["not allowed", "no adapters"])
-async def test_adapters_need_a_server_that_takes_them(serve_frontend, settings):
-    async with (
-        serve_frontend(listen="127.0.0.1:0", **settings) as frontend,
-        open_channel(frontend.grpc_address) as channel,
-    ):
-        code, _ = await refusal_of(load(control_pb2_grpc.ControlStub(channel), 7, "sql"))
-
-    assert code == grpc.StatusCode.FAILED_PRECONDITION
-
-
 async def test_what_concerns_everybody_is_for_operators(serve_frontend, engine):
     async with (
         serve_frontend(listen="127.0.0.1:0", api_key=("user",), operator_api_key=("operator",)) as frontend,
@@ -321,110 +217,6 @@ async def test_what_concerns_everybody_is_for_operators(serve_frontend, engine):
 
     assert codes == [grpc.StatusCode.UNAUTHENTICATED] * 4
     assert not engine.orders
-
-
-def told(number, *events, snapshot=False):
-    return engine_core_pb2.SubscribeKvEventsResponse(
-        sequence_number=number, events=events, snapshot=snapshot, timestamp_unix_s=1.5
-    )
-
-
-CLEARED = engine_core_pb2.KvCacheEvent(cleared=engine_core_pb2.KvBlocksCleared())
-STORED = engine_core_pb2.KvCacheEvent(
-    stored=engine_core_pb2.KvBlocksStored(
-        block_hashes=[b"b" * 32, b"c" * 32],
-        parent_block_hash=b"a" * 32,
-        token_ids=pack_u32(range(8)),
-        block_size=4,
-        lora_name="sql",
-        medium="GPU",
-        group_index=1,
-        cache_salt="salt",
-        sliding_window=64,
-    )
-)
-REMOVED = engine_core_pb2.KvCacheEvent(removed=engine_core_pb2.KvBlocksRemoved(block_hashes=[b"b" * 32], medium="CPU"))
-
-
-async def take(number, call):
-    return [(await call.read()).batch for _ in range(number)]
-
-
-async def test_events_have_the_numbers_and_the_names_of_the_engine_core(control, engine):
-    for each in (told(4, CLEARED, snapshot=True), told(5, STORED, REMOVED)):
-        engine.kv_batches.put_nowait(each)
-
-    call = control.SubscribeKvEvents(kv_events_pb2.SubscribeKvEventsRequest(include_snapshot=True, start_sequence_number=5))
-    snapshot, change = await take(2, call)
-    call.cancel()
-
-    assert (snapshot.sequence_number, change.sequence_number, change.data_parallel_rank) == (4, 5, 0)
-    assert (snapshot.timestamp_unix_nanos, engine.kv_starts[-1]) == (1_500_000_000, 0)
-    assert snapshot.events[0].HasField("all_blocks_cleared")
-    stored, removed = change.events[0].block_stored, change.events[1].block_removed
-    assert [(each.value, each.encoding) for each in stored.block_hashes] == [(b"b" * 32, "bytes"), (b"c" * 32, "bytes")]
-    assert (stored.parent_block_hash.value, list(stored.token_ids), stored.block_size) == (b"a" * 32, list(range(8)), 4)
-    assert (stored.lora_name, stored.medium, stored.group_idx) == ("sql", kv_events_pb2.STORAGE_MEDIUM_GPU, 1)
-    assert len(stored.extra_keys) == 0  # the salt is a key of the block that begins the sequence
-    assert stored.kv_cache_spec_sliding_window == 64
-    assert (removed.block_hashes[0].value, removed.medium) == (b"b" * 32, kv_events_pb2.STORAGE_MEDIUM_CPU_PINNED)
-
-
-async def test_the_salt_is_a_key_of_the_block_that_begins_a_sequence(control, engine):
-    begins = engine_core_pb2.KvCacheEvent()
-    begins.CopyFrom(STORED)
-    begins.stored.ClearField("parent_block_hash")
-    engine.kv_batches.put_nowait(told(5, begins))
-
-    call = control.SubscribeKvEvents(kv_events_pb2.SubscribeKvEventsRequest(include_snapshot=True))
-    [batch] = await take(1, call)
-    call.cancel()
-
-    assert [list(each.values) for each in batch.events[0].block_stored.extra_keys] == [["salt"], []]
-
-
-async def test_without_a_snapshot_events_begin_with_the_next_change_and_later_snapshots_are_sent(control, engine):
-    first = [told(4, CLEARED, snapshot=True), told(4, STORED, snapshot=True), told(5, STORED)]
-    for each in (*first, told(9, CLEARED, snapshot=True)):
-        engine.kv_batches.put_nowait(each)
-
-    call = control.SubscribeKvEvents(kv_events_pb2.SubscribeKvEventsRequest())
-    numbers = [batch.sequence_number for batch in await take(2, call)]
-    call.cancel()
-
-    assert numbers == [5, 9]
-
-
-async def test_events_are_replayed_from_a_number(control, engine):
-    for each in (told(7, STORED), told(8, REMOVED)):
-        engine.kv_batches.put_nowait(each)
-
-    call = control.SubscribeKvEvents(kv_events_pb2.SubscribeKvEventsRequest(data_parallel_ranks=[0], start_sequence_number=7))
-    numbers = [batch.sequence_number for batch in await take(2, call)]
-    call.cancel()
-
-    assert (numbers, engine.kv_starts[-1]) == ([7, 8], 7)
-
-
-async def test_a_rank_that_does_not_exist_is_refused(control):
-    call = control.SubscribeKvEvents(kv_events_pb2.SubscribeKvEventsRequest(data_parallel_ranks=[1]))
-
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call.read()
-
-    assert from_rpc_error(caught.value).field == "data_parallel_ranks"
-
-
-async def test_the_loss_of_an_engine_core_is_the_last_event(control, engine):
-    engine.kv_batches.put_nowait(told(1, CLEARED, snapshot=True))
-    call = control.SubscribeKvEvents(kv_events_pb2.SubscribeKvEventsRequest(include_snapshot=True))
-    await take(1, call)
-
-    await engine.kill()
-    last, end = await call.read(), await call.read()
-
-    assert (last.error.code, last.error.retryable) == (common_pb2.ERROR_CODE_INTERNAL, True)
-    assert (end, await call.code()) == (grpc.aio.EOF, grpc.StatusCode.OK)
 
 
 @pytest.mark.parametrize(

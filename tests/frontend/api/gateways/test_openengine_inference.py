@@ -352,6 +352,19 @@ async def test_metadata_of_others_is_not_looked_at(stub):
     assert await events_of(stub.Generate(request(), metadata=(("tenant", "a"), ("tenant", "b"))))
 
 
+async def test_requests_without_an_id_may_have_the_x_request_id_of_one_client_request(stub, engine):
+    """A client may send it with every call that it makes for a request of its own."""
+    engine.pause()
+    calls = [stub.Generate(request(), metadata=(("x-request-id", "r1"),)) for _ in range(2)]
+    await engine.until(lambda: len(engine.running) == 2)
+    await engine.allow(None)
+
+    first, second = [(await events_of(call))[0].request_id for call in calls]
+
+    assert first != second
+    assert "r1" in (first, second)
+
+
 async def test_an_open_request_keeps_its_id_for_itself(stub, engine):
     engine.pause()
     first = stub.Generate(request(request_id="r1"))

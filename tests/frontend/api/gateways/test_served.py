@@ -45,6 +45,11 @@ def test_an_unknown_name_is_an_error_of_one_line():
         FrontendSettings(gateway_apis=("triton",))
 
 
+def test_auto_beside_names_is_refused_as_such():
+    with pytest.raises(ValidationError, match="auto stands alone: it means all whose packages are installed"):
+        FrontendSettings(gateway_apis=("auto", "smg"))
+
+
 async def test_one_that_is_not_served_is_unimplemented(serve_frontend):
     async with (
         serve_frontend(listen="127.0.0.1:0", gateway_apis=()) as frontend,

@@ -8,10 +8,11 @@ from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2, vllm_engine_pb
 
 from tests.frontend.fakes import EOS, TEXT
 from tetrad.frontend.api.http.sse import rendering
+from tetrad.services.request_context import VALID_REQUEST_ID
 from tetrad.services.rpc.channel import open_channel
 from tetrad.services.rpc.columns import unpack_u32
 from tetrad.services.rpc.status import from_rpc_error
-from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+from tetrad.v1 import engine_core_pb2, inference_pb2, inference_pb2_grpc, types_pb2
 
 IDS = list(TEXT.encode())
 
@@ -139,6 +140,20 @@ async def test_abort_frees_the_request_and_ends_its_open_call(stub, engine, stre
     await stub.Abort(vllm_engine_pb2.AbortRequest(request_ids=["r1"]))
 
 
+@pytest.mark.parametrize("request_id", ["a|b-01a2176c", "x" * 129])
+async def test_any_id_of_a_gateway_is_taken_and_can_be_aborted(stub, engine, request_id):
+    """smg makes ids of its clients' X-Request-Id, whose other forms HTTP ignores: no reason to refuse a request."""
+    engine.pause()
+    call = stub.Generate(request(request_id=request_id))
+    await engine.until(lambda: engine.running)
+
+    await stub.Abort(vllm_engine_pb2.AbortRequest(request_ids=[request_id]))
+
+    *_, last = await answers_of(call)
+    assert last.complete.finish_reason == "abort"
+    assert VALID_REQUEST_ID.fullmatch(engine.requests[0].external_req_id)
+
+
 async def test_abort_ends_no_request_of_another_api(stub, frontend, engine):
     engine.pause()
     body, headers = {"prompt": "hi", "max_tokens": 3}, {"x-request-id": "r1"}
@@ -226,7 +241,6 @@ async def test_a_client_that_reads_too_late_has_a_status_even_if_the_first_messa
         (request(ids=[5000]), "prompt"),
         (request(params={"temperature": 3.0}), "temperature"),
         (request(params={"json_schema": "{"}), "structured_outputs"),
-        (request(request_id="a b"), "request_id"),
         (request(data_parallel_rank=4), "data_parallel_rank"),
         (request(data_parallel_rank=-1), "data_parallel_rank"),
         (request(mm_inputs=vllm_engine_pb2.MultimodalInputs()), "mm_inputs"),
@@ -313,6 +327,14 @@ async def test_facts_of_the_engines_that_answer_do_not_wait_for_one_that_is_away
     assert (loads.dp_rank_count, [load.dp_rank for load in loads.loads]) == (2, [1])
 
 
+async def test_utilization_is_that_of_the_kv_cache_as_vllm_s_servicer_tells_it(stub, engine):
+    engine.load_fields = {"stats": engine_core_pb2.SchedulerStats(num_running_reqs=32, kv_cache_usage=0.25)}
+
+    [load] = (await stub.GetLoads(vllm_engine_pb2.GetLoadsRequest())).loads
+
+    assert (load.num_running_reqs, load.max_running_requests, load.token_usage, load.utilization) == (32, 64, 0.25, 0.25)
+
+
 async def test_loads_need_the_operators_ports(serve_frontend):
     async with (
         serve_frontend(listen="127.0.0.1:0", engine_admin_targets=()) as frontend,
@@ -393,3 +415,44 @@ async def test_keys_are_asked_for_here_too(serve_frontend):
 
     assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
     assert answers
+
+
+async def test_ranks_of_events_and_loads_are_those_that_requests_are_pinned_to(rank_1_and_0):
+    engines, channel = rank_1_and_0
+    stub = vllm_engine_pb2_grpc.VllmEngineStub(channel)
+    for rank, engine in zip((1, 0), engines, strict=True):
+        engine.load_fields = {"num_waiting_tokens": rank}
+        cleared = engine_core_pb2.KvCacheEvent(cleared=engine_core_pb2.KvBlocksCleared())
+        engine.kv_batches.put_nowait(engine_core_pb2.SubscribeKvEventsResponse(events=[cleared], timestamp_unix_s=rank))
+
+    loads = (await stub.GetLoads(vllm_engine_pb2.GetLoadsRequest())).loads
+    call = stub.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest())
+    batches = [await call.read() for _ in range(2)]
+    call.cancel()
+    await answers_of(stub.Generate(request(data_parallel_rank=0)))
+
+    assert sorted((load.dp_rank, load.num_waiting_uncached_tokens) for load in loads) == [(0, 0), (1, 1)]
+    assert sorted((batch.dp_rank, batch.timestamp) for batch in batches) == [(0, 0.0), (1, 1.0)]
+    assert [len(engine.requests) for engine in engines] == [0, 1]
+
+
+CLEARED = engine_core_pb2.KvCacheEvent(cleared=engine_core_pb2.KvBlocksCleared())
+
+
+async def test_a_lost_engine_core_keeps_no_events_of_the_others_back(rank_1_and_0):
+    [second, first], channel = rank_1_and_0
+    stub = vllm_engine_pb2_grpc.VllmEngineStub(channel)
+    await second.kill()
+    async with asyncio.timeout(10):
+        while len((await stub.GetLoads(vllm_engine_pb2.GetLoadsRequest())).loads) == 2:
+            pass
+    call = stub.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest())
+
+    async with asyncio.timeout(10):
+        for _ in range(2):
+            first.kv_batches.put_nowait(engine_core_pb2.SubscribeKvEventsResponse(events=[CLEARED]))
+            assert (await call.read()).dp_rank == 0
+        await second.start()
+        status = await call.code()
+
+    assert status == grpc.StatusCode.UNAVAILABLE  # a gateway subscribes again then, to both

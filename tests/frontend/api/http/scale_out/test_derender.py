@@ -73,6 +73,19 @@ async def test_a_completion_in_parts_has_the_answer_of_the_completion(http, engi
     assert plain(found) == plain(expected)
 
 
+@pytest.mark.parametrize("reason", ["abort", "stop", "length"])
+async def test_a_choice_may_have_no_tokens(http, reason):
+    """Such as one of a request that was aborted while it waited."""
+    given = GIVEN | {"choices": [{"index": 0, "token_ids": [], "finish_reason": reason, "logprobs": {"content": []}}]}
+
+    chat = await told(http, "/v1/chat/completions/derender", {"generate_response": given, "prompt_token_ids": [104]})
+    text = await told(http, "/v1/completions/derender", {"generate_responses": [given]})
+
+    assert (chat["choices"][0]["message"]["content"] or "", chat["choices"][0]["finish_reason"]) == ("", reason)
+    assert (text["choices"][0]["text"], text["choices"][0]["finish_reason"]) == ("", reason)
+    assert chat["usage"]["completion_tokens"] == text["usage"]["completion_tokens"] == 0
+
+
 async def test_tokens_of_the_prompt_are_counted_or_told(http):
     chat = await told(http, "/v1/chat/completions/derender", {"generate_response": GIVEN, "prompt_token_ids": [104, 105, 106]})
     text = await told(http, "/v1/completions/derender", {"generate_responses": [GIVEN, GIVEN], "prompt_tokens": [4, 5]})

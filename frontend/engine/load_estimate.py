@@ -1,4 +1,4 @@
-"""EngineLoad: estimates an engine core's load from its last report and the requests sent since. Owned by its engine client.
+"""LoadEstimate: estimates an engine core's load from its last report and the requests sent since. Owned by its client.
 
 An engine core does not report requests that end before their first step: it was idle before and is idle again.
 """
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from tetrad.frontend.request.steps import SchedulerFacts
 
 
-class EngineLoad:
-    """The load of one engine core.
+class LoadEstimate:
+    """The estimated load of one engine core.
 
     Attributes:
         kv_cache_usage: share of KV blocks in use, 0 to 1.

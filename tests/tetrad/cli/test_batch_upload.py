@@ -1,0 +1,80 @@
+"""Results of batch files at a URL: uploaded, tried again, kept if they cannot be uploaded."""
+
+import tempfile
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+
+import pytest
+
+from tetrad.cli.batch_file.target import ResultTarget
+from tetrad.cli.run_batch import run
+from tetrad.services.errors import InvalidRequest, NotFound, Unavailable
+
+
+@pytest.fixture
+def upload_server(monkeypatch, tmp_path):
+    """A server that takes uploads: `statuses` are its next answers, then 200; `uploads` has the path and content of each."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self):
+            uploads.append((self.path, self.rfile.read(int(self.headers["Content-Length"])).decode()))
+            self.send_response(statuses.pop(0) if statuses else 200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    uploads, statuses = [], []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}/out.jsonl?key=1", uploads=uploads, statuses=statuses)
+    server.shutdown()
+    server.server_close()
+
+
+def test_results_for_a_url_are_uploaded_and_removed(upload_server, capsys):
+    with ResultTarget(upload_server.url) as target:
+        target.path.write_text("{}\n")
+        target.deliver()
+
+    assert upload_server.uploads == [("/out.jsonl?key=1", "{}\n")]
+    assert not target.path.parent.exists()
+    assert capsys.readouterr().err == ""
+
+
+def test_an_upload_is_tried_again(upload_server):
+    upload_server.statuses += [503, 500]
+
+    with ResultTarget(upload_server.url, retry_s=0.0) as target:
+        target.path.write_text("{}\n")
+        target.deliver()
+
+    assert len(upload_server.uploads) == 3
+
+
+def test_results_that_cannot_be_uploaded_are_kept_and_named(upload_server, capsys):
+    upload_server.statuses += [403] * 9
+
+    with (
+        pytest.raises(Unavailable, match=r"Cannot upload the results to http://.*: the server answers 403\."),
+        ResultTarget(upload_server.url, retry_s=0.0) as target,
+    ):
+        target.path.write_text("{}\n")
+        target.deliver()
+
+    assert target.path.read_text() == "{}\n"
+    assert str(target.path) in capsys.readouterr().err
+
+
+def test_a_run_that_has_not_begun_leaves_no_directory(upload_server, tmp_path):
+    with pytest.raises(NotFound):
+        run(["-i", str(tmp_path / "none.jsonl"), "-o", upload_server.url])
+
+    assert (list(tmp_path.iterdir()), upload_server.uploads) == ([], [])
+
+
+def test_an_output_that_is_no_url_is_named():
+    with pytest.raises(InvalidRequest, match=r"'http://\[::1' is not a URL"):
+        ResultTarget("http://[::1")
