@@ -77,8 +77,7 @@ def _run(options: argparse.Namespace, source: Path, target: ResultTarget) -> int
             return _INTERRUPTED if isinstance(stop, KeyboardInterrupt) else _TERMINATED
         print(f"{tally.summary()} -> {target}")
         if tally.num_passing:
-            text = f"{tally.num_passing} of the failures may pass; run the same command again to send these requests again."
-            print(text, file=sys.stderr)
+            print(f"{tally.num_passing} of the failures may pass; {target.repetition}.", file=sys.stderr)
         return _exit_code(tally.num_failed + num_failed)
 
 

@@ -21,6 +21,9 @@ def upload_server(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_error(504)
+
         def do_PUT(self):
             at_sigterm.append(signal.getsignal(signal.SIGTERM))
             uploads.append((self.path, self.rfile.read(int(self.headers["Content-Length"])).decode()))
@@ -88,6 +91,23 @@ def test_a_run_that_is_terminated_while_it_uploads_names_the_file_of_its_results
         target.path.write_text(content)
         handler(signal.SIGTERM, None)
     assert str(target.path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_uploaded", [True, False])
+def test_temporary_failures_are_sent_again_by_the_same_command_if_its_results_stay(
+    upload_server, tmp_path, capsys, is_uploaded
+):
+    """A run whose results are uploaded keeps none: the same command would send every request again."""
+    batch = tmp_path / "in.jsonl"
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    batch.write_text(json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}) + "\n")
+    output = upload_server.url if is_uploaded else str(tmp_path / "out.jsonl")
+
+    assert run(["-i", str(batch), "-o", output, "--url", upload_server.address, "--timeout-s", "9"]) == 1
+
+    said = capsys.readouterr().err
+    assert "1 of the failures may pass" in said
+    assert ("run the same command again" in said) is not is_uploaded
 
 
 def test_a_run_that_has_not_begun_leaves_no_directory(upload_server, tmp_path):
