@@ -68,7 +68,7 @@ class InputProcessor:
         embeds = prompt.embeds if virtual is None else virtual.before(len(ids), prompt.embeds)
         _check_embeds(embeds, params)
         self.limits.check_prompt(ids)
-        params = await self._with_start(params, prompt.text, ids, request.reasoning_ended)
+        params = await self._with_start(params, prompt.text, ids, request)
         all_ids = ids if virtual is None else [0] * virtual.num_rows + ids
         self.limits.check_prompt(all_ids)
         self.limits.check_logprob_columns(params, len(ids))
@@ -104,7 +104,7 @@ class InputProcessor:
         params, prompt, ids, virtual = await self._read(request)
         num_virtual = 0 if virtual is None else virtual.num_rows
         self.limits.check_prompt(ids, num_new_tokens=1 + num_virtual)
-        params = await self._with_start(params, prompt.text, ids, request.reasoning_ended)
+        params = await self._with_start(params, prompt.text, ids, request)
         params.max_tokens = self.limits.resolve_max_tokens(params, num_virtual + len(ids))
         return RenderedPrompt(ids, params)
 
@@ -119,17 +119,17 @@ class InputProcessor:
         return params, prompt, await self._encode(prompt, keep, request), virtual
 
     async def _with_start(
-        self, params: SamplingParams, text: str | None, ids: list[int], reasoning_ended: bool | None
+        self, params: SamplingParams, text: str | None, ids: list[int], request: NewRequest
     ) -> SamplingParams:
         """Return `params` with the start of their constraint, if any; see RequestOptions for `reasoning_ended`."""
         outputs = params.structured_outputs
-        if outputs is None or outputs.start_after_token_ids is not None or reasoning_ended:
+        if outputs is None or outputs.start_after_token_ids is not None or request.reasoning_ended:
             return params
-        if reasoning_ended is False:
+        if request.reasoning_ended is False:
             return behind_open_reasoning(params, self._formats)
         if not self._names_reasoning:
             return params
-        if text is None:
+        if text is None or self._tokens_to_keep(request, 0) is not None:  # a truncated prompt is a part of its text
             [text] = await self._tokenizer.decode([ids], skip_special_tokens=False)
         return behind_reasoning(params, outputs, self._formats, text)
 

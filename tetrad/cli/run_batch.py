@@ -45,7 +45,7 @@ def run(arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def _exit_at_sigterm() -> Iterator[None]:
-    """Exit by an exception at SIGTERM, so that a downloaded file is removed. The event loop has a handler of its own."""
+    """Exit by an exception at SIGTERM, so that files are removed or named; at the end, set the handler from before again."""
 
     def exit_(*_: object) -> None:
         sys.exit(_TERMINATED)
@@ -70,14 +70,14 @@ def _run(options: argparse.Namespace, source: Path, target: ResultTarget) -> int
             return _exit_code(num_failed)
         tally = _Tally(total=len(numbers), done=len(done), results=results)
         try:
-            asyncio.run(_answer(options, _without(read_lines(source), done), tally))
+            with _exit_at_sigterm():  # the event loop resets the signal's handler at its end
+                asyncio.run(_answer(options, _without(read_lines(source), done), tally))
         except (asyncio.CancelledError, KeyboardInterrupt) as stop:
             print(f"Stopped; {target.again} to go on. {tally.summary()}", file=sys.stderr)
             return _INTERRUPTED if isinstance(stop, KeyboardInterrupt) else _TERMINATED
         print(f"{tally.summary()} -> {target}")
         if tally.num_passing:
-            text = f"{tally.num_passing} of the failures may pass; run the same command again to send these requests again."
-            print(text, file=sys.stderr)
+            print(f"{tally.num_passing} of the failures may pass; {target.repetition}.", file=sys.stderr)
         return _exit_code(tally.num_failed + num_failed)
 
 

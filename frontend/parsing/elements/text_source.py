@@ -61,6 +61,11 @@ class TextSource:
             yield
         return self._text.startswith(literal, self._at)
 
+    def ends_within(self, *literals: str) -> bool:
+        """Return whether the output has ended within one of these, whose beginning is the unread text. Never waits."""
+        rest = self._text[self._at :]
+        return self._ended and bool(rest) and any(literal.startswith(rest) for literal in literals)
+
     def skip(self, literal: str) -> Waiting[bool]:
         """Read `literal` if it is next; return whether it was."""
         found = yield from self.starts_with(literal)

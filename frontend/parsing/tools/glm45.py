@@ -79,7 +79,7 @@ def _read_arguments(source: TextSource, writer: PieceWriter, parameters: dict[st
         value.end()
         yield from source.skip(_VALUE_END)
         yield from skip_space(source)
-    if (yield from source.more()):
+    if (yield from source.more()) and not source.ends_within(_KEY, _KEY_END, _VALUE):
         arguments.end()
 
 

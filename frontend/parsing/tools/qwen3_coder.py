@@ -97,5 +97,5 @@ def _read_arguments(source: TextSource, writer: PieceWriter, parameters: dict[st
         value.end()
         yield from source.skip(_PARAMETER_END)
         yield from skip_space(source)
-    if (yield from source.more()):
+    if (yield from source.more()) and not source.ends_within(_PARAMETER):
         arguments.end()

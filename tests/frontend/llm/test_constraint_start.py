@@ -33,6 +33,13 @@ async def test_with_a_reasoning_parser_the_constraint_waits_for_the_end_of_reaso
     assert found == start
 
 
+async def test_the_part_of_a_prompt_that_is_left_decides(serve_frontend, engine):
+    """The given text ends behind the reasoning; the prompt that the model gets ends in it."""
+    truncation = {"truncate_prompt_tokens": len(OPEN), "truncation_side": "right"}
+    async with serve_frontend(reasoning_parser="qwen3") as frontend:
+        assert await start_of(frontend, engine, prompt=OVER, **truncation) == (END, [])
+
+
 @pytest.mark.parametrize("reasoning_parser", ["auto", "none"])
 async def test_without_a_named_parser_it_holds_from_the_first_token(serve_frontend, engine, reasoning_parser):
     async with serve_frontend(reasoning_parser=reasoning_parser) as frontend:

@@ -1,5 +1,7 @@
 """Results of batch files at a URL: uploaded, tried again, kept if they cannot be uploaded."""
 
+import json
+import signal
 import tempfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,11 +16,16 @@ from tetrad.services.errors import InvalidRequest, NotFound, Unavailable
 
 @pytest.fixture
 def upload_server(monkeypatch, tmp_path):
-    """A server that takes uploads: `statuses` are its next answers, then 200; `uploads` has the path and content of each."""
+    """A server that takes uploads: `statuses` are its next answers, then 200; `uploads` has the path and content of each, and
+    `at_sigterm` the handler of the signal during each."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_error(504)
+
         def do_PUT(self):
+            at_sigterm.append(signal.getsignal(signal.SIGTERM))
             uploads.append((self.path, self.rfile.read(int(self.headers["Content-Length"])).decode()))
             self.send_response(statuses.pop(0) if statuses else 200)
             self.end_headers()
@@ -26,10 +33,13 @@ def upload_server(monkeypatch, tmp_path):
         def log_message(self, *_):
             pass
 
-    uploads, statuses = [], []
+    uploads, statuses, at_sigterm = [], [], []
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}/out.jsonl?key=1", uploads=uploads, statuses=statuses)
+    address = f"http://127.0.0.1:{server.server_port}"
+    yield SimpleNamespace(
+        address=address, url=f"{address}/out.jsonl?key=1", uploads=uploads, statuses=statuses, at_sigterm=at_sigterm
+    )
     server.shutdown()
     server.server_close()
 
@@ -66,6 +76,38 @@ def test_results_that_cannot_be_uploaded_are_kept_and_named(upload_server, capsy
 
     assert target.path.read_text() == "{}\n"
     assert str(target.path) in capsys.readouterr().err
+
+
+def test_a_run_that_is_terminated_while_it_uploads_names_the_file_of_its_results(upload_server, tmp_path, capsys):
+    """The event loop of the run, which has a handler of its own, has ended by then."""
+    batch = tmp_path / "in.jsonl"
+    batch.write_text("no request\n")
+
+    assert run(["-i", str(batch), "-o", upload_server.url, "--url", upload_server.address]) == 1
+
+    [(_, content)], [handler] = upload_server.uploads, upload_server.at_sigterm
+    assert json.loads(content)["error"]["line"] == 1
+    with pytest.raises(SystemExit), ResultTarget(upload_server.url) as target:
+        target.path.write_text(content)
+        handler(signal.SIGTERM, None)
+    assert str(target.path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_uploaded", [True, False])
+def test_temporary_failures_are_sent_again_by_the_same_command_if_its_results_stay(
+    upload_server, tmp_path, capsys, is_uploaded
+):
+    """A run whose results are uploaded keeps none: the same command would send every request again."""
+    batch = tmp_path / "in.jsonl"
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    batch.write_text(json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}) + "\n")
+    output = upload_server.url if is_uploaded else str(tmp_path / "out.jsonl")
+
+    assert run(["-i", str(batch), "-o", output, "--url", upload_server.address, "--timeout-s", "9"]) == 1
+
+    said = capsys.readouterr().err
+    assert "1 of the failures may pass" in said
+    assert ("run the same command again" in said) is not is_uploaded
 
 
 def test_a_run_that_has_not_begun_leaves_no_directory(upload_server, tmp_path):

@@ -53,6 +53,13 @@ class ResultTarget:
         """What to do to go on with a run that was stopped."""
         return "run the same command again" if self._directory is None else f"run the command again with -o {self.path}"
 
+    @property
+    def repetition(self) -> str:
+        """What to do to send the requests with temporary failures of a finished run again."""
+        if self._directory is None:
+            return "run the same command again to send these requests again"
+        return "with a file as -o, the same command would send these requests again when it is repeated"
+
     def deliver(self) -> None:
         """Upload the results of a finished run, if they are for a URL; Unavailable if the server does not take them."""
         if self._directory is None:

@@ -134,10 +134,10 @@ class BackgroundJob:
 
 
 class BackgroundJobs:
-    """The jobs of this process, by the ids of their responses. Jobs that another frontend has cancelled are stopped.
+    """The jobs of this process, by the ids of their responses. Jobs that another frontend has cancelled or deleted are stopped.
 
     Args:
-        store: has the responses that other frontends, which share it, have cancelled.
+        store: shows which responses other frontends, which share it, have cancelled or deleted.
         watch_s: seconds between two looks at the store, while there are jobs.
     """
 
@@ -153,7 +153,7 @@ class BackgroundJobs:
         self._jobs[generation.id] = job
         job.task.add_done_callback(lambda _: self._finish(generation.id))
         if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(self._watch(), name="background responses, cancelled elsewhere")
+            self._watching = asyncio.create_task(self._watch(), name="background responses, stopped elsewhere")
         return job
 
     def running(self, response_id: str) -> BackgroundJob | None:
@@ -189,7 +189,7 @@ class BackgroundJobs:
         while self._jobs:
             await asyncio.sleep(self._watch_s)
             with suppress(Unavailable):
-                for response_id in await self._store.cancelled_of(self._jobs.keys()):
+                for response_id in await self._store.stopped_of(self._jobs.keys()):
                     job = self._jobs.get(response_id)
                     if job is not None:
                         await job.cancel()

@@ -34,7 +34,10 @@ _FINISH = f"""
 UPDATE responses SET status = ?, response = ?, seq = (SELECT max(seq) + 1 FROM responses) WHERE id = ? AND {_IS_UNFINISHED}
 """
 _GET = "SELECT response, input, status, previous_id, owner FROM responses LEFT JOIN owners USING (id) WHERE id = ?"
-_CANCELLED = "SELECT id FROM responses WHERE id IN (SELECT value FROM json_each(?)) AND status = 'cancelled'"
+_STOPPED = """
+SELECT value FROM json_each(?)
+WHERE NOT EXISTS (SELECT 1 FROM responses WHERE responses.id = value AND status != 'cancelled')
+"""
 _CHAIN = """
 WITH RECURSIVE chain (depth, id, previous_id, status, response, input) AS (
     SELECT 0, id, previous_id, status, response, input FROM responses WHERE id = ?
@@ -94,10 +97,10 @@ class SqliteStore:
         """Mark an unfinished response as cancelled; return its present state. NotFound if it is not stored."""
         return _found(await self._database.write(lambda database: self._cancel(database, response_id)), response_id)
 
-    async def cancelled_of(self, response_ids: Collection[str]) -> list[str]:
-        """Return those of these responses that are marked as cancelled."""
+    async def stopped_of(self, response_ids: Collection[str]) -> list[str]:
+        """Return those of these responses that were cancelled or deleted."""
         ids = msgspec.json.encode(list(response_ids)).decode()
-        return await self._database.read(lambda database: [row[0] for row in database.execute(_CANCELLED, (ids,))])
+        return await self._database.read(lambda database: [row[0] for row in database.execute(_STOPPED, (ids,))])
 
     async def get(self, response_id: str) -> StoredResponse:
         """Return a response; NotFound if it is not stored."""

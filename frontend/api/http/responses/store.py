@@ -35,8 +35,8 @@ class ResponseStore(Protocol):
     async def cancel(self, response_id: str) -> StoredResponse:
         """Mark an unfinished response as cancelled; return its present state. NotFound if it is not stored."""
 
-    async def cancelled_of(self, response_ids: Collection[str]) -> list[str]:
-        """Return those of these responses that are marked as cancelled."""
+    async def stopped_of(self, response_ids: Collection[str]) -> list[str]:
+        """Return those of these responses that were cancelled or deleted."""
 
     async def get(self, response_id: str) -> StoredResponse:
         """Return a response; NotFound if it is not stored."""
@@ -68,7 +68,7 @@ class NoStore:
         """Raise NotFound."""
         raise not_found(response_id)
 
-    async def cancelled_of(self, response_ids: Collection[str]) -> list[str]:  # noqa: ARG002 - the store's interface
+    async def stopped_of(self, response_ids: Collection[str]) -> list[str]:  # noqa: ARG002 - the store's interface
         """Return an empty list."""
         return []
 

@@ -53,6 +53,8 @@ class DerenderedChatStream(ChatAnswer):
         chunk.usage = _usage(self._body.stream_options, given.usage(self._usage.usage().completion_tokens_details))
         if given.is_first and self._body.return_token_ids:
             chunk.prompt_token_ids = turns.prompt_token_ids
+        if given.is_first and self._body.return_prompt_text:
+            chunk.prompt_text = turns.prompt
         num_logprobs = 0
         for part in new.values():
             num_logprobs += self._num_logprobs(part)

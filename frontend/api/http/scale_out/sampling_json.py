@@ -15,6 +15,7 @@ _NAMES = frozenset(inspect.signature(SamplingParams).parameters) - {"guided_deco
 _CONSTRAINT_NAMES = frozenset(each.name for each in dataclasses.fields(StructuredOutputsParams)) - {
     "start_after_token_ids",
     "opening_token_ids",
+    "request_field",
 }
 _DETECTION_NAMES = frozenset(each.name for each in dataclasses.fields(RepetitionDetection))
 

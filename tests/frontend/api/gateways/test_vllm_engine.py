@@ -95,6 +95,18 @@ async def test_the_engine_is_asked_for_what_the_message_says(stub, engine):
     assert unpack_u32(asked.prompt_token_ids) == [1, 2]
 
 
+@pytest.mark.parametrize(("reasoning_parser", "start_after"), [("auto", b""), ("qwen3", b"</think>")])
+async def test_a_constraint_waits_for_the_end_of_reasoning_if_its_format_is_named(
+    serve_frontend, engine, reasoning_parser, start_after
+):
+    settings = {"listen": "127.0.0.1:0", "reasoning_parser": reasoning_parser}
+    async with serve_frontend(**settings) as frontend, open_channel(frontend.grpc_address) as channel:
+        given = request(ids=list(b"<think>"), params={"regex": "[a-z]+"})
+        await answers_of(vllm_engine_pb2_grpc.VllmEngineStub(channel).Generate(given))
+
+    assert bytes(engine.requests[0].sampling_params.structured_outputs.start_after_token_ids) == start_after
+
+
 async def test_what_a_message_leaves_out_is_as_the_model_s_authors_say(stub, tokenizer, serve_frontend, engine):
     tokenizer.generation_config = '{"temperature": 0.25, "top_k": 7}'
     async with serve_frontend(listen="127.0.0.1:0") as frontend, open_channel(frontend.grpc_address) as channel:

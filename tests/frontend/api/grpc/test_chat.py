@@ -78,6 +78,14 @@ def added_up(responses, index=0):
     return reasoning, content, calls, FINISH[reasons[0]]
 
 
+async def test_a_turn_whose_last_call_a_stop_string_cuts_off_ends_with_stop(client, engine):
+    writes(engine, TEXTS["all"])
+
+    _, _, calls, finish_reason = await client.ask(tools=TOOLS, text_options=pb.TextOptions(stop=["ris"]))
+
+    assert ([each.arguments_json for each in calls], finish_reason) == (['{"city": "Pa'], "stop")
+
+
 async def test_a_tool_round_trip(client, engine, tokenizer):
     writes(engine, TEXTS["all"], "It rains.")
 

@@ -73,6 +73,7 @@ QWEN3 = {
     "cut in a string": ("<function=f><parameter=text>\nab\n", "", [("f", '{"text": "ab')]),
     "cut in a number": ("<function=f><parameter=count>\n12", "", [("f", '{"count": 12')]),
     "cut in an end tag": ("<function=f><parameter=text>\nab\n</para", "", [("f", '{"text": "ab\\n</para')]),
+    "cut in the mark of a key": ("<function=f><parameter=count>1</parameter>\n<par", "<par", [("f", '{"count": 1')]),
     "cut between parameters": ("<function=f><parameter=count>1</parameter>\n", "", [("f", '{"count": 1')]),
 }
 
@@ -97,6 +98,13 @@ GLM = {
     "JSON": ('<tool_call>{"name": "f"}</tool_call>', '<tool_call>{"name": "f"}</tool_call>', []),
     "cut in the name": ("<tool_call>f", "<tool_call>f", []),
     "cut in a key": ("<tool_call>f\n<arg_key>co", "<arg_key>co", [("f", "")]),
+    "cut in the mark of a key": (
+        "<tool_call>f\n<arg_key>count</arg_key>\n<arg_value>1</arg_value>\n<arg_",
+        "<arg_",
+        [("f", '{"count": 1')],
+    ),
+    "cut in the end mark of a key": ("<tool_call>f\n<arg_key>text</", "<arg_key>text</", [("f", "")]),
+    "cut in the mark of a value": ("<tool_call>f\n<arg_key>text</arg_key>\n<ar", "<arg_key>text</arg_key>\n<ar", [("f", "")]),
     "cut in a value": ("<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>ab", "", [("f", '{"text": "ab')]),
 }
 

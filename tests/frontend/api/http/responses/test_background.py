@@ -256,7 +256,8 @@ async def test_what_another_frontend_generates_can_be_read_cancelled_and_deleted
         assert (await new.http.get(deleted)).status_code == 404
 
 
-async def test_a_generation_that_another_frontend_cancels_stops(serve_frontend, engine, tmp_path):
+@pytest.mark.parametrize(("method", "way"), [("POST", "/cancel"), ("DELETE", "")], ids=["cancelled", "deleted"])
+async def test_a_generation_that_another_frontend_stops(serve_frontend, engine, tmp_path, method, way):
     """The engine would generate it for as long as its request allows, although nobody can read it."""
     path = str(tmp_path / "responses.sqlite3")
     engine.pause()
@@ -264,10 +265,11 @@ async def test_a_generation_that_another_frontend_cancels_stops(serve_frontend, 
         created = (await one.http.post("/v1/responses", json={"input": "hi", "background": True})).json()
         await engine.until(lambda: engine.requests)
 
-        await other.http.post(f"/v1/responses/{created['id']}/cancel")
+        await other.http.request(method, f"/v1/responses/{created['id']}{way}")
 
         await engine.until(lambda: engine.aborted)
-        assert (await one.http.get(f"/v1/responses/{created['id']}")).json()["status"] == "cancelled"
+        read = await one.http.get(f"/v1/responses/{created['id']}")
+        assert read.json()["status"] == "cancelled" if way else read.status_code == 404
 
 
 async def test_what_another_frontend_deleted_cannot_be_followed_either(serve_frontend, tmp_path):

@@ -35,7 +35,7 @@ def plain(answer):
     "options",
     [
         {},
-        {"n": 2, "logprobs": True, "return_token_ids": True, "temperature": 0},
+        {"n": 2, "logprobs": True, "return_token_ids": True, "return_prompt_text": True, "temperature": 0},
         {"stop": ["e"]},
         {"stop": ["e"], "include_stop_str_in_output": True},
         {"stop_token_ids": [101]},

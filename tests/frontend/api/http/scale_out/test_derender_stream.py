@@ -152,7 +152,7 @@ async def test_every_format_of_calls_is_derendered_in_chunks(serve_frontend, eng
 @pytest.mark.parametrize(
     "options",
     [
-        {"n": 2, "logprobs": True, "top_logprobs": 1, "return_token_ids": True},
+        {"n": 2, "logprobs": True, "top_logprobs": 1, "return_token_ids": True, "return_prompt_text": True},
         {"stop": ["The"]},
         {"stop": ["The", "day"], "include_stop_str_in_output": True, "logprobs": True},
         {"stop_token_ids": [101]},
@@ -174,6 +174,7 @@ async def test_what_a_chat_wants_to_see_is_in_its_derendered_stream(http, engine
     assert all_joined(found) == dict.fromkeys([3, 1000], joined(expected))
     for chunks in found.values():
         assert chunks[0].get("prompt_token_ids") == expected[0].get("prompt_token_ids")
+        assert chunks[0].get("prompt_text") == expected[0].get("prompt_text")
         assert {"usage" in chunk for chunk in chunks[:-1]} <= {"usage" in expected[0]}
 
 

@@ -146,6 +146,15 @@ async def test_a_rendered_request_carries_how_it_is_answered(http):
     assert found["sampling_params"]["max_tokens"] == 512 - len(found["token_ids"])
 
 
+async def test_a_rendered_constraint_has_the_fields_of_the_api_alone(http):
+    """Not the name of the field from which it was made: vLLM has no such field."""
+    body = {"messages": [{"role": "user", "content": "hi"}], "response_format": {"type": "json_object"}}
+
+    rendered = (await http.post("/v1/chat/completions/render", json=body)).json()
+
+    assert rendered["sampling_params"]["structured_outputs"] == {"json_object": True}
+
+
 async def test_text_and_log_probabilities_come_when_they_are_asked_for(http):
     body = {"token_ids": [104, 105], "sampling_params": {"max_tokens": 3, "logprobs": 2}, "request_id": "r"}
 
