@@ -169,6 +169,8 @@ def test_an_id_that_no_token_has_is_refused(write: Write) -> None:
         ("qwen2", "pay 123\n\nx", ["pay", " ", "1", "2", "3", "\n\n", "x"]),
         ("tekken", "fooBar 12", ["foo", "Bar", " ", "1", "2"]),
         ("gpt-4o", "fooBar's 1234", ["foo", "Bar's", " ", "123", "4"]),
+        ("bloom", "It's  (a-b), 1234!। 語い", ["It's", "  (", "a-b", "),", " 1234", "!।", " 語い"]),
+        ("falcon", "It's  $12345 a<=b 语!", ["It", "'", "s", "  ", "$", "123", "45", " a", "<=", "b", " 语", "!"]),
         ("deepseek-llm", "It's 12 x  \n語い!", ["It", "'", "s", " ", "1", "2", " x", "  ", "\n", "語い", "!"]),
         ("deepseek-v3", "It's 1234 x_y\n語い!", ["It", "'s", " ", "123", "4", " x", "_y", "\n", "語い", "!"]),
     ],
