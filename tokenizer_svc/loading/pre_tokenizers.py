@@ -63,8 +63,8 @@ IGNORES_MERGES = frozenset((*_LLAMA3_NAMES, "tekken"))
 ADDS_BOS = frozenset((*_LLAMA3_NAMES, "tekken"))
 """Names whose tokenizers add BOS if the file has no setting for it."""
 
-NORMALIZES_NFC = frozenset(("qwen2", "qwen35", "deepseek-r1-qwen", "megrez"))
-"""Names whose tokenizers first normalize text to Unicode's composed form."""
+NORMALIZES_NFC = frozenset(("qwen2", "qwen35", "deepseek-r1-qwen", "megrez", "mpt", "olmo"))
+"""Names whose tokenizers first normalize text to Unicode's composed form. MPT, Mamba and OLMo have GPT-NeoX's tokenizer."""
 
 
 def byte_level_pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:

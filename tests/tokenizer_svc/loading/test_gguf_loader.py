@@ -190,6 +190,19 @@ def test_every_pre_tokenizer_keeps_all_bytes(write: Write, name: str, texts: lis
         assert tokenizer.decode(tokenizer.encode(text).token_ids) == text
 
 
+@pytest.mark.parametrize(
+    ("name", "is_composed"), [("gpt-2", False), ("bloom", False), ("qwen2", True), ("mpt", True), ("olmo", True)]
+)
+def test_letters_and_their_accents_are_composed_where_the_models_tokenizer_does(
+    write: Write, name: str, is_composed: bool
+) -> None:
+    tokenizer = load_tokenizer(str(write(**byte_level(pre=name))))
+
+    found = tokenizer.encode("e\u0301").token_ids
+
+    assert (found == tokenizer.encode("\u00e9").token_ids) == is_composed
+
+
 def test_a_word_in_the_vocabulary_needs_no_merges_in_llama_bpe(write: Write) -> None:
     plain = byte_level(pre="gpt-2", tokens=[*LETTERS, "abc"], token_type=None, merges=["a b"], bos_token_id=None)
     plain["tokens"].append("ab")
