@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.models.inner_configs import changed_values
 
 
 class ModelConfigView:
@@ -85,8 +86,7 @@ def changes(config: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
     else:
         text = f"hf_overrides must return the config that it was given, got {type(changed).__name__}."
         raise InvalidRequest(text, field="hf_overrides")
-    # A removed value is sent as null, which has the same effect.
-    return {name: after.get(name) for name in {**config, **after} if after.get(name) != config.get(name)}
+    return changed_values(config, after)
 
 
 def pooler_config_json(config: Any) -> str:

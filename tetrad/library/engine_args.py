@@ -21,6 +21,7 @@ from tetrad.library.engine_argument_checks import check_values, processor_names,
 from tetrad.library.engine_settings import SETTING_OF, S, build_settings
 from tetrad.services.hub.download import HubAccess, Report
 from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
+from tetrad.services.models.inner_configs import overridden
 from tetrad.services.models.model_directory import read_model_json
 from tetrad.services.packages import require_packages
 from tetrad.services.settings import ServiceSettings
@@ -77,8 +78,8 @@ class EngineArgs(OlderEngineArguments):
         cpu_offload_gb: GiB of GPU memory to save: weights of layers stay in host memory and are copied in every step.
         max_num_queued_reqs, max_num_queued_tokens: maximum number of waiting requests, and of their prompt tokens; further
             requests are refused. None: 8192 requests, 4 Mi tokens.
-        hf_overrides: values that replace those of the model's config.json; or a function that returns the changed config
-            (see drop_in/config_overrides.py).
+        hf_overrides: values that replace those of the model's config.json, of an inner config such as text_config one by one;
+            or a function that returns the changed config (see drop_in/config_overrides.py).
         speculative_config: vLLM's options of speculative decoding, a dict: {"method": "ngram", "num_speculative_tokens": 8};
             docs/speculation.md has them all. None: no speculative decoding.
         runner: "auto" (from the model's files), "generate" or "pooling", with which a generative model makes embeddings.
@@ -263,7 +264,7 @@ class EngineArgs(OlderEngineArguments):
         )
 
     def _changed(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**config, **changes(config, self.hf_overrides or {})}
+        return overridden(config, changes(config, self.hf_overrides or {}))
 
     def _engine_core_fields(self, path: Path) -> dict[str, Any]:
         fields = self._chosen(EngineCoreSettings)

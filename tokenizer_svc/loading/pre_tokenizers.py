@@ -35,6 +35,7 @@ _PATTERNS: dict[str, str] = {
     **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
     "tekken": _TEKKEN,
     "qwen35": _QWEN35,
+    "bloom": r" ?[^\s(|).,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{964}\x{6D4}\x{60C}]+",
 }
 _SEQUENCES: dict[str, tuple[str, ...]] = {
     "deepseek-llm": (
@@ -52,6 +53,7 @@ _SEQUENCES: dict[str, tuple[str, ...]] = {
     ),
 }
 """Several patterns that split a text one after the other."""
+_FALCON = "falcon"
 _SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone")
 _PLAIN = ("default", "gpt-2", "gpt2", "mpt", "olmo", "jais", "phi-2", "roberta-bpe", "granite-docling", "exaone4")
 
@@ -61,8 +63,8 @@ IGNORES_MERGES = frozenset((*_LLAMA3_NAMES, "tekken"))
 ADDS_BOS = frozenset((*_LLAMA3_NAMES, "tekken"))
 """Names whose tokenizers add BOS if the file has no setting for it."""
 
-NORMALIZES_NFC = frozenset(("qwen2", "qwen35", "deepseek-r1-qwen", "megrez"))
-"""Names whose tokenizers first normalize text to Unicode's composed form."""
+NORMALIZES_NFC = frozenset(("qwen2", "qwen35", "deepseek-r1-qwen", "megrez", "mpt", "olmo"))
+"""Names whose tokenizers first normalize text to Unicode's composed form. MPT, Mamba and OLMo have GPT-NeoX's tokenizer."""
 
 
 def byte_level_pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
@@ -72,6 +74,10 @@ def byte_level_pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
     if name in _SINGLE_DIGITS:
         digits = pre_tokenizers.Digits(individual_digits=True)
         return pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
+    if name == _FALCON:
+        punctuation, digits = pre_tokenizers.Punctuation(behavior="contiguous"), pre_tokenizers.Digits(individual_digits=False)
+        words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+        return pre_tokenizers.Sequence([punctuation, words, digits, pre_tokenizers.Split(Regex("[0-9]{3}"), "isolated")])
     patterns = _SEQUENCES.get(name) or ((_PATTERNS[name],) if name in _PATTERNS else ())
     if patterns:
         splits = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in patterns]
@@ -83,7 +89,7 @@ def byte_level_pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
 
 def known_pre_tokenizers() -> tuple[str, ...]:
     """Return the names that `byte_level_pre_tokenizer` accepts, in alphabetical order."""
-    return tuple(sorted((*_PLAIN, *_SINGLE_DIGITS, *_PATTERNS, *_SEQUENCES)))
+    return tuple(sorted((*_PLAIN, *_SINGLE_DIGITS, *_PATTERNS, *_SEQUENCES, _FALCON)))
 
 
 def _listed(names: Iterable[str]) -> str:

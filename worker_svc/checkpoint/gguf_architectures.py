@@ -103,7 +103,12 @@ def _qkv(config: ModelConfig) -> dict[str, Stored]:
 
 
 def _state_of(config: ModelConfig) -> State:
-    return next(layer.state for layer in config.layers if layer.state)
+    state = next((layer.state for layer in config.layers if layer.state), None)
+    if state is None:
+        raise ModelError(
+            f"The metadata names no layer of {config.architecture[:80]} with a state, so the file is not supported."
+        )
+    return state
 
 
 def _short_convolution(config: ModelConfig) -> dict[str, Stored]:

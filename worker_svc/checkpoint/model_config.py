@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tetrad.services.errors import ModelError
+from tetrad.services.models.inner_configs import overridden
 from tetrad.services.models.model_directory import parse_json_object, read_model_json
 
 
@@ -33,6 +34,8 @@ def read_config_file(directory: Path) -> dict[str, Any]:
 
 
 def apply_overrides(config: Mapping[str, Any], overrides_json: str) -> dict[str, Any]:
-    """Return the config with the values of a JSON object, which replace its own; an empty text changes nothing."""
-    overrides = parse_json_object(overrides_json, "hf_overrides") if overrides_json else {}
-    return {**config, **overrides}
+    """Return the config with the values of a JSON object, which replace its own; an empty text changes nothing.
+
+    The values of an inner config, such as text_config, replace its own one by one.
+    """
+    return overridden(config, parse_json_object(overrides_json, "hf_overrides") if overrides_json else {})

@@ -20,6 +20,7 @@ _BIAS_MAX = 8.0
 _MAX_HEADS = 1 << 12
 _ALL = QKV | MLP | {"o_proj", "norm"}
 _NORM_TYPES = dict.fromkeys(("low_precision_layernorm", "layernorm"), "layer")
+_GELU = {"name": "gelu", "approximate": "none"}
 _OTHER_ATTENTION = ("qk_ln", "qk_gn", "prefix_lm", "rope", "sliding_window_size", "attn_logit_softcapping")
 """Keys of MPT's attn_config that change results, and whose values must be false, null or -1."""
 
@@ -111,16 +112,20 @@ def mpt(values: Values) -> ModelConfig:
 
 
 def _attention_of(values: Values) -> Values:
-    """Return the values of attn_config; raise ModelError for one that is not supported."""
+    """Return the values of attn_config; raise ModelError for one, or one of the layers' MLPs, that is not supported."""
     attention = Values(values.get("attn_config", default={}) | {"architectures": [values.architecture]})
     if not attention.get("alibi", default=True):
         raise _refused("attn_config.alibi", value=False)
     for key in _OTHER_ATTENTION:
         if attention.get(key) not in (None, False, -1):
             raise _refused(f"attn_config.{key}", attention.get(key))
-    kind = values.get("ffn_config", default={}).get("ffn_type", "mptmlp")
-    if kind != "mptmlp":
+    mlp = values.get("ffn_config", default={})
+    if (kind := mlp.get("ffn_type", "mptmlp")) != "mptmlp":
         raise _refused("ffn_config.ffn_type", kind)
+    if (activation := {"approximate": "none"} | (mlp.get("ffn_act_fn") or _GELU)) != _GELU:
+        raise _refused("ffn_config.ffn_act_fn", activation)
+    if overrides := values.get("block_overrides"):
+        raise _refused("block_overrides", overrides)
     return attention
 
 

@@ -182,10 +182,10 @@ def _described(family: Family, config: Mapping[str, Any]) -> ModelConfig:
     values = Values(config)
     try:
         facts = family.describe(values)
+        values.check_all_read()
     except KeyError as error:
         raise ModelError(f"The model's config has no {error.args[0]!r}.") from error
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise ModelError(f"The model's config cannot be read: {one_line(error)}.") from error
-    values.check_all_read()
     check_limits(facts)
     return facts

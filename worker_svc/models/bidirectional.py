@@ -5,6 +5,7 @@ Called by the encoder runner, on the compute thread.
 
 import torch
 
+from tetrad.services.errors import ModelError
 from tetrad.worker_svc.attention.packed import Bounds, PackedAttention
 from tetrad.worker_svc.kv_cache.layer_groups import group_layers
 from tetrad.worker_svc.layers.experts import HostMixes, MixOf
@@ -18,7 +19,7 @@ _NO_CACHE = torch.empty(0)
 
 
 class BidirectionalDecoder:
-    """A decoder without a KV cache; see PackedEncoder.
+    """A decoder without a KV cache, and so without states, which it refuses with a ModelError; see PackedEncoder.
 
     Args:
         config: the model's description.
@@ -36,6 +37,8 @@ class BidirectionalDecoder:
         upload: Upload = torch.from_numpy,
         mix_of: MixOf | None = None,
     ) -> None:
+        if config.state_size:
+            raise ModelError("A model with states cannot see in both directions.")
         attention = PackedAttention(num_heads=config.num_heads, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim)
         self._decoder: Decoder[Bounds] = Decoder(config, parameters, attention, mix_of or HostMixes(), device)
         self._num_layers, self._num_groups = config.num_layers, len(group_layers(config.layer_windows))

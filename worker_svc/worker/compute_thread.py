@@ -92,5 +92,7 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
         return
     if error is None:
         future.set_result(result)
+    elif isinstance(error, StopIteration):  # which no future takes
+        future.set_exception(RuntimeError("A call raised StopIteration.").with_traceback(error.__traceback__))
     else:
         future.set_exception(error)

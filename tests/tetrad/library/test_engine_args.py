@@ -227,6 +227,18 @@ def test_a_function_that_overrides_the_config_is_called_with_it_and_what_it_chan
     assert json.loads(settings.engine_core.hf_overrides) == changed
 
 
+def test_a_value_that_a_function_removes_from_an_inner_config_goes_on_as_null(tmp_path):
+    (tmp_path / "config.json").write_text('{"text_config": {"rope_theta": 10000.0, "sliding_window": 64, "hidden_size": 8}}')
+
+    def change(config):
+        config.text_config = {"rope_theta": 5.0, "hidden_size": 8}
+        return config
+
+    settings = EngineArgs(model=str(tmp_path), hf_overrides=change).stack_settings()
+
+    assert json.loads(settings.engine_core.hf_overrides) == {"text_config": {"rope_theta": 5.0, "sliding_window": None}}
+
+
 @pytest.mark.parametrize("overrides", [7, {"a": object()}, lambda config: None])
 def test_overrides_that_are_none_are_refused_by_name(overrides, tmp_path):
     (tmp_path / "config.json").write_text("{}")

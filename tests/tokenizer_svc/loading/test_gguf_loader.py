@@ -169,6 +169,8 @@ def test_an_id_that_no_token_has_is_refused(write: Write) -> None:
         ("qwen2", "pay 123\n\nx", ["pay", " ", "1", "2", "3", "\n\n", "x"]),
         ("tekken", "fooBar 12", ["foo", "Bar", " ", "1", "2"]),
         ("gpt-4o", "fooBar's 1234", ["foo", "Bar's", " ", "123", "4"]),
+        ("bloom", "It's  (a-b), 1234!। 語い", ["It's", "  (", "a-b", "),", " 1234", "!।", " 語い"]),
+        ("falcon", "It's  $12345 a<=b 语!", ["It", "'", "s", "  ", "$", "123", "45", " a", "<=", "b", " 语", "!"]),
         ("deepseek-llm", "It's 12 x  \n語い!", ["It", "'", "s", " ", "1", "2", " x", "  ", "\n", "語い", "!"]),
         ("deepseek-v3", "It's 1234 x_y\n語い!", ["It", "'s", " ", "123", "4", " x", "_y", "\n", "語い", "!"]),
     ],
@@ -186,6 +188,19 @@ def test_every_pre_tokenizer_keeps_all_bytes(write: Write, name: str, texts: lis
 
     for text in sample:
         assert tokenizer.decode(tokenizer.encode(text).token_ids) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "is_composed"), [("gpt-2", False), ("bloom", False), ("qwen2", True), ("mpt", True), ("olmo", True)]
+)
+def test_letters_and_their_accents_are_composed_where_the_models_tokenizer_does(
+    write: Write, name: str, is_composed: bool
+) -> None:
+    tokenizer = load_tokenizer(str(write(**byte_level(pre=name))))
+
+    found = tokenizer.encode("e\u0301").token_ids
+
+    assert (found == tokenizer.encode("\u00e9").token_ids) == is_composed
 
 
 def test_a_word_in_the_vocabulary_needs_no_merges_in_llama_bpe(write: Write) -> None:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from tests.worker_svc.conftest import tiny_config
 from tests.worker_svc.native.test_gguf import ALL_Q4_0, write
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.checkpoint.model_config import read_model_config
+from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
 from tetrad.worker_svc.families.registry import read_config
 
 
@@ -147,3 +147,15 @@ def test_a_modelopt_checkpoint_with_a_quantized_cache_alone_has_weights_in_float
     (tmp_path / "hf_quant_config.json").write_text(json.dumps(described))
 
     assert "quantization_config" not in read_model_config(tmp_path)
+
+
+def test_overrides_replace_the_values_of_an_inner_config_one_by_one_and_other_objects_whole():
+    config = {"attn_config": {"alibi": True, "clip_qkv": 6}, "rope_scaling": {"factor": 2.0, "rope_type": "linear"}}
+    overrides = {"attn_config": {"alibi_bias_max": 16}, "rope_scaling": {"factor": 4.0}, "text_config": {"n_layers": 1}}
+
+    found = apply_overrides(config | {"quantization_config": {"bits": 4}}, json.dumps(overrides | {"quantization_config": {}}))
+
+    assert found == overrides | {
+        "attn_config": {"alibi": True, "clip_qkv": 6, "alibi_bias_max": 16},
+        "quantization_config": {},
+    }

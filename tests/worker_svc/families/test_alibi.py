@@ -132,6 +132,9 @@ def test_without_a_length_a_bloom_has_2048_positions():
             }.items()
         ),
         ("mpt", {"ffn_config": {"ffn_type": "mptglu"}}, r"ffn_config\.ffn_type mptglu, which is not supported"),
+        ("mpt", {"ffn_config": {"ffn_act_fn": {"name": "silu"}}}, r"ffn_config\.ffn_act_fn .*silu.*, which is not supported"),
+        ("mpt", {"ffn_config": {"ffn_act_fn": {"name": "gelu", "approximate": "tanh"}}}, r"ffn_config\.ffn_act_fn .*tanh"),
+        ("mpt", {"block_overrides": {"order": [{"name": "default"}]}}, "block_overrides .*, which is not supported"),
         ("mpt", {"norm_type": "rmsnorm"}, "norm_type 'rmsnorm', which is not supported; supported: layernorm"),
         ("mpt", {"n_heads": 0}, "num_heads is 0, it must be 1 to 4096"),
         ("mpt", {"n_heads": 10**9}, "num_heads is 1000000000, it must be 1 to 4096"),
@@ -254,6 +257,13 @@ def test_linear_biases_do_not_reach_in_both_directions():
 
     with pytest.raises(ModelError, match=r"linear biases of scores \(ALiBi\) cannot see in both directions"):
         attention.layer(AttentionShape(0.25, slopes=torch.ones(4)))
+
+
+@pytest.mark.parametrize("activation", [None, {"name": "gelu"}, {"name": "gelu", "approximate": "none"}])
+def test_the_mlp_of_an_mpt_may_be_named(activation):
+    given = {"ffn_config": {"ffn_type": "mptmlp", "ffn_act_fn": activation}, "block_overrides": None}
+
+    assert read_config(config_of("mpt", **given)) == read_config(config_of("mpt"))
 
 
 def test_values_that_a_config_omits_are_those_of_transformers():

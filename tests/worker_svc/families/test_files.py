@@ -132,6 +132,7 @@ def test_a_phi3_is_scaled_from_4096_tokens_if_its_config_does_not_say(altered, l
         ("jamba", without_tensor("model.layers.2.mamba.b_layernorm.weight"), {}, "no tensor model.layers.2.mixer.b_layernorm"),
         ("jamba", None, {"expert_layer_offset": 0}, "feed_forward.* not use here|no tensor model.layers.0.mlp.router"),
         ("jamba", None, {"attn_layer_period": 0}, "cannot be read"),
+        *((name, None, {"rope_scaling": "linear"}, "cannot be read") for name in ("bloom", "falcon rw", "mamba", "jamba")),
         ("jamba", None, {"num_experts_per_tok": 5}, "num_experts_per_tok is 5, it must be 1 to 4"),
         ("mamba", without_tensor("backbone.layers.1.mixer.dt_proj.bias"), {}, "no tensor model.layers.1.mixer.dt_bias"),
         ("mamba", with_tensor("backbone.layers.0.mixer.x_proj.bias", None), {}, "x_proj.bias"),

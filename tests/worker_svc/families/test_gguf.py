@@ -145,6 +145,8 @@ def test_split_latents_beside_the_whole_are_not_used(tmp_path, load, make_driver
         ("ministral3", {"expert_count": 4}, [], "mistral3 with experts"),
         ("lfm2", {"attention.head_count_kv": 2}, [], "lfm2 without attention.head_count_kv of each layer"),
         ("lfm2", {"attention.head_count_kv": [2]}, [], "lfm2 without attention.head_count_kv of each layer"),
+        ("lfm2", {"attention.head_count_kv": [2] * 5}, [], "no layer of Lfm2ForCausalLM with a state"),
+        ("jamba", {"attention.head_count_kv": [2] * 4}, [], "no layer of JambaForCausalLM with a state"),
         ("mamba", {"ssm.state_size": 0}, [], "state_dim of states is 0"),
         ("mpt", {"attention.max_alibi_bias": 0.0}, [], "attn_config.alibi False, which is not supported"),
         ("mamba2", {"ssm.time_step_rank": 0}, [], "cannot be read"),

@@ -355,6 +355,15 @@ def test_a_decoder_that_is_not_causal_sees_in_both_directions(tmp_path, family):
         np.testing.assert_allclose(each.values, expected.numpy(), atol=1e-4)
 
 
+@pytest.mark.parametrize("family", ["mamba", "jamba", "lfm2"])
+def test_a_model_with_states_does_not_see_in_both_directions(tmp_path, family):
+    save_family(tmp_path, family)
+    change_config(tmp_path, is_causal=False)
+
+    with pytest.raises(ModelError, match="A model with states cannot see in both directions"):
+        load(tmp_path, runner="pooling")
+
+
 def test_embedding_gemma_has_windows_to_both_sides_and_dense_layers(tmp_path):
     sizes = SIZES | {"num_hidden_layers": 6, "sliding_window": 8, "query_pre_attn_scalar": 16, "layer_types": None}
     config = tf.Gemma3TextConfig(**sizes, use_bidirectional_attention=True)

@@ -32,6 +32,14 @@ async def test_an_error_goes_to_its_caller_and_the_next_call_runs(compute):
     assert await good == 7
 
 
+async def test_a_stop_iteration_goes_to_its_caller_as_another_error(compute):
+    """A future refuses to take one, and its caller would wait forever."""
+    failed = compute.submit(next, iter(()))
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await asyncio.wait_for(failed, 10)
+
+
 async def test_a_cancelled_call_that_has_not_begun_never_runs(compute):
     go, ran = threading.Event(), []
     first = compute.submit(go.wait, 10)
