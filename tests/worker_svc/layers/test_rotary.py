@@ -92,6 +92,7 @@ def test_an_impossible_partial_factor_is_one_line(factor):
 def test_a_gguf_file_says_how_long_its_contexts_were():
     fields = {
         "general.architecture": "qwen2",
+        "qwen2.block_count": 2,
         "qwen2.rope.scaling.type": "yarn",
         "qwen2.rope.scaling.factor": 4.0,
         "qwen2.rope.scaling.original_context_length": 32768,
@@ -103,7 +104,7 @@ def test_a_gguf_file_says_how_long_its_contexts_were():
 
 
 def test_a_gguf_file_of_gpt_oss_without_a_scaling_has_none():
-    fields = {"general.architecture": "gpt-oss"}
+    fields = {"general.architecture": "gpt-oss", "gpt-oss.block_count": 2}
 
     config = config_from_metadata(fields.get, lambda _: False, vocab_size=10, is_tied=True)
 
