@@ -62,6 +62,16 @@ class _Rates:
     drafted: _Rate = field(default_factory=_Rate)
     trial: _Trial = field(default_factory=_Trial)
 
+    @property
+    def are_tried(self) -> bool:
+        """Whether both kinds have been tried."""
+        return min(self.plain.num_steps, self.drafted.num_steps) >= _TRIAL_STEPS
+
+    @property
+    def is_slower_with_drafts(self) -> bool:
+        """Whether both kinds have been tried, and steps with drafts are the slower ones."""
+        return self.are_tried and self.drafted.tokens_per_s <= self.plain.tokens_per_s
+
     def pays(self) -> bool:
         if self.plain.num_steps < _TRIAL_STEPS:
             return False
@@ -82,7 +92,7 @@ class _Rates:
             trial.lost_s += seconds - num_tokens / other.tokens_per_s
         if trial.num_steps >= _TRIAL_STEPS:
             trial.drafted = None
-        if trial.may_be_followed():
+        if self.are_tried and trial.may_be_followed():
             self.trial = _Trial(drafted=not self.pays())
 
 
@@ -114,8 +124,17 @@ class RateComparison:
         self._behind_s += max(0.0, draft_s - self._usual_s)
 
     def pays(self, num_requests: int) -> bool:
-        """Return whether the next step of `num_requests` requests has drafts: because they pay, or to measure them."""
-        return self._of(num_requests).pays()
+        """Return whether the next step of `num_requests` requests has drafts: because they pay, or to measure them.
+
+        Drafts that do not pay in batches of about half or twice this size are tried late: a draft model computes all prompts of
+        the batch for its first trial, and batches pass through sizes that they keep for a few steps only.
+        """
+        rates, size = self._of(num_requests), num_requests.bit_length()
+        near = [self._rates[other] for other in (size - 1, size + 1) if other in self._rates]
+        is_new = rates.drafted.num_steps < _TRIAL_STEPS and rates.trial.num_steps < _PERIOD
+        if is_new and any(other.is_slower_with_drafts for other in near):
+            return False
+        return rates.pays()
 
     def _of(self, num_requests: int) -> _Rates:
         return self._rates.setdefault(num_requests.bit_length(), _Rates())

@@ -78,6 +78,23 @@ def test_batches_of_other_sizes_are_judged_apart():
     assert sum(found) < 30
 
 
+def test_a_size_beside_one_that_drafts_slow_down_is_tried_late():
+    rates = RateComparison()
+    kinds(rates, 100, plain=(32, 0.05), drafted=(90, 0.2), num_requests=32)
+
+    found = kinds(rates, 1000, plain=(30, 0.05), drafted=(90, 0.1), num_requests=30)
+
+    assert not any(found[:500])
+    assert all(found[-100:])
+
+
+def test_a_size_far_from_one_that_drafts_slow_down_is_tried_at_once():
+    rates = RateComparison()
+    kinds(rates, 100, plain=(32, 0.05), drafted=(90, 0.2), num_requests=32)
+
+    assert any(kinds(rates, 20, plain=(1, 0.01), drafted=(3, 0.02)))
+
+
 def test_the_worker_is_asked_while_drafts_pay_and_its_proposals_are_verified():
     drafts = drafts_for(read_speculative_config({"method": "draft_model", "model": "m", "num_speculative_tokens": 3}))
     asked = []
