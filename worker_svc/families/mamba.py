@@ -7,14 +7,12 @@ from tetrad.services.errors import ModelError
 from tetrad.worker_svc.families.decoder import decoder
 from tetrad.worker_svc.families.experts import granite_experts
 from tetrad.worker_svc.families.llama import granite
-from tetrad.worker_svc.families.states import attention_layers, check_silu, fused_parts, mixer_names, with_states
+from tetrad.worker_svc.families.states import attention_layers, check_silu, fused_parts, mixer_names, states_alone, with_states
 from tetrad.worker_svc.families.values import FULL, Values
-from tetrad.worker_svc.model_facts.config import LayerConfig, ModelConfig
+from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.states import GatedNorm, Mamba2
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
 
-_LONGEST = 1 << 17
-"""Largest number of tokens in a sequence if the config sets no limit; the size of a state does not depend on it."""
 _MULTIPLIERS = ("in_gate_proj", "in_x_proj", "in_b_proj", "in_c_proj", "in_step_proj")
 """The parts that the numbers of Falcon-H1's ssm_multipliers multiply, in order."""
 
@@ -32,28 +30,8 @@ def mamba2(values: Values) -> ModelConfig:
         min_step=min_step,
         max_step=max_step,
     )
-    biases = {"conv"} if values.get("use_conv_bias", default=True) else set()
-    if values.get("use_bias", default=False):
-        biases |= {*state.parts, "out_proj"}
-    return ModelConfig(
-        architecture=values.architecture,
-        vocab_size=int(values.need("vocab_size")),
-        hidden_size=int(values.need("hidden_size")),
-        num_heads=0,
-        num_kv_heads=0,
-        head_dim=0,
-        norm_eps=float(values.need("layer_norm_epsilon")),
-        max_position_embeddings=int(values.get("max_position_embeddings", default=_LONGEST)),
-        tie_word_embeddings=bool(values.get("tie_word_embeddings", default=False)),
-        attention_scale=1.0,
-        layers=(LayerConfig(None, None, 0, state=state, has_attention=False, has_mlp=False),) * values.num_layers(),
-        biases=frozenset(biases),
-        tensors=TensorNames(
-            layers="backbone.layers",
-            in_layer=mixer_names("mixer", state) | {"input_layernorm": Stored("norm")},
-            in_model={"model.embed_tokens": Stored("backbone.embeddings"), "model.norm": Stored("backbone.norm_f")},
-        ),
-    )
+    eps = float(values.need("layer_norm_epsilon"))
+    return states_alone(values, state, mixer_names("mixer", state), norm_eps=eps, is_tied=False)
 
 
 def granite_hybrid(values: Values) -> ModelConfig:

@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tetrad.worker_svc.families.decoder import decoder
-from tetrad.worker_svc.families.states import attention_layers, check_silu, mixer_names, step_names, with_states
+from tetrad.worker_svc.families.states import attention_layers, check_silu, mixer_names, states_alone, step_names, with_states
 from tetrad.worker_svc.families.values import FULL, Values
 from tetrad.worker_svc.model_facts.config import Experts, LayerConfig, ModelConfig
 from tetrad.worker_svc.model_facts.states import Mamba1, SelectionNorm
 from tetrad.worker_svc.model_facts.tensor_names import Stored, TensorNames
 
-_LONGEST = 1 << 17
-"""Largest number of tokens in a sequence if the config sets no limit; the size of a state does not depend on it."""
 _JAMBA_POSITIONS = 1 << 18
 """Largest number of tokens in a sequence of a Jamba whose config does not say."""
 _CHANNELS_PER_RANK = 16
@@ -94,28 +92,8 @@ def _states_alone(values: Values, norm: SelectionNorm = "none", norm_eps: float 
         selection_norm=norm,
         norm_eps=norm_eps,
     )
-    biases = {"conv"} if values.get("use_conv_bias", default=True) else set()
-    if values.get("use_bias", default=False):
-        biases |= {*state.parts, "out_proj"}
-    return ModelConfig(
-        architecture=values.architecture,
-        vocab_size=int(values.need("vocab_size")),
-        hidden_size=hidden,
-        num_heads=0,
-        num_kv_heads=0,
-        head_dim=0,
-        norm_eps=float(values.get("layer_norm_epsilon", default=1e-5)),
-        max_position_embeddings=int(values.get("max_position_embeddings", default=_LONGEST)),
-        tie_word_embeddings=bool(values.get("tie_word_embeddings", default=True)),
-        attention_scale=1.0,
-        layers=(LayerConfig(None, None, 0, state=state, has_attention=False, has_mlp=False),) * values.num_layers(),
-        biases=frozenset(biases),
-        tensors=TensorNames(
-            layers="backbone.layers",
-            in_layer=_names("mixer", state) | {"input_layernorm": Stored("norm")},
-            in_model={"model.embed_tokens": Stored("backbone.embeddings"), "model.norm": Stored("backbone.norm_f")},
-        ),
-    )
+    eps = float(values.get("layer_norm_epsilon", default=1e-5))
+    return states_alone(values, state, _names("mixer", state), norm_eps=eps, is_tied=True)
 
 
 def _step_rank(values: Values, key: str, hidden: int) -> int:

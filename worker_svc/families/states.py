@@ -8,10 +8,12 @@ from typing import Any
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.families.decoder import ACTIVATIONS, NO_VALUES
 from tetrad.worker_svc.families.values import Values
-from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.model_facts.config import LayerConfig, ModelConfig
 from tetrad.worker_svc.model_facts.states import State
-from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored
+from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
 
+_LONGEST = 1 << 17
+"""Largest number of tokens in a sequence if the config sets no limit; the size of a state does not depend on it."""
 _KINDS = {
     "full_attention": True,
     "attention": True,
@@ -45,6 +47,40 @@ def with_states(config: ModelConfig, state: State, have_attention: Sequence[bool
         for layer, has_attention in zip(config.layers, have_attention, strict=True)
     ]
     return replace(config, layers=tuple(layers), **changes)
+
+
+def states_alone(values: Values, state: State, names: Mapping[str, Stored], *, norm_eps: float, is_tied: bool) -> ModelConfig:
+    """Describe a model whose layers are states alone, as transformers stores Mamba and Mamba2.
+
+    Args:
+        values: the model's config.
+        state: the state of each layer.
+        names: stored names of the state's tensors.
+        norm_eps: epsilon of the norms.
+        is_tied: whether the output layer is the embedding if the config does not say.
+    """
+    biases = {"conv"} if values.get("use_conv_bias", default=True) else set()
+    if values.get("use_bias", default=False):
+        biases |= {*state.parts, "out_proj"}
+    return ModelConfig(
+        architecture=values.architecture,
+        vocab_size=int(values.need("vocab_size")),
+        hidden_size=int(values.need("hidden_size")),
+        num_heads=0,
+        num_kv_heads=0,
+        head_dim=0,
+        norm_eps=norm_eps,
+        max_position_embeddings=int(values.get("max_position_embeddings", default=_LONGEST)),
+        tie_word_embeddings=bool(values.get("tie_word_embeddings", default=is_tied)),
+        attention_scale=1.0,
+        layers=(LayerConfig(None, None, 0, state=state, has_attention=False, has_mlp=False),) * values.num_layers(),
+        biases=frozenset(biases),
+        tensors=TensorNames(
+            layers="backbone.layers",
+            in_layer={**names, "input_layernorm": Stored("norm")},
+            in_model={"model.embed_tokens": Stored("backbone.embeddings"), "model.norm": Stored("backbone.norm_f")},
+        ),
+    )
 
 
 def check_silu(values: Values, *keys: str) -> None:
