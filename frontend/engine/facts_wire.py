@@ -1,4 +1,4 @@
-"""facts_wire: converts what engine cores and tokenizers say about themselves to the frontend's values. It only converts."""
+"""Wire of facts: converts messages with the properties and the load of engine cores and tokenizers to the frontend's types."""
 
 import json
 

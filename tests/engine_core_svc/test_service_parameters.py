@@ -1,4 +1,4 @@
-"""The parameters of requests at a running engine core: refused ones, and those that requests of a message share."""
+"""A running engine core refuses wrong parameters, and reads parameters that several requests of a message share."""
 
 import pytest
 from google.protobuf.struct_pb2 import Struct, Value

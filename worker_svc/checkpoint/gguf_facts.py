@@ -1,4 +1,4 @@
-"""GGUF facts: what the metadata of a GGUF file says about its architecture.
+"""GGUF facts: the metadata of a GGUF file for its architecture, and the presence of tensors.
 
 Read by the conversions in gguf_configs.py and gguf_metadata.py.
 """

@@ -1,4 +1,4 @@
-"""Streams of text through the detokenizer, and waits for what the fakes count."""
+"""Helpers: send tokens through a detokenizer stream, and wait until a fake has counted an event."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What `tetrad serve` says while it starts and when it is ready."""
+"""The progress that `tetrad serve` prints while it starts, and its message when it is ready."""
 
 import shlex
 from dataclasses import replace

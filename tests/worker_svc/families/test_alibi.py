@@ -1,4 +1,4 @@
-"""Families with linear biases of scores: slopes, values of MPT that transformers does not read, bits, and what is refused."""
+"""BLOOM, MPT and Falcon with ALiBi: slopes, config values, equal bits alone and in a batch, and refused configs."""
 
 import json
 from functools import partial

@@ -1,4 +1,4 @@
-"""Custom logits processors in the host's sampler: what they change, their place in the order, and their errors."""
+"""Custom logits processors in the host's sampler: changed logits, order of application, errors."""
 
 import re
 

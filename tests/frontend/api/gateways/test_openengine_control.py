@@ -1,4 +1,4 @@
-"""openengine.v1.Control: discovery, load, health, aborts, and what operators may do."""
+"""openengine.v1.Control: discovery, load, health, aborts, and the calls that need an operator key."""
 
 import asyncio
 
