@@ -61,15 +61,21 @@ def mpt(config: Config) -> dict[str, Any]:
     }
 
 
-def glm4_moe(config: Config) -> dict[str, Any]:
+def deepseek_experts(config: Config) -> dict[str, Any]:
     return {
-        **turned(config),
         "expert_count": config.n_routed_experts,
         "expert_used_count": config.num_experts_per_tok,
         "expert_feed_forward_length": config.moe_intermediate_size,
         "expert_shared_count": config.n_shared_experts,
         "leading_dense_block_count": config.first_k_dense_replace,
         "expert_weights_scale": float(config.routed_scaling_factor),
+    }
+
+
+def glm4_moe(config: Config) -> dict[str, Any]:
+    return {
+        **turned(config),
+        **deepseek_experts(config),
         "expert_weights_norm": bool(config.norm_topk_prob),
     }
 
@@ -104,12 +110,7 @@ def old_deepseek2(config: Config) -> dict[str, Any]:
         "attention.key_length": config.qk_nope_head_dim + config.qk_rope_head_dim,
         "attention.value_length": config.v_head_dim,
         "rope.dimension_count": config.qk_rope_head_dim,
-        "expert_count": config.n_routed_experts,
-        "expert_used_count": config.num_experts_per_tok,
-        "expert_feed_forward_length": config.moe_intermediate_size,
-        "expert_shared_count": config.n_shared_experts,
-        "leading_dense_block_count": config.first_k_dense_replace,
-        "expert_weights_scale": float(config.routed_scaling_factor),
+        **deepseek_experts(config),
         **({"expert_weights_norm": True, "expert_gating_func": 2} if is_v3 else {}),
     }
 

@@ -1,4 +1,4 @@
-"""A scheduler and a runner with a draft model, with and without stages: the draft model's cache follows allocated and freed blocks.
+"""Scheduler and runner with a draft model, also in stages: the draft model's cache follows allocated and freed blocks.
 
 Both models answer with a hash of the tokens that they find in their caches. So every proposal is right, unless the draft model
 reads a block with other tokens. Plans and results go over the wire.
