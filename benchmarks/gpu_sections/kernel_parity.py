@@ -1,7 +1,7 @@
 """Kernel parity: compares every kernel with float64, at sizes of real models, for which the interpreter would need hours.
 
-An error is relative to the value's size and to that of its neighbours: |found - exact| / (|exact| + rms(exact)). The limit is
-two eps of the type, or 64 eps in float32 (sums of thousands of terms).
+An error is relative to the value's size and to that of the values in its row: |found - exact| / (|exact| + rms(row of exact)).
+The limit is two eps of the type, or 64 eps in float32 (sums of thousands of terms).
 """
 
 import time
@@ -96,6 +96,8 @@ def compare(case: Case, found: torch.Tensor, exact: torch.Tensor) -> Outcome:
     limit = eps * (64 if found.dtype == torch.float32 else 2)
     if not exact.numel():
         return Outcome(case, kind, 0.0, limit)
-    scale = exact.abs() + exact.square().mean().sqrt()
-    error = ((found.double() - exact).abs() / scale.clamp_min(torch.finfo(torch.float64).tiny)).max()
+    rows = exact.reshape(len(exact) if exact.dim() > 1 else 1, -1)
+    scale = rows.abs() + rows.square().mean(1, keepdim=True).sqrt()
+    difference = (found.double().reshape(rows.shape) - rows).abs()
+    error = (difference / scale.clamp_min(torch.finfo(torch.float64).tiny)).max()
     return Outcome(case, kind, float(error), limit)
