@@ -1,6 +1,7 @@
 """Fixtures: a channel to a frontend on fakes, as a gateway has one, and a stub on it."""
 
 import pytest
+from smg_grpc_proto.generated import vllm_engine_pb2_grpc
 
 from tests.frontend.fakes import FakeEngine, running_engine
 from tetrad.openengine_api import control_pb2_grpc
@@ -11,6 +12,12 @@ from tetrad.services.rpc.channel import open_channel
 async def channel(frontend):
     async with open_channel(frontend.grpc_address) as opened:
         yield opened
+
+
+@pytest.fixture
+def vllm_engine(channel):
+    """vllm.grpc.engine's VllmEngine of that frontend."""
+    return vllm_engine_pb2_grpc.VllmEngineStub(channel)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.frontend.api.gateways.refusals import refusal_of
+from tests.frontend.api.gateways.calls import refusal_of
 from tetrad.frontend.api.gateways.openengine_control.health import health_of
 from tetrad.frontend.api.gateways.openengine_inference.open_requests import OpenRequests
 from tetrad.frontend.llm.readiness import Dependency, Report
