@@ -4,7 +4,7 @@ import pytest
 from smg_grpc_proto.generated import vllm_engine_pb2_grpc
 
 from tests.frontend.fakes import FakeEngine, running_engine
-from tetrad.openengine_api import control_pb2_grpc
+from tetrad.openengine_api import control_pb2_grpc, inference_pb2_grpc
 from tetrad.services.rpc.channel import open_channel
 
 
@@ -18,6 +18,12 @@ async def channel(frontend):
 def vllm_engine(channel):
     """vllm.grpc.engine's VllmEngine of that frontend."""
     return vllm_engine_pb2_grpc.VllmEngineStub(channel)
+
+
+@pytest.fixture
+def inference(channel):
+    """OpenEngine's Inference of that frontend."""
+    return inference_pb2_grpc.InferenceStub(channel)
 
 
 @pytest.fixture
