@@ -41,7 +41,6 @@ GROUPS = (
             "scheduler/test_parked_requests.py",
             "scheduler/test_stage_filling.py",
             "kv_cache/test_state_groups.py",
-            "scheduler/test_step_times.py",
             "scheduler/test_stopping.py",
             "structured_output/test_scheduling.py",
         ),
