@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.gpu_sections import parity_attention, parity_elementwise, parity_matmul, parity_sampling
+from benchmarks.gpu_sections import few_rows, parity_attention, parity_elementwise, parity_matmul, parity_sampling
 from benchmarks.gpu_sections.bench import Bench
 from benchmarks.gpu_sections.findings import Findings, last_line
 from benchmarks.gpu_sections.parity_case import Case
@@ -19,6 +19,7 @@ _FAMILIES: tuple[Callable[[Bench], Iterator[Case]], ...] = (
     parity_elementwise.cases,
     parity_attention.cases,
     parity_matmul.cases,
+    few_rows.cases,
     parity_sampling.cases,
 )
 _RESERVE_S = 5.0
