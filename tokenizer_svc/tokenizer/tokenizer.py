@@ -14,7 +14,7 @@ from tetrad.services.errors import InvalidRequest
 from tetrad.tokenizer_svc.tokenizer.bundle import Bundle, bundle_files, hash_files
 from tetrad.tokenizer_svc.tokenizer.detokenizer import Detokenizer, DetokenizerFactory
 from tetrad.tokenizer_svc.tokenizer.facts import LoadedTokenizer
-from tetrad.tokenizer_svc.tokenizer.rust_panics import panics_become
+from tetrad.tokenizer_svc.tokenizer.rust_errors import RustErrors
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Tokenizer:
 
         Blocks for about 1.5 us per token: call it in a thread for a long text.
         """
-        with panics_become(_refuse_text):
+        with RustErrors(_refuse_text):
             return self._encode(text, add_special_tokens, truncation, with_strings)
 
     def encode_pair(self, first: str, second: str, *, max_tokens: int | None = None) -> EncodedPair:
@@ -87,7 +87,7 @@ class Tokenizer:
         Raises:
             InvalidRequest: the first text leaves no room, or the tokenizer's patterns cannot process a text.
         """
-        with panics_become(_refuse_text):
+        with RustErrors(_refuse_text):
             [encoding] = self._rust.encode_batch_fast([(first, second)], add_special_tokens=True)
         ids, types, owners = encoding.ids, encoding.type_ids, encoding.sequence_ids
         surplus = 0 if max_tokens is None else len(ids) - max_tokens
@@ -127,7 +127,7 @@ class Tokenizer:
         if token_ids and max(token_ids) >= self.vocab_size:
             text = f"Token id {max(token_ids)} is outside the vocabulary, whose size is {self.vocab_size}."
             raise InvalidRequest(text, field="sequences")
-        with panics_become(_refuse_ids):
+        with RustErrors(_refuse_ids):
             return self._rust.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     def open_detokenizer(
