@@ -39,6 +39,15 @@ def test_a_first_text_that_fills_the_limit_is_refused(bert):
         bert.encode_pair("w0 w1", "w2 w3 w4", max_tokens=4)
 
 
+@pytest.mark.parametrize(("surplus", "kept"), [(1, "你好世界"), (2, "你好世界"), (3, "你好世界"), (4, "你好世")])
+def test_a_document_is_shortened_by_whole_characters(tokenizer, surplus, kept):
+    """The last two characters have three tokens each, the others two."""
+    assert PairPrompts(tokenizer, ChatRenderer(tokenizer.facts, ChatLimits())).shortened(("q", "你好世界鑫"), surplus, 9) == (
+        "q",
+        kept,
+    )
+
+
 async def test_the_template_of_the_docs_writes_qwen3_rerankers_prompt(bert):
     """The text of the model card."""
     template = PairTemplate((ROOT / "docs/templates/qwen3_reranker.jinja").read_text(), '{"instruction": "Find it."}')
