@@ -5,7 +5,7 @@ import json
 import grpc
 import pytest
 from google.protobuf import json_format
-from google.protobuf.struct_pb2 import Struct
+from google.protobuf.struct_pb2 import Struct, Value
 
 from tetrad import SamplingParams
 from tetrad.services.errors import UnsupportedArgument
@@ -84,6 +84,19 @@ async def test_values_that_json_has_no_form_for_are_refused(frontend, engine):
     assert answer.status_code == 400
     assert "extra_args must contain only integers that fit 64 bits" in answer.text
     assert engine.requests == []
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+async def test_grpc_requests_with_values_that_json_has_no_form_for_are_refused(frontend, number):
+    given = Struct(fields={"deep": Value(list_value={"values": [{"number_value": number}]})})
+    params = types_pb2.SamplingParams(max_tokens=2, extra_args=given)
+
+    async with open_channel(frontend.grpc_address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError, match=f"extra_args must contain only finite numbers, got {number}") as refused:
+            stub = inference_pb2_grpc.InferenceServiceStub(channel)
+            [answer async for answer in stub.Generate(inference_pb2.GenerateRequest(text="hi", sampling_params=params))]
+
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_grpc_requests_are_refused_without_processors(frontend_without):
