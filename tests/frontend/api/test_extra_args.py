@@ -16,7 +16,10 @@ VALUES = {"target": 7, "words": ["a", 0.5], "deep": {"flag": True, "none": None}
 POSTS = {
     "/v1/completions": {"prompt": "hi", "max_tokens": 3},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3},
+    "/v1/responses": {"input": "hi", "max_output_tokens": 3},
+    "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3},
 }
+WITH_N = ("/v1/completions", "/v1/chat/completions")
 
 
 @pytest.fixture
@@ -36,8 +39,7 @@ def values_of(request):
     return json_format.MessageToDict(request.sampling_params.extra_args)
 
 
-@pytest.mark.parametrize("path", POSTS)
-@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize(("path", "n"), [*((path, 1) for path in POSTS), *((path, 2) for path in WITH_N)])
 async def test_vllm_xargs_reach_the_engine_core(path, n, frontend, engine):
     answer = await frontend.http.post(path, json=POSTS[path] | {"vllm_xargs": VALUES, "n": n})
 
