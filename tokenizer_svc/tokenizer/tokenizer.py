@@ -93,11 +93,10 @@ class Tokenizer:
         surplus = 0 if max_tokens is None else len(ids) - max_tokens
         if surplus > 0:
             of_second = [place for place, owner in enumerate(owners) if owner == 1]
-            if surplus > len(of_second):
-                text = (
-                    f"The first text of a pair has {len(ids) - len(of_second)} tokens; the limit of the pair is {max_tokens}."
-                )
-                raise InvalidRequest(text, field="texts")
+            if surplus >= len(of_second):
+                num_others = len(ids) - len(of_second)
+                text = f"The first text of a pair has {num_others} tokens, and the limit of the pair is {max_tokens}:"
+                raise InvalidRequest(f"{text} no token of the second text fits.", field="texts")
             start, end = of_second[-surplus], of_second[-1] + 1
             ids, types = ids[:start] + ids[end:], types[:start] + types[end:]
         return EncodedPair(ids, types.index(1) if 1 in types else None)
