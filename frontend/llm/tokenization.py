@@ -19,6 +19,9 @@ from tetrad.frontend.request.sampling_values import check_text
 from tetrad.frontend.tokenizer.client import NO_TEMPLATE, PairTemplate, TokenizerClient
 from tetrad.services.errors import InvalidRequest
 
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+"""What a part of a character's bytes is decoded to."""
+
 
 class ChatOptions(TypedDict, total=False):
     """How a conversation becomes a prompt.
@@ -174,6 +177,8 @@ class Texts:
     async def cut(self, texts: Sequence[str], max_tokens: int, *, field: str, text_field: str) -> list[str]:
         """Return the texts, each cut after its first `max_tokens` tokens; special tokens do not count.
 
+        A character that would be cut in two is left out, unless nothing else remains.
+
         Args:
             texts: the texts; none is empty.
             max_tokens: at least 1, and less than the length of the context.
@@ -193,7 +198,7 @@ class Texts:
             )
             long = {text: ids[:max_tokens] for text, ids in zip(unique, encoded, strict=True) if len(ids) > max_tokens}
             shortened = await self._tokenizer.decode(long.values())
-        found = dict(zip(long, shortened, strict=True))
+        found = {text: cut.rstrip(_REPLACEMENT) or cut for text, cut in zip(long, shortened, strict=True)}
         return [found.get(text, text) for text in texts]
 
     async def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:

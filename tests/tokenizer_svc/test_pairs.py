@@ -34,9 +34,21 @@ def test_the_second_text_is_cut_to_the_limit(bert):
     assert bert.encode_pair("w0 w1", "w2 w3 w4", max_tokens=6).token_ids == [CLS, 4, 5, SEP, 6, SEP]
 
 
-def test_a_first_text_that_fills_the_limit_is_refused(bert):
-    with pytest.raises(InvalidRequest, match=r"The first text of a pair has 5 tokens; the limit of the pair is 4\."):
-        bert.encode_pair("w0 w1", "w2 w3 w4", max_tokens=4)
+@pytest.mark.parametrize("max_tokens", [4, 5])
+def test_a_first_text_that_fills_the_limit_is_refused(bert, max_tokens):
+    with pytest.raises(
+        InvalidRequest, match=f"has 5 tokens, and the limit of the pair is {max_tokens}: no token of the second"
+    ):
+        bert.encode_pair("w0 w1", "w2 w3 w4", max_tokens=max_tokens)
+
+
+@pytest.mark.parametrize(("surplus", "kept"), [(1, "你好世界"), (2, "你好世界"), (3, "你好世界"), (4, "你好世")])
+def test_a_document_is_shortened_by_whole_characters(tokenizer, surplus, kept):
+    """The last two characters have three tokens each, the others two."""
+    assert PairPrompts(tokenizer, ChatRenderer(tokenizer.facts, ChatLimits())).shortened(("q", "你好世界鑫"), surplus, 9) == (
+        "q",
+        kept,
+    )
 
 
 async def test_the_template_of_the_docs_writes_qwen3_rerankers_prompt(bert):

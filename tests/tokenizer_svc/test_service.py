@@ -233,6 +233,19 @@ class TestDetokenize:
             await call.write(tokenizer_pb2.DetokenizeRequest(append=tokenizer_pb2.DetokenizeAppend(**columns)))
             assert isinstance(await error_of(call.read()), InvalidRequest)
 
+    async def test_many_empty_texts_do_not_hold_up_an_append(self, serve: Serve, held: HeldTokenizer) -> None:
+        """Each text costs as much as several characters, however short it is: a message may have millions."""
+        async with serve(held) as stub:
+            encoding = asyncio.ensure_future(stub.Encode(tokenizer_pb2.EncodeRequest(texts=[""] * 1000)))
+            await asyncio.to_thread(held.began.wait, 10)
+            call = stub.Detokenize()
+            await call.write(step({1: [504]}, opened=[opened(1)]))
+
+            assert (await asyncio.wait_for(call.read(), 5)).deltas == ["The"]
+
+            held.go_on.set()
+            assert len((await encoding).encodings) == 1000
+
     async def test_a_long_text_does_not_hold_up_an_append(self, serve: Serve, held: HeldTokenizer) -> None:
         async with serve(held, threads=1) as stub:
             encoding = asyncio.ensure_future(stub.Encode(tokenizer_pb2.EncodeRequest(texts=["long " * 1_000])))

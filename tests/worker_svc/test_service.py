@@ -331,6 +331,20 @@ async def test_a_worker_announces_its_logits_processors_and_gives_them_extra_arg
         assert (await read_tokens(stream))[1] == {3: 40}
 
 
+async def test_an_extra_arg_that_json_has_no_form_for_fails_its_request_alone(tmp_path, tiny_llama):
+    params = types_pb2.SamplingParams(temperature=0)
+    params.extra_args.update({"target": float("nan")})
+    async with connect(tmp_path, logits_processors=("tests.worker_svc.sampler.custom_processors:Target",)) as client:
+        await client.get_ready(tiny_llama[0])
+        stream = await client.open_stream()
+        await stream.write(step(1, new_requests=[new(3, [5, 6, 7], 1, sampling_params=params), new(4, [5, 6, 7], 2)]))
+
+        output = (await stream.read()).output
+
+    assert ["target must be an int, got nan" in failure.status.message for failure in output.failures] == [True]
+    assert unpack_u32(output.handles) == [4]
+
+
 async def test_a_worker_without_logits_processors_refuses_extra_args(client, tiny_llama):
     params = types_pb2.SamplingParams(temperature=0)
     params.extra_args.update({"target": 40})

@@ -64,7 +64,8 @@ class PairPrompts:
         """Return the pair without the last `surplus` tokens of its second text. Raises InvalidRequest if nothing remains."""
         query, document = pair
         ids = self._tokenizer.encode(document, add_special_tokens=False)
-        shorter = self._tokenizer.decode(ids[: max(0, len(ids) - surplus)])
+        # The bytes of a character may be several tokens: those of one that is cut in two are decoded to U+FFFD.
+        shorter = self._tokenizer.decode(ids[: max(0, len(ids) - surplus)]).rstrip("\N{REPLACEMENT CHARACTER}")
         if not shorter or len(shorter) >= len(document):
             text = f"The query and the chat template leave no room for the document in the {max_tokens} tokens of the pair."
             raise InvalidRequest(text, field="texts")

@@ -13,10 +13,8 @@ from tokenizers import Tokenizer as RustTokenizer
 
 from tetrad.services.errors import ModelError, one_line
 from tetrad.services.models.model_directory import list_model_files, read_model_json, read_model_text
-from tetrad.tokenizer_svc.tokenizer.facts import LoadedTokenizer, SpecialTokens
+from tetrad.tokenizer_svc.tokenizer.facts import UNLIMITED, LoadedTokenizer, SpecialTokens
 
-# transformers writes 10^30 for "no limit".
-_UNLIMITED = 1 << 31
 _EXTRA = "extra_special_tokens"
 _MORE_TEMPLATES = "additional_chat_templates"
 _SENTENCE_TRANSFORMERS = "config_sentence_transformers.json"
@@ -134,7 +132,7 @@ def _max_length(tokenizer_config: Mapping[str, Any], config: Mapping[str, Any]) 
     text_config = config.get("text_config")
     nested = text_config if isinstance(text_config, dict) else {}
     found = [config.get(key, nested.get(key)) for key in _LENGTH_KEYS] + [tokenizer_config.get("model_max_length")]
-    return next((int(value) for value in found if isinstance(value, (int, float)) and 0 < value < _UNLIMITED), None)
+    return next((int(value) for value in found if isinstance(value, (int, float)) and 0 < value < UNLIMITED), None)
 
 
 def _token_text(token: object) -> str | None:

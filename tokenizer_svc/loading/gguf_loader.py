@@ -15,7 +15,7 @@ from tokenizers.models import BPE
 from tetrad.services.errors import ModelError
 from tetrad.services.models.gguf_container import Value, read_gguf_header
 from tetrad.tokenizer_svc.loading.pre_tokenizers import ADDS_BOS, IGNORES_MERGES, NORMALIZES_NFC, byte_level_pre_tokenizer
-from tetrad.tokenizer_svc.tokenizer.facts import LoadedTokenizer, SpecialTokens
+from tetrad.tokenizer_svc.tokenizer.facts import UNLIMITED, LoadedTokenizer, SpecialTokens
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 _PREFIX = "tokenizer.ggml."
@@ -123,7 +123,7 @@ class _Fields:
 
     def max_length(self) -> int | None:
         value = self._metadata.get(f"{self._architecture()}.context_length")
-        return value if isinstance(value, int) and value > 0 else None
+        return value if isinstance(value, int) and 0 < value < UNLIMITED else None
 
     def config(self) -> dict[str, Any]:
         eos_ids = self.eos_token_ids()

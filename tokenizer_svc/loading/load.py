@@ -14,7 +14,7 @@ from tetrad.tokenizer_svc.chat.template import CompiledTemplate
 from tetrad.tokenizer_svc.loading.directory_loader import load_directory
 from tetrad.tokenizer_svc.loading.gguf_loader import load_gguf
 from tetrad.tokenizer_svc.tokenizer.facts import LoadedTokenizer
-from tetrad.tokenizer_svc.tokenizer.rust_panics import panics_become
+from tetrad.tokenizer_svc.tokenizer.rust_errors import RustErrors
 from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer
 
 _MAX_VOCAB_SIZE = 1 << 22
@@ -37,7 +37,7 @@ def load_tokenizer(model: str, tokenizer: str | None = None, *, chat_template: s
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     model_path = resolve_model(model, with_weights=False)
     path = model_path if tokenizer is None else resolve_model(tokenizer, with_weights=False)
-    with panics_become(lambda reason: ModelError(f"{path} has a broken tokenizer: {reason}.", field="model")):
+    with RustErrors(lambda reason: ModelError(f"{path} has a broken tokenizer: {reason}.", field="model")):
         loaded = _load(path, model_path)
         if not loaded.generation_config:
             loaded = dataclasses.replace(loaded, release_config=builtin_generation_config(model_path))

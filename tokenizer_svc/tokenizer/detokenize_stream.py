@@ -84,7 +84,11 @@ class DetokenizeStream:
             if detokenizer is None:
                 deltas.failures.append((handle, self._failure(handle)))
                 continue
-            text = detokenizer.append(token_ids)
+            try:
+                text = detokenizer.append(token_ids)
+            except TetradError as error:
+                deltas.failures.append((handle, self._fail(handle, error)))
+                continue
             if self._carried:
                 text = self._carried.pop(handle, "") + text
             deltas.handles.append(handle)
@@ -109,11 +113,17 @@ class DetokenizeStream:
             if detokenizer is None:
                 if handle not in answered:
                     deltas.failures.append((handle, self._failure(handle)))
-            elif handle in position:
-                deltas.texts[position[handle]] += detokenizer.flush()
+                continue
+            try:
+                text = detokenizer.flush()
+            except TetradError as error:
+                deltas.failures.append((handle, self._fail(handle, error)))
+                continue
+            if handle in position:
+                deltas.texts[position[handle]] += text
             else:
                 deltas.handles.append(handle)
-                deltas.texts.append(self._carried.pop(handle, "") + detokenizer.flush())
+                deltas.texts.append(self._carried.pop(handle, "") + text)
 
     def _resume(self, request: OpenHandle) -> tuple[Detokenizer, str]:
         """Return a detokenizer that has processed the context, and the generated text that the client does not have."""
@@ -132,6 +142,12 @@ class DetokenizeStream:
                 f"num_chars_emitted is {request.num_chars_emitted}, but the generated tokens have {len(text)} characters."
             )
         return detokenizer, text[request.num_chars_emitted :]
+
+    def _fail(self, handle: int, error: TetradError) -> TetradError:
+        """Let a handle fail until it is closed; return the error."""
+        self.close([handle])
+        self._failed[handle] = error
+        return error
 
     def _failure(self, handle: int) -> TetradError:
         return self._failed.get(handle) or NotFound(f"Handle {handle} is not open on this stream; open it first.")

@@ -2,7 +2,7 @@
 
 Called by DetokenizeStream on the event loop. For any split of a sequence, the deltas together equal the `decode` of the whole.
 Ids outside the vocabulary have no text, as in `decode` of the Rust library: models often have more rows in their output layer
-than tokens.
+than tokens. A detokenizer that has raised an error cannot be used any more.
 """
 
 import codecs
@@ -13,6 +13,9 @@ from typing import Protocol
 
 from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders
+
+from tetrad.services.errors import InternalError
+from tetrad.tokenizer_svc.tokenizer.rust_errors import RustErrors
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # An unfinished character has at most three bytes, each of which is decoded to one U+FFFD.
@@ -29,11 +32,11 @@ class Detokenizer(Protocol):
     """Converts the ids of one request to text."""
 
     def append(self, token_ids: Sequence[int]) -> str:
-        """Return the text that these ids complete."""
+        """Return the text that these ids complete; InternalError if the model's decoder fails."""
         ...
 
     def flush(self) -> str:
-        """Return the text that was held back, with U+FFFD for incomplete characters."""
+        """Return the text that was held back, with U+FFFD for incomplete characters; InternalError as in `append`."""
         ...
 
 
@@ -126,12 +129,14 @@ class WindowDetokenizer:
 
     def append(self, token_ids: Sequence[int]) -> str:
         """Return the text that these ids complete."""
-        # One id at a time: the text held back must not depend on the split of the ids into calls.
-        return "".join([self._append_one(token_id) for token_id in token_ids])
+        with _DECODING:
+            # One id at a time: the text held back must not depend on the split of the ids into calls.
+            return "".join([self._append_one(token_id) for token_id in token_ids])
 
     def flush(self) -> str:
         """Return the text that was held back, with U+FFFD for unfinished characters."""
-        return self._advance(self._text(), held_back=0)
+        with _DECODING:
+            return self._advance(self._text(), held_back=0)
 
     def _append_one(self, token_id: int) -> str:
         token = self._rust.id_to_token(token_id)
@@ -176,6 +181,13 @@ class WindowDetokenizer:
 
     def _decode(self) -> str:
         return self._rust.decode(self._window, skip_special_tokens=False)
+
+
+def _undecodable(reason: str) -> InternalError:
+    return InternalError(f"The model's tokenizer cannot decode the ids: {reason}.")
+
+
+_DECODING = RustErrors(_undecodable)  # made once: it is entered for each sequence of each step
 
 
 def _byte_of_letter() -> dict[str, int]:

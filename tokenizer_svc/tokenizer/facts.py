@@ -9,6 +9,9 @@ from typing import Any
 
 from tokenizers import Tokenizer as RustTokenizer
 
+UNLIMITED = 1 << 31
+"""A maximum length from here on means "no limit": transformers writes 10^30."""
+
 
 @dataclass(frozen=True)
 class SpecialTokens:

@@ -14,7 +14,7 @@ from tetrad.services.errors import InvalidRequest
 from tetrad.tokenizer_svc.tokenizer.bundle import Bundle, bundle_files, hash_files
 from tetrad.tokenizer_svc.tokenizer.detokenizer import Detokenizer, DetokenizerFactory
 from tetrad.tokenizer_svc.tokenizer.facts import LoadedTokenizer
-from tetrad.tokenizer_svc.tokenizer.rust_panics import panics_become
+from tetrad.tokenizer_svc.tokenizer.rust_errors import RustErrors
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Tokenizer:
 
         Blocks for about 1.5 us per token: call it in a thread for a long text.
         """
-        with panics_become(_refuse_text):
+        with RustErrors(_refuse_text):
             return self._encode(text, add_special_tokens, truncation)
 
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
@@ -82,17 +82,16 @@ class Tokenizer:
         Raises:
             InvalidRequest: the first text leaves no room, or the tokenizer's patterns cannot process a text.
         """
-        with panics_become(_refuse_text):
+        with RustErrors(_refuse_text):
             [encoding] = self._rust.encode_batch_fast([(first, second)], add_special_tokens=True)
         ids, types, owners = encoding.ids, encoding.type_ids, encoding.sequence_ids
         surplus = 0 if max_tokens is None else len(ids) - max_tokens
         if surplus > 0:
             of_second = [place for place, owner in enumerate(owners) if owner == 1]
-            if surplus > len(of_second):
-                text = (
-                    f"The first text of a pair has {len(ids) - len(of_second)} tokens; the limit of the pair is {max_tokens}."
-                )
-                raise InvalidRequest(text, field="texts")
+            if surplus >= len(of_second):
+                num_others = len(ids) - len(of_second)
+                text = f"The first text of a pair has {num_others} tokens, and the limit of the pair is {max_tokens}:"
+                raise InvalidRequest(f"{text} no token of the second text fits.", field="texts")
             start, end = of_second[-surplus], of_second[-1] + 1
             ids, types = ids[:start] + ids[end:], types[:start] + types[end:]
         return EncodedPair(ids, types.index(1) if 1 in types else None)
@@ -120,7 +119,7 @@ class Tokenizer:
         if token_ids and max(token_ids) >= self.vocab_size:
             text = f"Token id {max(token_ids)} is outside the vocabulary, whose size is {self.vocab_size}."
             raise InvalidRequest(text, field="sequences")
-        with panics_become(_refuse_ids):
+        with RustErrors(_refuse_ids):
             return self._rust.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     def open_detokenizer(

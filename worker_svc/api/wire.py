@@ -6,17 +6,17 @@ InvalidRequest.
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf import json_format
 
 from tetrad.services.errors import InvalidRequest, TetradError
 from tetrad.services.request_context import RequestContext
 from tetrad.services.rpc.status import to_status
+from tetrad.services.rpc.struct_values import decode_struct
 from tetrad.services.rpc.unread_fields import UnreadFields
 from tetrad.v1 import types_pb2, worker_pb2
 from tetrad.worker_svc.api.pooling_wire import decode_pooling, encode_pooled, pooling_problem
@@ -223,22 +223,8 @@ def decode_sampling(params: types_pb2.SamplingParams) -> SamplingSpec:
         thinking_end_ids=tuple(params.thinking_end_token_ids),
         max_tokens=given("max_tokens", None),
         ignore_eos=params.ignore_eos,
-        extra_args=_decode_extra_args(params) if params.HasField("extra_args") else None,
+        extra_args=decode_struct(params.extra_args) if params.HasField("extra_args") else None,
     )
-
-
-def _decode_extra_args(params: types_pb2.SamplingParams) -> Mapping[str, Any]:
-    """Return a request's extra_args. A Struct has floats alone: numbers without a fraction become int again."""
-    found: Mapping[str, Any] = _with_ints(json_format.MessageToDict(params.extra_args))
-    return found
-
-
-def _with_ints(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _with_ints(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_with_ints(each) for each in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _refusal(

@@ -4,11 +4,10 @@ fields stay absent.
 
 from typing import Any
 
-from google.protobuf import json_format
-
 from tetrad.frontend.request.sampling_params import RepetitionDetection
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import InvalidRequest, UnsupportedArgument
+from tetrad.services.rpc.struct_values import decode_struct
 from tetrad.services.rpc.unread_fields import UnreadFields
 from tetrad.v1 import inference_pb2, types_pb2
 
@@ -91,7 +90,7 @@ def _params_of(message: types_pb2.SamplingParams) -> dict[str, Any]:
     if message.HasField("structured_outputs"):
         fields["structured_outputs"] = _structured_of(message.structured_outputs)
     if message.HasField("extra_args"):
-        fields["extra_args"] = json_format.MessageToDict(message.extra_args)
+        fields["extra_args"] = decode_struct(message.extra_args)
     return fields
 
 

@@ -5,7 +5,7 @@ import json
 import grpc
 import pytest
 from google.protobuf import json_format
-from google.protobuf.struct_pb2 import Struct
+from google.protobuf.struct_pb2 import Struct, Value
 
 from tetrad import SamplingParams
 from tetrad.services.errors import UnsupportedArgument
@@ -16,7 +16,10 @@ VALUES = {"target": 7, "words": ["a", 0.5], "deep": {"flag": True, "none": None}
 POSTS = {
     "/v1/completions": {"prompt": "hi", "max_tokens": 3},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3},
+    "/v1/responses": {"input": "hi", "max_output_tokens": 3},
+    "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3},
 }
+WITH_N = ("/v1/completions", "/v1/chat/completions")
 
 
 @pytest.fixture
@@ -36,8 +39,7 @@ def values_of(request):
     return json_format.MessageToDict(request.sampling_params.extra_args)
 
 
-@pytest.mark.parametrize("path", POSTS)
-@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize(("path", "n"), [*((path, 1) for path in POSTS), *((path, 2) for path in WITH_N)])
 async def test_vllm_xargs_reach_the_engine_core(path, n, frontend, engine):
     answer = await frontend.http.post(path, json=POSTS[path] | {"vllm_xargs": VALUES, "n": n})
 
@@ -84,6 +86,19 @@ async def test_values_that_json_has_no_form_for_are_refused(frontend, engine):
     assert answer.status_code == 400
     assert "extra_args must contain only integers that fit 64 bits" in answer.text
     assert engine.requests == []
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+async def test_grpc_requests_with_values_that_json_has_no_form_for_are_refused(frontend, number):
+    given = Struct(fields={"deep": Value(list_value={"values": [{"number_value": number}]})})
+    params = types_pb2.SamplingParams(max_tokens=2, extra_args=given)
+
+    async with open_channel(frontend.grpc_address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError, match=f"extra_args must contain only finite numbers, got {number}") as refused:
+            stub = inference_pb2_grpc.InferenceServiceStub(channel)
+            [answer async for answer in stub.Generate(inference_pb2.GenerateRequest(text="hi", sampling_params=params))]
+
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_grpc_requests_are_refused_without_processors(frontend_without):

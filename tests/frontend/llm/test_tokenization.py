@@ -21,6 +21,22 @@ async def test_pairs_are_valid_text(llm):
 
 
 @pytest.mark.parametrize(
+    ("text", "max_tokens", "kept"),
+    [
+        ("ab🤖c", 2, "ab"),
+        ("ab🤖c", 3, "ab"),
+        ("ab🤖c", 5, "ab"),
+        ("ab🤖c", 6, "ab🤖"),
+        ("ab🤖c", 7, "ab🤖c"),
+        ("🤖", 1, "\ufffd"),
+    ],
+)
+async def test_a_text_is_cut_between_characters_if_any_remains(llm, text, max_tokens, kept):
+    """Each byte is a token here; U+FFFD in place of a part of a character would be three tokens."""
+    assert await llm.texts.cut([text], max_tokens, field="max_tokens_per_doc", text_field="text_2") == [kept]
+
+
+@pytest.mark.parametrize(
     ("method", "args", "options"),
     [
         ("tokenize_pairs", [[("a", "b")]], {}),

@@ -14,6 +14,7 @@ from tokenizers import pre_tokenizers
 
 from tetrad.services.errors import ModelError
 from tetrad.services.models.gguf_container import read_gguf_header
+from tetrad.tokenizer_svc.api.wire import encode_info
 from tetrad.tokenizer_svc.loading.load import load_tokenizer
 from tetrad.tokenizer_svc.loading.pre_tokenizers import byte_level_pre_tokenizer, known_pre_tokenizers
 
@@ -27,10 +28,10 @@ Write = Callable[..., Path]
 def write(tmp_path: Path) -> Write:
     """Writes a GGUF file with these `tokenizer.ggml.*` fields, and a chat template; None leaves one out."""
 
-    def write_file(**fields: Any) -> Path:
+    def write_file(*, context_length: int = 128, **fields: Any) -> Path:
         path = tmp_path / "model.gguf"
         writer = gguf.GGUFWriter(path, "llama")
-        writer.add_context_length(128)
+        writer.add_uint64("llama.context_length", context_length)
         for key, value in fields.items():
             name = "tokenizer.chat_template" if key == "chat_template" else f"tokenizer.ggml.{key}"
             if isinstance(value, bool):
@@ -99,6 +100,14 @@ def test_merges_and_control_tokens(write: Write) -> None:
     assert [tokens[token_id] for token_id in ids] == ["hi", "Ġhi", "<tool>", "</s>"]
     assert tokenizer.decode(ids) == "hi hi<tool>"
     assert tokenizer.facts.max_length == 128
+
+
+@pytest.mark.parametrize(("length", "known"), [(2**31 - 1, 2**31 - 1), (2**31, None), (2**64 - 1, None), (0, None)])
+def test_a_context_that_no_model_has_is_unknown(write: Write, length: int, known: int | None) -> None:
+    tokenizer = load_tokenizer(str(write(**byte_level(), context_length=length)))
+
+    assert tokenizer.facts.max_length == known
+    assert encode_info(tokenizer, "m").model_max_length == (known or 0)
 
 
 @pytest.mark.parametrize(

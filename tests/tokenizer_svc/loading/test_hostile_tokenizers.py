@@ -10,6 +10,7 @@ from tests.fuzz.model_bytes import directory_files
 from tetrad.services.errors import InvalidRequest, ModelError
 from tetrad.tokenizer_svc.loading.gguf_loader import _merges_by_score
 from tetrad.tokenizer_svc.loading.load import load_tokenizer
+from tetrad.tokenizer_svc.tokenizer.detokenize_stream import DetokenizeStream, OpenHandle
 
 
 @pytest.fixture
@@ -41,6 +42,37 @@ def test_a_text_that_a_pattern_gives_up_on_is_that_requests_error(directory: Pat
         tokenizer.encode("a" * 40 + "b")
 
     assert tokenizer.encode("b")
+
+
+def test_a_text_with_a_word_that_a_vocabulary_without_an_unknown_token_lacks_is_that_requests_error(directory: Path) -> None:
+    words = {"type": "WordLevel", "vocab": {"Hello": 0, "world": 1}, "unk_token": "<unk>"}
+    change(directory, "tokenizer.json", model=words, pre_tokenizer={"type": "Whitespace"}, added_tokens=[])
+    tokenizer = load_tokenizer(str(directory))
+
+    with pytest.raises(InvalidRequest, match=r"cannot take this text: WordLevel error: Missing \[UNK\] token"):
+        tokenizer.encode("Hello there")
+
+    assert tokenizer.encode("Hello world").token_ids == [0, 1]
+
+
+def test_a_decoder_that_panics_fails_its_handle_alone(directory: Path) -> None:
+    """The library's Strip decoder cannot strip both ends of a token that is one space."""
+    model = json.loads((directory / "tokenizer.json").read_text())["model"]
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 1}
+    change(directory, "tokenizer.json", model={**model, "vocab": {**model["vocab"], " ": 300, "word": 301}}, decoder=strip)
+    stream = DetokenizeStream(load_tokenizer(str(directory)))
+    for handle in (1, 2, 3):
+        stream.open(OpenHandle(handle, []))
+    stream.open(OpenHandle(4, [300]))
+
+    first = stream.append([1, 2, 4], [[300], [301], [301]], final_handles=[3])
+    second = stream.append([1, 2], [[301], [301]])
+
+    assert [handle for handle, _ in first.failures] == [1, 4]
+    assert all("cannot decode the ids: slice index" in error.message for _, error in first.failures)
+    assert (first.handles, first.texts) == ([2, 3], ["word", ""])
+    assert (second.handles, second.texts) == ([2], ["word"])
+    assert [handle for handle, _ in second.failures] == [1]
 
 
 def test_an_id_that_no_table_can_hold_is_refused(directory: Path) -> None:

@@ -3,7 +3,8 @@
 frontend/llm/scoring.py computes the scores. Rerank answers have the form that Jina's and Cohere's clients read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -47,9 +48,9 @@ async def score(request: Request) -> Response:
     """Return a score for each pair: one text against many, or each against its own."""
     body = await read_prompt_body(request, ScoreRequest)
     job = Job.of(request, body, "score")
-    pairs = _pairs(_as_list(body.text_1), _as_list(body.text_2), request.app.state.settings.max_pooling_inputs)
     names = {"text_1": _name_of(body, body.text_1, "data_1", "queries") or "text_1"}
     names["text_2"] = _name_of(body, body.text_2, "data_2", "documents", "items") or "text_2"
+    pairs = _pairs(request, _as_list(body.text_1), _as_list(body.text_2), names)
     found = await until_disconnected(request.receive, _score(job, body, pairs, names))
     data = [ScoreItem(index, "score", each) for index, each in enumerate(found.values)]
     return JsonResponse(ScoreAnswer(job.request_id, "list", job.created, job.model, data, usage_of(found.outputs)))
@@ -63,8 +64,8 @@ async def rerank(request: Request) -> Response:
     body = await read_prompt_body(request, RerankRequest)
     job = Job.of(request, body, "rerank")
     documents = body.texts()
-    pairs = _pairs([body.query], documents, request.app.state.settings.max_pooling_inputs)
     names = {"text_1": "query", "text_2": "documents"}
+    pairs = _pairs(request, [body.query], documents, names)
     found = await until_disconnected(request.receive, _score(job, body, pairs, names))
     places = sorted(range(len(documents)), key=lambda place: -found.values[place])[: body.top_n or len(documents)]
     results = [
@@ -81,11 +82,8 @@ async def _score(job: Job, body: PairBody, pairs: Sequence[tuple[str, str]], nam
         body.max_tokens_per_doc or None,
         body.truncation_side,
     )
-    try:
+    with _named(names):
         return await score_pairs(job.llm, pairs, job.run, limits, use_activation=body.use_activation, template=_template(body))
-    except InvalidRequest as error:
-        error.field = names.get(error.field or "", error.field)
-        raise
 
 
 def _name_of(body: ScoreRequest, texts: object, *names: str) -> str | None:
@@ -102,7 +100,20 @@ def _as_list(given: str | list[str] | None) -> list[str]:
     return [given] if isinstance(given, str) else given or []
 
 
-def _pairs(first: list[str], second: list[str], most: int) -> list[tuple[str, str]]:
+def _pairs(request: Request, first: list[str], second: list[str], names: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the pairs of a body's texts; InvalidRequest if they are too many, or their numbers do not match."""
+    most, name = request.app.state.settings.max_pooling_inputs, names["text_2"]
     if len(second) > most:
-        raise InvalidRequest(f"documents may hold at most {most} texts, got {len(second)}.", field="documents")
-    return pairs_of(first, second)
+        raise InvalidRequest(f"{name} may hold at most {most} texts, got {len(second)}.", field=name)
+    with _named(names):
+        return pairs_of(first, second)
+
+
+@contextmanager
+def _named(names: Mapping[str, str]) -> Iterator[None]:
+    """Replace the field of an error, while the context is open, by its name in the body."""
+    try:
+        yield
+    except InvalidRequest as error:
+        error.field = names.get(error.field or "", error.field)
+        raise

@@ -6,7 +6,7 @@ from tetrad.frontend.api.http.responses.bodies import InputItem
 from tetrad.frontend.api.http.responses.items import item_type, response_of_item
 from tetrad.frontend.api.http.responses.objects import Json
 from tetrad.frontend.api.http.responses.store import ResponseStore, history_of
-from tetrad.services.errors import NotFound
+from tetrad.services.errors import InvalidRequest, NotFound
 
 
 async def history_before(store: ResponseStore, previous_id: str | None) -> list[Json]:
@@ -26,22 +26,48 @@ async def history_before(store: ResponseStore, previous_id: str | None) -> list[
 
 
 async def resolved_items(store: ResponseStore, items: Sequence[InputItem]) -> list[InputItem]:
-    """Return the items with each reference replaced by its item; NotFound if that is not stored."""
-    return [
-        await _item_of(store, item, place) if item_type(item) == "item_reference" else item for place, item in enumerate(items)
-    ]
+    """Return the items with each reference replaced by its item.
+
+    Raises:
+        NotFound: an item is not stored.
+        InvalidRequest: two references name one item. The items of a small body could otherwise fill the memory.
+    """
+    resolved = list(items)
+    for response_id, places in _referenced(items).items():
+        found = await _items_of(store, response_id)
+        for item_id, place in places.items():
+            if item_id not in found:
+                raise _missing(item_id, place)
+            resolved[place] = InputItem.model_validate(found[item_id])
+    return resolved
 
 
-async def _item_of(store: ResponseStore, reference: InputItem, place: int) -> InputItem:
-    response_id = response_of_item(reference.id or "")
-    missing = NotFound(f"Item with id {reference.id!r} not found.", field=f"input.{place}.id", reason="ITEM_NOT_FOUND")
-    if response_id is None:
-        raise missing
+def _referenced(items: Sequence[InputItem]) -> dict[str, dict[str, int]]:
+    """Return the ids that references name, with the place of each reference, by the id of their response."""
+    referenced: dict[str, dict[str, int]] = {}
+    for place, item in enumerate(items):
+        if item_type(item) != "item_reference":
+            continue
+        item_id = item.id or ""
+        response_id = response_of_item(item_id)
+        if response_id is None:
+            raise _missing(item_id, place)
+        places = referenced.setdefault(response_id, {})
+        if item_id in places:
+            text = f"input.{place}: Duplicate item found with id {item_id!r}: input.{places[item_id]} is the same item."
+            raise InvalidRequest(text, field=f"input.{place}.id")
+        places[item_id] = place
+    return referenced
+
+
+async def _items_of(store: ResponseStore, response_id: str) -> dict[str, Json]:
+    """Return the items of a response by id; none if it is not stored."""
     try:
         stored = await store.get(response_id)
     except NotFound:
-        raise missing from None
-    found = next((each for each in (*stored.response["output"], *stored.input_items) if each["id"] == reference.id), None)
-    if found is None:
-        raise missing
-    return InputItem.model_validate(found)
+        return {}
+    return {each["id"]: each for each in (*stored.input_items, *stored.response["output"])}
+
+
+def _missing(item_id: str, place: int) -> NotFound:
+    return NotFound(f"Item with id {item_id!r} not found.", field=f"input.{place}.id", reason="ITEM_NOT_FOUND")

@@ -33,19 +33,20 @@ _INSERT = "INSERT INTO responses (id, previous_id, status, stored_at, response, 
 _FINISH = f"""
 UPDATE responses SET status = ?, response = ?, seq = (SELECT max(seq) + 1 FROM responses) WHERE id = ? AND {_IS_UNFINISHED}
 """
-_GET = "SELECT response, input, status, previous_id, owner FROM responses LEFT JOIN owners USING (id) WHERE id = ?"
+_COLUMNS = "response, input, status, previous_id, owner, stored_at"
+_GET = f"SELECT {_COLUMNS} FROM responses LEFT JOIN owners USING (id) WHERE id = ?"
 _STOPPED = """
 SELECT value FROM json_each(?)
 WHERE NOT EXISTS (SELECT 1 FROM responses WHERE responses.id = value AND status != 'cancelled')
 """
-_CHAIN = """
-WITH RECURSIVE chain (depth, id, previous_id, status, response, input) AS (
-    SELECT 0, id, previous_id, status, response, input FROM responses WHERE id = ?
+_CHAIN = f"""
+WITH RECURSIVE chain (depth, id, previous_id, status, response, input, stored_at) AS (
+    SELECT 0, id, previous_id, status, response, input, stored_at FROM responses WHERE id = ?
     UNION ALL
-    SELECT depth + 1, older.id, older.previous_id, older.status, older.response, older.input
+    SELECT depth + 1, older.id, older.previous_id, older.status, older.response, older.input, older.stored_at
     FROM chain JOIN responses AS older ON older.id = chain.previous_id
 )
-SELECT response, input, status, previous_id, owner FROM chain LEFT JOIN owners USING (id) ORDER BY depth DESC
+SELECT {_COLUMNS} FROM chain LEFT JOIN owners USING (id) ORDER BY depth DESC
 """
 _UNFINISHED_OF_OTHERS = f"SELECT id, owner FROM responses LEFT JOIN owners USING (id) WHERE {_IS_UNFINISHED} AND owner IS NOT ?"
 _PUSH_OUT = f"""
@@ -63,6 +64,7 @@ class _Row(NamedTuple):
     status: str
     previous_id: str | None
     owner: int | None
+    stored_at: float
 
 
 class SqliteStore:
@@ -138,12 +140,14 @@ class SqliteStore:
         return row.owner is None or not owners.lives(row.owner)
 
     def _current(self, database: sqlite3.Connection, query: str, response_id: str) -> list[_Row]:
-        """Return the rows of a query. Lost responses are returned as failed, even if this has not been written yet."""
+        """Return the rows of a query as they will be written: lost responses have failed, and old ones do not exist."""
         rows = [_Row(*row) for row in database.execute(query, (response_id,))]
         if any(self._is_lost(row) for row in rows):
             # A response may have been finished just before its owner ended: read again.
             rows = [_Row(*row) for row in database.execute(query, (response_id,))]
-        return [_failed(row) if self._is_lost(row) else row for row in rows]
+        oldest_s = self._now() - self._max_age_s
+        kept = [row for row in rows if row.stored_at >= oldest_s or row.status in UNFINISHED]
+        return [_failed(row) if self._is_lost(row) else row for row in kept]
 
     def _get(self, database: sqlite3.Connection, response_id: str) -> StoredResponse | None:
         rows = self._current(database, _GET, response_id)

@@ -101,9 +101,6 @@ class SamplingBody(SamplingFields):
     thinking_token_budget: Integer | None = Field(
         None, description="Maximum number of reasoning tokens, for models that have a reasoning parser; -1: no limit."
     )
-    vllm_xargs: dict[str, Any] | None = Field(
-        None, description="Values for the server's custom logits processors, by names that these choose."
-    )
     stream_interval: Integer | None = Field(
         None, description="With stream: new tokens that a further event waits for; the first and the last wait for nothing."
     )

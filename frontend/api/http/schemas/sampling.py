@@ -38,7 +38,6 @@ def sampling_params_of(
         **fields,
         max_tokens=max_tokens,
         logprobs=logprobs,
-        extra_args=body.vllm_xargs,
         structured_outputs=_structured_outputs(body, with_format=with_format),
         repetition_detection=_repetition_detection(body),
         output_kind=kind,

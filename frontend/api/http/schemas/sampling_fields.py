@@ -67,6 +67,9 @@ class SamplingFields(Body):
     structured_outputs: StructuredOutputsBody | None = Field(
         None, description="Constrains the output to a schema, regular expression, choice or grammar; not with response_format."
     )
+    vllm_xargs: dict[str, Any] | None = Field(
+        None, description="Values for the server's custom logits processors, by names that these choose."
+    )
     priority: Number = Field(0, description="Larger is more urgent, where the server schedules by priority.")
     request_id: str | None = Field(
         None, description="Names the request, in its id and in logs. Unset: as the X-Request-Id header says."
@@ -77,9 +80,9 @@ class SamplingFields(Body):
 
     def given_sampling_fields(self) -> dict[str, Any]:
         """Return the fields that the client has set, by SamplingParams' names."""
-        return {name: value for name in _PARAMS if (value := getattr(self, name)) is not None}
+        return {_PARAMS[name]: value for name in _PARAMS if (value := getattr(self, name)) is not None}
 
 
-_PARAMS = tuple(
-    name for name in SamplingFields.model_fields if name not in ("structured_outputs", "priority", "request_id", "cache_salt")
-)
+_OTHERS = ("structured_outputs", "priority", "request_id", "cache_salt")
+_PARAMS = {name: name for name in SamplingFields.model_fields if name not in _OTHERS} | {"vllm_xargs": "extra_args"}
+"""Field -> its name in SamplingParams."""

@@ -2,6 +2,7 @@
 
 import json
 
+import openai
 import pytest
 
 from tests.frontend.api.http.responses.client import TOOLS, client_of
@@ -31,6 +32,10 @@ async def frontend(serve_frontend):
 async def client(frontend):
     async with client_of(frontend) as opened:
         yield opened
+
+
+def user(text):
+    return {"role": "user", "content": text}
 
 
 def prompt_of(request):
@@ -185,6 +190,28 @@ async def test_an_item_may_be_referred_to(client, engine):
     )
 
     assert prompt_of(engine.requests[1]) == "<user>x\n<assistant>The\n<user>b\n<assistant>"
+
+
+async def test_items_of_one_response_may_be_referred_to_in_another_order(client, engine):
+    first = await client.responses.create(model="fake", input=[user("a"), user("b")], max_output_tokens=3)
+    ids = [item.id for item in (await client.responses.input_items.list(first.id)).data]
+
+    references = [{"type": "item_reference", "id": id_} for id_ in (first.output[0].id, *ids)]
+    await client.responses.create(model="fake", input=references, max_output_tokens=1)
+
+    assert prompt_of(engine.requests[1]) == "<assistant>The\n<user>b\n<user>a\n<assistant>"
+
+
+async def test_an_item_may_be_referred_to_once(client, engine):
+    """OpenAI refuses duplicates, too."""
+    first = await client.responses.create(model="fake", input="a", max_output_tokens=3)
+    reference = {"type": "item_reference", "id": first.output[0].id}
+
+    with pytest.raises(openai.BadRequestError, match=f"Duplicate item found with id '{first.output[0].id}'") as refused:
+        await client.responses.create(model="fake", input=[user("x"), reference, user("b"), reference], max_output_tokens=1)
+
+    assert refused.value.param == "input.3.id"
+    assert len(engine.requests) == 1
 
 
 async def test_input_tokens_are_counted(client):

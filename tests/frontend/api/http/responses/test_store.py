@@ -120,6 +120,23 @@ async def test_the_old_go_when_their_time_is_over(open_file):
     assert await kept(store, "a", "b") == ["b"]
 
 
+async def test_the_old_are_not_found_before_another_response_is_stored(open_file):
+    clock = Clock()
+    store = open_file(max_age_s=10.0, now=clock)
+    await store.create(stored("a"))
+    await store.create(stored("running", status="in_progress"))
+    clock.now += 6
+    await store.create(stored("b", "a"))
+    assert len(await store.chain("b")) == 2
+    clock.now += 5
+
+    assert await kept(store, "a", "running", "b") == ["running", "b"]
+    with pytest.raises(NotFound, match="'a'"):
+        await store.chain("b")
+    with pytest.raises(NotFound, match="'a'"):
+        await store.cancel("a")
+
+
 async def test_what_is_not_kept_is_not_found(open_file):
     store = open_file()
 
