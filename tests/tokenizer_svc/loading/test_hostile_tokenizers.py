@@ -52,7 +52,7 @@ def test_a_text_with_a_word_that_a_vocabulary_without_an_unknown_token_lacks_is_
     with pytest.raises(InvalidRequest, match=r"cannot take this text: WordLevel error: Missing \[UNK\] token"):
         tokenizer.encode("Hello there")
 
-    assert tokenizer.encode("Hello world").token_ids == [0, 1]
+    assert tokenizer.encode("Hello world") == [0, 1]
 
 
 def test_a_decoder_that_panics_fails_its_handle_alone(directory: Path) -> None:
