@@ -88,8 +88,8 @@ def measure(options: Options) -> dict[str, dict[str, list[Answer]]]:
     for number in range(options.rounds):
         for task in chosen:
             text = f"<|im_start|>user\n{task.question}<|im_end|>\n<|im_start|>assistant\n"
-            prompt = list(range(1000, 30_000, 97)) if task.name == _RANDOM else tokenizer.encode(text).token_ids
-            predicted = tokenizer.encode(task.prediction).token_ids
+            prompt = list(range(1000, 30_000, 97)) if task.name == _RANDOM else tokenizer.encode(text)
+            predicted = tokenizer.encode(task.prediction)
             systems = found.setdefault(task.name, {})
             for system in (PLAIN, NGRAM, SUFFIX, PREDICTION):
                 known = predicted if system == PREDICTION else []

@@ -32,6 +32,9 @@ SECTIONS = {
 }
 """The sections in their order, with their time limits in seconds. All sections together end within processes.TOTAL_S."""
 
+UNTIMED = ("kernel_parity", "model_parity", "synchronisation")
+"""Sections that check results, and measure no times."""
+
 LIMITS_S = {**SECTIONS, "tune": 480}
 """The limits of these sections, and of a section that runs only on request."""
 
@@ -49,7 +52,7 @@ def main() -> int:
         return run_one(args.only[0], LIMITS_S[args.only[0]], args)
     # A run of some sections does not overwrite the page of a whole run.
     suffix = "" if args.only == list(SECTIONS) else "-" + "-".join(args.only)
-    return run_all({name: LIMITS_S[name] for name in args.only}, args, Results(args.out, suffix))
+    return run_all({name: LIMITS_S[name] for name in args.only}, args, Results(args.out, args.only, suffix), UNTIMED)
 
 
 def _parse() -> argparse.Namespace:

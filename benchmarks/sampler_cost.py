@@ -164,7 +164,7 @@ def text_prompts() -> list[list[int]]:
     """Return the token ids of 64 pieces of a real text, because the size of a top_p nucleus depends on the text."""
     root = Path(__file__).parent.parent
     text = (root / "ARCHITECTURE.md").read_text() + (root / "README.md").read_text()
-    ids = list(load_tokenizer(MODEL).encode(text).token_ids)
+    ids = list(load_tokenizer(MODEL).encode(text))
     starts = [i * (len(ids) - PROMPT_LEN) // NUM_ROWS for i in range(NUM_ROWS)]
     return [ids[start : start + PROMPT_LEN] for start in starts]
 

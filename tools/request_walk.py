@@ -1,8 +1,9 @@
 """Counts the files and the types that one streamed completion passes, from the request to the answer.
 
 It starts `tetrad serve` with the simulated device and a small random model, sends warm-up requests, then records every call of
-the project's Python functions in all processes while one request runs. A type counts if an instance of it holds the prompt, as
-text or as token ids, in a field. Messages count too; generated code and third-party packages do not.
+the project's Python functions in all processes while each of three equal requests runs. A file or a type counts if all three
+requests pass it, so that timers and the end of the start count at most by chance. A type counts if an instance of it holds the
+prompt, as text or as token ids, in a field. Messages count too; generated code and third-party packages do not.
 
     python tools/request_walk.py
     python tools/request_walk.py --root ../another-checkout
@@ -29,11 +30,14 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PROMPT = "the walk of one request"
 _START_S = 120.0
+_NUM_REQUESTS = 3
+_PAUSE_S = 1.0
+"""Seconds before each recorded request: the command still prints its announcement when the stack is healthy."""
 
 
 @dataclass(frozen=True)
 class Walk:
-    """The recorded calls.
+    """The calls that every recorded request makes.
 
     Attributes:
         files: names of the called functions by file.
@@ -45,7 +49,7 @@ class Walk:
 
 
 def walk(root: Path, directory: Path) -> Walk:
-    """Return the calls of a stack of the checkout at `root` during one request; `directory` is for temporary files."""
+    """Return the calls of a stack of the checkout at `root` during a request; `directory` is for temporary files."""
     model = _save_model(directory / "model")
     (directory / "on").write_bytes(b"\0")
     (directory / "prompt.json").write_text(json.dumps({"text": PROMPT, "ids": _token_ids(model)}))
@@ -53,10 +57,11 @@ def walk(root: Path, directory: Path) -> Walk:
         _complete(url, "warm-up")
         _complete(url, "warm up again")
         with (directory / "on").open("r+b", buffering=0) as switch:  # all processes map this file, so it must not be truncated
-            switch.write(b"\1")
-            _complete(url, PROMPT)
-            switch.seek(0)
-            switch.write(b"\0")
+            for number in range(1, _NUM_REQUESTS + 1):
+                time.sleep(_PAUSE_S)
+                os.pwrite(switch.fileno(), bytes([number]), 0)
+                _complete(url, PROMPT)
+                os.pwrite(switch.fileno(), b"\0", 0)
     return _read(directory)
 
 
@@ -119,10 +124,15 @@ def _complete(url: str, prompt: str) -> None:
 
 
 def _read(directory: Path) -> Walk:
+    """Return what stands in the record of every request."""
+    found: dict[str, set[str]] = {}
+    for line in (directory / "calls").read_text().splitlines():
+        number, what = line.split(" ", 1)
+        found.setdefault(number, set()).add(what)
     files: dict[str, set[str]] = {}
     types: set[str] = set()
-    for line in (directory / "calls").read_text().splitlines():
-        kind, name, *function = line.split(" ")
+    for what in set.intersection(*found.values()):
+        kind, name, *function = what.split(" ")
         if kind == "type":
             types.add(name)
         else:

@@ -1,7 +1,7 @@
 """Kernel parity: compares every kernel with float64, at sizes of real models, for which the interpreter would need hours.
 
-An error is relative to the value's size and to that of its neighbours: |found - exact| / (|exact| + rms(exact)). The limit is
-two eps of the type, or 64 eps in float32 (sums of thousands of terms).
+An error is relative to the value's size and to that of the values in its row: |found - exact| / (|exact| + rms(row of exact)).
+The limit is two eps of the type, or 64 eps in float32 (sums of thousands of terms).
 """
 
 import time
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.gpu_sections import parity_attention, parity_elementwise, parity_matmul, parity_sampling
+from benchmarks.gpu_sections import few_rows, parity_attention, parity_elementwise, parity_matmul, parity_sampling
 from benchmarks.gpu_sections.bench import Bench
 from benchmarks.gpu_sections.findings import Findings, last_line
 from benchmarks.gpu_sections.parity_case import Case
@@ -19,6 +19,7 @@ _FAMILIES: tuple[Callable[[Bench], Iterator[Case]], ...] = (
     parity_elementwise.cases,
     parity_attention.cases,
     parity_matmul.cases,
+    few_rows.cases,
     parity_sampling.cases,
 )
 _RESERVE_S = 5.0
@@ -96,6 +97,8 @@ def compare(case: Case, found: torch.Tensor, exact: torch.Tensor) -> Outcome:
     limit = eps * (64 if found.dtype == torch.float32 else 2)
     if not exact.numel():
         return Outcome(case, kind, 0.0, limit)
-    scale = exact.abs() + exact.square().mean().sqrt()
-    error = ((found.double() - exact).abs() / scale.clamp_min(torch.finfo(torch.float64).tiny)).max()
+    rows = exact.reshape(len(exact) if exact.dim() > 1 else 1, -1)
+    scale = rows.abs() + rows.square().mean(1, keepdim=True).sqrt()
+    difference = (found.double().reshape(rows.shape) - rows).abs()
+    error = (difference / scale.clamp_min(torch.finfo(torch.float64).tiny)).max()
     return Outcome(case, kind, float(error), limit)

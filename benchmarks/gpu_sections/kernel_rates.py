@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from benchmarks.gpu_sections import rates_attention, rates_elementwise, rates_matmul, rates_sampling
+from benchmarks.gpu_sections import few_rows, rates_attention, rates_elementwise, rates_matmul, rates_sampling
 from benchmarks.gpu_sections.bench import Bench
 from benchmarks.gpu_sections.findings import Findings, last_line
 from benchmarks.gpu_sections.floors import Floors, measure_floors
@@ -11,6 +11,7 @@ _FAMILIES: tuple[Callable[[Bench, Floors, Findings], None], ...] = (
     rates_attention.run,
     rates_elementwise.run,
     rates_sampling.run,
+    few_rows.run,
     rates_matmul.run,
 )
 

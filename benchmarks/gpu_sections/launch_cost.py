@@ -5,21 +5,19 @@ kernels limits the number of kernels of a step.
 """
 
 import time
-from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 
 from benchmarks.gpu_sections.bench import Bench
 from benchmarks.gpu_sections.findings import Findings
-
-_DEPENDENT_LAUNCH_FROM = (9, 0)
-"""The lowest compute capability of devices on which a kernel may start before its predecessor ends."""
+from tetrad.worker_svc.kernels.dependent_launch import dependent_launch, wait_for_predecessor
 
 
 @triton.jit  # type: ignore[untyped-decorator] # Triton has no types for its decorator
-def _empty_kernel(x_ptr: Any) -> None:
-    pass
+def _empty_kernel(x, IS_DEPENDENT: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202, ARG001, N803 - as kernels are
+    wait_for_predecessor(IS_DEPENDENT)
 
 
 def run(bench: Bench) -> Findings:
@@ -28,15 +26,15 @@ def run(bench: Bench) -> Findings:
     count = bench.pick(300, 3)
     x = torch.zeros(1, device=bench.device)
 
-    def launch(**options: bool) -> None:
-        _empty_kernel[(1,)](x, **options)
+    def launch(*, IS_DEPENDENT: bool = False, **options: bool) -> None:  # noqa: N803 - the kernel's constant
+        _empty_kernel[(1,)](x, IS_DEPENDENT=IS_DEPENDENT, **options)
 
     rows = [["in a graph", _text(bench.seconds([launch] * count))]]
-    if bench.is_gpu and torch.cuda.get_device_capability(bench.device) >= _DEPENDENT_LAUNCH_FROM:
-        dependent = bench.seconds([lambda: launch(launch_pdl=True)] * count)
-        rows.append(["in a graph, with programmatic dependent launch", _text(dependent)])
+    options = dependent_launch(bench.device)
+    if options["IS_DEPENDENT"]:
+        rows.append(["in a graph, with dependent launch", _text(bench.seconds([lambda: launch(**options)] * count))])
     else:
-        findings.not_run.append("programmatic dependent launch: needs compute capability 9.0")
+        findings.not_run.append("dependent launch: needs compute capability 9.0")
     bench.wait()
     started = time.perf_counter()
     for _ in range(count):

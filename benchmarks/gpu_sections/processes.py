@@ -13,7 +13,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,16 +33,32 @@ _START_S = 30.0
 """Seconds for the start of torch, the device and libraries, added to a section's own limit."""
 
 
-def run_all(limits_s: Mapping[str, float], args: argparse.Namespace, results: Results) -> int:
-    """Run sections one after another and add their findings to `results`; return 1 if one failed, else 0."""
+def run_all(limits_s: Mapping[str, float], args: argparse.Namespace, results: Results, untimed: Collection[str]) -> int:
+    """Run sections and add their findings to `results`; return 1 if one failed, else 0.
+
+    Args:
+        limits_s: time limit of each section in seconds, in the order of the page.
+        args: the command's arguments.
+        results: the page.
+        untimed: sections that measure no times. They run first and side by side, because most of their time is the compiler's;
+            the others run one after another.
+    """
     end = time.monotonic() + TOTAL_S
-    for name, limit_s in limits_s.items():
-        print(f"=== {name} (at most {limit_s:g} s)", flush=True)
-        result = _run_in_process(name, min(limit_s + _START_S, end - time.monotonic()), args)
+
+    def run(name: str) -> None:
+        print(f"=== {name} (at most {limits_s[name]:g} s)", flush=True)
+        result = _run_in_process(name, min(limits_s[name] + _START_S, end - time.monotonic()), args)
         results.add(name, result)
         print(f"=== {name} took {result.seconds:.0f} s; {result.verdict}", flush=True)
         for line in (*result.findings.failures, *result.findings.not_run):
             print(f"    {line}", flush=True)
+
+    beside = [name for name in limits_s if name in untimed]
+    with ThreadPoolExecutor(max(len(beside), 1)) as threads:
+        list(threads.map(run, beside))
+    for name in limits_s:
+        if name not in untimed:
+            run(name)
     print(f"written: {results.path}", flush=True)
     return results.status
 

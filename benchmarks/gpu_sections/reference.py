@@ -23,12 +23,14 @@ class Judged:
         num_other: number of tokens that differ from the reference's most likely token.
         worst_gap: largest difference between the reference's log-probabilities of its most likely token and of the runner's.
         worst_error: largest difference between the log-probabilities of a token in the reference and in the runner.
+        peer_error: the same for the peer; 0 without a peer.
     """
 
     num_tokens: int
     num_other: int
     worst_gap: float
     worst_error: float
+    peer_error: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -50,16 +52,26 @@ def generated(results: Iterable[ModelRunnerOutput], num_requests: int) -> Genera
     return found
 
 
-def judge(model: Any, prompts: Sequence[Ints], found: Generated) -> Judged:
-    """Compare greedily generated outputs with the model's log-probabilities of the same tokens."""
-    gaps, errors = [], []
+def judge(model: Any, prompts: Sequence[Ints], found: Generated, peer: Any = None) -> Judged:
+    """Compare greedily generated outputs with the model's log-probabilities of the same tokens.
+
+    Args:
+        model: the reference, in float32.
+        prompts: token ids of each request.
+        found: the outputs of each request.
+        peer: the same model of transformers in the runner's type; its error is measured as well; None: no peer.
+    """
+    gaps, errors, peer_errors = [], [], [np.zeros(1)]
     for prompt, token_ids, logprobs in zip(prompts, found.token_ids, found.logprobs, strict=True):
-        expected = _logprobs(model, [*prompt.tolist(), *token_ids[:-1]], len(token_ids))
-        taken = expected[np.arange(len(token_ids)), token_ids]
+        given, rows = [*prompt.tolist(), *token_ids[:-1]], np.arange(len(token_ids))
+        expected = _logprobs(model, given, len(token_ids))
+        taken = expected[rows, token_ids]
         gaps.append(expected.max(1) - taken)
         errors.append(np.abs(taken - logprobs))
-    gap, error = np.concatenate(gaps), np.concatenate(errors)
-    return Judged(len(gap), int((gap > 0).sum()), float(gap.max()), float(error.max()))
+        if peer is not None:
+            peer_errors.append(np.abs(taken - _logprobs(peer, given, len(token_ids))[rows, token_ids]))
+    gap, error, peer_error = map(np.concatenate, (gaps, errors, peer_errors))
+    return Judged(len(gap), int((gap > 0).sum()), float(gap.max()), float(error.max()), float(peer_error.max()))
 
 
 @torch.inference_mode()

@@ -1,5 +1,7 @@
 """Results: the page of one GPU, rewritten after each section, so that an interrupted run keeps its results."""
 
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,12 +32,14 @@ class Results:
 
     Args:
         out: directory of the page.
+        order: the sections in the order of the page.
         suffix: suffix of the page's file name.
     """
 
-    def __init__(self, out: Path, suffix: str = "") -> None:
-        self._out, self._suffix = out, suffix
+    def __init__(self, out: Path, order: Sequence[str], suffix: str = "") -> None:
+        self._out, self._order, self._suffix = out, order, suffix
         self._results: dict[str, Result] = {}
+        self._lock = threading.Lock()
         self.path = out / f"unknown{suffix}.md"
 
     @property
@@ -44,12 +48,14 @@ class Results:
         return int(any(result.findings.failures for result in self._results.values()))
 
     def add(self, name: str, result: Result) -> None:
-        """Add a section's result and rewrite the page."""
-        self._results[name] = result
-        if result.findings.device:
-            self.path = self._out / f"{file_name_of(result.findings.device)}{self._suffix}.md"
-        self._out.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(self._page() + "\n")
+        """Add a section's result and rewrite the page; safe on any thread."""
+        with self._lock:
+            found = {**self._results, name: result}
+            self._results = {each: found[each] for each in self._order if each in found}
+            if result.findings.device:
+                self.path = self._out / f"{file_name_of(result.findings.device)}{self._suffix}.md"
+            self._out.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(self._page() + "\n")
 
     def _page(self) -> str:
         found: dict[str, float] = {}

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_sections import trials_attention, trials_products
+from benchmarks.gpu_sections import few_rows, trials_attention, trials_products
 from benchmarks.gpu_sections.bench import Bench, open_bench
 from benchmarks.gpu_sections.findings import Findings
 from benchmarks.gpu_sections.trial import Trial
@@ -61,7 +61,7 @@ def run(bench: Bench) -> Findings:
 
 
 def _trials(bench: Bench) -> Iterator[Trial]:
-    return chain(trials_attention.trials(bench), trials_products.trials(bench))
+    return chain(trials_attention.trials(bench), few_rows.trials(bench), trials_products.trials(bench))
 
 
 def _best_of(bench: Bench, trial: Trial) -> Best | None:

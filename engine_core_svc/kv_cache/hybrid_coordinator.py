@@ -5,33 +5,18 @@ has passed are freed when the next tokens are planned, although a plan in flight
 order, so that plan has read them before a later one writes them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
-from typing import Protocol
 
 from tetrad.engine_core_svc.core.kv_groups import KvGroup
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK, BlockPool
 from tetrad.engine_core_svc.kv_cache.connector import KVConnector
 from tetrad.engine_core_svc.kv_cache.coordinator import NewBlocks, Prefix
-from tetrad.engine_core_svc.kv_cache.full_attention import FullAttention
+from tetrad.engine_core_svc.kv_cache.group_rules import FullAttention, GroupRules, SlidingWindow
 from tetrad.engine_core_svc.kv_cache.prefix_hash import block_key
-from tetrad.engine_core_svc.kv_cache.sliding_window import SlidingWindow
 from tetrad.engine_core_svc.kv_cache.state import State, StateBlocks
-
-
-class GroupRules(Protocol):
-    """The lifetime of blocks in a group."""
-
-    def num_passed(self, num_computed_tokens: int) -> int:
-        """Return the number of leading blocks that are not read once `num_computed_tokens` tokens are computed."""
-
-    def num_needed(self, num_blocks: int) -> int:
-        """Return how many of `num_blocks` further places of a table need a block."""
-
-    def longest_hit(self, is_cached: Callable[[int], bool], most: int) -> int:
-        """Return the length of the longest prefix, up to `most` blocks, whose blocks for the next token are all cached."""
 
 
 class HybridCoordinator:

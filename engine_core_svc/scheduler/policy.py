@@ -1,4 +1,4 @@
-"""Policy: the order in which requests are served, and the queue that keeps it.
+"""Policy: the order in which requests are served, and the queue and the running list that keep it.
 
 The same sort key orders waiting requests, running requests in a step and, in reverse, preemptions. So a preempted request
 returns to its old place without further bookkeeping.
@@ -8,6 +8,7 @@ place of its arrival; each further one gets the place behind all arrivals when t
 sequence keep vLLM's order exactly.
 """
 
+import bisect
 import heapq
 import math
 import time
@@ -193,3 +194,44 @@ class RequestQueue(RequestSet):
             place = math.nextafter(self._last_behind, math.inf)
         self._last_behind = place
         return place
+
+
+class RunningList:
+    """The running requests, which hold blocks, in order of service; the last one is the first to be preempted.
+
+    Their keys do not change while they run.
+
+    Args:
+        key: sort key; smaller keys are served first.
+
+    Attributes:
+        in_order: the requests themselves, for fast access by index; not changed by others.
+    """
+
+    def __init__(self, key: Callable[[Request], OrderKey]) -> None:
+        self._key = key
+        self.in_order: list[Request] = []
+
+    def __len__(self) -> int:
+        return len(self.in_order)
+
+    def __getitem__(self, index: int) -> Request:
+        return self.in_order[index]
+
+    def __reversed__(self) -> Iterator[Request]:
+        """Iterate from the last in order to the first."""
+        return reversed(self.in_order)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self.in_order)
+
+    def add(self, request: Request) -> None:
+        """Insert a request at its place in the order."""
+        bisect.insort(self.in_order, request, key=self._key)
+
+    def remove(self, request: Request) -> None:
+        """Remove a request; ValueError if it is not running."""
+        index = bisect.bisect_left(self.in_order, self._key(request), key=self._key)
+        if index == len(self.in_order) or self.in_order[index] is not request:
+            raise ValueError(f"request {request.request_id} is not running")
+        del self.in_order[index]

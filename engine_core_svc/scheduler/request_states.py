@@ -9,8 +9,7 @@ from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.scheduler.adapters import Adapters, NoAdapters
 from tetrad.engine_core_svc.scheduler.call_counts import CallCounts
 from tetrad.engine_core_svc.scheduler.deferred_frees import DeferredFrees
-from tetrad.engine_core_svc.scheduler.policy import Order, RequestQueue, RequestSet
-from tetrad.engine_core_svc.scheduler.running import RunningList
+from tetrad.engine_core_svc.scheduler.policy import Order, RequestQueue, RequestSet, RunningList
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
 

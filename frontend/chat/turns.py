@@ -5,16 +5,19 @@ engine cores.
 """
 
 import dataclasses
+from typing import Any
 
 from tetrad.frontend.chat.constraint import constrained
 from tetrad.frontend.chat.conversation import Conversation
 from tetrad.frontend.chat.embedded import prompt_with_embeds
-from tetrad.frontend.chat.openai_tools import tool_to_openai
 from tetrad.frontend.chat.turn_stream import TurnStream
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.parsing.elements.interface import Tool
 from tetrad.frontend.parsing.formats import ChatFormats
 from tetrad.frontend.request.prompts import TokensPrompt
 from tetrad.frontend.request.sampling_params import SamplingParams
+
+_NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
 async def render_conversation(llm: AsyncLLM, conversation: Conversation) -> TokensPrompt:
@@ -22,7 +25,7 @@ async def render_conversation(llm: AsyncLLM, conversation: Conversation) -> Toke
     tools = () if conversation.tool_choice == "none" else conversation.tools
     return await llm.texts.encode_chat(
         conversation.messages,
-        tools=[tool_to_openai(tool) for tool in tools] or None,
+        tools=[_openai_tool(tool) for tool in tools] or None,
         documents=conversation.documents,
         chat_template=conversation.chat_template,
         chat_template_kwargs=conversation.chat_template_kwargs,
@@ -113,3 +116,12 @@ def needs_special_tokens(formats: ChatFormats, conversation: Conversation) -> bo
     if reasoning is not None and reasoning.keeps_special_tokens:
         return True
     return tools is not None and tools.keeps_special_tokens and (tools.wraps_content or bool(conversation.tools))
+
+
+def _openai_tool(tool: Tool) -> dict[str, Any]:
+    """Return the JSON object of a tool in OpenAI's form, which chat templates read."""
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description:
+        function["description"] = tool.description
+    # Templates access the properties of the parameters, so these must exist.
+    return {"type": "function", "function": function | {"parameters": tool.parameters or _NO_PARAMETERS}}

@@ -1,8 +1,8 @@
 """Scoring: computes the similarity of pairs of texts. Used by the HTTP API, the gRPC API and the library.
 
 A cross-encoder reads both texts of a pair together, joined by its tokenizer or by a chat template. An embedding model embeds
-each text once, and the score is the cosine of the two embeddings. A late-interaction model makes one embedding per token: see
-late_interaction.py.
+each text once, and the score is the cosine of the two embeddings. A late-interaction model makes one embedding per token, and
+the score is the sum of the largest products of these (MaxSim).
 """
 
 import operator
@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tetrad.frontend.llm.async_llm import AsyncLLM
-from tetrad.frontend.llm.late_interaction import max_sims
 from tetrad.frontend.net.side_thread import in_side_thread
 from tetrad.frontend.request.pooling import CLASSIFY, EMBED, TOKEN_EMBED, PooledTensor, PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
@@ -145,3 +144,19 @@ async def _by_embeddings(pairs: Pairs, run: Run, params: PoolingParams) -> Score
 def _cosines(pairs: Iterable[tuple[PooledTensor, PooledTensor]]) -> list[float]:
     """Return the dot product of the embeddings of each pair, which are normalised."""
     return [sum(map(operator.mul, first.values, second.values)) for first, second in pairs]
+
+
+def max_sims(pairs: Iterable[tuple[PooledTensor, PooledTensor]]) -> list[float]:
+    """Return the score of each pair: for each row of the query the largest dot product with a row of the document, summed.
+
+    This is ColBERT's MaxSim. The products of a long document take milliseconds: call it in a side thread.
+
+    Args:
+        pairs: float32 matrices of query and document, [tokens of the query, width] and [tokens of the document, width].
+    """
+    import numpy as np  # here, since only models of late interaction need it: it takes 0.1 s to load
+
+    def rows(pooled: PooledTensor) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
+        return np.frombuffer(pooled.values, dtype=np.float32).reshape(pooled.shape)
+
+    return [float((rows(query) @ rows(document).T).max(axis=1).sum()) for query, document in pairs]

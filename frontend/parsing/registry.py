@@ -4,13 +4,9 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from tetrad.frontend.parsing.elements.interface import ReasoningFormat, ToolFormat
-from tetrad.frontend.parsing.reasoning.deepseek_r1 import DEEPSEEK_R1
-from tetrad.frontend.parsing.reasoning.glm45 import GLM45
 from tetrad.frontend.parsing.reasoning.gpt_oss import GPT_OSS
 from tetrad.frontend.parsing.reasoning.granite import GRANITE
-from tetrad.frontend.parsing.reasoning.kimi_k2 import KIMI_K2
-from tetrad.frontend.parsing.reasoning.qwen3 import QWEN3
-from tetrad.frontend.parsing.reasoning.think import THINK
+from tetrad.frontend.parsing.reasoning.think import DEEPSEEK_R1, GLM45, KIMI_K2, QWEN3, THINK
 from tetrad.frontend.parsing.tools.deepseek import DeepSeekV3Format, DeepSeekV31Format
 from tetrad.frontend.parsing.tools.glm45 import Glm45Format
 from tetrad.frontend.parsing.tools.granite import GraniteFormat

@@ -97,15 +97,16 @@ def has_ended(pid: int) -> bool:
 
 
 def test_the_page_tells_what_failed_and_what_was_measured(tmp_path):
-    results = Results(tmp_path)
+    results = Results(tmp_path, ["a", "b"])
 
-    results.add("a", Result(Findings("A", ["text of a"], found={"decode_1": 1.2}, device="NVIDIA H200"), 3.0))
     results.add("b", Result(Findings("B", failures=["it broke"], not_run=["c: no gRPC"]), 4.0))
+    results.add("a", Result(Findings("A", ["text of a"], found={"decode_1": 1.2}, device="NVIDIA H200"), 3.0))
 
     page = (tmp_path / "nvidia_h200.md").read_text()
     assert "| decode step, batch 1, context 1,000: times the floor | at most 1.35 | 1.2 | yes |" in page
     assert "at least 60,000 tokens/s | not measured | - |" in page
     assert "text of a" in page
+    assert page.index("| A |") < page.index("| B |")
     assert "Failed:\n\n- it broke" in page
     assert "Not run:\n\n- c: no gRPC" in page
     assert results.status == 1

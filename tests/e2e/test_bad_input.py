@@ -9,7 +9,8 @@ import grpc
 import httpx
 import pytest
 
-from tests.e2e import bad_input_table as table
+from tests.e2e.bad_input_row import ALL, CHAT, GRPC, HTTP, PYTHON, Row
+from tests.e2e.bad_input_table import ROWS, USER
 from tetrad import LLM, SamplingParams
 from tetrad.frontend.request.sampling_params import RepetitionDetection
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
@@ -42,7 +43,7 @@ class HttpApi:
         fields = dict(row.params)
         content = json.dumps(self._body(row, fields)).encode() if row.content is None else row.content
         headers = {"content-type": "application/json", **row.headers}
-        path = table.CHAT if row.messages is not None else row.path
+        path = CHAT if row.messages is not None else row.path
         response = self._client.post(path, content=content, headers=headers)
         assert response.headers["x-request-id"]
         if response.status_code == 200:
@@ -55,8 +56,8 @@ class HttpApi:
         body: dict[str, Any] = {"model": row.model} if row.model else {}
         if row.messages is not None:
             body |= {"messages": row.messages, **row.options}
-        elif row.path == table.CHAT:
-            body["messages"] = [table.USER]
+        elif row.path == CHAT:
+            body["messages"] = [USER]
         else:
             body["prompt"] = row.prompt
         return {"max_tokens": 4, **body, **params, **row.fields}
@@ -174,7 +175,7 @@ def _python_params(params: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def apis(sim_server) -> Iterator[dict[str, Any]]:
-    opened = {table.HTTP: HttpApi(sim_server), table.GRPC: GrpcApi(sim_server), table.PYTHON: PythonApi(sim_server)}
+    opened = {HTTP: HttpApi(sim_server), GRPC: GrpcApi(sim_server), PYTHON: PythonApi(sim_server)}
     yield opened
     for api in opened.values():
         api.close()
@@ -187,19 +188,19 @@ def nothing_is_left_behind(sim_server):
 
 
 def test_the_table_is_large_and_its_names_are_unique():
-    names = [row.name for row in table.ROWS]
+    names = [row.name for row in ROWS]
 
     assert len(names) >= 80
     assert sorted({name for name in names if names.count(name) > 1}) == []
-    assert all(sum(api in row.apis for row in table.ROWS) >= 50 for api in table.ALL)
+    assert all(sum(api in row.apis for row in ROWS) >= 50 for api in ALL)
 
 
-@pytest.mark.parametrize("row", table.ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_bad_input_has_one_reason_everywhere_and_the_next_request_is_answered(apis, row):
     answers = {}
     for name in row.apis:
         answers[name] = apis[name].send(row)
-        assert apis[name].send(table.Row("good", "")) == (200, "", None)
+        assert apis[name].send(Row("good", "")) == (200, "", None)
 
     for status, message, param in answers.values():
         assert row.reason in message
@@ -208,25 +209,25 @@ def test_bad_input_has_one_reason_everywhere_and_the_next_request_is_answered(ap
 
 
 def test_a_nul_is_a_character_like_any_other(apis):
-    row = table.Row("nul", "", prompt="before\x00after")
+    row = Row("nul", "", prompt="before\x00after")
 
     assert [api.send(row)[0] for api in apis.values()] == [200] * 3
 
 
 def test_a_lone_surrogate_is_refused_where_it_can_be_said(apis):
-    row = table.Row("surrogate", "", prompt="lone \ud800 surrogate")
+    row = Row("surrogate", "", prompt="lone \ud800 surrogate")
 
-    answers = [apis[name].send(row) for name in (table.HTTP, table.PYTHON)]
+    answers = [apis[name].send(row) for name in (HTTP, PYTHON)]
 
     assert [status for status, _, _ in answers] == [400, 400]
     assert all("lone surrogate" in message for _, message, _ in answers)
 
 
 def test_ten_megabytes_of_prompt_are_refused_quickly(apis):
-    row = next(row for row in table.ROWS if row.name == "prompt:ten million characters")
+    row = next(row for row in ROWS if row.name == "prompt:ten million characters")
     start = time.monotonic()
 
-    apis[table.HTTP].send(row)
+    apis[HTTP].send(row)
 
     assert time.monotonic() - start < 10
 

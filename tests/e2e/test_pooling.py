@@ -6,8 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor, wait
 
 import grpc
 import httpx
@@ -17,26 +15,15 @@ import pytest
 import torch
 
 from tests.documents import ROOT, Page
-from tests.e2e.tiny_model import save_tiny_model
+from tests.e2e.embedder import TEXTS, start_embedder
 from tests.frontend.api.http.documentation.test_answers import POOLING, check, content_of
-from tests.worker_svc.pooling.checkpoints import ids_of, save_cross_encoder, save_sentence_encoder
+from tests.worker_svc.pooling.checkpoints import ids_of, save_cross_encoder
 from tetrad.v1 import inference_pb2, inference_pb2_grpc
-
-TEXTS = ["w0 w1 w2", "w7", "w0 w1 w2 w3 w4 w5 w6 w7 w8 w9"]
 
 
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory, start_module_server):
-    """Return a server of a tiny sentence-transformers model (mean, normalised), and the embedding that transformers makes.
-
-    The model reads 32 tokens; inputs of up to 64 are embedded in parts.
-    """
-    directory = tmp_path_factory.mktemp("embedder")
-    embed = save_sentence_encoder(directory, max_seq_length=32, matryoshka_dimensions=[8, 16])
-    (directory / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "w90 w91 "}}))
-    long = json.dumps({"enable_chunked_processing": True, "max_embed_len": 64})
-    options = ("--device", "cpu", "--served-model-name", "tiny", "--pooler-config", long)
-    return start_module_server(str(directory), *options), embed
+    return start_embedder(tmp_path_factory.mktemp("embedder"), start_module_server)
 
 
 @pytest.fixture(scope="module")
@@ -95,16 +82,6 @@ def test_ids_are_embedded_as_they_are(embedder):
 
     for text, item in zip(TEXTS, answer["data"], strict=True):
         np.testing.assert_allclose(item["embedding"], embed(text), atol=1e-5)
-
-
-def test_two_thousand_texts_are_one_request(embedder):
-    server, embed = embedder
-    texts = [f"w{place % 100} w{place % 7}" for place in range(2048)]
-
-    answer = httpx.post(f"{server.url}/v1/embeddings", json={"input": texts}, timeout=60).json()
-
-    np.testing.assert_allclose(answer["data"][2047]["embedding"], embed(texts[2047]), atol=1e-5)
-    assert len(answer["data"]) == 2048
 
 
 def test_an_embedder_scores_pairs_by_their_cosine(embedder):
@@ -237,30 +214,6 @@ def test_an_instruction_without_a_template_is_refused(embedder, reranker):
 
         assert answer.status_code == 400
         assert text in answer.json()["error"]["message"]
-
-
-def test_many_large_requests_leave_room_for_a_small_one(embedder):
-    """Eight requests of 2,048 texts at once are answered; meanwhile a small one waits for a few steps, not for them."""
-    server, embed = embedder
-    texts = [f"w{place % 100} w{place % 7}" for place in range(2048)]
-
-    def post(inputs):
-        started = time.monotonic()
-        response = httpx.post(f"{server.url}/v1/embeddings", json={"input": inputs, "encoding_format": "base64"}, timeout=120)
-        return response, time.monotonic() - started
-
-    with ThreadPoolExecutor(9) as pool:
-        large = [pool.submit(post, texts) for _ in range(8)]
-        time.sleep(0.5)
-        small, small_s = post(TEXTS)
-        answers = [each.result() for each in large]
-
-    assert small.status_code == 200
-    assert [response.status_code for response, _ in answers] == [200] * 8
-    for response, _ in answers:
-        last = np.frombuffer(base64.b64decode(response.json()["data"][-1]["embedding"]), "<f4")
-        np.testing.assert_allclose(last, embed(texts[-1]), atol=1e-5)
-    assert small_s < max(seconds for _, seconds in answers) / 2
 
 
 def test_grpc_embeds_classifies_and_scores(embedder, reranker):
@@ -412,55 +365,6 @@ def test_an_endpoint_that_the_model_does_not_have_says_so(embedder, path, body, 
 
     assert response.status_code == 400
     assert text in response.json()["error"]["message"]
-
-
-def test_embeddings_and_generation_at_the_same_time_bring_what_they_bring_alone(tmp_path, start_server):
-    """One causal model does both; small steps mix chunks of long inputs with decodes."""
-    model = str(save_tiny_model(tmp_path))
-    options = ("--runner", "generate", "--convert", "embed", "--max-num-batched-tokens", "64")
-    server = start_server(model, "--device", "cpu", *options).wait_ready()
-    inputs = [f"text {place} " * (1 + 3 * place % 40) for place in range(24)]
-
-    with httpx.Client(base_url=server.url, timeout=60) as client, ThreadPoolExecutor(24) as pool:
-
-        def embed(text):
-            return client.post("/v1/embeddings", json={"input": text}).json()["data"][0]["embedding"]
-
-        def generate(text):
-            body = {"prompt": text, "max_tokens": 24, "temperature": 0.8, "seed": len(text), "ignore_eos": True}
-            answer = client.post("/v1/completions", json=body | {"return_token_ids": True}).json()
-            return answer["choices"][0]["token_ids"]
-
-        alone = [embed(text) for text in inputs], [generate(text) for text in inputs[:12]]
-        tokens = [pool.submit(generate, text) for text in inputs[:12]]
-        embeddings = [pool.submit(embed, text) for text in inputs]
-        together = [each.result() for each in embeddings], [each.result() for each in tokens]
-
-    np.testing.assert_allclose(together[0], alone[0], atol=1e-5)
-    assert together[1] == alone[1]
-    assert all(len(each) == 24 for each in together[1])
-
-
-@pytest.mark.parametrize("service", ["worker_svc", "engine_core_svc", "tokenizer_svc"])
-def test_a_killed_service_loses_no_embedding_and_answers_none_twice(embedder, service):
-    server, embed = embedder
-    distinct = [f"w{place} w{place % 7} w{place % 31}" for place in range(40)]
-    expected, texts = [embed(text) for text in distinct], [distinct[place % 40] for place in range(500)]
-    before = [server.metric(name) for name in ("request_success_total", "prompt_tokens_total")]
-
-    with httpx.Client(timeout=60) as client, ThreadPoolExecutor(16) as pool:
-
-        def post(text):
-            return client.post(f"{server.url}/v1/embeddings", json={"input": text}).json()
-
-        answers = [pool.submit(post, text) for text in texts]
-        wait(answers[:50])
-        server.process_of(service).kill()
-        embeddings = [answer.result()["data"][0]["embedding"] for answer in answers]
-
-    np.testing.assert_allclose(embeddings, [expected[place % 40] for place in range(500)], atol=1e-5)
-    after = [server.metric(name) for name in ("request_success_total", "prompt_tokens_total")]
-    assert np.subtract(after, before).tolist() == [500, sum(len(ids_of(text)) for text in texts)]
 
 
 def test_the_command_to_try_works(embedder):

@@ -19,7 +19,7 @@ from tetrad.tokenizer_svc.api.servicer import TokenizerServicer
 from tetrad.tokenizer_svc.chat.renderer import ChatLimits, ChatRenderer
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.tokenizer_svc.loading.load import load_tokenizer
-from tetrad.tokenizer_svc.tokenizer.tokenizer import EncodedText, Tokenizer
+from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer
 from tetrad.v1 import tokenizer_pb2_grpc
 
 _FRAGMENTS = (
@@ -99,7 +99,7 @@ class HeldTokenizer(Tokenizer):
         self.request_ids: list[str] = []
         self.hold_from_chars = 0
 
-    def encode(self, text: str, **options: Any) -> EncodedText:
+    def encode(self, text: str, **options: Any) -> list[int]:
         self.request_ids.append(current_context().request_id)
         if len(text) < self.hold_from_chars:
             return super().encode(text, **options)

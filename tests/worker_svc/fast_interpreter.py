@@ -13,14 +13,15 @@ from collections.abc import Callable
 from functools import cache, wraps
 
 import numpy as np
+import triton
 import triton.language as tl
 from triton._utils import validate_block_shape
 from triton.runtime import interpreter
 
 
 def install() -> None:
-    """Make the interpreter of this process faster; again: a no-op."""
-    if not isinstance(interpreter._patch_lang, Replaced):
+    """Make the interpreter of this process faster; again, or where a card runs the kernels: a no-op."""
+    if triton.knobs.runtime.interpret and not isinstance(interpreter._patch_lang, Replaced):
         interpreter._patch_lang = Replaced(interpreter._patch_lang)
         interpreter._patch_attr = replace_builtin
         interpreter._get_np_dtype = by_scalar(interpreter._get_np_dtype)

@@ -307,11 +307,10 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         with_strings: bool,
     ) -> tokenizer_pb2.Encoding:
         started = time.perf_counter()
-        encoded = self._tokenizer.encode(
-            text, add_special_tokens=add_special_tokens, truncation=truncation, with_strings=with_strings
-        )
-        self._metrics.observe_encoded(time.perf_counter() - started, len(encoded.token_ids))
-        return encode_tokens(encoded)
+        token_ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens, truncation=truncation)
+        strings = self._tokenizer.token_strings(token_ids) if with_strings else ()
+        self._metrics.observe_encoded(time.perf_counter() - started, len(token_ids))
+        return encode_tokens(token_ids, strings)
 
     def _decode(self, request: tokenizer_pb2.DecodeRequest) -> list[str]:
         skip = skips_special_tokens(request)

@@ -1,6 +1,7 @@
 """Wire: converts messages to and from the tokenizer's values. Only this file and servicer.py know protobuf."""
 
 import json
+from collections.abc import Sequence
 
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.rpc.columns import pack_u32, split_rows, unpack_u32
@@ -10,7 +11,7 @@ from tetrad.services.version import VERSION
 from tetrad.tokenizer_svc.chat.pair_prompts import PairTemplate
 from tetrad.tokenizer_svc.chat.renderer import Conversation
 from tetrad.tokenizer_svc.tokenizer.detokenize_stream import Deltas, DetokenizeStream, OpenHandle
-from tetrad.tokenizer_svc.tokenizer.tokenizer import EncodedPair, EncodedText, Tokenizer, Truncation
+from tetrad.tokenizer_svc.tokenizer.tokenizer import EncodedPair, Tokenizer, Truncation
 from tetrad.v1 import tokenizer_pb2
 
 _ENTRY_BYTES = 4
@@ -37,9 +38,9 @@ def skips_special_tokens(request: tokenizer_pb2.DecodeRequest | tokenizer_pb2.De
     return not request.HasField("skip_special_tokens") or request.skip_special_tokens
 
 
-def encode_tokens(encoded: EncodedText) -> tokenizer_pb2.Encoding:
+def encode_tokens(token_ids: Sequence[int], token_strings: Sequence[str]) -> tokenizer_pb2.Encoding:
     """Return one text's tokens as a message. Takes milliseconds for 100,000 tokens: call it in the thread that encoded them."""
-    return tokenizer_pb2.Encoding(token_ids=pack_u32(encoded.token_ids), token_strings=encoded.token_strings)
+    return tokenizer_pb2.Encoding(token_ids=pack_u32(token_ids), token_strings=token_strings)
 
 
 def decode_pairs(request: tokenizer_pb2.EncodeRequest) -> list[tuple[str, str]]:

@@ -63,7 +63,7 @@ class PairPrompts:
     def shortened(self, pair: tuple[str, str], surplus: int, max_tokens: int) -> tuple[str, str]:
         """Return the pair without the last `surplus` tokens of its second text. Raises InvalidRequest if nothing remains."""
         query, document = pair
-        ids = self._tokenizer.encode(document, add_special_tokens=False).token_ids
+        ids = self._tokenizer.encode(document, add_special_tokens=False)
         # The bytes of a character may be several tokens: those of one that is cut in two are decoded to U+FFFD.
         shorter = self._tokenizer.decode(ids[: max(0, len(ids) - surplus)]).rstrip("\N{REPLACEMENT CHARACTER}")
         if not shorter or len(shorter) >= len(document):

@@ -59,7 +59,7 @@ def _check(tokenizer: Tokenizer, path: Path) -> Tokenizer:
         )
         raise ModelError(text, field="tokenizer")
     try:
-        tokenizer.decode(tokenizer.encode("Hello world").token_ids)
+        tokenizer.decode(tokenizer.encode("Hello world"))
     except Exception as error:  # the Rust library raises various errors for a file that contradicts itself
         raise ModelError(f"{path} has a tokenizer that cannot encode: {one_line(error)}.", field="model") from error
     return tokenizer

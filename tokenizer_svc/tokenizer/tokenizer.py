@@ -26,14 +26,6 @@ class Truncation:
 
 
 @dataclass(frozen=True)
-class EncodedText:
-    """The tokens of one text: their ids and, if requested, the vocabulary's entries."""
-
-    token_ids: list[int]
-    token_strings: list[str]
-
-
-@dataclass(frozen=True)
 class EncodedPair:
     """The tokens of two texts, joined for a cross-encoder.
 
@@ -72,14 +64,17 @@ class Tokenizer:
         *,
         add_special_tokens: bool = True,
         truncation: Truncation | None = None,
-        with_strings: bool = False,
-    ) -> EncodedText:
-        """Return the tokens of a text. Raises InvalidRequest for a text that the tokenizer's patterns cannot process.
+    ) -> list[int]:
+        """Return the token ids of a text. Raises InvalidRequest for a text that the tokenizer's patterns cannot process.
 
         Blocks for about 1.5 us per token: call it in a thread for a long text.
         """
         with RustErrors(_refuse_text):
-            return self._encode(text, add_special_tokens, truncation, with_strings)
+            return self._encode(text, add_special_tokens, truncation)
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        """Return the vocabulary's entry of each id; an id without one has an empty string."""
+        return [self._rust.id_to_token(token_id) or "" for token_id in token_ids]
 
     def encode_pair(self, first: str, second: str, *, max_tokens: int | None = None) -> EncodedPair:
         """Return the tokens of two texts; the end of the second text is cut to have at most `max_tokens` tokens.
@@ -101,14 +96,12 @@ class Tokenizer:
             ids, types = ids[:start] + ids[end:], types[:start] + types[end:]
         return EncodedPair(ids, types.index(1) if 1 in types else None)
 
-    def _encode(self, text: str, add_special_tokens: bool, truncation: Truncation | None, with_strings: bool) -> EncodedText:
+    def _encode(self, text: str, add_special_tokens: bool, truncation: Truncation | None) -> list[int]:
         wants_special = add_special_tokens and (truncation is None or truncation.max_tokens >= self._num_added)
         [encoding] = self._rust.encode_batch_fast([text], add_special_tokens=wants_special)
         if truncation is None:
-            ids = encoding.ids
-        else:
-            ids = self._truncated(encoding, truncation, self._num_added if wants_special else 0)
-        return EncodedText(ids, [self._rust.id_to_token(token_id) or "" for token_id in ids] if with_strings else [])
+            return encoding.ids
+        return self._truncated(encoding, truncation, self._num_added if wants_special else 0)
 
     def _truncated(self, encoding: Encoding, truncation: Truncation, num_added: int) -> list[int]:
         """Return the ids that are kept: the special ones before and after the text, and those of its beginning or end.

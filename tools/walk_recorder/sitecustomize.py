@@ -1,8 +1,9 @@
 """Records the functions that a process calls while the recording is on, for tools/request_walk.py.
 
-A process whose PYTHONPATH has this folder loads it at start. The recording is on while the first byte of the file "on" in
-$WALK_DIRECTORY is 1. The process appends a line to WALK_DIRECTORY/calls for each first occurrence: "call FILE FUNCTION", and
-"type NAME" of each argument or result that holds the prompt, as text or as token ids, in a field.
+A process whose PYTHONPATH has this folder loads it at start. The first byte of the file "on" in $WALK_DIRECTORY is the number
+of the recorded request, or 0 while no request is recorded. The process appends a line to WALK_DIRECTORY/calls for each first
+occurrence during a request: "NUMBER call FILE FUNCTION", and "NUMBER type NAME" of each argument or result that holds the
+prompt, as text or as token ids, in a field.
 """
 
 import json
@@ -35,7 +36,8 @@ class _Recorder:
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         """Note one call or return of a Python function of the project."""
-        if self._on[0] != 1 or event not in ("call", "return"):
+        number = self._on[0]
+        if number == 0 or event not in ("call", "return"):
             return
         code = frame.f_code
         path = self._paths.get(code)
@@ -43,15 +45,15 @@ class _Recorder:
             path = self._paths[code] = _project_path(code)
         if not path:
             return
-        self._write(f"call {path} {code.co_qualname}\n")
+        self._write(f"{number} call {path} {code.co_qualname}\n")
         values = [argument] if event == "return" else list(frame.f_locals.values())[: code.co_argcount + code.co_kwonlyargcount]
         for value in values:
-            self._note_types(value)
+            self._note_types(number, value)
 
-    def _note_types(self, value: Any) -> None:
+    def _note_types(self, number: int, value: Any) -> None:
         for each in _with_parts(value):
             if type(each).__module__.startswith(_OURS) and _holds_prompt(each):
-                self._write(f"type {type(each).__module__}.{type(each).__qualname__}\n")
+                self._write(f"{number} type {type(each).__module__}.{type(each).__qualname__}\n")
 
     def _write(self, line: str) -> None:
         if line not in self._written:

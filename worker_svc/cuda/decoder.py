@@ -1,7 +1,8 @@
-"""Kernel decoder: runs the computation of models/decoder.py with the device's kernels, each layer in nine launches.
+"""Kernel decoder: runs the computation of models/decoder.py with the device's kernels.
 
-`x` is the normed input of the next product; `residual` is the residual stream. The norm after a layer adds the layer's output
-to the residual stream.
+A layer takes nine launches, or five with few rows, if each of its products can include the operations around it. `x` is the
+normed input of the next product; `residual` is the residual stream. The norm after a layer adds the layer's output to the
+residual stream.
 """
 
 from collections.abc import Sequence
@@ -14,8 +15,10 @@ from tetrad.worker_svc.attention.interface import AttentionShape
 from tetrad.worker_svc.cuda.attention import DeviceStep
 from tetrad.worker_svc.cuda.cache_scales import cache_scales
 from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
+from tetrad.worker_svc.cuda.fused_products import MOST_ROWS, FusedProducts, can_fuse
 from tetrad.worker_svc.cuda.interface import DeviceParameters
 from tetrad.worker_svc.kernels.activation import silu_mul
+from tetrad.worker_svc.kernels.few_rows import scale_stream
 from tetrad.worker_svc.kernels.rms_norm import add_rms_norm, rms_norm
 from tetrad.worker_svc.kernels.rotate_and_cache import rotate_and_cache
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
@@ -26,6 +29,7 @@ from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.traits import Trait
 from tetrad.worker_svc.models.decoder import GivenEmbeddings
 from tetrad.worker_svc.models.draft_head import NoTaps, Taps
+from tetrad.worker_svc.quantization.context import product_context
 
 TRAITS = frozenset({Trait.WINDOWS, Trait.HEAD_NORMS, Trait.SCALE, Trait.SOFTCAP, Trait.SINKS})
 """The traits beyond Llama that this program supports."""
@@ -84,6 +88,8 @@ class KernelDecoder:
         [rope] = config.ropes
         assert rope is not None, "a model without rotation has a trait that is not this program's"
         self._rotary = rotary_of(rope.dim, rope.theta, rope.scaling).to(self._embedding.device)
+        self._fused = FusedProducts(config, product_context(self._embedding.device, self.dtype))
+        self._most_fused = MOST_ROWS if all(_can_fuse(layer, self.dtype) for layer in self._layers) else 0
 
     def forward(
         self,
@@ -95,14 +101,21 @@ class KernelDecoder:
         given: GivenEmbeddings | None = None,
     ) -> torch.Tensor:
         """Return the normed hidden states [T, hidden] after the last layer; write keys and values to the caches."""
-        config = self.config
         cos_sin = self._rotary.cos_sin(positions)
         residual = self._lookup(token_ids)
         if given is not None:
             residual.index_copy_(0, given.rows, given.values.to(residual.dtype))
+        steps = [metadata[group] for group in self._group_of_layers]
+        run = self._run_fused if len(residual) <= self._most_fused else self._run
+        return run(residual, cos_sin, caches, steps)
+
+    def _run(
+        self, residual: torch.Tensor, cos_sin: torch.Tensor, caches: list[torch.Tensor], steps: Sequence[DeviceStep]
+    ) -> torch.Tensor:
+        """Run the layers on embeddings [T, hidden], and return the normed hidden states."""
+        config = self.config
         x = rms_norm(residual, self._layers[0].input_norm, config.norm_eps)
         following = [layer.input_norm for layer in self._layers[1:]] + [self._norm]
-        steps = [metadata[group] for group in self._group_of_layers]
         each = zip(self.offload.each(self._layers), caches, following, steps, strict=True)
         for index, (layer, cache, next_norm, step) in enumerate(each):
             self._taps.see(index, residual)
@@ -124,6 +137,20 @@ class KernelDecoder:
             x = layer.down(silu_mul(layer.gate_up(x)))
             x = add_rms_norm(x, residual, next_norm, config.norm_eps)
         return x
+
+    def _run_fused(
+        self, residual: torch.Tensor, cos_sin: torch.Tensor, caches: list[torch.Tensor], steps: Sequence[DeviceStep]
+    ) -> torch.Tensor:
+        """Run the layers with fused products; see _run."""
+        fused, following = self._fused, [layer.input_norm for layer in self._layers[1:]] + [self._norm]
+        stream = scale_stream(residual, self._layers[0].input_norm)
+        each = zip(self.offload.each(self._layers), caches, following, steps, strict=True)
+        for index, (layer, cache, next_norm, step) in enumerate(each):
+            self._taps.see(index, residual)
+            query = fused.queries(stream, layer.qkv, cos_sin, step.kv_slots, cache, layer.shape)
+            stream = fused.add(step.attend(query, cache, layer.shape), layer.output, residual, layer.mlp_norm)
+            stream = fused.add(fused.gated(stream, layer.gate_up), layer.down, residual, next_norm)
+        return rms_norm(residual, self._norm, self.config.norm_eps)
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Return the embeddings [T, hidden] of ids [T], without adapters; the caller may change them."""
@@ -157,6 +184,10 @@ def _read_layer(config: ModelConfig, linears: DeviceParameters, index: int, kv_c
         gate_up=linears.linear(gates, hidden),
         down=linears.linear([(f"{mlp}.down_proj", hidden)], size),
     )
+
+
+def _can_fuse(layer: _Layer, dtype: torch.dtype) -> bool:
+    return layer.head_norms is None and can_fuse(layer.qkv, layer.output, layer.gate_up, layer.down, dtype)
 
 
 def _head_norms(

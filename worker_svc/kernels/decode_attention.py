@@ -15,6 +15,7 @@ from tetrad.worker_svc.kernels.attend_keys import attend_keys, sink_mass
 from tetrad.worker_svc.kernels.attention_launch import Launch, launch_for, padded_head_dim, score_factors
 from tetrad.worker_svc.kernels.attention_mask import attend, linear_biases, pages_of, visible
 from tetrad.worker_svc.kernels.decode_parts import DecodeParts
+from tetrad.worker_svc.kernels.dependent_launch import dependent_launch, wait_for_predecessor
 
 _MERGED = 32
 """Vectors [D] (parts times heads) that a merge reads at a time."""
@@ -87,6 +88,7 @@ def decode_attention_kernel(
     HAS_SINKS: tl.constexpr,
     HAS_SLOPES: tl.constexpr,
     PRECISION: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):
     """Compute kv head `program_id(0)` of part `program_id(1)`.
 
@@ -94,6 +96,7 @@ def decode_attention_kernel(
     [B, H, D]. Otherwise its part goes to `partial` [M, H, D], and the base-2 logarithm of its mass to `masses` [M, H], both
     float32, until the request's last program merges them.
     """
+    wait_for_predecessor(IS_DEPENDENT)
     kv_head = tl.program_id(0)
     number = tl.program_id(1).to(tl.int64)
     part = parts + number * 5
@@ -266,5 +269,6 @@ def decode_attention(
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
         maxnreg=launch.max_registers,
+        **dependent_launch(query.device),
     )
     return out

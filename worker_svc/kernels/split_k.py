@@ -42,18 +42,33 @@ def store_product(
     if not IS_SPLIT:
         _store(total, bias, out, outputs, num_outputs, place, inside, HAS_BIAS)
     else:
-        num_splits = tl.num_programs(2)
-        size = tl.cast(num_rows, tl.int64) * num_outputs
-        tl.store(partial + tl.program_id(2) * size + place, total, mask=inside)
-        tl.debug_barrier()  # the whole part is written before its ticket is taken
-        mine = tickets + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-        if tl.atomic_add(mine, 1, sem="acq_rel") == num_splits - 1:
-            whole = tl.zeros_like(total)
-            for split in range(num_splits):
-                # Read past the processor's L1 cache, because other processors wrote the values.
-                whole += tl.load(partial + split * size + place, mask=inside, other=0.0, cache_modifier=".cg")
-            _store(whole, bias, out, outputs, num_outputs, place, inside, HAS_BIAS)
-            tl.store(mine, 0)
+        whole, is_last = sum_parts(total, partial, tickets, place, inside, tl.cast(num_rows, tl.int64) * num_outputs)
+        _store(whole, bias, out, outputs, num_outputs, place, inside & is_last, HAS_BIAS)
+
+
+@triton.jit
+def sum_parts(total, partial, tickets, place, inside, size):
+    """Return (the sum of all parts of a tile, True) in the program that finishes last; others return a part and False.
+
+    Args:
+        total: this program's part [rows, outputs] of the sum, float32.
+        partial, tickets: see store_product.
+        place: [rows, outputs], indices of the tile's values in [T, N].
+        inside: [rows, outputs], whether a value is in the product.
+        size: T * N.
+    """
+    num_splits = tl.num_programs(2)
+    tl.store(partial + tl.program_id(2) * size + place, total, mask=inside)
+    tl.debug_barrier()  # the whole part is written before its ticket is taken
+    mine = tickets + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    is_last = tl.atomic_add(mine, 1, sem="acq_rel") == num_splits - 1
+    if is_last:
+        total = tl.zeros_like(total)
+        for split in range(num_splits):
+            # Read past the processor's L1 cache, because other processors wrote the values.
+            total += tl.load(partial + split * size + place, mask=inside, other=0.0, cache_modifier=".cg")
+        tl.store(mine, 0)
+    return total, is_last
 
 
 @triton.jit

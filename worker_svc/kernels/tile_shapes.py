@@ -8,7 +8,7 @@ Dims: T rows of activations, N outputs, K inputs.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -20,10 +20,13 @@ MAX_SPLIT_TILES = 4096
 
 _FEW_ROWS = 16  # smallest number of rows for a tensor core
 _COLUMNS = 128
+_LEAST_OUTPUTS = 16
 _LEAST_COLUMNS = 32  # block of 4-bit packing
 _USUAL_BYTES = 2  # bytes of an activation
 _MIN_STEPS = 2  # smallest number of a split's steps along K
 _MAX_SPLITS = 16
+_SMALL_ROWS = 64
+_MAX_LARGE_SPLITS = 4  # of tiles with more rows: a program sums the parts of its tile alone
 _MAX_ROWS = 8192  # more rows use the shape for this number
 
 
@@ -54,6 +57,10 @@ class TileShape:
         return replace(self, columns=max(self.columns // 2, _LEAST_COLUMNS), stages=min(self.stages, 2))
 
 
+Rule = Callable[[int, int, int, int], TileShape | None]
+"""Function (T, N, K, number of processors) -> the shape of a product; None: torch's product."""
+
+
 class TileShapes:
     """The tile shapes for one device.
 
@@ -66,11 +73,18 @@ class TileShapes:
         self._num_processors = num_processors
         self._tuned = dict(tuned or {})
 
-    def of(self, kernel: str, num_rows: int, num_outputs: int, num_columns: int) -> TileShape | None:
-        """Return the shape for a product [T, K] x [N, K]^T; None if torch's product is faster."""
+    def of(self, kernel: str, num_rows: int, num_outputs: int, num_columns: int, rule: Rule | None = None) -> TileShape | None:
+        """Return the shape for a product [T, K] x [N, K]^T; None if torch's product is faster.
+
+        Args:
+            kernel: name of the kernel in the table.
+            num_rows, num_outputs, num_columns: T, N, K.
+            rule: gives shapes that were not measured; None: shape_by_rule.
+        """
         key = key_of(kernel, num_rows, num_outputs, num_columns)
         if key not in self._tuned:
-            self._tuned[key] = shape_by_rule(_bucket(num_rows), num_outputs, num_columns, self._num_processors)
+            sizes = _bucket(num_rows), num_outputs, num_columns, self._num_processors
+            self._tuned[key] = (rule or shape_by_rule)(*sizes)
         return self._tuned[key]
 
     def set(self, kernel: str, num_rows: int, num_outputs: int, num_columns: int, shape: TileShape | None) -> None:
@@ -96,12 +110,21 @@ def shape_by_rule(num_rows: int, num_outputs: int, num_columns: int, num_process
     elif num_rows <= 64:
         rows, outputs, warps, stages = (32 if num_rows <= 32 else 64), 64, 4, 4
     else:
-        rows, outputs, warps, stages = 128, 128, 8, 3
+        rows, outputs, warps, stages = 128, (64 if num_rows <= 128 else 128), 8, 3
     tiles = -(-num_rows // rows) * -(-num_outputs // outputs)
     programs = num_processors * (2 if warps == 4 else 1)
     fitting = num_columns // (_COLUMNS * _MIN_STEPS)
-    splits = max(1, min(programs // tiles, fitting, _MAX_SPLITS))
+    splits = max(1, min(programs // tiles, fitting, _MAX_SPLITS if rows <= _SMALL_ROWS else _MAX_LARGE_SPLITS))
     return TileShape(rows, outputs, _COLUMNS, splits, warps, stages)
+
+
+def whole_shape_by_rule(num_rows: int, num_outputs: int, num_columns: int, num_processors: int) -> TileShape:
+    """Return an unmeasured shape with one part of K: its tiles are as narrow as it takes to occupy every processor."""
+    shape = shape_by_rule(num_rows, num_outputs, num_columns, num_processors)
+    outputs = shape.outputs
+    while outputs > _LEAST_OUTPUTS and -(-num_rows // shape.rows) * -(-num_outputs // outputs) < num_processors:
+        outputs //= 2
+    return replace(shape, outputs=outputs, splits=1)
 
 
 def candidates(num_rows: int, num_outputs: int, num_columns: int) -> Iterator[TileShape]:

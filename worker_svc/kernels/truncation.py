@@ -3,7 +3,8 @@
 The rules are those of sampler/truncation.py, but without sorting. top_k and top_p keep the weights that reach a threshold: the
 largest number such that enough weights reach it (top_k), or weights with enough mass (top_p). Bisection finds the threshold.
 Non-negative floats have the same order as their bits, so 31 passes find the exact threshold; most searches end sooner, when at
-most one weight is left between the bounds.
+most one weight is left between the bounds. The time of a pass is that of its sums over the program's warps: so a pass over
+registers divides the bounds by eight, and a pass over memory sums once.
 
 A pass does not have to read the whole row. The largest weights of the blocks of neighbouring ids (draw.py computes them) are
 also weights of the row, so the same search over them only, in registers, gives a lower bound of the threshold; blocks whose
@@ -19,6 +20,7 @@ from tetrad.worker_svc.kernels.draw import BLOCKS_AT_ONCE, largest_of, load_divi
 from tetrad.worker_svc.sampler.draw import BLOCK
 
 _BITS_OF_ONE = tl.constexpr(0x3F800000)
+_WAYS = tl.constexpr(8)  # thresholds that a pass over registers tries
 
 
 def truncate_reference(
@@ -140,12 +142,15 @@ def truncation_kernel(
 def largest_reached(values, amounts, target, low):
     """Return the bits of the largest threshold such that `amounts` of values [n] that reach it sum to the target, or `low`."""
     high = _BITS_OF_ONE + 1
+    part = 1 + tl.arange(0, _WAYS)
     while high - low > 1:
-        middle = low + (high - low) // 2
-        held = tl.sum(tl.where(values >= middle.to(tl.float32, bitcast=True), amounts, 0.0).to(tl.float64), 0)
-        is_held = held >= target
-        low = tl.where(is_held, middle, low)
-        high = tl.where(is_held, high, middle)
+        step = tl.cdiv(high - low, _WAYS)
+        middles = low + part * step
+        reaches = values[None, :] >= middles.to(tl.float32, bitcast=True)[:, None]
+        held = tl.sum(tl.where(reaches, amounts[None, :], 0.0).to(tl.float64), 1)
+        num_held = tl.sum(((held >= target) & (middles < high)).to(tl.int32), 0)
+        low += num_held * step
+        high = tl.minimum(low + step, high)
     return low
 
 
@@ -184,15 +189,15 @@ def search(
 def held_by(logits, listed, num_listed, vocab_size, top, divisor, bits, BLOCK: tl.constexpr, BLOCKS_AT_ONCE: tl.constexpr):
     """Return the number of weights of the listed blocks that reach a threshold, and their mass."""
     threshold = bits.to(tl.float32, bitcast=True)
-    count = 0
-    mass = tl.full([], 0.0, tl.float64)
+    counts = tl.zeros([BLOCKS_AT_ONCE, BLOCK], tl.int32)
+    masses = tl.zeros([BLOCKS_AT_ONCE, BLOCK], tl.float64)
     for start in range(0, num_listed, BLOCKS_AT_ONCE):
         _, values = load_blocks(logits, listed, num_listed, vocab_size, start, BLOCK, BLOCKS_AT_ONCE)
         weights = weight_of(values, top, divisor)
         reaches = (weights >= threshold) & (values > float("-inf"))
-        count += tl.sum(tl.sum(reaches.to(tl.int32), 1), 0)
-        mass += tl.sum(tl.sum(tl.where(reaches, weights, 0.0), 1).to(tl.float64), 0)
-    return count, mass
+        counts += reaches.to(tl.int32)
+        masses += tl.where(reaches, weights, 0.0).to(tl.float64)
+    return tl.sum(tl.sum(counts, 1), 0), tl.sum(tl.sum(masses, 1), 0)
 
 
 @triton.jit

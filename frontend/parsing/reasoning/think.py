@@ -1,4 +1,4 @@
-"""Think: reasoning between <think> and </think>, the form of most open models. Each family's file has the differences.
+"""Think: reasoning between <think> and </think>, the form of most open models. The formats of families are at the end.
 
 The prompt may open the reasoning, or close it at once to switch it off. Only the text after the last turn mark decides, so that
 a user's text has no influence.
@@ -106,5 +106,13 @@ def _nothing(source: TextSource, writer: ReasoningWriter) -> Waiting[None]:  # n
     yield from ()
 
 
+DEEPSEEK_R1 = ThinkFormat("deepseek_r1", "<｜Assistant｜>", always=True, ended_by=("<｜tool▁calls▁begin｜>",))
+"""DeepSeek R1, its distilled models, and V3.1: the model always reasons; <think> is often in the prompt or missing."""
+GLM45 = ThinkFormat("glm45", "<|assistant|>", ended_by=("<tool_call>",), keeps_special_tokens=True)
+"""GLM 4.5 and later: <think> after the role; `enable_thinking: false` makes the prompt close it."""
+KIMI_K2 = ThinkFormat("kimi_k2", "<|im_assistant|>", ended_by=("<|tool_calls_section_begin|>",), keeps_special_tokens=True)
+"""Kimi K2 Thinking: <think>; a tool call may end the reasoning without </think>."""
+QWEN3 = ThinkFormat("qwen3", "<|im_start|>", ended_by=("<tool_call>",))
+"""Qwen3 and QwQ: the model or the prompt opens <think>; `enable_thinking: false` makes the prompt close it."""
 THINK = ThinkFormat("think", keeps_special_tokens=True)
 """The format of any other model whose template has the marks."""

@@ -9,10 +9,9 @@ from tests.engine_core_svc.scheduler.fake_lora_engine import ref
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.scheduler.adapters import AdapterLimits, Adapters
 from tetrad.engine_core_svc.scheduler.call_counts import CallCounts
-from tetrad.engine_core_svc.scheduler.fan_out_throttle import NO_SHARE, MeasuringFanOutThrottle
+from tetrad.engine_core_svc.scheduler.fan_out_throttle import NO_SHARE, MeasuringFanOutThrottle, RowTimes
 from tetrad.engine_core_svc.scheduler.parked_requests import ORDERS_OF_ARRIVAL
 from tetrad.engine_core_svc.scheduler.policy import ORDERS, RequestQueue
-from tetrad.engine_core_svc.scheduler.row_times import RowTimes
 
 
 def fan_out(bench, number, size, **fields):

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tetrad.frontend.llm.late_interaction import max_sims
-from tetrad.frontend.llm.scoring import score_pairs
+from tetrad.frontend.llm.scoring import max_sims, score_pairs
 from tetrad.frontend.request.pooling import PooledTensor, PoolingFacts, PoolingRequestOutput
 
 WIDTH = 8

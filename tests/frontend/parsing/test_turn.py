@@ -7,7 +7,7 @@ import pytest
 from tetrad.frontend.parsing.elements.interface import Tool
 from tetrad.frontend.parsing.elements.pieces import AssistantTurn, Content, Reasoning, ToolCallArguments, ToolCallStart
 from tetrad.frontend.parsing.forced import NamedParser, RequiredParser
-from tetrad.frontend.parsing.reasoning.qwen3 import QWEN3
+from tetrad.frontend.parsing.reasoning.think import QWEN3
 from tetrad.frontend.parsing.turn import TurnParser
 
 PROMPT = "<|im_start|>assistant\n"

@@ -16,11 +16,11 @@ from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer, Truncation
 
 
 def test_known_ids_of_smollm2(tokenizer: Tokenizer) -> None:
-    assert tokenizer.encode("The capital of France is").token_ids == [504, 3575, 282, 4649, 314]
+    assert tokenizer.encode("The capital of France is") == [504, 3575, 282, 4649, 314]
 
 
 def test_digits_are_single_tokens(tokenizer: Tokenizer) -> None:
-    ids = tokenizer.encode("12345 don't 2024-01-01  x\n\n y").token_ids
+    ids = tokenizer.encode("12345 don't 2024-01-01  x\n\n y")
 
     assert ids[:12] == [33, 34, 35, 36, 37, 1326, 982, 216, 34, 32, 34, 36]
     assert len(ids) == 22
@@ -29,7 +29,7 @@ def test_digits_are_single_tokens(tokenizer: Tokenizer) -> None:
 def test_ids_are_those_of_transformers(tokenizer: Tokenizer, reference: Any, texts: list[str]) -> None:
     comparable = [re.sub(r"\s+(?=\d)", " ", re.sub("[½²٣]", "", text)) for text in texts]
 
-    assert [tokenizer.encode(text).token_ids for text in comparable] == reference(comparable)["input_ids"]
+    assert [tokenizer.encode(text) for text in comparable] == reference(comparable)["input_ids"]
 
 
 def test_ids_are_those_of_transformers_with_the_models_pre_tokenizer(
@@ -39,15 +39,15 @@ def test_ids_are_those_of_transformers_with_the_models_pre_tokenizer(
     digits = pre_tokenizers.Digits(individual_digits=True)
     rust.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
 
-    assert [tokenizer.encode(text).token_ids for text in texts] == [rust.encode(text).ids for text in texts]
+    assert [tokenizer.encode(text) for text in texts] == [rust.encode(text).ids for text in texts]
 
 
 def test_decoding_gives_the_text_back(tokenizer: Tokenizer, texts: list[str]) -> None:
-    assert [tokenizer.decode(tokenizer.encode(text).token_ids) for text in texts] == texts
+    assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
 
 
 def test_special_tokens_in_a_text_are_single_ids(tokenizer: Tokenizer) -> None:
-    ids = tokenizer.encode("<|im_start|>user<|im_end|>").token_ids
+    ids = tokenizer.encode("<|im_start|>user<|im_end|>")
 
     assert (ids[0], ids[-1]) == (1, 2)
     assert tokenizer.decode(ids) == "user"
@@ -55,29 +55,29 @@ def test_special_tokens_in_a_text_are_single_ids(tokenizer: Tokenizer) -> None:
 
 
 def test_nul_is_a_character_like_any_other(tokenizer: Tokenizer) -> None:
-    assert tokenizer.decode(tokenizer.encode("a\x00b").token_ids) == "a\x00b"
+    assert tokenizer.decode(tokenizer.encode("a\x00b")) == "a\x00b"
 
 
 def test_token_strings_are_vocabulary_entries(tokenizer: Tokenizer) -> None:
-    assert tokenizer.encode("The capital", with_strings=True).token_strings == ["The", "Ġcapital"]
+    assert tokenizer.token_strings(tokenizer.encode("The capital")) == ["The", "Ġcapital"]
 
 
 @pytest.mark.parametrize(("keep_end", "kept"), [(True, slice(-3, None)), (False, slice(0, 3))])
 def test_truncation_keeps_the_end_or_the_start(tokenizer: Tokenizer, keep_end: bool, kept: slice) -> None:
     text = "one two three four five six seven"
-    whole = tokenizer.encode(text).token_ids
+    whole = tokenizer.encode(text)
 
-    assert tokenizer.encode(text, truncation=Truncation(3, keep_end)).token_ids == whole[kept]
+    assert tokenizer.encode(text, truncation=Truncation(3, keep_end)) == whole[kept]
 
 
 def test_truncation_to_nothing_is_empty(tokenizer: Tokenizer) -> None:
-    assert tokenizer.encode("some text", truncation=Truncation(0)).token_ids == []
+    assert tokenizer.encode("some text", truncation=Truncation(0)) == []
 
 
 def test_truncation_keeps_bos_in_front(with_bos: Tokenizer) -> None:
-    assert with_bos.encode("a b c d").token_ids == [0, 1, 2, 3, 4]
-    assert with_bos.encode("a b c d", truncation=Truncation(3)).token_ids == [0, 3, 4]
-    assert with_bos.encode("a b c d", truncation=Truncation(3, keep_end=False)).token_ids == [0, 1, 2]
+    assert with_bos.encode("a b c d") == [0, 1, 2, 3, 4]
+    assert with_bos.encode("a b c d", truncation=Truncation(3)) == [0, 3, 4]
+    assert with_bos.encode("a b c d", truncation=Truncation(3, keep_end=False)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ def test_truncation_keeps_what_stands_around_a_text(with_bos: Tokenizer, text: s
     rust.post_processor = processors.TemplateProcessing(single=["<s>", "$A", "</s>"], special_tokens=special)
     tokenizer = Tokenizer(with_bos.facts)
 
-    assert tokenizer.encode(text, truncation=Truncation(most)).token_ids == kept
+    assert tokenizer.encode(text, truncation=Truncation(most)) == kept
 
 
 def test_bos_is_left_out_when_not_asked_for(with_bos: Tokenizer) -> None:
-    assert with_bos.encode("a b", add_special_tokens=False).token_ids == [1, 2]
-    assert with_bos.encode("a b", add_special_tokens=False, truncation=Truncation(1)).token_ids == [2]
+    assert with_bos.encode("a b", add_special_tokens=False) == [1, 2]
+    assert with_bos.encode("a b", add_special_tokens=False, truncation=Truncation(1)) == [2]
 
 
 def test_an_id_outside_the_vocabulary_is_named(tokenizer: Tokenizer) -> None:

@@ -35,7 +35,7 @@ class TestByteLevel:
     @relaxed
     @given(text=mixed_text, sizes=splits)
     def test_any_split_of_a_text_gives_the_text(self, tokenizer: Tokenizer, text: str, sizes: list[int]) -> None:
-        ids = tokenizer.encode(text).token_ids
+        ids = tokenizer.encode(text)
 
         assert deltas_of(tokenizer, in_pieces(ids, sizes), context=[504, 3575]) == text
 
@@ -49,7 +49,7 @@ class TestByteLevel:
         assert deltas_of(tokenizer, in_pieces(ids, sizes), context=[], skip=skip) == whole
 
     def test_an_unfinished_character_is_held_back(self, tokenizer: Tokenizer) -> None:
-        ids = tokenizer.encode("🤖").token_ids
+        ids = tokenizer.encode("🤖")
         detokenizer = tokenizer.open_detokenizer([504])
 
         deltas = [detokenizer.append([token_id]) for token_id in ids]
@@ -59,13 +59,13 @@ class TestByteLevel:
 
     def test_held_back_bytes_are_flushed_as_replacement_character(self, tokenizer: Tokenizer) -> None:
         detokenizer = tokenizer.open_detokenizer([504])
-        detokenizer.append(tokenizer.encode("🤖").token_ids[:1])
+        detokenizer.append(tokenizer.encode("🤖")[:1])
 
         assert detokenizer.flush() == "\ufffd"
         assert detokenizer.flush() == ""
 
     def test_a_character_that_the_prompt_began_is_finished(self, tokenizer: Tokenizer) -> None:
-        first, *rest = tokenizer.encode("🤖").token_ids
+        first, *rest = tokenizer.encode("🤖")
 
         assert deltas_of(tokenizer, [rest], context=[504, first]) == "🤖"
 
@@ -196,7 +196,7 @@ class TestStream:
 
     def test_final_handles_are_flushed(self, tokenizer: Tokenizer) -> None:
         stream = DetokenizeStream(tokenizer)
-        half = tokenizer.encode("🤖").token_ids[:1]
+        half = tokenizer.encode("🤖")[:1]
         stream.open(OpenHandle(1, [504]))
         stream.open(OpenHandle(2, [504]))
 
@@ -206,7 +206,7 @@ class TestStream:
         stream = DetokenizeStream(tokenizer)
         for handle in (1, 2):
             stream.open(OpenHandle(handle, [504]))
-        stream.append([1], [tokenizer.encode("🤖").token_ids[:1]])
+        stream.append([1], [tokenizer.encode("🤖")[:1]])
 
         deltas = stream.append([2], [[504]], final_handles=[1, 5])
 
@@ -216,7 +216,7 @@ class TestStream:
     @relaxed
     @given(text=mixed_text, cut=st.integers(0, 60))
     def test_no_character_is_lost_or_repeated_over_a_reconnect(self, tokenizer: Tokenizer, text: str, cut: int) -> None:
-        prompt, ids = [504, 3575], tokenizer.encode(text).token_ids
+        prompt, ids = [504, 3575], tokenizer.encode(text)
         before, after = ids[:cut], ids[cut:]
         first, second = DetokenizeStream(tokenizer), DetokenizeStream(tokenizer)
         first.open(OpenHandle(1, prompt))

@@ -1,4 +1,7 @@
-"""A CUDA device on host memory: its kernels are interpreted, so models are tiny and steps few."""
+"""A CUDA device on host memory: its kernels are interpreted, so models are tiny and steps few.
+
+Where there is a card, the same tests run on it, except those that depend on the accelerator of host memory.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,12 +9,14 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 
 from tests.worker_svc import fast_interpreter
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import SchedulerOutput, finished
+from tetrad.worker_svc.cuda.device import accelerator
 from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator, _HostGraph
 from tetrad.worker_svc.cuda.drafting_runner import DeviceDraftingRunner
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
@@ -19,6 +24,10 @@ from tetrad.worker_svc.devices.cuda import CudaDevice
 from tetrad.worker_svc.devices.cuda_model import CudaModel
 
 fast_interpreter.install()
+
+host_only = pytest.mark.skipif(torch.cuda.is_available(), reason="the test depends on the accelerator of host memory")
+if torch.cuda.is_available():
+    HostAccelerator = accelerator.HostAccelerator = accelerator.CudaAccelerator  # type: ignore[assignment,misc] # for all modules
 
 SMALL = KvLayout(num_blocks=80, block_size=16, max_model_len=256, max_num_seqs=8, max_num_batched_tokens=512)
 TINY = {"num_hidden_layers": 2, "hidden_size": 48, "intermediate_size": 40, "num_attention_heads": 3, "num_key_value_heads": 1}

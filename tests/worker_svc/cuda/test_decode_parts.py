@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
-from tests.worker_svc.cuda.conftest import TINY, record_graphs
+from tests.worker_svc.cuda.conftest import TINY, host_only, record_graphs
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.cuda import attention
 from tetrad.worker_svc.kernels.decode_parts import PartSizes
@@ -54,6 +54,7 @@ def generate(runner) -> dict[int, list[int]]:
     return driver.generate(2)
 
 
+@host_only
 def test_layers_with_the_same_window_share_a_list():
     lists = attention.PartLists(torch.tensor([5], dtype=torch.int32), PartSizes(1, 1, 1, 16))
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
-from tests.worker_svc.cuda.conftest import SMALL
+from tests.worker_svc.cuda.conftest import SMALL, host_only
 from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import LoadRequest
@@ -117,6 +117,7 @@ def test_a_card_without_room_is_refused_with_the_numbers(tiny_path):
         device.available_memory(model, utilization=0.9, max_num_batched_tokens=64)
 
 
+@host_only
 def test_the_largest_step_is_run_to_see_what_it_takes(tiny_cuda, monkeypatch):
     """With every request penalised, and with blocks on their way to the host."""
     lines, swapped = [], []

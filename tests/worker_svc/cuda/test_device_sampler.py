@@ -5,6 +5,7 @@ import pytest
 import torch
 from triton.runtime import interpreter
 
+from tests.worker_svc.cuda.conftest import host_only
 from tests.worker_svc.kernels import sampling_kernels
 from tests.worker_svc.sampler.custom_processors import MODULE
 from tetrad.services.errors import InvalidRequest
@@ -290,6 +291,7 @@ def test_a_row_of_which_nothing_is_left_says_why():
 # --- Warm-up ---
 
 
+@host_only
 def test_warm_up_launches_every_kernel_of_sampling(tiny_cuda, monkeypatch):
     """A kernel is compiled when it is first launched, which takes a second."""
     launched = set()
@@ -322,6 +324,7 @@ def test_custom_processors():
         assert_same(*pair.sample(normal(len(rows), V, seed=seed)))
 
 
+@host_only
 @pytest.mark.parametrize("wrong", ["shape", "type", "list", "None", "sparse", "NaN", "infinity", "nothing left", "raises"])
 def test_errors_of_custom_processors(wrong):
     rows = [(GREEDY,), (SamplingSpec(temperature=0.0, extra_args={"wrong": wrong}),), (SamplingSpec(seed=4, num_logprobs=2),)]

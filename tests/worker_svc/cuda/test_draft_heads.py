@@ -14,7 +14,7 @@ from tests.grids import grid
 from tests.lora_files import save_lora
 from tests.mtp_files import save_mtp
 from tests.worker_svc.conftest import Driver
-from tests.worker_svc.cuda.conftest import record_drafts, record_graphs
+from tests.worker_svc.cuda.conftest import host_only, record_drafts, record_graphs
 from tests.worker_svc.cuda.draft_heads import (
     LAYERS,
     LAYOUT,
@@ -149,6 +149,7 @@ def test_steps_and_drafts_that_are_replayed_as_graphs_are_the_same(kind, headed,
     assert replayed[True, 3] >= 1 <= replayed[True, 1], "drafts of three requests, one of them greedy, and of one"
 
 
+@host_only
 def test_a_recorded_step_with_drafts_is_three_graphs(headed):
     """The target, the head over the tokens of the step, and all drafts; the rest are copies and the choice of tokens."""
     runner = headed("eagle3").make_runner(ROOMY)
@@ -261,6 +262,7 @@ def test_a_model_stays_asleep_if_its_head_finds_no_room(files, load_cuda, monkey
     assert left_bytes == 0 < sum(tensor.untyped_storage().nbytes() for tensor in weights)
 
 
+@host_only
 def test_the_largest_step_is_run_with_the_head(headed, monkeypatch):
     model, seen = headed("eagle3"), []
     begin = model._drafter._head.head.begin

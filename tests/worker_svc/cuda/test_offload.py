@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from tests.worker_svc.cuda.conftest import host_only
 from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
 from tetrad.worker_svc.cuda.device.offload import Offload, tensors_in
 from tetrad.worker_svc.layers.linear import PlainLinear
@@ -20,6 +21,7 @@ class _Layer:
 _Layer.__module__ = "tetrad.of_a_test"
 
 
+@host_only
 def test_tensors_give_their_memory_up_and_are_as_they_were():
     tensors = [torch.randn(3, 5), torch.arange(7, dtype=torch.int32), torch.randn(2, 8).to(torch.bfloat16)]
     before = [tensor.clone() for tensor in tensors]
@@ -32,6 +34,7 @@ def test_tensors_give_their_memory_up_and_are_as_they_were():
     assert all(torch.equal(tensor, old) for tensor, old in zip(tensors, before, strict=True))
 
 
+@host_only
 def test_views_of_one_storage_are_moved_once_and_stay_views():
     fused = torch.randn(6, 4)
     query, embedding = fused[2:4], fused.t()
@@ -61,6 +64,7 @@ def test_a_second_sleep_and_a_second_wake_up_change_nothing():
     assert torch.equal(weight, before)
 
 
+@host_only
 def test_a_device_without_room_leaves_everything_asleep(monkeypatch):
     weights = [torch.randn(4), torch.randn(100)]
     before = [weight.clone() for weight in weights]

@@ -12,7 +12,7 @@ import torch
 from tests.grids import grid
 from tests.lora_files import merged, save_lora
 from tests.worker_svc.conftest import GREEDY, Driver, save_tiny, tiny_config
-from tests.worker_svc.cuda.conftest import layout_of
+from tests.worker_svc.cuda.conftest import host_only, layout_of
 from tests.worker_svc.families.tiny_models import save_family
 from tests.worker_svc.packed_weights.whole_models import FORMATS, write_model
 from tests.worker_svc.ranks.groups import Group, Rank, open_group
@@ -26,6 +26,8 @@ from tetrad.worker_svc.core.ranks import GroupPlace, Shard, Stage
 from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
 from tetrad.worker_svc.devices.cuda import CudaDevice
 from tetrad.worker_svc.sampler.custom_classes import import_classes
+
+pytestmark = host_only  # NCCL wants a card for each rank
 
 LAYOUT = KvLayout(num_blocks=40, block_size=16, max_model_len=64, max_num_seqs=4, max_num_batched_tokens=32)
 SIZES = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}

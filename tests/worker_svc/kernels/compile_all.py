@@ -61,6 +61,8 @@ BIASED = ATTENTION | {"GROUP": 1, "HAS_SLOPES": True}
 WINDOW, NO_WINDOW = {"HAS_WINDOW": True}, {"HAS_WINDOW": False}
 MERGE = {"MERGED_ROWS": 8, "MERGED_PARTS": 4}
 ROTATION = {"NUM_HEADS": 12, "NUM_KV_HEADS": 2, "HEAD_DIM": 80, "ROTARY_DIM": 32, "HAS_NORMS": False, "BLOCK": 128}
+NUMBERS = {"eps": "fp32", "key_scale": "fp32", "value_scale": "fp32"}
+DEPENDENT_FROM = 90
 VALUE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8e4nv": 1, "fp8e5": 1}
 # kernel, types of tensors and cache, compile-time values
 KERNELS = [
@@ -92,8 +94,10 @@ def type_of(name: str, tensors: str, cache: str) -> str:
 
 def compile_typed(kernel, types: dict[str, str], values: dict[str, object], target: GPUTarget) -> None:
     """Compile a kernel of product_kernels.py or sampling_kernels.py, if the device has the types of its tensors."""
-    pointers = {name: f"*{each}" for name, each in types.items()}
-    signature = {name: "constexpr" if name in values else pointers.get(name, "i32") for name in kernel.arg_names}
+    if "IS_DEPENDENT" in kernel.arg_names:
+        values = values | {"IS_DEPENDENT": target.arch >= DEPENDENT_FROM}
+    known = NUMBERS | {name: f"*{each}" for name, each in types.items()}
+    signature = {name: "constexpr" if name in values else known.get(name, "i32") for name in kernel.arg_names}
     if f"*{product_kernels.FP8}" in signature.values() and target.arch < 89:
         return
     compiled = compile_kernel(ASTSource(kernel, signature=signature, constexprs=values), target=target)
@@ -127,7 +131,7 @@ def launch_of(kernel: Any, cache: str, values: dict[str, Any], arch: int) -> tup
     launch = find_launch(name, values["HEAD_DIM"], VALUE_BYTES[cache], divmod(arch, 10))
     tile = {"BLOCK_ROWS": launch.block_rows, "BLOCK_KEYS": launch.block_keys}
     options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages, "maxnreg": launch.max_registers}
-    return values | tile, options
+    return values | tile | ({"IS_DEPENDENT": arch >= DEPENDENT_FROM} if name == "decode" else {}), options
 
 
 def compiled_for(

@@ -1,6 +1,6 @@
 """The products with quantized weights for compile_all.py: types of pointers, and values, of each launch."""
 
-from tetrad.worker_svc.kernels import byte_matmul, int4_matmul, quantize_rows
+from tetrad.worker_svc.kernels import byte_matmul, few_rows, int4_matmul, quantize_rows
 
 FP8 = "fp8e4nv"
 """Only from compute capability 8.9 on; before, its bits are uint8."""
@@ -14,6 +14,12 @@ BYTES = FLOATS | {"GROUP": 0, "IS_EVEN": True, "HAS_ROW_SCALES": False, "MAX_IMP
 BLOCKS = BYTES | {"GROUP": 128, "IS_EVEN": False, "HAS_BIAS": False}
 OF_FP8 = {"HAS_ROW_SCALES": True, "MAX_IMPRECISE": 64}
 SCALES = {"scales": "fp32", "row_scales": "fp32", "partial": "fp32", "tickets": "i32", "packed": "u8", "zeros": "u8"}
+
+ROWS = dict.fromkeys(("x", "residual", "scaled", "norm", "weight", "bias", "query", "out"), "bf16")
+ROWS |= {"squares": "fp32", "partial": "fp32", "tickets": "i32"}
+QKV = ROWS | {"cos_sin": "fp32", "slots": "i64"}
+WHOLE = {"ROWS": 16, "OUTPUTS": 32, "COLUMNS": 128, "IS_EVEN": True, "PRECISION": "tf32", "PREFETCHED": 512}
+HEADS = {"QUERY_SIZE": 1536, "KEY_SIZE": 256, "HEAD_DIM": 128, "ROTARY_DIM": 128, "HAS_BIAS": True, "TILES": 128}
 
 
 def product_types(x: str, weight: str, out: str) -> dict[str, str]:
@@ -37,5 +43,10 @@ KERNELS = [
         product_types("bf16", "u8", "bf16") | {"scales": "bf16"},
         INT4 | MANY | TABLE | {"GROUP": 16},
     ),
+    (few_rows.normed_qkv_kernel, QKV | {"cache": "bf16"}, HEADS | WHOLE),
+    (few_rows.normed_qkv_kernel, QKV | {"cache": FP8}, HEADS | WHOLE | {"HAS_BIAS": False}),
+    (few_rows.added_product_kernel, ROWS, WHOLE | {"IS_SPLIT": True, "HAS_BIAS": False}),
+    (few_rows.normed_gated_kernel, ROWS, WHOLE | {"TILES": 128}),
+    (few_rows.scale_stream_kernel, ROWS, {"BLOCK": 2048}),
     (quantize_rows.quantize_rows_kernel, product_types("bf16", "", FP8), {"GROUP": 1536, "BLOCK": 2048}),
 ]

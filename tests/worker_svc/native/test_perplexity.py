@@ -41,7 +41,7 @@ def model_file(smollm2) -> Path:
 def windows(model_file) -> list[list[int]]:
     """Articles on the data model and on statements, the longest first: they are the most prose."""
     text = "\n\n".join(sorted(topics.values(), key=len, reverse=True)[: 2 + NUM_TOKENS // 2000])
-    ids = load_tokenizer(str(model_file)).encode(text[: 8 * NUM_TOKENS]).token_ids[:NUM_TOKENS]
+    ids = load_tokenizer(str(model_file)).encode(text[: 8 * NUM_TOKENS])[:NUM_TOKENS]
     assert len(ids) == NUM_TOKENS
     return [ids[at : at + WINDOW] for at in range(0, NUM_TOKENS, WINDOW)]
 

@@ -32,6 +32,7 @@ SIZES = {
     "max_position_embeddings": 640,
     "pad_token_id": 0,
 }
+LENGTHS = (1, 2, 7, 20, 63, 7, 200)
 _BLOCKS_OF_A_GROUP = 1000
 """Groups share the pool: none may have a block of another one."""
 _NONE = np.empty(0, np.int64)
@@ -47,6 +48,13 @@ def save_decoder(directory: Path, make: type[PreTrainedModel], config: Pretraine
             parameter.add_(torch.randn_like(parameter) * 0.1)
     model.save_pretrained(directory)
     return model
+
+
+def hidden_of(model: PreTrainedModel, ids: Sequence[int]) -> torch.Tensor:
+    """Return the last hidden states [L, H] of a prompt by transformers."""
+    with torch.no_grad():
+        hidden: torch.Tensor = model(torch.tensor([ids])).last_hidden_state[0]
+    return hidden
 
 
 def runner_of(model: LoadedModel, num_blocks: int = 2048) -> Runner:

@@ -73,7 +73,7 @@ def model_file(smollm2) -> Path:
 @pytest.fixture(scope="module")
 def prompts(model_file) -> list[list[int]]:
     tokenizer = load_tokenizer(str(model_file))
-    return [tokenizer.encode(prompt).token_ids for prompt in PROMPTS]
+    return [tokenizer.encode(prompt) for prompt in PROMPTS]
 
 
 def loaded(path: Path, make_driver, **options: object):

@@ -108,7 +108,7 @@ class CudaAccelerator:
             torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call] # torch leaves it bare
             for _ in range(2)
         )
-        self._graph_memory = torch.cuda.graph_pool_handle()
+        self._graph_memory = torch.cuda.MemPool()
 
     def upload(self, values: np.ndarray) -> torch.Tensor:
         """See Accelerator; copies from pinned memory."""
@@ -154,7 +154,8 @@ class CudaAccelerator:
         torch.cuda.current_stream(self.device).wait_stream(self._rehearsals)
         graph = torch.cuda.CUDAGraph()
         # Threads of NCCL and of the results' reader query the device meanwhile; in the default mode that ends a recording.
-        with torch.cuda.graph(graph, pool=self._graph_memory, capture_error_mode="thread_local"):
+        pool: Any = self._graph_memory.id  # torch's own type of it is another one
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             work()
         return graph
 
@@ -176,7 +177,7 @@ class CudaAccelerator:
         """Empty torch's caches."""
         torch.cuda.empty_cache()
         # A pool whose graphs were deleted cannot be used for captures again.
-        self._graph_memory = torch.cuda.graph_pool_handle()
+        self._graph_memory = torch.cuda.MemPool()
 
     def process_group(self, met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: float) -> Any:  # noqa: ARG002
         """Return a process group of NCCL."""

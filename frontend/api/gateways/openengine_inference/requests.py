@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
 from tetrad.frontend.api.gateways.common.calls import GatewayRequest
 from tetrad.frontend.api.gateways.common.refusals import refuse
-from tetrad.frontend.api.gateways.openengine_inference.unknown_fields import refuse_unknown_fields
 from tetrad.frontend.llm.adapter_names import AdapterNames
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
@@ -15,6 +17,8 @@ from tetrad.services.errors import InvalidRequest, NotFound
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
 _STOPPING = ("max_tokens", "min_tokens", "ignore_eos")
 _GRAMMAR_BACKENDS = ("", "llguidance")
+_REVISION = 3
+"""Of OpenEngine's schema."""
 # Name in OpenEngine's API -> name in StructuredOutputsParams.
 _GUIDES = {"json_schema": "json", "regex": "regex", "ebnf_grammar": "grammar", "structural_tag": "structural_tag"}
 
@@ -43,7 +47,7 @@ def request_of(
     refuse(given, ("media", "media_options"), "served models read text")
     refuse(given, ("extra",), "every parameter that is served has a field of its own")
     refuse({field.name for field, _ in message.kv.ListFields()}, ("session",), "the frontend has no KV sessions")
-    refuse_unknown_fields(message)
+    _refuse_unknown_fields(message)
     lora = adapters.get(message.lora_name) if message.lora_name else None
     if message.lora_name and lora is None:
         raise NotFound(f"The adapter `{message.lora_name}` does not exist.", field="lora_name")
@@ -133,3 +137,19 @@ def _constraint_of(message: inference_pb2.GenerateRequest) -> StructuredOutputsP
             return StructuredOutputsParams(json_object=True)
         case kind:
             return StructuredOutputsParams(**{_GUIDES[kind]: getattr(guided, kind)})
+
+
+def _refuse_unknown_fields(message: Message, path: str = "") -> None:
+    """Raise InvalidRequest with path and field number if a message, or a message inside it, has an unknown field.
+
+    A field of another revision changes the meaning of a request, so it must not be ignored. Only its number is known here.
+    """
+    unknown = UnknownFieldSet(message)
+    if len(unknown):
+        name = f"{path}{unknown[0].field_number}"
+        text = f"Field {name} of {message.DESCRIPTOR.name} is not supported: it is not in schema revision {_REVISION}."
+        raise InvalidRequest(text, field=name)
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in value if field.is_repeated else (value,):
+                _refuse_unknown_fields(inner, f"{path}{field.name}.")

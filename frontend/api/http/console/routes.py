@@ -1,8 +1,10 @@
 """Console routes: serves the page at /, its files, and its stream of events.
 
-The page and its files need no key: they are the same on every server. The events and the API need a key like all other routes;
-the page has a field for it.
+The page and its files need no key: they are the same on every server. They are read once at start; a name is never used as a
+path, so unknown names are a 404. The events and the API need a key like all other routes; the page has a field for it.
 """
+
+from pathlib import Path
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -10,19 +12,28 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tetrad.frontend.access.guard import Guard
-from tetrad.frontend.api.http.console.assets import load_assets
 from tetrad.frontend.api.http.console.feed import Feed
 from tetrad.frontend.api.http.middleware.access import CONSOLE_FILES, presented_keys
 from tetrad.frontend.api.http.sse.streams import StreamForm, stream_response
+from tetrad.frontend.api.http.static_files.static_file import TYPES, StaticFile
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.llm.model_directory import ModelDirectory
 
 _FORM = StreamForm(closing=b"")
+_DIRECTORY = Path(__file__).parent / "static"
+_CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+"""Allows the page only its own scripts and calls of its own server.
+
+It forbids inline scripts and styles, other hosts, frames around the page, and the conversion of text to HTML (trusted types).
+"""
 
 
 def add_console(app: FastAPI, models: ModelDirectory, guard: Guard, settings: FrontendSettings) -> None:
     """Add the console's routes to `app`."""
-    assets = load_assets()
+    assets = _load_assets()
     feed = Feed(models, guard, settings.metrics_prefix, settings.traces_url)
 
     async def page(request: Request) -> Response:
@@ -41,3 +52,12 @@ def add_console(app: FastAPI, models: ModelDirectory, guard: Guard, settings: Fr
     app.add_route("/", page, include_in_schema=False)
     app.add_route(f"{CONSOLE_FILES}{{name:path}}", file, include_in_schema=False)
     app.add_route("/console/events", events, include_in_schema=False)
+
+
+def _load_assets() -> dict[str, StaticFile]:
+    """Return all files of the page by path, including those of other projects (vendor/)."""
+    paths = sorted(path for path in _DIRECTORY.rglob("*") if path.suffix in TYPES)
+    return {
+        path.relative_to(_DIRECTORY).as_posix(): StaticFile.of(path, content_security_policy=_CONTENT_SECURITY_POLICY)
+        for path in paths
+    }

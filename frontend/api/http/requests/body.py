@@ -1,13 +1,14 @@
 """Bodies: reads the JSON body of a request, within limits, into its model."""
 
+import asyncio
 import re
+import time
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from tetrad.frontend.api.http.requests.body_budget import BodyShare
-from tetrad.frontend.api.http.requests.body_shape import check_shape
 from tetrad.frontend.api.http.requests.models import models_of
 from tetrad.frontend.api.http.schemas.errors import BodyTooLarge, UnsupportedMediaType, from_validation
 from tetrad.frontend.config import FrontendSettings
@@ -17,6 +18,9 @@ from tetrad.services.errors import InvalidRequest
 Model = TypeVar("Model", bound=BaseModel)
 
 _SURROGATES = re.compile(rb"\\\\|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<lone>\\ud[89a-f][0-9a-f]{2})", re.IGNORECASE)
+# A part of a string's content; with possessive quantifiers, so that no input causes backtracking.
+_INSIDE = re.compile(rb"(?:[^\"\\]{1,4096}+|\\.){0,16}+", re.DOTALL)
+_TURN_S = 0.003
 
 
 async def read_body(request: Request, model: type[Model]) -> Model:
@@ -72,3 +76,43 @@ async def _read(request: Request, limit: int, share: BodyShare) -> bytes:
         if len(body) > limit:
             raise BodyTooLarge(f"The body has more than {limit} bytes; at most {limit} are taken.")
     return bytes(body)
+
+
+async def check_shape(body: bytes, *, max_objects: int, max_values: int) -> None:
+    """Raise InvalidRequest for a body that is expensive to parse: count its objects and values before the parser builds them.
+
+    Text is fast to parse at any size; a million small objects block the event loop for seconds. Counting the bytes of brackets
+    and commas takes milliseconds. If text contains such bytes, too, the body is scanned in small steps, and other tasks run
+    between them. The check knows strings and brackets only; the parser checks validity.
+
+    Args:
+        body: the body; it may be invalid JSON.
+        max_objects: maximum number of objects and lists.
+        max_values: maximum number of values in them.
+    """
+    if body.count(b"{") + body.count(b"[") <= max_objects and body.count(b",") <= max_values:
+        return
+    num_objects, num_values, pos = 0, 1, 0
+    turn_ends = time.monotonic() + _TURN_S
+    while pos < len(body):
+        quote = body.find(b'"', pos)
+        end = len(body) if quote < 0 else quote
+        num_objects += body.count(b"{", pos, end) + body.count(b"[", pos, end)
+        num_values += body.count(b",", pos, end)
+        if num_objects > max_objects:
+            raise InvalidRequest(f"The body holds more than {max_objects} objects and lists, the most that are taken.")
+        if num_values > max_values:
+            raise InvalidRequest(f"The body holds more than {max_values} values, the most that are taken.")
+        pos = end + 1
+        while pos < len(body) and body[pos] != ord('"'):
+            inside = _INSIDE.match(body, pos)
+            if inside is None or inside.end() == pos:
+                return  # the body ends inside a string
+            pos = inside.end()
+            if time.monotonic() > turn_ends:
+                await asyncio.sleep(0)
+                turn_ends = time.monotonic() + _TURN_S
+        pos += 1
+        if time.monotonic() > turn_ends:
+            await asyncio.sleep(0)
+            turn_ends = time.monotonic() + _TURN_S

@@ -25,14 +25,13 @@ from tetrad.frontend.api.http.scale_out.derender_stream_bodies import (
     DerenderCompletionChunkRequest,
 )
 from tetrad.frontend.api.http.scale_out.derender_stream_objects import DerenderedChatChunk, DerenderedCompletionChunk
-from tetrad.frontend.api.http.scale_out.given_answers import GivenTexts
+from tetrad.frontend.api.http.scale_out.given_answers import GivenOutputs, GivenTexts
 from tetrad.frontend.api.http.scale_out.given_prompts import given_turn
 from tetrad.frontend.api.http.schemas.objects import Completion, UsageCount
 from tetrad.frontend.api.http.sse.streams import until_disconnected
 from tetrad.frontend.chat.turn_stream import TurnStream
 from tetrad.frontend.chat.turns import callable_conversation
 from tetrad.frontend.llm.async_llm import AsyncLLM
-from tetrad.frontend.llm.given_outputs import GivenOutputs
 from tetrad.frontend.net.together import all_of
 from tetrad.frontend.request.outputs import RequestOutput
 from tetrad.frontend.request.prompts import TokensPrompt

@@ -1,5 +1,7 @@
 """Given answers: converts answers of /inference/v1/generate, which a client sends to derender, to outputs of a request."""
 
+from collections.abc import AsyncIterator
+
 from tetrad.frontend.api.http.scale_out.derender_bodies import GivenAnswer, GivenChoice
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.net.together import all_of
@@ -109,3 +111,31 @@ class GivenTexts:
 
     async def _decode_all(self, sequences: list[list[int]]) -> list[str]:
         return await all_of(self._decode(ids, skip_special_tokens=False) for ids in sequences)
+
+
+class GivenOutputs:
+    """Presents an existing final output as a stream, for code that reads the outputs of requests.
+
+    Args:
+        output: the complete output.
+    """
+
+    def __init__(self, output: RequestOutput) -> None:
+        self._output = output
+        self.predicted_ids: list[int] = []
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """The prompt's ids; empty if unknown."""
+        return self._output.prompt_token_ids
+
+    @property
+    def prompt(self) -> str | None:
+        """The prompt's text, if known."""
+        return self._output.prompt
+
+    async def __aiter__(self) -> AsyncIterator[RequestOutput]:
+        yield self._output
+
+    def close(self) -> None:
+        """Do nothing: no request is running."""

@@ -1,9 +1,10 @@
 """Fixtures: a channel to a frontend on fakes, as a gateway has one, and a stub on it."""
 
 import pytest
+from smg_grpc_proto.generated import vllm_engine_pb2_grpc
 
 from tests.frontend.fakes import FakeEngine, running_engine
-from tetrad.openengine_api import control_pb2_grpc
+from tetrad.openengine_api import control_pb2_grpc, inference_pb2_grpc
 from tetrad.services.rpc.channel import open_channel
 
 
@@ -11,6 +12,18 @@ from tetrad.services.rpc.channel import open_channel
 async def channel(frontend):
     async with open_channel(frontend.grpc_address) as opened:
         yield opened
+
+
+@pytest.fixture
+def vllm_engine(channel):
+    """vllm.grpc.engine's VllmEngine of that frontend."""
+    return vllm_engine_pb2_grpc.VllmEngineStub(channel)
+
+
+@pytest.fixture
+def inference(channel):
+    """OpenEngine's Inference of that frontend."""
+    return inference_pb2_grpc.InferenceStub(channel)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import asyncio
 import grpc
 import pytest
 
-from tests.frontend.api.gateways.refusals import refusal_of
+from tests.frontend.api.gateways.calls import refusal_of
 from tetrad.frontend.api.gateways.openengine_control.adapters import LoraAdapters
 from tetrad.frontend.llm.model_directory import ModelDirectory
 from tetrad.openengine_api import control_pb2, control_pb2_grpc

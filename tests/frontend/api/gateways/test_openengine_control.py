@@ -6,21 +6,16 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.frontend.api.gateways.refusals import refusal_of
+from tests.frontend.api.gateways.calls import refusal_of
 from tetrad.frontend.api.gateways.openengine_control.health import health_of
 from tetrad.frontend.api.gateways.openengine_inference.open_requests import OpenRequests
 from tetrad.frontend.llm.readiness import Dependency, Report
-from tetrad.openengine_api import common_pb2, control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc, kv_events_pb2
+from tetrad.openengine_api import common_pb2, control_pb2, control_pb2_grpc, inference_pb2, kv_events_pb2
 from tetrad.services.errors import NotFound, Overloaded
 from tetrad.services.rpc.channel import open_channel
 from tetrad.v1 import engine_core_pb2
 
 All = control_pb2.AllRequests
-
-
-@pytest.fixture
-def inference(channel):
-    return inference_pb2_grpc.InferenceStub(channel)
 
 
 def long_request(request_id):

@@ -5,7 +5,7 @@ import asyncio
 import grpc
 import pytest
 
-from tests.frontend.api.gateways.refusals import refusal_of
+from tests.frontend.api.gateways.calls import refusal_of
 from tetrad.openengine_api import common_pb2, control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc, kv_events_pb2
 from tetrad.services.rpc.columns import pack_u32
 from tetrad.services.rpc.status import from_rpc_error

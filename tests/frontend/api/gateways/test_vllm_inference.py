@@ -4,6 +4,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.frontend.api.gateways.calls import answers_of
 from tests.frontend.fakes import EOS, TEXT
 from tetrad.frontend.api.http.sse import rendering
 from tetrad.services.rpc.channel import open_channel
@@ -29,10 +30,6 @@ def control(channel):
 def request(**fields):
     defaults = {"token_ids": inference_pb2.TokenIds(ids=[1, 2]), "stopping": Stopping(max_new_tokens=9)}
     return inference_pb2.GenerateRequest(**(defaults | fields))
-
-
-async def answers_of(call):
-    return [response async for response in call]
 
 
 async def test_a_stream_of_ids_as_the_router_asks_for_it(stub):

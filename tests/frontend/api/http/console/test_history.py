@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tetrad.frontend.api.http.console import assets
+from tetrad.frontend.api.http.console import routes
 
 SCRIPT = """
 import {{ History }} from {module};
@@ -22,7 +22,7 @@ def values(tmp_path):
     if shutil.which("node") is None:
         pytest.skip("node is not installed")
     module = tmp_path / "history.mjs"
-    shutil.copy(assets._DIRECTORY / "history.js", module)
+    shutil.copy(routes._DIRECTORY / "history.js", module)
 
     def run(call: str, *snapshots: tuple) -> list[float | None]:
         script = SCRIPT.format(module=json.dumps(str(module)), snapshots=json.dumps(snapshots), call=call)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from tetrad.frontend.api.http.requests.body import check_shape
 from tetrad.frontend.api.http.requests.body_budget import BodyBudget
-from tetrad.frontend.api.http.requests.body_shape import check_shape
 from tetrad.services.errors import InvalidRequest, Overloaded
 
 

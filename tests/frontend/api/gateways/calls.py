@@ -1,9 +1,14 @@
-"""Refusals of gRPC calls."""
+"""Answers and refusals of gRPC calls."""
 
 import grpc
 import pytest
 
 from tetrad.services.rpc.status import from_rpc_error
+
+
+async def answers_of(call):
+    """Return all messages of a stream."""
+    return [message async for message in call]
 
 
 async def refusal_of(call):

@@ -3,7 +3,7 @@
 import pytest
 
 from tetrad.engine_core_svc.core.request import RepetitionRule
-from tetrad.engine_core_svc.scheduler.stopping import repeats
+from tetrad.engine_core_svc.scheduler.purposes import repeats
 
 
 @pytest.mark.parametrize(
