@@ -110,11 +110,7 @@ class SqliteStore:
 
     async def chain(self, response_id: str) -> list[StoredResponse]:
         """Return a response and all that it continues, oldest first; NotFound if one of them is not stored."""
-        rows = await self._database.read(lambda database: self._current(database, _CHAIN, response_id))
-        missing = rows[0].previous_id if rows else response_id
-        if missing is not None:
-            raise not_found(missing)
-        return [_stored(row) for row in rows]
+        return await self._database.read(lambda database: self._chain(database, response_id))
 
     async def delete(self, response_id: str) -> None:
         """Delete a response; NotFound if it is not stored."""
@@ -152,6 +148,13 @@ class SqliteStore:
     def _get(self, database: sqlite3.Connection, response_id: str) -> StoredResponse | None:
         rows = self._current(database, _GET, response_id)
         return _stored(rows[0]) if rows else None
+
+    def _chain(self, database: sqlite3.Connection, response_id: str) -> list[StoredResponse]:
+        rows = self._current(database, _CHAIN, response_id)
+        missing = rows[0].previous_id if rows else response_id
+        if missing is not None:
+            raise not_found(missing)
+        return [_stored(row) for row in rows]
 
     def _create(self, database: sqlite3.Connection, stored: StoredResponse) -> None:
         response, now = stored.response, self._now()

@@ -3,7 +3,9 @@
 import asyncio
 import subprocess
 import sys
+import threading
 
+import msgspec
 import pytest
 
 from tests.frontend.api.http.responses.stored_responses import item, kept, stored
@@ -78,6 +80,18 @@ async def test_a_chain_with_a_gap_names_it(open_file):
 
     with pytest.raises(NotFound, match="'a'"):
         await store.chain("c")
+
+
+async def test_a_long_chain_does_not_hold_up_the_event_loop(open_file, monkeypatch):
+    """Its responses may have many megabytes: they are decoded in the store's thread."""
+    store, threads, decode = open_file(), set(), msgspec.json.decode
+    for each in (stored("a"), stored("b", "a")):
+        await store.create(each)
+    monkeypatch.setattr(msgspec.json, "decode", lambda data: threads.add(threading.current_thread().name) or decode(data))
+
+    await store.chain("b")
+
+    assert threads == {"response-store_0"}
 
 
 async def test_an_unfinished_response_cannot_be_continued(open_file):
