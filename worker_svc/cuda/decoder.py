@@ -147,7 +147,7 @@ class KernelDecoder:
         each = zip(self.offload.each(self._layers), caches, following, steps, strict=True)
         for index, (layer, cache, next_norm, step) in enumerate(each):
             self._taps.see(index, residual)
-            query = fused.queries(stream, layer.qkv, cos_sin, step.kv_slots, cache, layer.shape)
+            query = fused.queries(stream, layer.qkv, cos_sin, step.kv_slots, cache, layer.shape, layer.head_norms)
             stream = fused.add(step.attend(query, cache, layer.shape), layer.output, residual, layer.mlp_norm)
             stream = fused.add(fused.gated(stream, layer.gate_up), layer.down, residual, next_norm)
         return rms_norm(residual, self._norm, self.config.norm_eps)
@@ -187,7 +187,7 @@ def _read_layer(config: ModelConfig, linears: DeviceParameters, index: int, kv_c
 
 
 def _can_fuse(layer: _Layer, dtype: torch.dtype) -> bool:
-    return layer.head_norms is None and can_fuse(layer.qkv, layer.output, layer.gate_up, layer.down, dtype)
+    return can_fuse(layer.qkv, layer.output, layer.gate_up, layer.down, dtype)
 
 
 def _head_norms(

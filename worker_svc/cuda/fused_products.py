@@ -3,7 +3,8 @@
 import torch
 
 from tetrad.worker_svc.attention.interface import AttentionShape
-from tetrad.worker_svc.kernels.few_rows import Scaled, added_product, normed_gated, normed_qkv
+from tetrad.worker_svc.kernels.few_rows import Scaled, added_product, normed_gated, normed_product, normed_qkv
+from tetrad.worker_svc.kernels.rotate_and_cache import rotate_and_cache
 from tetrad.worker_svc.kernels.tile_shapes import Rule, TileShape, shape_by_rule, whole_shape_by_rule
 from tetrad.worker_svc.layers.linear import Linear, PlainLinear
 from tetrad.worker_svc.model_facts.config import ModelConfig
@@ -32,22 +33,32 @@ class FusedProducts:
         slots: torch.Tensor,
         cache: torch.Tensor,
         shape: AttentionShape,
+        head_norms: tuple[torch.Tensor, torch.Tensor] | None,
     ) -> torch.Tensor:
-        """Return the queries [T, H, head size] of a layer, and write its keys and values; see normed_qkv."""
+        """Return the queries [T, H, head size] of a layer, and write its keys and values.
+
+        See normed_qkv, and rotate_and_cache for `head_norms`.
+        """
         qkv = _plain(qkv)
-        return normed_qkv(
-            stream,
-            qkv.weight,
-            qkv.bias,
-            cos_sin,
-            slots,
-            cache,
-            self._num_heads,
-            eps=self._eps,
-            shape=self._tiles("normed_qkv", stream.values, qkv.weight, whole_shape_by_rule),
-            key_scale=shape.key_scale,
-            value_scale=shape.value_scale,
-        )
+        if head_norms is None:
+            return normed_qkv(
+                stream,
+                qkv.weight,
+                qkv.bias,
+                cos_sin,
+                slots,
+                cache,
+                self._num_heads,
+                eps=self._eps,
+                shape=self._tiles("normed_qkv", stream.values, qkv.weight, whole_shape_by_rule),
+                key_scale=shape.key_scale,
+                value_scale=shape.value_scale,
+            )
+        tiles = self._tiles("normed_product", stream.values, qkv.weight, whole_shape_by_rule)
+        heads = normed_product(stream, qkv.weight, qkv.bias, eps=self._eps, shape=tiles)
+        scales = shape.key_scale, shape.value_scale
+        rotate_and_cache(heads, cos_sin, slots, cache, self._num_heads, *scales, head_norms, self._eps)
+        return heads.view(len(heads), -1, cache.shape[4])[:, : self._num_heads]
 
     def add(self, x: torch.Tensor, linear: Linear, residual: torch.Tensor, norm: torch.Tensor) -> Scaled:
         """Add a product of x [T, ...] to the residual stream [T, hidden], and return it before a norm; see added_product."""

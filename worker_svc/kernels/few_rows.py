@@ -4,6 +4,7 @@ With few rows, a product takes the time in which its weights are read, and the s
 their bytes: a launch each. So three kernels compute all of a layer but attention, which runs between the first two:
 
     normed_qkv      RMSNorm, product, bias, rotation, and the write of keys and values to their pages
+    normed_product  RMSNorm, product and bias: for heads with norms, which another kernel applies before the rotation
     added_product   product, and addition to the residual stream; for the output of attention, and at the end of the layer
     normed_gated    RMSNorm, the products of gate and up, and silu(gate) * up
 
@@ -80,6 +81,26 @@ def normed_qkv_reference(
     qkv = F.linear(_normed(scaled, eps), weight, bias)
     rotate_and_cache_reference(qkv, cos_sin, slots, cache, num_heads, key_scale, value_scale)
     return qkv[:, : num_heads * head_dim].view(len(qkv), num_heads, head_dim)
+
+
+def normed_product_reference(
+    scaled: Scaled,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    eps: float,
+    shape: TileShape,  # noqa: ARG001 - one signature for both
+) -> torch.Tensor:
+    """Return the product [T, N] of the normed residual stream.
+
+    Args:
+        scaled: the residual stream.
+        weight: [N, D], contiguous.
+        bias: [N]; None: no bias.
+        eps: epsilon of the RMSNorm.
+        shape: shape of the tiles; it has one part of K.
+    """
+    return F.linear(_normed(scaled, eps), weight, bias)
 
 
 def added_product_reference(
@@ -229,6 +250,30 @@ def normed_qkv_kernel(
     tl.store(target, turned / scale, mask=(slot >= 0) & (is_query == 0) & (outputs < num_outputs)[None, :])
 
 
+@triton.jit(do_not_specialize=["num_rows", "num_tiles"])
+def normed_product_kernel(
+    x, squares, weight, bias, out, num_rows, num_outputs, num_columns, num_tiles, eps, TILES: tl.constexpr,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, COLUMNS: tl.constexpr, HAS_BIAS: tl.constexpr, IS_EVEN: tl.constexpr,
+    PRECISION: tl.constexpr, IS_DEPENDENT: tl.constexpr, PREFETCHED: tl.constexpr,
+):  # fmt: skip
+    """Compute tile `program_id(0)` of rows and `program_id(1)` of outputs."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    known = tl.minimum(outputs, num_outputs - 1).to(tl.int64)
+    weight_rows = weight + known[:, None] * num_columns
+    start(weight_rows, 0, num_columns, IS_DEPENDENT, PREFETCHED)
+    is_row = (rows < num_rows)[:, None]
+    total = multiply(
+        x + rows.to(tl.int64)[:, None] * num_columns, is_row, weight_rows, 0, num_columns, num_columns,
+        ROWS, OUTPUTS, COLUMNS, IS_EVEN, PRECISION,
+    )  # fmt: skip
+    total *= scale_of(squares, rows, num_rows, num_tiles, num_columns, eps, TILES)[:, None]
+    if HAS_BIAS:
+        total += tl.load(bias + known).to(tl.float32)[None, :]
+    place = rows.to(tl.int64)[:, None] * num_outputs + outputs[None, :]
+    tl.store(out + place, total, mask=is_row & (outputs < num_outputs)[None, :])
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def added_product_kernel(
     x, weight, bias, norm, residual, scaled, squares, partial, tickets, num_rows, num_outputs, num_columns,
@@ -347,6 +392,34 @@ def normed_qkv(
         **_options(x, weight, shape),
     )
     return query
+
+
+def normed_product(
+    scaled: Scaled, weight: torch.Tensor, bias: torch.Tensor | None, *, eps: float, shape: TileShape
+) -> torch.Tensor:
+    """See normed_product_reference."""
+    x, (num_rows, num_columns), num_outputs = scaled.values, scaled.values.shape, len(weight)
+    assert x.is_contiguous() and weight.is_contiguous()
+    assert weight.shape == (num_outputs, num_columns) and shape.splits == 1
+    out = torch.empty((num_rows, num_outputs), dtype=x.dtype, device=x.device)
+    shape = shape.for_values_of(x.element_size())
+    grid = (triton.cdiv(num_rows, shape.rows), triton.cdiv(num_outputs, shape.outputs))
+    normed_product_kernel[grid](
+        x,
+        scaled.squares,
+        weight,
+        x if bias is None else bias,
+        out,
+        num_rows,
+        num_outputs,
+        num_columns,
+        scaled.squares.shape[1],
+        eps,
+        TILES=triton.next_power_of_2(scaled.squares.shape[1]),
+        HAS_BIAS=bias is not None,
+        **_options(x, weight, shape),
+    )
+    return out
 
 
 def added_product(

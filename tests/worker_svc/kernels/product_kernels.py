@@ -45,6 +45,7 @@ KERNELS = [
     ),
     (few_rows.normed_qkv_kernel, QKV | {"cache": "bf16"}, HEADS | WHOLE),
     (few_rows.normed_qkv_kernel, QKV | {"cache": FP8}, HEADS | WHOLE | {"HAS_BIAS": False}),
+    (few_rows.normed_product_kernel, ROWS, WHOLE | {"TILES": 128, "HAS_BIAS": True}),
     (few_rows.added_product_kernel, ROWS, WHOLE | {"IS_SPLIT": True, "HAS_BIAS": False}),
     (few_rows.normed_gated_kernel, ROWS, WHOLE | {"TILES": 128}),
     (few_rows.scale_stream_kernel, ROWS, {"BLOCK": 2048}),

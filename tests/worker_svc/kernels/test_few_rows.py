@@ -8,6 +8,8 @@ from tetrad.worker_svc.kernels.few_rows import (
     added_product_reference,
     normed_gated,
     normed_gated_reference,
+    normed_product,
+    normed_product_reference,
     normed_qkv,
     normed_qkv_reference,
     scale_stream,
@@ -60,6 +62,17 @@ def test_queries_keys_and_values(num_rows, num_columns, rotary_dim, has_bias, dt
 
     assert_equal(queries(normed_qkv, caches[0]), queries(normed_qkv_reference, caches[1]))
     assert_equal(*caches)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("num_rows", "num_outputs", "num_columns", "has_bias"), [(1, 40, 80, True), (19, 64, 64, False)])
+def test_a_product_of_the_normed_stream(num_rows, num_outputs, num_columns, has_bias, dtype):
+    scaled = scale_stream_reference(normal(num_rows, num_columns, dtype=dtype), normal(num_columns, dtype=dtype, seed=3))
+    weight = normal(num_outputs, num_columns, dtype=dtype, seed=2, scale=num_columns**-0.5)
+    arguments = scaled, weight, normal(num_outputs, dtype=dtype, seed=4) if has_bias else None
+    options = {"eps": EPS, "shape": shape_of(32, 32)}
+
+    assert_equal(normed_product(*arguments, **options), normed_product_reference(*arguments, **options))
 
 
 @pytest.mark.parametrize("dtype", TYPES)
