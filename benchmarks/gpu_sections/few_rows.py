@@ -16,7 +16,9 @@ from benchmarks.gpu_sections.parity_case import Case
 from benchmarks.gpu_sections.trial import Trial
 from benchmarks.gpu_sections.trials_products import TABLE
 from tetrad.worker_svc.cuda.fused_products import MOST_ROWS
-from tetrad.worker_svc.kernels.few_rows import Scaled, added_product, normed_gated, normed_qkv, scale_stream
+from tetrad.worker_svc.kernels.added_product import added_product
+from tetrad.worker_svc.kernels.normed_products import normed_gated, normed_qkv
+from tetrad.worker_svc.kernels.scaled_stream import Scaled, scale_stream
 from tetrad.worker_svc.kernels.split_k import make_tickets
 from tetrad.worker_svc.kernels.tile_shapes import TileShape, key_of, shape_by_rule, shapes_of, whole_shape_by_rule
 

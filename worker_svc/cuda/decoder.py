@@ -18,9 +18,9 @@ from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
 from tetrad.worker_svc.cuda.fused_products import MOST_ROWS, FusedProducts, can_fuse
 from tetrad.worker_svc.cuda.interface import DeviceParameters
 from tetrad.worker_svc.kernels.activation import silu_mul
-from tetrad.worker_svc.kernels.few_rows import scale_stream
 from tetrad.worker_svc.kernels.rms_norm import add_rms_norm, rms_norm
 from tetrad.worker_svc.kernels.rotate_and_cache import rotate_and_cache
+from tetrad.worker_svc.kernels.scaled_stream import scale_stream
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.kv_cache.layer_groups import group_layers, group_of_layers
 from tetrad.worker_svc.layers.linear import Linear

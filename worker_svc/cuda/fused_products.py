@@ -3,8 +3,10 @@
 import torch
 
 from tetrad.worker_svc.attention.interface import AttentionShape
-from tetrad.worker_svc.kernels.few_rows import Scaled, added_product, normed_gated, normed_product, normed_qkv
+from tetrad.worker_svc.kernels.added_product import added_product
+from tetrad.worker_svc.kernels.normed_products import normed_gated, normed_product, normed_qkv
 from tetrad.worker_svc.kernels.rotate_and_cache import rotate_and_cache
+from tetrad.worker_svc.kernels.scaled_stream import Scaled
 from tetrad.worker_svc.kernels.tile_shapes import Rule, TileShape, shape_by_rule, whole_shape_by_rule
 from tetrad.worker_svc.layers.linear import Linear, PlainLinear
 from tetrad.worker_svc.model_facts.config import ModelConfig

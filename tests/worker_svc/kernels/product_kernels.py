@@ -1,6 +1,6 @@
 """The products with quantized weights for compile_all.py: types of pointers, and values, of each launch."""
 
-from tetrad.worker_svc.kernels import byte_matmul, few_rows, int4_matmul, quantize_rows
+from tetrad.worker_svc.kernels import added_product, byte_matmul, int4_matmul, normed_products, quantize_rows, scaled_stream
 
 FP8 = "fp8e4nv"
 """Only from compute capability 8.9 on; before, its bits are uint8."""
@@ -43,11 +43,11 @@ KERNELS = [
         product_types("bf16", "u8", "bf16") | {"scales": "bf16"},
         INT4 | MANY | TABLE | {"GROUP": 16},
     ),
-    (few_rows.normed_qkv_kernel, QKV | {"cache": "bf16"}, HEADS | WHOLE),
-    (few_rows.normed_qkv_kernel, QKV | {"cache": FP8}, HEADS | WHOLE | {"HAS_BIAS": False}),
-    (few_rows.normed_product_kernel, ROWS, WHOLE | {"TILES": 128, "HAS_BIAS": True}),
-    (few_rows.added_product_kernel, ROWS, WHOLE | {"IS_SPLIT": True, "HAS_BIAS": False}),
-    (few_rows.normed_gated_kernel, ROWS, WHOLE | {"TILES": 128}),
-    (few_rows.scale_stream_kernel, ROWS, {"BLOCK": 2048}),
+    (normed_products.normed_qkv_kernel, QKV | {"cache": "bf16"}, HEADS | WHOLE),
+    (normed_products.normed_qkv_kernel, QKV | {"cache": FP8}, HEADS | WHOLE | {"HAS_BIAS": False}),
+    (normed_products.normed_product_kernel, ROWS, WHOLE | {"TILES": 128, "HAS_BIAS": True}),
+    (added_product.added_product_kernel, ROWS, WHOLE | {"IS_SPLIT": True, "HAS_BIAS": False}),
+    (normed_products.normed_gated_kernel, ROWS, WHOLE | {"TILES": 128}),
+    (scaled_stream.scale_stream_kernel, ROWS, {"BLOCK": 2048}),
     (quantize_rows.quantize_rows_kernel, product_types("bf16", "", FP8), {"GROUP": 1536, "BLOCK": 2048}),
 ]

@@ -3,18 +3,16 @@
 import pytest
 import torch
 
-from tetrad.worker_svc.kernels.few_rows import (
-    added_product,
-    added_product_reference,
+from tetrad.worker_svc.kernels.added_product import added_product, added_product_reference
+from tetrad.worker_svc.kernels.normed_products import (
     normed_gated,
     normed_gated_reference,
     normed_product,
     normed_product_reference,
     normed_qkv,
     normed_qkv_reference,
-    scale_stream,
-    scale_stream_reference,
 )
+from tetrad.worker_svc.kernels.scaled_stream import scale_stream, scale_stream_reference
 from tetrad.worker_svc.kernels.split_k import make_tickets
 from tetrad.worker_svc.kernels.tile_shapes import TileShape
 
