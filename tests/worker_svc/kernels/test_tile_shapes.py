@@ -78,3 +78,20 @@ def test_a_device_finds_its_table_by_its_name():
 def test_the_tables_that_are_shipped_can_be_read():
     for path in tuned_path("any").parent.glob("tile_shapes.*.json"):
         assert load_tuned(path)
+
+
+def test_a_rule_gives_the_shapes_that_were_not_measured():
+    measured = TileShape(16, 32, 64, 1, 4, 3)
+    shapes = TileShapes(132, {key_of("fp8xfp8", 128, 2048, 1536): measured})
+
+    def rule(num_rows, *_):
+        return None if num_rows > 64 else shape_by_rule(num_rows, 2048, 1536, 132)
+
+    assert shapes.of("fp8xfp8", 128, 2048, 1536, rule) == measured
+    assert shapes.of("fp8xfp8", 65, 1536, 1536, rule) is None
+    assert shapes.of("fp8xfp8", 64, 1536, 1536, rule) is not None
+
+
+def test_large_tiles_have_few_parts_since_one_program_sums_them():
+    assert shape_by_rule(128, 2048, 8960, 132).splits == 4
+    assert shape_by_rule(16, 2048, 8960, 132).splits > 4
