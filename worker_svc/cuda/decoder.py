@@ -106,7 +106,7 @@ class KernelDecoder:
         if given is not None:
             residual.index_copy_(0, given.rows, given.values.to(residual.dtype))
         steps = [metadata[group] for group in self._group_of_layers]
-        run = self._run_fused if len(residual) <= self._most_fused else self._run
+        run = self._run_fused if 0 < len(residual) <= self._most_fused else self._run
         return run(residual, cos_sin, caches, steps)
 
     def _run(

@@ -16,6 +16,7 @@ from tetrad.worker_svc.devices.cuda_model import CudaModel
 from tetrad.worker_svc.kernels.tile_shapes import shape_by_rule, whole_shape_by_rule
 from tetrad.worker_svc.layers.linear import PlainLinear, SideBySide
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 GREEDY = SamplingSpec(temperature=0.0, num_logprobs=2)
 PLAIN = PlainLinear(torch.ones(2, 2), None)
 
@@ -78,3 +79,15 @@ def test_whole_tiles_are_as_narrow_as_it_takes_to_occupy_every_processor(num_out
     assert shape.splits == 1
     assert shape.outputs == 16 or -(-num_outputs // shape.outputs) >= 132
     assert shape.outputs <= shape_by_rule(1, num_outputs, 1536, 132).outputs
+
+
+@pytest.mark.parametrize("num_rows", [0, 1])
+def test_layers_that_are_not_plain_are_launched_even_with_no_rows(num_rows, tiny_path, load_cuda):
+    decoder = load_cuda(tiny_path, quantization="int8", enforce_eager=True).decoder
+    ids = torch.zeros(num_rows, dtype=torch.int64, device=DEVICE)
+
+    with mock.patch.object(decoder, "_run") as run, mock.patch.object(decoder, "_run_fused") as run_fused:
+        decoder.forward(ids, ids, [], [mock.Mock()])
+
+    assert run.called
+    assert not run_fused.called
