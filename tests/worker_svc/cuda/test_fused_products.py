@@ -9,6 +9,7 @@ import torch
 from tests.worker_svc.conftest import Driver
 from tests.worker_svc.cuda.conftest import SMALL
 from tests.worker_svc.families.tiny_models import save_family
+from tetrad.worker_svc.core.lora import LoraLimits
 from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.cuda.decoder import KernelDecoder
 from tetrad.worker_svc.cuda.fused_products import MOST_ROWS, can_fuse
@@ -91,3 +92,18 @@ def test_layers_that_are_not_plain_are_launched_even_with_no_rows(num_rows, tiny
 
     assert run.called
     assert not run_fused.called
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, MOST_ROWS),
+        ({"dtype": "float16"}, 0),
+        ({"quantization": "int8"}, 0),
+        ({"quantization": "fp8"}, 0),
+        ({"loras": LoraLimits(max_loras=2, max_lora_rank=16, max_cpu_loras=4)}, 0),
+    ],
+    ids=["plain", "float16", "int8", "fp8", "adapters"],
+)
+def test_models_that_are_fused(options, expected, tiny_path, load_cuda):
+    assert load_cuda(tiny_path, enforce_eager=True, **options).decoder._most_fused == expected

@@ -76,9 +76,10 @@ def test_a_product_of_the_normed_stream(num_rows, num_outputs, num_columns, has_
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(
     ("num_rows", "num_outputs", "num_columns", "splits", "has_bias"),
-    [(1, 64, 256, 3, True), (16, 40, 200, 1, False), (19, 40, 200, 3, False), (5, 64, 96, 1, True)],
+    [(1, 64, 256, 3, True), (16, 40, 200, 1, False), (19, 40, 200, 3, False), (5, 64, 96, 1, True), (2, 40, 128, 3, False)],
 )
 def test_a_product_is_added_to_the_residual_stream(num_rows, num_outputs, num_columns, splits, has_bias, dtype):
+    """The last case has an empty last part of K."""
     x = normal(num_rows, num_columns, dtype=dtype)
     weight = normal(num_outputs, num_columns, dtype=dtype, seed=2, scale=num_columns**-0.5)
     bias = normal(num_outputs, dtype=dtype, seed=3) if has_bias else None
