@@ -9,7 +9,8 @@ import torch
 from tests.worker_svc.quantization.checkpoints import Checkpoint, activations, add_fp8, assert_multiplies, exact_activations
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.cuda import linears
-from tetrad.worker_svc.quantization.fp8 import FEW_ROWS
+from tetrad.worker_svc.kernels.tile_shapes import TileShapes
+from tetrad.worker_svc.quantization.fp8 import FEW_ROWS, _library_rule
 
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 BLOCKS = FP8 | {"weight_block_size": [128, 128]}
@@ -192,3 +193,11 @@ def test_the_library_multiplies_where_the_table_says_so(tmp_path, requested, row
         layer._context.shapes.set(kernel, rows, 48, 160, None)
 
     torch.testing.assert_close(layer(x), ours, rtol=1e-4, atol=1e-5 * ours.abs().max().item())
+
+
+@pytest.mark.parametrize(("num_rows", "is_ours"), [(17, True), (64, True), (65, False), (4096, False)])
+def test_torch_multiplies_many_rows(num_rows, is_ours):
+    shapes = TileShapes(num_processors=132)
+
+    assert (shapes.of("fp8xfp8", num_rows, 2048, 1536, _library_rule) is not None) is is_ours
+    assert shapes.of("fp8xfp8/128", num_rows, 2048, 1536) is not None, "torch has no product of groups"
