@@ -13,7 +13,7 @@ from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.quantization.context import ProductContext
 
 MOST_ROWS = 32
-"""Largest number of rows of fused products, those of one tile. An H100 is faster with them up to 32 rows; more are not measured."""
+"""Largest number of rows of fused products, those of one tile. An H100 is faster with them; more rows are not measured."""
 
 
 class FusedProducts:
