@@ -2,7 +2,7 @@
 
 The RMSNorm of a row is the row times the norm's weight, times one factor: 1 / sqrt(mean(x^2) + eps). The kernel that adds to
 the residual stream also writes the stream times the weight, and the sums of squares of its tiles. The next product multiplies
-the former, and scales its results by the factor, which follows from the latter. The stream times the weight may exceed the range
+the former, and scales its results by the factor, which follows from the latter. The stream times the weight may leave the range
 of float16, so float16 has no such products. Dims: T rows, D features, S tiles of a row.
 """
 
