@@ -87,6 +87,35 @@ def normed_gated_reference(
     return silu_mul_reference(F.linear(normed(scaled, eps), weight))
 
 
+@triton.jit
+def normed_tile(
+    x, squares, weight, bias, rows, outputs, num_rows, num_columns, num_tiles, eps, TILES: tl.constexpr,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, COLUMNS: tl.constexpr, HAS_BIAS: tl.constexpr, IS_EVEN: tl.constexpr,
+    PRECISION: tl.constexpr, IS_DEPENDENT: tl.constexpr, PREFETCHED: tl.constexpr,
+):  # fmt: skip
+    """Wait for the predecessor, and return a tile [ROWS, OUTPUTS] of the product of the normed stream, float32.
+
+    Args:
+        x, squares: the scaled stream.
+        weight, bias: rows of the weight, and their biases.
+        rows: [ROWS], the rows of the tile.
+        outputs: [OUTPUTS] int64, the rows of the weight, each below their number.
+        num_rows, num_columns, num_tiles: T, D, S.
+        eps: epsilon of the norm.
+        TILES: S, rounded up to a power of two.
+    """
+    weight_rows = weight + outputs[:, None] * num_columns
+    start(weight_rows, 0, num_columns, IS_DEPENDENT, PREFETCHED)
+    total = multiply(
+        x + rows.to(tl.int64)[:, None] * num_columns, (rows < num_rows)[:, None], weight_rows, 0, num_columns, num_columns,
+        ROWS, OUTPUTS, COLUMNS, IS_EVEN, PRECISION,
+    )  # fmt: skip
+    total *= scale_of(squares, rows, num_rows, num_tiles, num_columns, eps, TILES)[:, None]
+    if HAS_BIAS:
+        total += tl.load(bias + outputs).to(tl.float32)[None, :]
+    return total
+
+
 @triton.jit(do_not_specialize=["num_rows", "num_tiles"])
 def normed_qkv_kernel(
     x, squares, weight, bias, cos_sin, slots, query, cache,
@@ -100,16 +129,11 @@ def normed_qkv_kernel(
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     known = tl.minimum(outputs, num_outputs - 1).to(tl.int64)
-    weight_rows = weight + known[:, None] * num_columns
-    start(weight_rows, 0, num_columns, IS_DEPENDENT, PREFETCHED)
     is_row = (rows < num_rows)[:, None]
-    total = multiply(
-        x + rows.to(tl.int64)[:, None] * num_columns, is_row, weight_rows, 0, num_columns, num_columns,
-        ROWS, OUTPUTS, COLUMNS, IS_EVEN, PRECISION,
+    total = normed_tile(
+        x, squares, weight, bias, rows, known, num_rows, num_columns, num_tiles, eps, TILES,
+        ROWS, OUTPUTS, COLUMNS, HAS_BIAS, IS_EVEN, PRECISION, IS_DEPENDENT, PREFETCHED,
     )  # fmt: skip
-    total *= scale_of(squares, rows, num_rows, num_tiles, num_columns, eps, TILES)[:, None]
-    if HAS_BIAS:
-        total += tl.load(bias + known).to(tl.float32)[None, :]
 
     firsts = tl.program_id(1) * OUTPUTS + 2 * tl.arange(0, OUTPUTS // 2)
     even, odd = tl.split(tl.reshape(total, [ROWS, OUTPUTS // 2, 2]))
@@ -138,16 +162,11 @@ def normed_product_kernel(
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     known = tl.minimum(outputs, num_outputs - 1).to(tl.int64)
-    weight_rows = weight + known[:, None] * num_columns
-    start(weight_rows, 0, num_columns, IS_DEPENDENT, PREFETCHED)
     is_row = (rows < num_rows)[:, None]
-    total = multiply(
-        x + rows.to(tl.int64)[:, None] * num_columns, is_row, weight_rows, 0, num_columns, num_columns,
-        ROWS, OUTPUTS, COLUMNS, IS_EVEN, PRECISION,
+    total = normed_tile(
+        x, squares, weight, bias, rows, known, num_rows, num_columns, num_tiles, eps, TILES,
+        ROWS, OUTPUTS, COLUMNS, HAS_BIAS, IS_EVEN, PRECISION, IS_DEPENDENT, PREFETCHED,
     )  # fmt: skip
-    total *= scale_of(squares, rows, num_rows, num_tiles, num_columns, eps, TILES)[:, None]
-    if HAS_BIAS:
-        total += tl.load(bias + known).to(tl.float32)[None, :]
     place = rows.to(tl.int64)[:, None] * num_outputs + outputs[None, :]
     tl.store(out + place, total, mask=is_row & (outputs < num_outputs)[None, :])
 
@@ -163,14 +182,11 @@ def normed_gated_kernel(
     first = tl.program_id(1) * (OUTPUTS // 2)
     each = tl.arange(0, OUTPUTS)
     known = tl.minimum(first + each // 2, num_features - 1).to(tl.int64) + (each % 2) * num_features
-    weight_rows = weight + known[:, None] * num_columns
-    start(weight_rows, 0, num_columns, IS_DEPENDENT, PREFETCHED)
     is_row = (rows < num_rows)[:, None]
-    total = multiply(
-        x + rows.to(tl.int64)[:, None] * num_columns, is_row, weight_rows, 0, num_columns, num_columns,
-        ROWS, OUTPUTS, COLUMNS, IS_EVEN, PRECISION,
+    total = normed_tile(
+        x, squares, weight, x, rows, known, num_rows, num_columns, num_tiles, eps, TILES,
+        ROWS, OUTPUTS, COLUMNS, False, IS_EVEN, PRECISION, IS_DEPENDENT, PREFETCHED,
     )  # fmt: skip
-    total *= scale_of(squares, rows, num_rows, num_tiles, num_columns, eps, TILES)[:, None]
     gate, up = tl.split(tl.reshape(total, [ROWS, OUTPUTS // 2, 2]))
     features = first + tl.arange(0, OUTPUTS // 2)
     place = rows.to(tl.int64)[:, None] * num_features + features[None, :]
