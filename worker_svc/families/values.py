@@ -116,11 +116,11 @@ class Values:
 
     def num_layers(self) -> int:
         """Return the number of layers; raise ModelError if it is out of range."""
-        return number_of_layers("num_layers", int(self.need("num_hidden_layers", "n_layer", "num_layers", "n_layers")), least=1)
+        return number_of_layers("num_layers", self.need("num_hidden_layers", "n_layer", "num_layers", "n_layers"), least=1)
 
     def num_mtp_layers(self) -> int:
         """Return the number of MTP layers, which follow the last layer; raise ModelError if it is out of range."""
-        return number_of_layers("num_nextn_predict_layers", int(self.get("num_nextn_predict_layers", default=0)), least=0)
+        return number_of_layers("num_nextn_predict_layers", self.get("num_nextn_predict_layers", default=0), least=0)
 
     def rope(
         self,
@@ -190,10 +190,13 @@ class Values:
         return scaling
 
 
-def number_of_layers(name: str, number: int, *, least: int) -> int:
-    """Return a number of layers, the value of `name`; raise ModelError if it is out of range."""
+def number_of_layers(name: str, value: Any, *, least: int) -> int:
+    """Return a number of layers, the value of `name`; raise ModelError if it is no number, or out of range."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = -1
     if not least <= number <= _MAX_LAYERS:
-        raise ModelError(
-            f"The model's config is impossible: {name} is {str(number)[:40]}, it must be {least} to {_MAX_LAYERS}."
-        )
+        shown = str(value)[:40] or repr(value)
+        raise ModelError(f"The model's config is impossible: {name} is {shown}, it must be {least} to {_MAX_LAYERS}.")
     return number

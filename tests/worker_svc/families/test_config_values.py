@@ -1,5 +1,6 @@
 """Values of a config.json that files seldom have or omit: a description has the same ones as transformers."""
 
+import re
 from copy import deepcopy
 
 import pytest
@@ -112,10 +113,17 @@ def test_a_window_below_1_is_refused(name, key):
         read_config(config_of(name, **{key: -1}))
 
 
-@pytest.mark.parametrize("number", [-1, 10**12])
+@pytest.mark.parametrize("number", [-1, 10**12, [], "", float("inf"), "two"])
 def test_an_impossible_number_of_mtp_layers_is_refused(number):
-    with pytest.raises(ModelError, match=f"num_nextn_predict_layers is {number}, it must be 0 to 1024"):
+    said = re.escape(str(number) or repr(number))
+    with pytest.raises(ModelError, match=f"num_nextn_predict_layers is {said}, it must be 0 to 1024"):
         read_config(config_of("glm4_moe_lite", num_nextn_predict_layers=number))
+
+
+@pytest.mark.parametrize("number", [0, [], "two"])
+def test_an_impossible_number_of_layers_is_refused(number):
+    with pytest.raises(ModelError, match=rf"num_layers is {re.escape(str(number))}, it must be 1 to 1024"):
+        read_config(config_of("llama", num_hidden_layers=number))
 
 
 def test_windows_of_a_smollm3_are_in_layers_without_rotary_embeddings():
