@@ -144,21 +144,47 @@ def decode_attention_kernel(
         values *= (value_scale / tl.where(mass == 0, 1.0, mass))[:, None]
         tl.store(out + (request * stride_out + heads * HEAD_DIM)[:, None] + dims[None, :], values, mask=inside)
     else:
-        place = number * (NUM_KV_HEADS * GROUP) + heads
-        tl.store(partial + place[:, None] * HEAD_DIM + dims[None, :], values / mass[:, None], mask=inside)
         if HAS_SLOPES:  # biases of a part are relative to its last key; the query is at the last key of the last part
             last_end = tl.load(parts + (first + count - 1) * 5 + 2)
             peak += slope * (end - last_end).to(tl.float32) * 1.4426950408889634  # log2(e)
-        tl.store(masses + place, peak + tl.log2(mass), mask=is_row)
-        tl.debug_barrier()  # the whole part is written before its ticket is taken
-        mine = tickets + request * NUM_KV_HEADS + kv_head
-        if tl.atomic_add(mine, 1, sem="acq_rel") == count - 1:
-            for row in range(0, GROUP, MERGED_ROWS):
-                merge_parts(
-                    partial, masses, sinks, out + request * stride_out, kv_head * GROUP, row, first, count, value_scale,
-                    NUM_KV_HEADS * GROUP, GROUP, HEAD_DIM, BLOCK_DIM, MERGED_ROWS, MERGED_PARTS, HAS_SINKS,
-                )  # fmt: skip
-            tl.store(mine, 0)
+        finish_part(
+            peak, mass, values, partial, masses, tickets + request * NUM_KV_HEADS + kv_head, sinks, out + request * stride_out,
+            number, kv_head, first, count, value_scale,
+            NUM_KV_HEADS, GROUP, HEAD_DIM, BLOCK_ROWS, BLOCK_DIM, MERGED_ROWS, MERGED_PARTS, HAS_SINKS,
+        )  # fmt: skip
+
+
+@triton.jit
+def finish_part(
+    peak, mass, values, partial, masses, ticket, sinks, out, number, kv_head, first, count, value_scale,
+    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+    BLOCK_DIM: tl.constexpr, MERGED_ROWS: tl.constexpr, MERGED_PARTS: tl.constexpr, HAS_SINKS: tl.constexpr,
+):  # fmt: skip
+    """Write one of several parts of a request; the program that finishes last merges all of them.
+
+    Args:
+        peak, mass, values: the results of attend_keys for this part.
+        partial, masses: see decode_attention_kernel.
+        ticket: pointer to the number of finished parts of this request and kv head.
+        out: pointer to the request's [H, D].
+        number: the row of this part in the list.
+        first, count: the request's parts.
+    """
+    rows = tl.arange(0, BLOCK_ROWS)
+    dims = tl.arange(0, BLOCK_DIM)
+    is_row = rows < GROUP
+    place = number * (NUM_KV_HEADS * GROUP) + kv_head * GROUP + rows
+    inside = is_row[:, None] & (dims < HEAD_DIM)[None, :]
+    tl.store(partial + place[:, None] * HEAD_DIM + dims[None, :], values / mass[:, None], mask=inside)
+    tl.store(masses + place, peak + tl.log2(mass), mask=is_row)
+    tl.debug_barrier()  # the whole part is written before its ticket is taken
+    if tl.atomic_add(ticket, 1, sem="acq_rel") == count - 1:
+        for row in range(0, GROUP, MERGED_ROWS):
+            merge_parts(
+                partial, masses, sinks, out, kv_head * GROUP, row, first, count, value_scale,
+                NUM_KV_HEADS * GROUP, GROUP, HEAD_DIM, BLOCK_DIM, MERGED_ROWS, MERGED_PARTS, HAS_SINKS,
+            )  # fmt: skip
+        tl.store(ticket, 0)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Products with few rows: what their kernels have in common (added_product.py, normed_products.py).
+"""The common parts of the kernels that multiply few rows: loads, the product, and launch options.
 
 With few rows, a product takes the time in which its weights are read, and the small kernels between products take longer than
 their bytes: a launch each. So three kernels compute all of a layer but attention, which runs between the first two:
@@ -7,7 +7,8 @@ their bytes: a launch each. So three kernels compute all of a layer but attentio
     added_product   product, and addition to the residual stream; for the output of attention, and at the end of the layer
     normed_gated    RMSNorm, the products of gate and up, and silu(gate) * up
 
-Weights do not depend on the predecessor, so each kernel begins to load them before it waits for it (dependent_launch.py).
+They are in normed_products.py and added_product.py. Weights do not depend on the predecessor, so a kernel begins to load them
+before it waits for the predecessor (dependent_launch.py).
 Dims: K inputs.
 """
 

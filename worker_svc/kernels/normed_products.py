@@ -1,4 +1,4 @@
-"""Normed products: products of the normed residual stream with few rows, and what follows them; see few_rows.py.
+"""Kernels for few rows that multiply the normed residual stream by a weight; few_rows.py gives the whole of a layer.
 
     normed_qkv      with bias, rotation, and the write of keys and values to their pages
     normed_product  with bias: for heads with norms, which another kernel applies before the rotation

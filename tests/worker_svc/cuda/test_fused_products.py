@@ -1,4 +1,4 @@
-"""Layers with few rows: which layers are fused, and that they compute what the launched ones do."""
+"""Fused layers: which models have them, and that they give the same results as layers of separate launches."""
 
 from unittest import mock
 

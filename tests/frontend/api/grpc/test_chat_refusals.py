@@ -1,4 +1,4 @@
-"""Chats that gRPC refuses: with the same words and field as HTTP, or for what only gRPC can express."""
+"""Errors of chats over gRPC: the same text and field as over HTTP, and errors of requests that HTTP cannot express."""
 
 import pytest
 
