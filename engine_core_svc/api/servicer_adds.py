@@ -18,10 +18,10 @@ from tetrad.v1 import engine_core_pb2
 
 _ALONE = 0
 """Call number of a request that is a call of its own."""
-_MOST_AT_ONCE = 32
-"""Maximum number of requests of one call that are added before the next message is read, about 2 ms."""
-_MOST_TASKS = 8
-"""Maximum number of messages that are added in slices at a time; with as many, the next large message waits."""
+_MOST_AT_ONCE = 4
+"""Maximum number of requests of one call that are added before the next message is read."""
+_MOST_PENDING_BYTES = 64 << 20
+"""Size of requests that tasks have not added yet, in bytes, from which on no further message is read."""
 
 
 class Adds:
@@ -35,8 +35,9 @@ class Adds:
 
     def __init__(self, engine: Engine, session: Session, tasks: asyncio.TaskGroup) -> None:
         self._engine, self._session, self._tasks = engine, session, tasks
-        self._free = asyncio.Semaphore(_MOST_TASKS)
         self._pending: dict[str, engine_core_pb2.EngineCoreRequest] = {}
+        self._pending_bytes = 0
+        self._has_room = asyncio.Event()
 
     async def add(self, message: engine_core_pb2.AddRequests) -> None:
         """Queue requests: those of large calls by a task, all others now. While the client leaves many answers unread, wait."""
@@ -55,20 +56,27 @@ class Adds:
         async for request in self._in_turns(others):
             self._add(request, shared)
         if large:
-            await self._free.acquire()
-            self._tasks.create_task(self._add_pending(large, shared))
+            num_bytes = message.ByteSize()
+            self._pending_bytes += num_bytes
+            self._tasks.create_task(self._add_pending(large, shared, num_bytes))
+            while self._pending_bytes > _MOST_PENDING_BYTES:
+                self._has_room.clear()
+                await self._has_room.wait()
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End requests, or remove them if they are not added yet."""
         ended = [request_id for request_id in request_ids if self._pending.pop(request_id, None) is None]
         self._engine.abort_requests(self._session, ended)
 
-    async def _add_pending(self, requests: Iterable[engine_core_pb2.EngineCoreRequest], shared: SharedSampling) -> None:
+    async def _add_pending(
+        self, requests: Iterable[engine_core_pb2.EngineCoreRequest], shared: SharedSampling, num_bytes: int
+    ) -> None:
         async for request in self._in_turns(requests):
             if self._pending.get(request.request_id) is request:  # otherwise it is aborted
                 del self._pending[request.request_id]
                 self._add(request, shared)
-        self._free.release()
+        self._pending_bytes -= num_bytes
+        self._has_room.set()
 
     async def _in_turns(
         self, requests: Iterable[engine_core_pb2.EngineCoreRequest]

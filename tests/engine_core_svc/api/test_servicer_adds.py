@@ -110,6 +110,15 @@ async def test_an_aborted_request_can_be_sent_again(engine):
     assert engine.added.count("7-50") == 1
 
 
+async def test_no_further_message_is_read_while_too_much_is_pending(engine, monkeypatch):
+    monkeypatch.setattr(servicer_adds, "_MOST_PENDING_BYTES", 100)
+    async with asyncio.TaskGroup() as tasks:
+        queue = Adds(engine, Session(1, "test"), tasks)
+        await queue.add(message(*call(7, 100)))
+
+        assert len(engine.added) == 100
+
+
 async def test_a_message_with_many_calls_leaves_others_their_turns(engine):
     turns = []
 
