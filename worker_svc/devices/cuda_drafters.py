@@ -109,9 +109,7 @@ class CudaDrafterLoader:
         )
         with whole_model(head_files.model, self._accelerator, weights.total_bytes):
             num_drafts = request.num_draft_tokens
-            head = load_head(
-                read, facts.decoder, weights, target, self._accelerator, lambda _: taps.take(), num_drafts, share
-            )
+            head = load_head(read, facts.decoder, weights, target, self._accelerator, lambda _: taps.take(), num_drafts, share)
         return target, head
 
     def _embed_of(self, target: CudaModel, decoder: KernelDecoder | TorchDecoder) -> Lookup:

@@ -13,6 +13,7 @@ from threading import get_ident
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from tests.eagle3_files import save_eagle3
 from tests.grids import grid
@@ -26,9 +27,11 @@ from tests.worker_svc.ranks.groups import Group, open_group
 from tests.worker_svc.ranks.test_loras import LIMITS, install
 from tests.worker_svc.runner.proposals import proposals_of
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
-from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
+from tetrad.worker_svc.core.plan import GrammarRows, ModelRunnerOutput, SamplingSpec
 from tetrad.worker_svc.cuda.graphs import PassGraphs
 from tetrad.worker_svc.devices.cuda import CudaDevice
+from tetrad.worker_svc.devices.cuda_drafted import CudaDrafter
+from tetrad.worker_svc.worker.worker import Worker
 
 pytestmark = host_only  # NCCL wants a card for each rank
 
@@ -107,11 +110,18 @@ def run(driver: Driver) -> list[dict[int, list[int]]]:
     return found
 
 
+def start(driver: Driver, **fields: object) -> ModelRunnerOutput:
+    """Compute two prompts, and return the result with the first proposals."""
+    for handle, sampling in enumerate(SAMPLINGS):
+        driver.add(handle, range(20 + handle, 30 + 3 * handle), sampling, **fields)
+    return driver.step(rest(driver), num_spec_tokens=K)
+
+
 def outputs_of(driver: Driver) -> dict[int, list[int]]:
     return {handle: request.output for handle, request in driver.requests.items()}
 
 
-@pytest.mark.parametrize("kind", grid(KINDS, lambda kind: kind in ("draft_model", "eagle3", "glm")))
+@pytest.mark.parametrize("kind", grid(KINDS, lambda kind: kind in ("draft_model", "glm")))
 def test_proposals_and_tokens_are_those_of_one_rank(kind, files, one_rank, tmp_path):
     path, options = files(kind)
     with loaded(tmp_path, path, options) as (group, layout):
@@ -140,14 +150,9 @@ def test_four_ranks_draft_as_one(files, one_rank, tmp_path):
     assert [len(drafts) for drafts in first[0].values()] == [K, K]
 
 
-def start(driver: Driver) -> object:
-    """Compute two prompts, and return the result with the first proposals."""
-    for handle, sampling in enumerate(SAMPLINGS):
-        driver.add(handle, range(20 + handle, 30 + 3 * handle), sampling)
-    return driver.step(rest(driver), num_spec_tokens=K)
-
-
-def test_drafts_that_are_replayed_as_graphs_are_the_same_in_every_group_that_the_ranks_join(files, one_rank, tmp_path, monkeypatch):
+def test_drafts_that_are_replayed_as_graphs_are_the_same_in_every_group_that_the_ranks_join(
+    files, one_rank, tmp_path, monkeypatch
+):
     """Every rank replays the same graphs in the same order, so their exchanges meet."""
     path, options = files("eagle3")
     replayed: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
@@ -195,3 +200,85 @@ def test_ranks_measure_and_warm_up_with_their_drafters(files, tmp_path):
         group.load(path, layout, dtype="float32", num_draft_tokens=1, **options)
         group.warm_up()
         assert len(set(free)) == 1
+
+
+def test_a_head_is_divided_and_a_draft_model_is_whole_on_every_rank(files, load_cuda, tmp_path):
+    """A part of a head has half of its matrices and of its keys and values, and its norms."""
+    path, options = files("eagle3 of its own")
+    smaller = load_cuda(path).info.weights_size_bytes
+    alone = load_cuda(path, draft_method="eagle3", draft_path=Path(options["draft_model"]))._drafter
+    with open_group(tmp_path, 2, make_device=device) as group:
+        group.load(path, LAYOUT, dtype="float32", **options)
+        heads = [drafter_of(worker) for worker in group.each(lambda worker: worker)]
+        group.load(path, LAYOUT, dtype="float32", draft_method="draft_model", draft_model=str(path))
+        models = [drafter_of(worker) for worker in group.each(lambda worker: worker)]
+
+    for head in heads:
+        assert head.kv_cache_spec.block_size_bytes(32) * 2 == alone.kv_cache_spec.block_size_bytes(32)
+        assert 0.5 < head.weights_on_device_bytes / alone.weights_on_device_bytes < 0.7
+    assert [model.weights_on_device_bytes for model in models] == [smaller, smaller]
+
+
+def drafter_of(worker: Worker) -> CudaDrafter:
+    return worker._loaded()._part._drafter
+
+
+def test_a_head_that_cannot_be_divided_is_whole_on_every_rank(files, one_rank, tmp_path):
+    path, options = files("eagle3")
+    odd = Path(options["draft_model"])
+    save_eagle3(odd, intermediate_size=81, eagle_aux_hidden_state_layer_ids=[1, 0, 1])
+    shapes = {"gate": (81, 64), "up": (81, 64), "down": (64, 81)}
+    change(odd / "model.safetensors", {f"midlayer.mlp.{name}_proj.weight": random(*shape) for name, shape in shapes.items()})
+
+    with loaded(tmp_path, path, options) as (group, layout):
+        found = proposals_of(start(Driver(group, layout)))
+
+    assert found == proposals_of(start(one_rank(path, options)))
+
+
+def test_ranks_sleep_and_wake_with_their_drafters(files, one_rank, tmp_path):
+    path, options = files("eagle3")
+    with loaded(tmp_path, path, options) as (group, layout):
+        group.each(lambda worker: worker.sleep(1))
+        group.each(lambda worker: worker.wake_up(()))
+        found = proposals_of(start(Driver(group, layout)))
+
+    assert found == proposals_of(start(one_rank(path, options)))
+
+
+def test_a_request_that_fails_on_the_device_leaves_the_drafts_of_all_ranks(files, one_rank, tmp_path):
+    """The leader alone finds the failure, when the ranks have drafted for the request."""
+    path, options = files("eagle3")
+    alone = one_rank(path, options)
+    alone.add(0, [5, 6, 7])
+    alone.step({0: 3})
+    with loaded(tmp_path, path, options) as (group, layout):
+        driver = Driver(group, layout)
+        driver.add(0, [5, 6, 7])
+        driver.add(1, [9, 9])
+        for rank in group.ranks:
+            spoil_second_row(rank.worker._runner._runner._runner)
+        failed = group.execute(driver.plan({0: 3, 1: 2}, num_spec_tokens=K))
+        driver.remove(1)
+        driver.take(replace(failed, failures=()))
+        found = proposals_of(driver.verify({0: []}, num_spec_tokens=K))
+
+    assert [handle for handle, _ in failed.failures] == [1]
+    assert found == proposals_of(alone.verify({0: []}, num_spec_tokens=K))
+    assert outputs_of(driver) == outputs_of(alone)
+
+
+def test_adapters_change_the_target_alone(files, load, tmp_path):
+    """An adapter of the embeddings, too: the head reads the tables of all ranks without it."""
+    path, options = files("eagle3")
+    adapter = save_lora(tmp_path / "adapter", AutoModelForCausalLM.from_pretrained(path), "q_proj|embed_tokens")
+    alone = load(path, loras=LIMITS, draft_method="eagle3", draft_path=Path(options["draft_model"]))
+    alone.loras.install(1, alone.loras.read(adapter))
+    with loaded(tmp_path, path, options, loras=LIMITS) as (group, layout):
+        [_] = set(install(group, 1, adapter))
+        found, expected = (
+            proposals_of(start(driver, lora_id=1))
+            for driver in (Driver(group, layout), Driver(alone.make_runner(layout), layout))
+        )
+
+    assert found == expected
