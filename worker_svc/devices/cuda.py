@@ -26,6 +26,7 @@ from tetrad.worker_svc.core.device import (
     LoadRequest,
     ModelInfo,
     Progress,
+    refuse_drafter,
     refuse_loras,
 )
 from tetrad.worker_svc.core.lora import LoraLimits
@@ -118,6 +119,8 @@ class CudaDevice:
         """Load the weights to the device."""
         smaller = partial(self._load_alone, offload_bytes=0)  # it runs for each draft; cpu_offload_gb is the target's
         if self._ranks is not None:
+            if self._ranks.stage.size > 1:
+                refuse_drafter(request, "a pipeline on the cuda device")
             load_part = partial(self._load_part, ranks=self._ranks)
             loader = CudaDrafterLoader(load_part, smaller, load_part, self._ready(), self._ranks.sums)
             part = loader.load(request, report) if request.draft_method else load_part(request, report)

@@ -26,17 +26,21 @@ from tests.worker_svc.cuda.test_ranks import device, recording, spoil_second_row
 from tests.worker_svc.ranks.groups import Group, open_group
 from tests.worker_svc.ranks.test_loras import LIMITS, install
 from tests.worker_svc.runner.proposals import proposals_of
+from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import GrammarRows, ModelRunnerOutput, SamplingSpec
+from tetrad.worker_svc.core.ranks import Shard, Stage
 from tetrad.worker_svc.cuda.graphs import PassGraphs
 from tetrad.worker_svc.devices.cuda import CudaDevice
 from tetrad.worker_svc.devices.cuda_drafted import CudaDrafter
+from tetrad.worker_svc.layers.collectives import Collectives
+from tetrad.worker_svc.runner.rank_channels import RankChannels
 from tetrad.worker_svc.worker.worker import Worker
 
 pytestmark = host_only  # NCCL wants a card for each rank
 
 LAYOUT = KvLayout(num_blocks=12, block_size=32, max_model_len=64, max_num_seqs=2, max_num_batched_tokens=24)
-"""Every draft has a block."""
+"""A layout in which every draft has a block."""
 SAMPLINGS = (SamplingSpec(temperature=0.0, num_logprobs=2), SamplingSpec(seed=6, temperature=0.7, top_p=0.9))
 EVEN = np.full(10, 0x55555555, np.uint32)
 KINDS = ("draft_model", "eagle3", "eagle3 of its own", "glm", "deepseek", "qwen3_next")
@@ -282,3 +286,15 @@ def test_adapters_change_the_target_alone(files, load, tmp_path):
         )
 
     assert found == expected
+
+
+def test_a_pipeline_takes_no_drafter(files):
+    path, options = files("eagle3")
+    stage = device()
+    stage.set_up()
+    stage._ranks = RankChannels(Shard(0, 1), Stage(0, 2), Collectives(Shard(0, 1)))
+
+    with pytest.raises(ModelError, match="'eagle3' is not supported for a pipeline on the cuda device"):
+        stage.load_model(
+            LoadRequest("m", path, draft_method="eagle3", draft_path=Path(options["draft_model"])), lambda *_: None
+        )
