@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
 from tetrad.engine_core_svc.scheduler.drafts.acceptance import Acceptance, Prior
 from tetrad.engine_core_svc.scheduler.drafts.judgement import Proposal, may_pay, worthwhile
@@ -217,6 +218,17 @@ def test_drafts_go_on_while_a_text_repeats(make_bench):
     assert stats.num_accepted_tokens > 120
     assert stats.num_accepted_by_place[0] >= stats.num_accepted_by_place[-1] > 0
     assert sum(stats.num_accepted_by_place) == stats.num_accepted_tokens
+
+
+@pytest.mark.parametrize(("gap_s", "is_drafted"), [(0.0, True), (0.1, False), (None, True)])
+def test_nothing_is_drafted_where_a_plan_that_waits_for_results_costs_more(gap_s, is_drafted):
+    drafts = drafts_for(read_speculative_config({"method": "ngram", "num_speculative_tokens": 4}))
+    request = Request(1, "r1", [1, 2, 3, 4] * 3, 12, 99)
+    drafts.admits(request)
+
+    drafts.observe(MeasuredStep(1, 0.005, gap_s, waited=True))
+
+    assert bool(drafts.propose([request], None)) is is_drafted
 
 
 def test_no_step_is_judged_before_one_was_measured():

@@ -58,6 +58,19 @@ def test_time_in_which_the_draft_model_computes_prompts_counts_against_drafts():
     assert sum(found) / len(found) < 0.05
 
 
+def test_one_slow_step_of_the_draft_model_hides_no_time_of_prompts():
+    """A prompt takes the draft model 25 ms, beyond the 5 ms that its usual step takes; without that, drafts would pay."""
+    rates = RateComparison()
+    kinds(rates, 8, plain=(1, 0.01), drafted=(2, 0.018))
+
+    for draft_s in (0.005,) * 6 + (0.015,):
+        rates.note(1, 2, 0.018, drafted=True, draft_s=draft_s)
+    rates.note_behind(0.025)
+    rates.note(1, 2, 0.018, drafted=True, draft_s=0.005)
+
+    assert not rates.pays(1)
+
+
 def test_a_batch_whose_first_step_has_drafts_is_judged():
     """Such a step was planned for a larger batch, some of whose requests have ended since."""
     rates = RateComparison()
@@ -161,9 +174,9 @@ def test_a_plan_that_asks_the_worker_is_the_last_in_flight_until_its_result_is_t
     assert bench.plan() is None
 
 
-@pytest.mark.parametrize(("num_prompt_tokens", "max_tokens"), [(6, 10), (7, 2)])
-def test_blocks_are_given_for_what_the_worker_will_propose(make_bench, num_prompt_tokens, max_tokens):
-    """7 or 8 tokens are in two blocks of 4; 4 proposals, or the one that may still come, need a third."""
+@pytest.mark.parametrize(("num_prompt_tokens", "max_tokens", "num_blocks"), [(6, 10, 1), (7, 2, 1), (6, 2, 0)])
+def test_blocks_are_given_for_what_the_worker_will_propose(make_bench, num_prompt_tokens, max_tokens, num_blocks):
+    """7 or 8 tokens are in two blocks of 4; 4 proposals, or a ninth token that may still come, need a third."""
     bench = make_bench(drafts=WorkerDrafts(), block_size=4, num_blocks=10)
     bench.add(num_prompt_tokens, max_tokens=max_tokens)
     bench.step()
@@ -171,7 +184,7 @@ def test_blocks_are_given_for_what_the_worker_will_propose(make_bench, num_promp
     plan = bench.plan()
 
     assert plan.num_spec_tokens == 4
-    assert [len(blocks) for [blocks] in plan.cached_requests.new_blocks] == [1]
+    assert [len(blocks) for [blocks] in plan.cached_requests.new_blocks] == [num_blocks]
 
 
 def test_nobody_waits_for_blocks_of_proposals(make_bench):
