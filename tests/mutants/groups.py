@@ -25,6 +25,7 @@ GROUPS = (
         (
             "engine/test_crash_isolation.py",
             "scheduler/test_drafting.py",
+            "scheduler/test_fan_out_throttle.py",
             "scheduler/test_fan_outs.py",
             "kv_cache/test_kv_groups.py",
             "scheduler/test_message_budget.py",
