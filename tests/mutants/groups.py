@@ -45,6 +45,7 @@ GROUPS = (
             "scheduler/test_parked_requests.py",
             "scheduler/test_row_times.py",
             "scheduler/test_stage_filling.py",
+            "scheduler/test_stats.py",
             "kv_cache/test_state_groups.py",
             "structured_output/test_scheduling.py",
         ),
