@@ -113,12 +113,27 @@ def test_the_last_token_of_a_prompt_waits_for_a_step_with_room_for_all_its_log_p
     assert [taken.most_tokens(prompt, 1, 3) for prompt in prompts] == [3, 2]
 
 
+def test_what_the_requests_of_a_plan_spend_adds_up():
+    described = budget(*[asking(params_bytes=100, params_id=number, other_bytes=200) for number in (1, 2)])
+    taken = budget()
+    for _ in range(2):
+        taken.compute(asking(mask_bytes=30, logprob_bytes=10, answer_bytes=20), 0, 4)
+    room = 1000 - 2 * (300 + TOKENS_BYTES) - TOKENS_BYTES
+
+    assert [described.can_describe(asking(params_bytes=size, params_id=3)) for size in (100, 101)] == [True, False]
+    assert [described.can_describe(asking(other_bytes=size, params_id=3)) for size in (room, room + 1)] == [True, False]
+    assert [taken.most_tokens(asking(mask_bytes=size), 0, 4) for size in (40, 41)] == [4, 3]
+    assert [taken.most_tokens(asking(logprob_bytes=size), 0, 4) for size in (30, 31)] == [4, 3]
+    assert [taken.most_tokens(asking(answer_bytes=size), 0, 4) for size in (40, 41)] == [4, 0]
+
+
 def test_drafts_are_as_many_as_masks_and_log_probabilities_leave_room_for():
     taken = budget()
-    taken.verify(asking(mask_bytes=20, logprob_bytes=5), 2)
+    for _ in range(2):
+        taken.verify(asking(mask_bytes=10, logprob_bytes=5), 2)
 
     assert taken.most_drafts(asking(mask_bytes=20), 9) == 3
-    assert taken.most_drafts(asking(logprob_bytes=20), 9) == 2
+    assert [taken.most_drafts(asking(logprob_bytes=size), 9) for size in (15, 16)] == [2, 1]
     assert taken.most_drafts(asking(mask_bytes=20, logprob_bytes=20), 1) == 1
     assert taken.most_drafts(asking(mask_bytes=61), 9) == 0
     assert taken.most_drafts(asking(), 9) == 9
