@@ -58,6 +58,7 @@ GROUPS = (
             "scheduler/test_lookup_drafts.py",
             "scheduler/test_model_drafts.py",
             "scheduler/test_past_outputs.py",
+            "scheduler/test_proposers.py",
             "scheduler/test_random_walk.py",
             "test_service_drafts.py",
         ),
