@@ -60,6 +60,7 @@ GROUPS = (
             "scheduler/test_past_outputs.py",
             "scheduler/test_proposers.py",
             "scheduler/test_random_walk.py",
+            "scheduler/test_rate_comparison.py",
             "test_service_drafts.py",
         ),
     ),

@@ -121,14 +121,15 @@ def test_a_worker_that_verifies_no_drafts_gets_none_and_two_plans_ahead(make_dra
     assert [plan.draft_tokens for plan in plans] == [{}, {}]
 
 
-def test_no_more_is_drafted_than_the_request_may_have(make_drafting):
+@pytest.mark.parametrize(("max_tokens", "draft_ids"), [(4, [(56, 57)]), (3, [(56,)]), (2, [])])
+def test_no_more_is_drafted_than_the_request_may_have(make_drafting, max_tokens, draft_ids):
     bench = make_drafting(56, 57, 58, 59)
-    request = bench.add(5, max_tokens=4)
+    bench.add(5, max_tokens=max_tokens)
     bench.step()
 
     plan = bench.plan()
 
-    assert plan.draft_tokens == {request.key: (56, 57)}
+    assert list(plan.draft_tokens.values()) == draft_ids
     assert [output.finish_reason for output in bench.deliver()] == [FinishReason.LENGTH]
 
 
@@ -256,13 +257,30 @@ def test_ended_requests_are_forgotten_behind_one_that_lasts(make_drafting):
 
 def test_drafts_are_counted(make_drafting):
     bench = make_drafting(56, 57, 9)
-    bench.add(5)
+    for _ in range(2):
+        bench.add(5)
     bench.step()
     bench.step()
 
     stats = bench.scheduler.drafting.stats
 
-    assert (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens) == (1, 3, 2)
+    assert (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens) == (2, 6, 4)
+    assert stats.num_accepted_by_place == [2, 2, 0, 0, 0, 0, 0, 0]
+
+
+def test_a_gap_is_measured_from_the_result_of_the_step_that_a_step_follows(make_bench):
+    """A step with a new request, here with a prompt of one token, does not directly continue the step before."""
+    drafts = WorkerDrafts()
+    bench = make_bench(drafts=drafts)
+    bench.takes_s = lambda tokens: 0.5
+    bench.add(3)
+    for is_new in (False, False, True, False):
+        if is_new:
+            bench.add(1)
+        bench.clock.now_s += 0.25
+        bench.step()
+
+    assert [(step.compute_s, step.gap_s) for step in drafts.measured] == [(0.5, 0.25), (0.5, None), (0.5, 0.25)]
 
 
 def test_a_lost_worker_takes_its_drafts_along(make_drafting):

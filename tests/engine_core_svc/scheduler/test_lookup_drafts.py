@@ -86,6 +86,22 @@ def test_acceptance_follows_what_comes_whether_a_step_verified_it_or_not():
         assert (found[-1] > 0.9) is right
 
 
+def test_acceptance_is_the_share_of_right_tokens_among_those_compared():
+    """What all requests have shown counts as two tokens, of which 60 % are right; a wrong token ends a comparison."""
+    acceptance = Acceptance(Prior())
+    assert acceptance.probability == pytest.approx(0.6)
+
+    acceptance.expect(0, [5, 5, 5, 5])
+    acceptance.compare([5, 5, 6, 5])
+    prior = 0.6 + 0.02 * 3 * (2 / 3 - 0.6)
+    assert acceptance.probability == pytest.approx((2 + 2 * prior) / (3 + 2))
+
+    acceptance.expect(4, [7, 7])
+    acceptance.compare([5, 5, 6, 5, 7])
+    prior += 0.02 * (1 - prior)
+    assert acceptance.probability == pytest.approx((0.95 * 2 + 1 + 2 * prior) / (0.95 * 3 + 1 + 2))
+
+
 def test_prices_separate_a_steps_base_from_its_rows():
     prices = StepPrices()
     for rows in (1, 4, 9) * 10:
@@ -232,8 +248,18 @@ def test_nothing_is_drafted_where_a_plan_that_waits_for_results_costs_more(gap_s
 
 
 def test_no_step_is_judged_before_one_was_measured():
-    drafts = drafts_for(read_speculative_config({"method": "suffix"}))
+    drafts = drafts_for(read_speculative_config({"method": "ngram", "num_speculative_tokens": 4}))
+    request = Request(1, "r1", [1, 2, 3, 4] * 3, 12, 99)
+    drafts.admits(request)
 
-    assert drafts.propose([], None) == {}
+    assert drafts.propose([request], None) == {}
     drafts.observe(MeasuredStep(1, 0.005, 0.001, waited=True))
-    assert drafts.propose([], None) == {}
+    assert drafts.propose([request], None) == {1: [1, 2, 3, 4]}
+
+
+def test_a_gap_alone_shows_no_price_of_a_step():
+    prices = StepPrices()
+    prices.ahead_gap.observe(0.01)
+
+    assert prices.step_s(1) == 0.0
+    assert not may_pay(prices, 1)
