@@ -70,6 +70,7 @@ GROUPS = (
         (
             "kv_cache/test_block_pool.py",
             "kv_cache/test_connector_chain.py",
+            "kv_cache/test_encoders.py",
             "kv_cache/test_host_tier.py",
             "kv_cache/test_kv_events.py",
             "kv_cache/test_kv_groups.py",

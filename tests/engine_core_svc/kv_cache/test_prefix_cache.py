@@ -1,5 +1,12 @@
 """Prefixes that are found again, and prefixes that are not."""
 
+import pytest
+
+from tetrad.engine_core_svc.core.request import Request
+from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
+from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
+
 COMMON = list(range(100, 148))  # three full blocks of 16
 
 
@@ -137,10 +144,20 @@ def test_statistics_count_no_lookup_after_a_preemption_and_none_that_was_not_mad
 
 def test_statistics_count_each_request_once(make_bench):
     bench = make_bench()
-    bench.add(COMMON, max_tokens=3)
-    bench.run()
-    bench.add(COMMON, max_tokens=3)
-    bench.run()
+    for _ in range(3):
+        bench.add(COMMON, max_tokens=3)
+        bench.run()
 
     stats = bench.scheduler.kv_cache.stats
-    assert (stats.queries, stats.hits) == (96, 32)
+    assert (stats.queries, stats.hits) == (3 * 48, 2 * 32)
+
+
+@pytest.mark.parametrize(("options", "num_found"), [({}, 32), ({"enable_caching": True}, 32), ({"enable_caching": False}, 0)])
+def test_prefixes_are_shared_unless_that_is_turned_off(options, num_found):
+    scheduler = Scheduler(SchedulerLimits(), KVCacheManager(20, 16, **options))
+    for key in (1, 2):
+        scheduler.add_request(Request(key, f"r{key}", COMMON[:], 48, 50, sequence_number=key))
+
+    plan = scheduler.schedule()
+
+    assert [new.num_computed_tokens for new in plan.new_requests] == [0, num_found]

@@ -116,6 +116,16 @@ def test_a_request_that_does_not_fit_waits_in_the_queue(make_bench):
     assert (plan.num_scheduled_tokens(), second.status) == ({first.key: 1}, RequestStatus.WAITING)
 
 
+@pytest.mark.parametrize(("num_reserved", "is_loaded"), [(6, True), (7, False)])
+def test_blocks_that_are_reserved_for_others_are_not_used_for_a_load(bench, num_reserved, is_loaded):
+    """Of 11 free blocks the request needs 5."""
+    kv_cache, request = bench.scheduler.kv_cache, bench.add(PROMPT, max_tokens=1)
+
+    load = kv_cache.begin_load(request, kv_cache.find_prefix(request), num_reserved)
+
+    assert (load is not None, bench.num_free) == (is_loaded, 7 if is_loaded else 11)
+
+
 def test_blocks_that_are_kept_are_freed_when_they_have_been_read(make_bench):
     bench = make_bench(num_blocks=12, block_size=4, connector=RemoteStore(1, 4, most_blocks=0, keeps=1.0))
     request = bench.add(PROMPT, max_tokens=1)
