@@ -48,6 +48,17 @@ def test_evicted_blocks_go_out_and_come_back_as_a_prefix(bench):
     assert (stats.hits, stats.host_hits) == (16, 16)
 
 
+def test_tokens_that_come_back_are_counted_since_start(make_bench):
+    bench = make_bench(num_blocks=10, block_size=BLOCK_SIZE, num_host_blocks=40)
+    for first in (200, 300):
+        run(bench, OLD)
+        run(bench, list(range(first, first + 33)))
+    run(bench, OLD)
+
+    stats = bench.scheduler.kv_cache.stats
+    assert (stats.hits, stats.host_hits) == (32, 32)
+
+
 def test_what_is_on_the_host_already_is_not_copied_out_again():
     tier = HostTier(2)
     tier.evicted(b"a", 1)
