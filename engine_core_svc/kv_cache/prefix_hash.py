@@ -23,7 +23,7 @@ def extend_block_hashes(request: Request, block_size: int) -> None:
         hashes.append(hash_block(parent, tokens, _extra_keys(request, index, block_size)))
 
 
-def hash_block(parent: bytes, token_ids: list[int], extra_keys: bytes = b"") -> bytes:
+def hash_block(parent: bytes, token_ids: list[int], extra_keys: bytes) -> bytes:
     """Return the 32-byte hash of one full block after the block with hash `parent`."""
     return hashlib.sha256(parent + array("I", token_ids).tobytes() + extra_keys).digest()
 

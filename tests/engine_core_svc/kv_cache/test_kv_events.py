@@ -205,7 +205,7 @@ async def test_who_comes_back_goes_on_where_it_was(make_listened, log):
     assert not mirror.cached
 
 
-@pytest.mark.parametrize("start", [0, EPOCH + 1, EPOCH + 50])
+@pytest.mark.parametrize("start", [0, EPOCH + 1, EPOCH + 7, EPOCH + 50])
 async def test_a_start_that_is_not_kept_begins_with_a_snapshot(make_bench, start):
     log = KvEventLog(BLOCK_SIZE, epoch=EPOCH, max_kept_blocks=4)
     bench = make_bench(block_size=BLOCK_SIZE, connector=log)

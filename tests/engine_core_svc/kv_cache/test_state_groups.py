@@ -3,7 +3,7 @@
 import pytest
 
 from tests.engine_core_svc.kv_cache.worker_memory import STATE
-from tests.engine_core_svc.scheduler.fake_drafts import WorkerDrafts
+from tests.engine_core_svc.scheduler.fake_drafts import SameDrafts, WorkerDrafts
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.kv_groups import KvGroup
 from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK
@@ -111,6 +111,16 @@ def test_blocks_that_have_to_hold_a_state_are_of_the_size_that_the_worker_says()
 
     assert tokens_per_block(groups, 16) == 816
     assert decode_groups(groups, 816) == (KvGroup(), KvGroup(is_state=True))
+
+
+@pytest.mark.parametrize(("num_prompt_tokens", "num_drafts"), [(3, 0), (4, 3), (6, 1), (7, 0)])
+def test_drafts_stay_in_the_block_of_the_last_known_token(make_bench, num_prompt_tokens, num_drafts):
+    """The step after the prompt computes one token more; a block has 4."""
+    bench = make_bench(block_size=BLOCK_SIZE, num_blocks=90, windows=(None, STATE), drafts=SameDrafts(1, 2, 3, 4, 5))
+    request = bench.add(num_prompt_tokens)
+    bench.step()
+
+    assert len(bench.plan().draft_tokens.get(request.key, ())) == num_drafts
 
 
 def test_a_plan_that_asks_for_drafts_allocates_no_block_beyond_that_of_the_state(make_bench):
