@@ -66,9 +66,6 @@ class NoShare(StepShare):
 
     __slots__ = ()
 
-    def __init__(self) -> None:
-        super().__init__(0, 0, 0)
-
     def has_room(self, request: Request) -> bool:  # noqa: ARG002 - of the class
         """Return True."""
         return True
@@ -77,7 +74,7 @@ class NoShare(StepShare):
         """Do nothing."""
 
 
-NO_SHARE = NoShare()
+NO_SHARE = NoShare(0, 0, 0)
 
 
 class FanOutThrottle(Protocol):

@@ -23,7 +23,7 @@ class MessageBudget:
         "_shares",
     )  # fmt: skip
 
-    def __init__(self, limits: MessageLimits, block_size: int, num_groups: int = 1, *, shares_params: bool) -> None:
+    def __init__(self, limits: MessageLimits, block_size: int, num_groups: int, *, shares_params: bool) -> None:
         self._limits, self._block_size, self._num_groups, self._shares = limits, block_size, num_groups, shares_params
         self._described = self._params = self._masks = self._logprobs = self._prompts = 0
         self._shared: set[int] = set()

@@ -80,7 +80,7 @@ def test_the_first_rows_of_every_call_are_free():
 
 
 def test_further_rows_share_their_tokens():
-    share = StepShare(num_first=1, most=9, max_further_tokens=5)
+    share = StepShare(num_first=1, most=9, max_further_tokens=6)
     for call in (1, 1, 2, 2):
         assert share.has_room(row(call))
         share.spend(row(call), 3)
@@ -146,7 +146,10 @@ def test_a_large_call_is_limited_for_a_second_after_the_last_other_one():
     steps.throttle.share(calls_of(1, 9))
 
     steps.now += 0.9
-    assert steps.throttle.share(calls_of(9)) is not NO_SHARE
+    share = steps.throttle.share(calls_of(9))
+    assert share is not NO_SHARE
+    share.spend(row(1), 1)
+    assert not share.has_room(row(1)), "its first row is the only one while the others are probed"
     steps.now += 0.2
     assert steps.throttle.share(calls_of(9)) is NO_SHARE
 
