@@ -154,6 +154,14 @@ def test_a_request_begins_with_what_all_have_shown():
     assert Acceptance(prior).probability == prior.probability == pytest.approx(0.25, abs=0.1)
 
 
+def test_one_comparison_of_many_tokens_replaces_what_was_known_at_most():
+    prior = Prior()
+
+    prior.note(75, 100)
+
+    assert prior.probability == pytest.approx(0.75)
+
+
 def priced(base_s, row_s, gap_s=0.0):
     prices = StepPrices()
     for rows in (1, 2, 8, 33) * 10:

@@ -63,6 +63,15 @@ def test_parameters_that_are_in_the_plan_cost_nothing_again(shares, fits):
     assert budget(first, shares=shares).can_describe(asking(params_bytes=200, params_id=1)) is fits
 
 
+def test_parameters_that_are_in_the_plan_take_no_byte_of_another_description():
+    first = asking(params_bytes=200, params_id=1)
+    room = 1000 - (200 + TOKENS_BYTES) - TOKENS_BYTES
+
+    fits = [budget(first).can_describe(asking(other_bytes=size, params_bytes=200, params_id=1)) for size in (room, room + 1)]
+
+    assert fits == [True, False]
+
+
 def test_masks_fill_their_share_to_the_byte_and_prompts_go_on_without_the_last_token():
     taken = budget()
     taken.compute(asking(mask_bytes=60), 0, 4)
@@ -95,6 +104,27 @@ def test_the_log_probabilities_of_a_prompt_are_computed_as_far_as_there_is_room(
     assert [budget().most_tokens(prompt, start, 9 - start) for start in (0, 5, 6)] == [2, 2, 3]
     assert taken.most_tokens(prompt, 0, 4) == 1
     assert budget().most_tokens(asking(9, prompt_logprob_bytes=51), 0, 4) == 1
+
+
+def test_the_positions_of_a_prompt_spend_their_log_probabilities():
+    taken, full = budget(), budget()
+    taken.compute(asking(9, prompt_logprob_bytes=10), 0, 3)
+    full.compute(asking(logprob_bytes=50), 0, 4)
+
+    assert [taken.most_tokens(asking(logprob_bytes=size), 3, 1) for size in (20, 21)] == [1, 0]
+    assert full.most_tokens(asking(9, prompt_logprob_bytes=20), 0, 4) == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "start", "num_tokens"),
+    [(asking(logprob_bytes=30), 0, 3), (asking(prompt_logprob_bytes=20, answer_bytes=50), 4, 1)],
+    ids=["a part of a prompt is not sampled", "a token after the prompt is none of its positions"],
+)
+def test_tokens_without_log_probabilities_spend_none(asked, start, num_tokens):
+    taken = budget()
+    taken.compute(asked, start, num_tokens)
+
+    assert taken.most_tokens(asking(logprob_bytes=50, answer_bytes=80), 3, 1) == 1
 
 
 def test_answers_of_whole_prompts_wait_for_a_step_with_room():
