@@ -12,6 +12,7 @@ from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
 from tetrad.engine_core_svc.scheduler.drafts.acceptance import Acceptance, Prior
 from tetrad.engine_core_svc.scheduler.drafts.judgement import Proposal, may_pay, worthwhile
+from tetrad.engine_core_svc.scheduler.drafts.lookup import LookupDrafts
 from tetrad.engine_core_svc.scheduler.drafts.measured_step import MeasuredStep
 from tetrad.engine_core_svc.scheduler.drafts.ngrams import Ngrams
 from tetrad.engine_core_svc.scheduler.drafts.proposers import drafts_for
@@ -187,6 +188,14 @@ def test_nothing_is_drafted_where_rows_cost_what_tokens_do():
     assert worthwhile({key: Proposal([5] * 4, 0.97) for key in range(32)}, 32, prices) == {}
 
 
+@pytest.mark.parametrize(("base_s", "pays"), [(0.00025, False), (0.0004, True)])
+def test_drafts_must_pay_for_all_their_rows(base_s, pays):
+    """Two requests with two sure drafts each: 6 tokens take 1.1 times as long as 2 of a plain step if that has 0.32 ms more."""
+    proposals = {key: Proposal([5] * 2, 1.0) for key in (1, 2)}
+
+    assert bool(worthwhile(proposals, 2, priced(base_s, 0.001))) is pays
+
+
 def test_drafts_of_few_requests_must_pay_for_the_wait_of_all():
     prices = priced(0.005, 0.0001, gap_s=0.002)
     proposal = Proposal([5] * 2, 0.9)
@@ -244,21 +253,46 @@ def test_drafts_go_on_while_a_text_repeats(make_bench):
     assert sum(stats.num_accepted_by_place) == stats.num_accepted_tokens
 
 
-@pytest.mark.parametrize(("gap_s", "is_drafted"), [(0.0, True), (0.1, False), (None, True)])
-def test_nothing_is_drafted_where_a_plan_that_waits_for_results_costs_more(gap_s, is_drafted):
-    drafts = drafts_for(read_speculative_config({"method": "ngram", "num_speculative_tokens": 4}))
+def repeating_request(drafts):
+    """Return a request whose text repeats, so that its next four tokens are proposed."""
     request = Request(1, "r1", [1, 2, 3, 4] * 3, 12, 99)
     drafts.admits(request)
+    return request
 
-    drafts.observe(MeasuredStep(1, 0.005, gap_s, waited=True))
+
+@pytest.mark.parametrize(
+    ("gap_s", "waited", "is_drafted"), [(0.0, True, True), (None, True, True), (0.1, True, False), (0.1, False, True)]
+)
+def test_nothing_is_drafted_where_only_plans_that_wait_for_results_have_long_gaps(gap_s, waited, is_drafted):
+    drafts = drafts_for(read_speculative_config({"method": "ngram", "num_speculative_tokens": 4}))
+    request = repeating_request(drafts)
+
+    drafts.observe(MeasuredStep(1, 0.005, gap_s, waited=waited))
 
     assert bool(drafts.propose([request], None)) is is_drafted
 
 
+def test_nothing_is_searched_where_no_draft_can_pay():
+    """Rows cost all of a step's time, so a sure draft saves nothing."""
+    searched = []
+
+    class Proposer:
+        def propose(self, token_ids, num_tokens):
+            searched.append(num_tokens)
+            return [1] * num_tokens
+
+    drafts = LookupDrafts(lambda _: Proposer(), 4)
+    request = repeating_request(drafts)
+    for rows in (1, 2, 8, 33) * 40:
+        drafts.observe(MeasuredStep(rows, 0.001 * rows, 0.0, waited=True))
+
+    assert drafts.propose([request], None) == {}
+    assert searched == []
+
+
 def test_no_step_is_judged_before_one_was_measured():
     drafts = drafts_for(read_speculative_config({"method": "ngram", "num_speculative_tokens": 4}))
-    request = Request(1, "r1", [1, 2, 3, 4] * 3, 12, 99)
-    drafts.admits(request)
+    request = repeating_request(drafts)
 
     assert drafts.propose([request], None) == {}
     drafts.observe(MeasuredStep(1, 0.005, 0.001, waited=True))

@@ -94,6 +94,18 @@ def test_the_worker_proposes_for_requests_without_a_prediction():
     assert proposed(drafts, requests[1], from_worker={2: [6, 6]}) == {2: [6, 6]}
 
 
+def test_proposals_are_passed_on_from_a_step_that_was_not_measured():
+    """Such as that of a prompt, which is the first one."""
+    drafts = drafts_for(read_speculative_config(MODEL))
+
+    assert proposed(drafts, request_of(drafts), from_worker={1: [5, 5]}) == {1: [5, 5]}
+
+
+@pytest.mark.parametrize("options", [{}, NGRAM, SUFFIX])
+def test_the_worker_is_not_asked_for_drafts_that_are_found_in_texts(options):
+    assert drafts_with(options).num_from_worker(1) == 0
+
+
 @pytest.mark.parametrize(
     ("options", "text", "draft_ids"),
     [
