@@ -24,6 +24,7 @@ GROUPS = (
         ("scheduler/*.py",),
         (
             "engine/test_crash_isolation.py",
+            "scheduler/test_constrained_drafts.py",
             "scheduler/test_drafting.py",
             "scheduler/test_fan_out_throttle.py",
             "scheduler/test_fan_outs.py",
@@ -54,6 +55,7 @@ GROUPS = (
         "drafts",
         ("scheduler/drafts/*.py", "scheduler/drafting.py"),
         (
+            "scheduler/test_constrained_drafts.py",
             "scheduler/test_drafting.py",
             "scheduler/test_lookup_drafts.py",
             "scheduler/test_model_drafts.py",

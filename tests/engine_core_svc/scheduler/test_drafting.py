@@ -1,11 +1,13 @@
 """Drafts in plans and results: verification, rollback of rejected tokens, and requests without drafts."""
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.engine_core_svc.scheduler.fake_drafts import SameDrafts, WorkerDrafts
 from tetrad.engine_core_svc.core.message_sizes import MessageLimits, MessageSizes
 from tetrad.engine_core_svc.core.plan import FinishReason, Logprobs, ModelRunnerOutput
-from tetrad.engine_core_svc.core.request import StopRules
+from tetrad.engine_core_svc.core.request import Request, StopRules
+from tetrad.engine_core_svc.scheduler.drafting import NoDrafts
 from tetrad.services.rpc.columns import pack_f32, pack_u32, unpack_u32
 
 
@@ -108,6 +110,47 @@ def test_plans_are_made_ahead_while_nothing_is_proposed(make_drafting):
     bench.step()
 
     assert [bench.plan().draft_tokens, bench.plan().draft_tokens] == [{}, {}]
+
+
+def test_an_engine_without_drafts_proposes_and_asks_for_none():
+    drafts = NoDrafts()
+
+    assert not drafts.admits(Request(1, "r1", [1], 1, 9))
+    assert (drafts.max_tokens, drafts.num_from_worker(1), drafts.propose([], ModelRunnerOutput(1, [], []))) == (0, 0, {})
+
+
+def test_a_single_draft_is_verified(make_bench):
+    drafts = SameDrafts(56, 57)
+    drafts.max_tokens = 1
+    bench = make_bench(drafts=drafts)
+    request = bench.add(5)
+    assert not bench.scheduler.drafting.plans_alone
+    bench.step()
+    assert bench.plan().draft_tokens == {request.key: (56,)}
+    bench.deliver()
+
+    bench.scheduler.drafting.set_worker(verifies_drafts=True)
+
+    assert bench.plan().draft_tokens == {request.key: (56,)}
+
+
+@pytest.mark.parametrize(
+    ("drafts", "verifies", "is_said"),
+    [(SameDrafts(5), True, False), (SameDrafts(5), False, True), (NoDrafts(), True, False), (NoDrafts(), False, False)],
+)
+def test_a_worker_that_verifies_no_drafts_is_said_where_there_would_be_any(make_bench, drafts, verifies, is_said):
+    with capture_logs() as logs:
+        make_bench(drafts=drafts).scheduler.drafting.set_worker(verifies_drafts=verifies)
+
+    assert [entry["event"] for entry in logs] == ["drafts.off"] * is_said
+
+
+def test_a_worker_that_verifies_no_drafts_is_not_asked_for_any(make_bench):
+    bench = make_bench(drafts=WorkerDrafts())
+    bench.scheduler.drafting.set_worker(verifies_drafts=False)
+    bench.add(5)
+
+    assert [bench.plan().num_spec_tokens, bench.plan().num_spec_tokens] == [0, 0]
 
 
 def test_a_worker_that_verifies_no_drafts_gets_none_and_two_plans_ahead(make_drafting):
@@ -268,6 +311,34 @@ def test_drafts_are_counted(make_drafting):
     assert stats.num_accepted_by_place == [2, 2, 0, 0, 0, 0, 0, 0]
 
 
+def test_steps_are_measured_with_whether_they_waited_for_the_result_before(make_bench):
+    drafts = WorkerDrafts()
+    drafts.num_from_worker = lambda _: 0
+    bench = make_bench(drafts=drafts)
+    bench.takes_s = lambda tokens: 0.5
+    bench.add(3)
+    for num_plans in (1, 2, 2, 1):
+        for _ in range(num_plans):
+            bench.plan()
+        while bench.in_flight:
+            bench.deliver()
+
+    assert [step.waited for step in drafts.measured] == [True, False, True, False, True]
+
+
+def test_steps_without_a_request_that_may_get_drafts_are_not_measured(make_bench):
+    drafts = WorkerDrafts()
+    drafts.admits = lambda _: False
+    bench = make_bench(drafts=drafts)
+    bench.takes_s = lambda tokens: 0.5
+    bench.add(3)
+    for _ in range(3):
+        bench.step()
+
+    assert drafts.measured == []
+    assert [plan.num_spec_tokens for plan in bench.plans] == [0, 0, 0]
+
+
 def test_a_gap_is_measured_from_the_result_of_the_step_that_a_step_follows(make_bench):
     """A step with a new request, here with a prompt of one token, does not directly continue the step before."""
     drafts = WorkerDrafts()
@@ -315,75 +386,3 @@ def test_no_more_is_drafted_than_fits_the_messages(make_drafting, sizes, num_dra
     plan = bench.plan()
 
     assert len(plan.draft_tokens.get(request.key, ())) == num_drafts
-
-
-# --- constraints ------------------------------------------------------------------------------------------------------
-
-
-def ids_of(vocabulary, text):
-    return vocabulary.tokens.tokenize_str(text)
-
-
-@pytest.fixture
-def make_spelling(make_bench, vocabulary):
-    """Return a maker of benches whose worker spells a text as far as it is allowed to, and that proposes another one."""
-
-    def make(text, draft):
-        bench = make_bench(drafts=SameDrafts(*ids_of(vocabulary, draft)))
-        ids = ids_of(vocabulary, text)
-
-        def verify(key, draft_ids, masks):
-            tokens = [ids[min(bench.worker_lengths[key] - 5 + place, len(ids) - 1)] for place in range(len(draft_ids) + 1)]
-            assert all(token in allowed for token, allowed in zip(tokens, masks, strict=True))
-            num_right = next((i for i, draft_id in enumerate(draft_ids) if draft_id != tokens[i]), len(draft_ids))
-            return tokens[: num_right + 1]
-
-        bench._verify = verify
-        return bench
-
-    return make
-
-
-def test_each_draft_of_a_constrained_request_has_a_mask_of_its_own(make_spelling, compiled, vocabulary):
-    bench = make_spelling("abcd", "bc")
-    request = bench.add_constrained(5, compiled("choice", '["abcd", "abce"]'))
-    bench.step()
-
-    plan = bench.plan()
-
-    assert plan.grammar_masks.keys == [request.key] * 3
-    assert bench.masks(plan)[request.key] == [ids_of(vocabulary, "b"), ids_of(vocabulary, "c"), ids_of(vocabulary, "de")]
-
-
-def test_drafts_that_the_constraint_excludes_are_not_verified(make_spelling, compiled, vocabulary):
-    bench = make_spelling("abcd", "bxd")
-    request = bench.add_constrained(5, compiled("choice", '["abcd", "abce"]'))
-    bench.step()
-
-    assert bench.plan().draft_tokens == {request.key: tuple(ids_of(vocabulary, "b"))}
-
-
-def test_a_draft_that_ends_the_text_is_not_verified(make_spelling, compiled, vocabulary):
-    """Nothing may be sampled behind it."""
-    bench = make_spelling("abcd", "bcd")
-    request = bench.add_constrained(5, compiled("choice", '["abcd"]'))
-    bench.step()
-
-    plan = bench.plan()
-    outputs = bench.deliver()
-
-    assert plan.draft_tokens == {request.key: tuple(ids_of(vocabulary, "bc"))}
-    assert [output.finish_reason for output in outputs] == [None, FinishReason.STOP]
-    assert request.token_ids[5:] == ids_of(vocabulary, "abcd")
-
-
-def test_a_token_behind_drafts_that_its_mask_excludes_fails_its_request(make_spelling, compiled, vocabulary):
-    bench = make_spelling("abcd", "b")
-    request = bench.add_constrained(5, compiled("choice", '["abcd"]'))
-    bench.step()
-    bench.plan()
-
-    [output] = bench.deliver({request.key: ids_of(vocabulary, "bx")})
-
-    assert output.finish_reason is FinishReason.ERROR
-    assert "does not allow" in output.error.message

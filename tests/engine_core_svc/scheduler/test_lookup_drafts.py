@@ -15,6 +15,8 @@ from tetrad.engine_core_svc.scheduler.drafts.judgement import Proposal, may_pay,
 from tetrad.engine_core_svc.scheduler.drafts.lookup import LookupDrafts
 from tetrad.engine_core_svc.scheduler.drafts.measured_step import MeasuredStep
 from tetrad.engine_core_svc.scheduler.drafts.ngrams import Ngrams
+from tetrad.engine_core_svc.scheduler.drafts.places import Places
+from tetrad.engine_core_svc.scheduler.drafts.prediction import Prediction
 from tetrad.engine_core_svc.scheduler.drafts.proposers import drafts_for
 from tetrad.engine_core_svc.scheduler.drafts.step_prices import Gap, StepPrices
 from tetrad.engine_core_svc.scheduler.drafts.suffixes import Suffixes
@@ -63,6 +65,32 @@ def test_a_suffix_proposes_what_followed_most_often():
 
     assert list(Suffixes(24, 1.0, 0.1).propose(text, 8)) == [6, 9]
     assert list(Suffixes(24, 4.0, 0.5).propose(text, 8)) == [6]
+
+
+@pytest.mark.parametrize(("min_probability", "draft_ids"), [(0.5, [6]), (0.51, [])])
+def test_of_equally_frequent_tokens_the_latest_is_proposed_if_it_followed_often_enough(min_probability, draft_ids):
+    text = [9, 1, 2, 5, 8, 1, 2, 6, 7, 1, 2]
+
+    assert list(Suffixes(24, 0.5, min_probability).propose(text, 8)) == draft_ids
+
+
+def test_places_of_a_growing_text_are_found_once_each():
+    places, text = Places(2), [1, 2, 3, 1, 2]
+
+    assert [list(places.find(text)), list(places.find([*text, 9, 1, 2]))] == [[2], [2, 5]]
+
+
+def test_matches_are_as_long_as_the_equal_tokens_before_a_place():
+    assert Places(1).match_length([5, 3, 6, 3], 2, 3) == 1
+    assert Places(1).match_length([5, 3, 6, 5, 3], 2, 3) == 2
+    assert Places(1).match_length([5, 3, 6, 5, 3], 2, 1) == 1
+
+
+def test_a_prediction_follows_each_token_once():
+    prediction = Prediction([70, 80, 90], 3)
+
+    assert prediction.propose([1, 2, 3], 2) == [70, 80]
+    assert prediction.propose([1, 2, 3, 70], 2) == [80, 90]
 
 
 def test_a_longer_match_allows_more_drafts():

@@ -48,15 +48,28 @@ def test_a_worker_that_proposes_nothing_is_seldom_asked():
     assert 0 < sum(map(bool, asked)) < 60
 
 
-def test_a_plan_that_asks_the_worker_is_measured_as_such(make_bench):
+def test_the_time_of_prompts_beyond_a_usual_step_with_drafts_counts_for_the_next():
+    drafts = drafts_for(read_speculative_config({"method": "draft_model", "model": "m", "num_speculative_tokens": 3}))
+    for step in range(2):
+        drafts.observe(MeasuredStep(1, 0.1, 0.0, waited=True, asks=True))
+        drafts.propose([], ModelRunnerOutput(step, [1], [(5,)], draft_s=0.2))
+
+    drafts.propose([], ModelRunnerOutput(3, [1], [(5,)], draft_s=0.5))
+
+    assert drafts._rates._behind_s == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("num_asked", [0, 1, 4])
+def test_a_plan_that_asks_the_worker_is_measured_as_such(make_bench, num_asked):
     drafts = WorkerDrafts()
+    drafts.num_from_worker = lambda _: num_asked
     bench = make_bench(drafts=drafts)
     bench.takes_s = lambda sizes: 0.01
     bench.add(3, max_tokens=9)
     for _ in range(3):
         bench.step()
 
-    assert [step.asks for step in drafts.measured] == [True, True]
+    assert [step.asks for step in drafts.measured] == [num_asked > 0] * 2
 
 
 def test_a_plan_that_asks_the_worker_is_the_last_in_flight_until_its_result_is_there(make_bench):

@@ -28,6 +28,36 @@ def test_an_output_is_found_behind_its_beginning_and_behind_the_end_of_its_promp
     assert drafts_of(past, "a", [7, 3, 4]) == [5, 6]
     assert drafts_of(past, "a", [8, 9, 1, 2]) == [3, 4, 5]
     assert drafts_of(past, "a", [8, 9, 9]) == [], "prompts are not proposed"
+    assert drafts_of(past, "a", [7, 4, 5]) == [6], "the last token"
+    assert drafts_of(past, "a", [3, 4]) == [5, 6], "behind a whole text"
+
+
+def test_a_single_token_is_no_beginning(past):
+    assert drafts_of(past, "a", [3]) == []
+
+
+def test_the_latest_32_places_of_a_pair_are_kept_in_order():
+    past = PastOutputs(100, DEPTH)
+
+    for number in range(40):
+        past.add("a", [1, 3, 4, 100 + number, 0], 1)
+
+    assert [text[place] for text, place in past.find("a", (3, 4))] == list(range(108, 140))
+
+
+def test_a_text_that_ends_does_not_end_a_longer_one(past):
+    for text in ([1, 3, 4, 5], [1, 3, 4, 5, 6]):
+        past.add("b", text, 1)
+
+    assert drafts_of(past, "b", [7, 3, 4]) == [5, 6]
+
+
+@pytest.mark.parametrize(("size", "num_kept"), [(8, 8), (9, 0)])
+def test_an_output_beyond_the_limit_of_tokens_is_not_kept(size, num_kept):
+    past = PastOutputs(3, DEPTH, max_tokens=8)
+    past.add("a", range(size), 0)
+
+    assert past.num_tokens == num_kept
 
 
 def test_no_tenant_finds_the_text_of_another(past):

@@ -30,6 +30,13 @@ def test_the_faster_kind_of_step_goes_on(drafted, share):
     assert sum(found) / len(found) == pytest.approx(share, abs=0.02)
 
 
+def test_drafts_that_are_just_as_fast_do_not_pay():
+    rates = RateComparison()
+
+    assert changes(kinds(rates, 100, plain=(1, 1.0), drafted=(1, 1.0), num_requests=32)) == [8, 16]
+    assert changes(kinds(rates, 100, plain=(1, 1.0), drafted=(1, 1.0), num_requests=31)) == [], "nor are they tried beside"
+
+
 def test_a_kind_that_became_faster_is_found():
     rates = RateComparison()
     kinds(rates, 600, plain=(1, 0.01), drafted=(1, 0.02))
@@ -148,6 +155,15 @@ def seconds_behind(usual_s, behind_s):
 )
 def test_the_time_for_prompts_counts_against_the_next_step_with_drafts(usual_s, behind_s, counted_s):
     assert seconds_behind(usual_s, behind_s) == pytest.approx(counted_s)
+
+
+def test_a_step_without_a_draft_model_tells_nothing_of_its_usual_time():
+    rates = RateComparison()
+    rates.note(1, 1, 1.0, drafted=True)
+
+    rates.note_behind(0.5)
+
+    assert rates._behind_s == 0.5
 
 
 def test_drafts_do_not_pay_where_prompts_cost_more_than_they_save():
