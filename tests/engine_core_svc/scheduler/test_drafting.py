@@ -148,9 +148,12 @@ def test_a_worker_that_verifies_no_drafts_is_said_where_there_would_be_any(make_
 def test_a_worker_that_verifies_no_drafts_is_not_asked_for_any(make_bench):
     bench = make_bench(drafts=WorkerDrafts())
     bench.scheduler.drafting.set_worker(verifies_drafts=False)
-    bench.add(5)
+    request = bench.add(5)
+    plan = bench.plan()
 
-    assert [bench.plan().num_spec_tokens, bench.plan().num_spec_tokens] == [0, 0]
+    bench.scheduler.update(ModelRunnerOutput(plan.step_id, [request.key], [(55,)], draft_tokens={request.key: [7, 8]}))
+
+    assert (plan.num_spec_tokens, request.draft_ids) == (0, ())
 
 
 def test_a_worker_that_verifies_no_drafts_gets_none_and_two_plans_ahead(make_drafting):
@@ -326,16 +329,17 @@ def test_steps_are_measured_with_whether_they_waited_for_the_result_before(make_
     assert [step.waited for step in drafts.measured] == [True, False, True, False, True]
 
 
-def test_steps_without_a_request_that_may_get_drafts_are_not_measured(make_bench):
-    drafts = WorkerDrafts()
+def test_steps_without_a_request_that_may_get_drafts_cost_drafts_nothing(make_bench):
+    drafts, asked = WorkerDrafts(), []
     drafts.admits = lambda _: False
+    drafts.propose = lambda *step: asked.append(step) or {}
     bench = make_bench(drafts=drafts)
     bench.takes_s = lambda tokens: 0.5
     bench.add(3)
     for _ in range(3):
         bench.step()
 
-    assert drafts.measured == []
+    assert (drafts.measured, asked) == ([], [])
     assert [plan.num_spec_tokens for plan in bench.plans] == [0, 0, 0]
 
 
