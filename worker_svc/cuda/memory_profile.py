@@ -4,7 +4,7 @@ The step has the largest number of tokens, and requests with the most expensive 
 vocabulary for each request, truncated sampling, log-probabilities, and adapters if the model supports them. Before it, blocks
 are swapped out. What layers with states keep for drafts is added. A model that pools also runs a step of pooling requests, with
 an answer for every token if it has such a task. Graphs keep their memory beside that of steps, and share it among themselves,
-so the largest of them is added.
+so the largest of them is added. A stage of a pipeline keeps what it has sent until it has arrived.
 """
 
 from collections.abc import Callable, Sequence
@@ -94,7 +94,8 @@ def worst_case_bytes(
 
     of_step, of_graphs = accelerator.peak_bytes(run), accelerator.peak_bytes(make_runner().rehearse_graphs)
     num_drafts = min(max_num_batched_tokens, MOST_DRAFTS_WITH_STATES)
-    return of_step + of_graphs + num_drafts * model.bytes_per_draft
+    of_hidden = max_num_batched_tokens * model.config.hidden_size * model.dtype.itemsize
+    return of_step + of_graphs + num_drafts * model.bytes_per_draft + parts.bytes_in_flight(of_hidden)
 
 
 def largest_asked(facts: PoolingFacts | None) -> list[PoolingSpec | None]:

@@ -63,6 +63,9 @@ class RunnerParts(Protocol):
     def passes(self, parts: PassParts, *, use_graphs: bool) -> StepPasses:
         """Return the forward passes; `use_graphs`: whether they may be recorded."""
 
+    def bytes_in_flight(self, step_bytes: int) -> int:
+        """Return the bytes of device memory for what steps in flight keep; `step_bytes`: hidden states of the largest step."""
+
 
 class WholeParts:
     """Creates the parts of a runner whose model is whole, or a shard of each layer; see RunnerParts."""
@@ -86,6 +89,10 @@ class WholeParts:
         """See RunnerParts."""
         passes = ForwardPasses(parts.model, parts.cache, parts.state, parts.batch, parts.accelerator)
         return parts.step_passes(passes, use_graphs=use_graphs)
+
+    def bytes_in_flight(self, step_bytes: int) -> int:  # noqa: ARG002 - of the protocol
+        """Return 0: a step leaves no hidden states."""
+        return 0
 
 
 WHOLE = WholeParts()

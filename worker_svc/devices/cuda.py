@@ -19,6 +19,7 @@ from tetrad.worker_svc.checkpoint.open import always, open_source, open_weights
 from tetrad.worker_svc.checkpoint.own_output import with_own_output
 from tetrad.worker_svc.checkpoint.placed import PlacedWeights
 from tetrad.worker_svc.checkpoint.pooling_use import find_use
+from tetrad.worker_svc.checkpoint.sharded import ShardedSource
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import (
     LoadedModel,
@@ -49,8 +50,8 @@ from tetrad.worker_svc.devices.cuda_ranks import (
     join_ranks,
     orders_of,
     part_loras,
-    part_source,
     runner_parts,
+    stage_source,
 )
 from tetrad.worker_svc.devices.decoder_pooling import decoder_pooling, pooler_config_of
 from tetrad.worker_svc.devices.encoder_model import check_options, load_encoder
@@ -215,7 +216,8 @@ class CudaDevice:
         config = check_config(overridden, self.name)
         check_part(request, overridden, config, ranks)
         config = with_own_output(config, source)
-        weights = WeightLoader(part_source(source, config, ranks), report)
+        own = ShardedSource(source, config, ranks.shard)
+        weights = WeightLoader(stage_source(own, config, ranks), report)
         no_offload = WeightOffload(accelerator, 0, config.num_layers)
         with torch.inference_mode(), whole_model(request.model, accelerator, weights.total_bytes):
             quantization = overridden.get("quantization_config")

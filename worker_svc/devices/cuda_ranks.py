@@ -10,7 +10,6 @@ from typing import Any
 from tetrad.services.errors import ModelError
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.checkpoint.pooling_use import find_use
-from tetrad.worker_svc.checkpoint.sharded import ShardedSource
 from tetrad.worker_svc.checkpoint.source import WeightSource
 from tetrad.worker_svc.checkpoint.staged import StagedSource
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest, refuse_drafter
@@ -47,8 +46,10 @@ def join_ranks(place: GroupPlace, accelerator: Accelerator, ranks: DeviceChannel
     """
     if place.size == 1:
         return None
-    if ranks is None or (ranks.shard, ranks.stage) != (place.shard, place.stage):
-        ranks = DeviceChannels(place.shard, place.stage, accelerator)
+    if ranks is not None and (ranks.shard, ranks.stage) != (place.shard, place.stage):
+        ranks.disconnect()
+        ranks = None
+    ranks = ranks or DeviceChannels(place.shard, place.stage, accelerator)
     ranks.connect(place)
     log.info("group.joined", rank=place.rank, size=place.size, epoch=place.epoch)
     return ranks
@@ -74,12 +75,12 @@ def check_part(request: LoadRequest, facts: Mapping[str, Any], config: ModelConf
         raise ModelError(f"{ranks.option}: a model that pools runs on one worker; use 1.")
 
 
-def part_source(source: WeightSource, config: ModelConfig, ranks: DeviceChannels) -> WeightSource:
-    """Return the source of this rank's part of a model: its part of the tensors of its layers."""
+def stage_source(source: WeightSource, config: ModelConfig, ranks: DeviceChannels) -> WeightSource:
+    """Return the source of the tensors of this rank's layers, from a source of all layers of the model."""
     layers = stage_layers(config, in_layer_order(ranks.stage), "last")
     if ranks.stage.size > 1:
         log.info("stage.loads", stage=ranks.stage.index, layers=f"{layers.start}-{layers.stop - 1}")
-    return StagedSource(ShardedSource(source, config, ranks.shard), layers, config.num_layers, "last")
+    return StagedSource(source, layers, config.num_layers, "last")
 
 
 def part_loras(config: ModelConfig, source: WeightSource, ranks: DeviceChannels) -> Callable[[LoraLimits], LoraReader]:

@@ -6,7 +6,7 @@ Residuals are added in place: `hidden` is the residual stream. If a device has a
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Generic, NamedTuple, NoReturn
+from typing import Generic, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
@@ -17,9 +17,10 @@ from tetrad.worker_svc.core.plan import Floats, Ints
 from tetrad.worker_svc.kv_cache.state_rows import StateRows
 from tetrad.worker_svc.layers.collectives import Collectives
 from tetrad.worker_svc.layers.experts import MixOf
+from tetrad.worker_svc.layers.linear import Linear
 from tetrad.worker_svc.layers.logits import scaled_and_capped
-from tetrad.worker_svc.layers.norm import unchanged
-from tetrad.worker_svc.layers.parameters import Parameters
+from tetrad.worker_svc.layers.norm import Norm, unchanged
+from tetrad.worker_svc.layers.parameters import Lookup, Parameters
 from tetrad.worker_svc.layers.vocabulary import SplitVocabulary, Vocabulary, WholeVocabulary
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.draft_head import NoTaps, Taps
@@ -65,18 +66,23 @@ class Decoder(Generic[M]):
         self.config = config if vocab_size is None else replace(config, vocab_size=vocab_size)
         read = LayerReader(config, parameters, attention, mix_of, ranks)
         is_tied = config.tie_word_embeddings or not parameters.has("lm_head.weight")
-        table, size = None, (config.vocab_size, config.hidden_size)
-        if config.has_embeddings or (config.has_output and is_tied):
-            table = parameters.embedding("model.embed_tokens.weight", *size)
-        self._table, lookup, self._positions = table, _absent, None
+        size = config.vocab_size, config.hidden_size
+        has_table = config.has_embeddings or (config.has_output and is_tied)
+        self._table = table = parameters.embedding("model.embed_tokens.weight", *size) if has_table else None
+        lookup: Lookup = _absent
+        output: Linear = _absent
+        self._positions: torch.Tensor | None = None
+        self._embedding_norm: Norm = unchanged
+        self._norm: Norm = unchanged
+        self._enter = self._embedded if config.has_embeddings else _handed_on
         if config.has_embeddings and table is not None:
             lookup, self._positions = parameters.lookup("model.embed_tokens", table), self._read_positions(parameters)
+        if config.has_embeddings and config.has_norm_of_embeddings:
+            self._embedding_norm = read.norm("model.embed_norm")
         self._stack = LayerStack(config, read, device, taps)
-        self._norm = read.norm("model.norm") if config.has_output else unchanged
-        has_norm = config.has_norm_of_embeddings and config.has_embeddings
-        self._embedding_norm = read.norm("model.embed_norm") if has_norm else unchanged
-        output = parameters.output("lm_head", table if is_tied else None, *size) if config.has_output else _absent
-        self._enter = self._embedded if config.has_embeddings else _handed_on
+        if config.has_output:
+            self._norm = read.norm("model.norm")
+            output = parameters.output("lm_head", table if is_tied else None, *size)
         whole = WholeVocabulary(lookup, output, self._finish)
         self._vocabulary: Vocabulary = whole if ranks is None else SplitVocabulary(whole, self.config.vocab_size, ranks)
 
@@ -141,6 +147,6 @@ def _handed_on(hidden: torch.Tensor, positions: torch.Tensor, given: GivenEmbedd
     return hidden
 
 
-def _absent(_: torch.Tensor) -> NoReturn:
+def _absent(x: torch.Tensor) -> torch.Tensor:  # noqa: ARG001 - of Linear and Lookup
     """Raise InternalError: another stage has the embeddings, or the output layer."""
-    raise InternalError("The stage has not this part of the vocabulary.")
+    raise InternalError("This stage of the model has no embeddings, or no output layer.")

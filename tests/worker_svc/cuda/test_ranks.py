@@ -18,11 +18,10 @@ from tests.worker_svc.packed_weights.whole_models import FORMATS, write_model
 from tests.worker_svc.ranks.groups import Group, Rank, open_group
 from tests.worker_svc.ranks.test_loras import LIMITS, install
 from tests.worker_svc.sampler.custom_processors import MODULE
-from tetrad.services.errors import ModelError, Unsupported
+from tetrad.services.errors import ModelError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.plan import SamplingSpec, finished
-from tetrad.worker_svc.core.ranks import GroupPlace, Shard, Stage
 from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
 from tetrad.worker_svc.devices.cuda import CudaDevice
 from tetrad.worker_svc.sampler.custom_classes import import_classes
@@ -249,17 +248,6 @@ def test_quantized_weights_are_cut_in_whole_groups(form, load_cuda, tmp_path):
 def test_what_cannot_be_divided_is_refused_in_one_line(llama, options, size, text, tmp_path):
     with open_group(tmp_path, size, make_device=device) as group, pytest.raises(ModelError, match=text):
         group.load(llama[0], LAYOUT, **options)
-
-
-def test_stages_are_refused_in_one_line():
-    alone = device()
-    alone.set_up()
-    place = GroupPlace(Shard(0, 1), 1, ["a:1", "b:2"], stage=Stage(0, 2))
-
-    with pytest.raises(
-        Unsupported, match="pipeline_parallel_size 2: the cuda device divides a model by tensor_parallel_size alone"
-    ):
-        alone.join_group(place)
 
 
 def test_every_rank_applies_custom_processors(llama, load_cuda, tmp_path):

@@ -1,11 +1,13 @@
 """Stages of the cuda device, interpreted, with gloo in place of NCCL: the tokens of one rank, whatever a step has."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from tests.grids import grid
 from tests.lora_files import merged, save_lora
@@ -13,7 +15,7 @@ from tests.worker_svc.conftest import GREEDY, Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import host_only, layout_of
 from tests.worker_svc.cuda.test_ranks import LAYOUT, SAMPLINGS, SEEDED, SIZES, answers, device, outputs_of, recording
 from tests.worker_svc.families.tiny_models import save_family
-from tests.worker_svc.ranks.groups import Group, open_group
+from tests.worker_svc.ranks.groups import Group, Rank, open_group
 from tests.worker_svc.ranks.in_turns import InTurns
 from tests.worker_svc.ranks.test_loras import LIMITS, install
 from tests.worker_svc.sampler.custom_processors import MODULE
@@ -123,8 +125,20 @@ def test_each_stage_reads_and_keeps_its_layers_alone(llama, one, tmp_path):
     assert blocks == [blocks[0]] * 3
 
 
-@pytest.mark.parametrize("makes_graphs", [True])
-def test_recorded_steps_serve_every_group_that_the_stages_join(llama, expected, makes_graphs, tmp_path):
+def test_all_stages_measure_their_largest_step_together(pipeline):
+    """They exchange what a step exchanges; the first layers' stage counts hidden states in flight."""
+
+    def measure(rank: Rank) -> int:
+        device, model = rank.worker._device, rank.worker._loaded()
+        return rank.compute.run(lambda: device.available_memory(model, utilization=1, max_num_batched_tokens=32))
+
+    free = list(pipeline._threads.map(measure, pipeline.ranks))
+
+    hidden_bytes = 2 * 32 * SIZES["hidden_size"] * 4
+    assert free == [1 << 30, (1 << 30) - hidden_bytes]
+
+
+def test_recorded_steps_serve_every_group_that_the_stages_join(llama, expected, tmp_path):
     """Exchanges are not recorded, but what the graphs of a stage read and write stays in place."""
     with open_group(tmp_path, 1, 2, make_device=recording) as group:
         for _ in range(2):
@@ -356,6 +370,16 @@ def test_a_stage_that_leaves_fails_the_step_on_all_others(llama, tmp_path):
 def test_what_a_pipeline_cannot_run_is_refused_in_one_line(llama, options, size, text, tmp_path):
     with open_group(tmp_path, 1, size, make_device=device) as group, pytest.raises(ModelError, match=text):
         group.load(llama[0], LAYOUT, **options)
+
+
+def test_a_tensor_of_no_known_layer_is_refused(llama, tmp_path):
+    """The stage with the embeddings finds it: it knows which tensors the stage with the output layer reads."""
+    path = shutil.copytree(llama[0], tmp_path / "model")
+    tensors = load_file(path / "model.safetensors")
+    save_file(tensors | {"model.norm_of_something.weight": torch.ones(64)}, path / "model.safetensors", {"format": "pt"})
+
+    with open_group(tmp_path, 1, 2, make_device=device) as group, pytest.raises(ModelError, match=r"model\.norm_of_something"):
+        group.load(path, LAYOUT)
 
 
 def test_weights_in_host_memory_are_refused_in_one_line(llama, tmp_path):

@@ -65,6 +65,11 @@ class StageParts:
             inner = ReceivingPasses(inner, passes, links)
         return inner if place.is_last else SendingPasses(inner, links)
 
+    def bytes_in_flight(self, step_bytes: int) -> int:
+        """See RunnerParts; a stage keeps hidden states until they have arrived, of a step for each stage."""
+        place = self._links.place
+        return 0 if place.is_last else place.size * step_bytes
+
 
 class EnteredPasses(ForwardPasses):
     """The forward passes of a stage after the first.
