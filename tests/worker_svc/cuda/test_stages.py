@@ -1,13 +1,11 @@
 """Stages of the cuda device, interpreted, with gloo in place of NCCL: the tokens of one rank, whatever a step has."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from tests.grids import grid
 from tests.lora_files import merged, save_lora
@@ -15,15 +13,12 @@ from tests.worker_svc.conftest import GREEDY, Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import host_only, layout_of
 from tests.worker_svc.cuda.test_ranks import LAYOUT, SAMPLINGS, SEEDED, SIZES, answers, device, outputs_of, recording
 from tests.worker_svc.families.tiny_models import save_family
+from tests.worker_svc.packed_weights.whole_models import FORMATS, write_model
 from tests.worker_svc.ranks.groups import Group, Rank, open_group
 from tests.worker_svc.ranks.in_turns import InTurns
 from tests.worker_svc.ranks.test_loras import LIMITS, install
 from tests.worker_svc.sampler.custom_processors import MODULE
-from tetrad.services.errors import ModelError
-from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.plan import GrammarRows, PromptEmbeds, SamplingSpec, finished
-from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
-from tetrad.worker_svc.devices.cuda import CudaDevice
 from tetrad.worker_svc.sampler.custom_classes import import_classes
 
 pytestmark = host_only  # NCCL wants a card for each rank
@@ -259,6 +254,19 @@ def test_adapters_are_divided_like_the_layers(pipeline, llama, assert_greedy, tm
         assert_greedy(references[handle], list(range(5 + handle, 25)), outputs[handle])
 
 
+def test_quantized_weights_are_those_of_one_rank(load_cuda, tmp_path):
+    new, add = FORMATS["awq"]
+    quantized, _ = write_model(tmp_path, new(), add)
+    reference = Driver(load_cuda(quantized, enforce_eager=True).make_runner(LAYOUT), LAYOUT)
+    reference.add(0, [5, 9, 200])
+
+    with open_group(tmp_path, 1, 2, make_device=device) as group:
+        group.load(quantized, LAYOUT, dtype="float32")
+        together = Driver(group, LAYOUT)
+        together.add(0, [5, 9, 200])
+        assert together.generate(3) == reference.generate(3)
+
+
 def test_embeddings_in_place_of_ids_reach_the_first_layers(pipeline, llama):
     table = llama[1].get_input_embeddings().weight.detach().numpy()
     prompt, positions = np.array([7, 9, 11, 13, 17]), np.array([1, 3])
@@ -356,35 +364,3 @@ def test_a_stage_that_leaves_fails_the_step_on_all_others(llama, tmp_path):
 
         with pytest.raises(Exception, match=r"closed|reset|lost|left|abort"):
             driver.step({1: 3})
-
-
-@pytest.mark.parametrize(
-    ("options", "size", "text"),
-    [
-        ({}, 4, r"pipeline_parallel_size 4 exceeds this model's 3 layers; use at most that"),
-        ({"draft_method": "mtp"}, 2, "speculative_config.method 'mtp' is not supported for"),
-        ({"runner": "pooling"}, 2, "pipeline_parallel_size 2: a model that pools runs on one worker; use 1"),
-    ],
-    ids=str,
-)
-def test_what_a_pipeline_cannot_run_is_refused_in_one_line(llama, options, size, text, tmp_path):
-    with open_group(tmp_path, 1, size, make_device=device) as group, pytest.raises(ModelError, match=text):
-        group.load(llama[0], LAYOUT, **options)
-
-
-def test_a_tensor_of_no_known_layer_is_refused(llama, tmp_path):
-    """The stage with the embeddings finds it: it knows which tensors the stage with the output layer reads."""
-    path = shutil.copytree(llama[0], tmp_path / "model")
-    tensors = load_file(path / "model.safetensors")
-    save_file(tensors | {"model.norm_of_something.weight": torch.ones(64)}, path / "model.safetensors", {"format": "pt"})
-
-    with open_group(tmp_path, 1, 2, make_device=device) as group, pytest.raises(ModelError, match=r"model\.norm_of_something"):
-        group.load(path, LAYOUT)
-
-
-def test_weights_in_host_memory_are_refused_in_one_line(llama, tmp_path):
-    def offloading() -> CudaDevice:
-        return CudaDevice(WorkerSettings(device="cuda", cpu_offload_gb=1), HostAccelerator)
-
-    with open_group(tmp_path, 1, 2, make_device=offloading) as group, pytest.raises(ModelError, match="cpu_offload_gb"):
-        group.load(llama[0], LAYOUT)

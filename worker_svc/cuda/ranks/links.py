@@ -16,11 +16,11 @@ import torch
 from tetrad.worker_svc.core.ranks import Shard, Stage
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.ranks.collectives import DeviceCollectives, abort
-from tetrad.worker_svc.layers.rendezvous import Rendezvous
+from tetrad.worker_svc.layers.rendezvous import STEP_TIMEOUT_S, Rendezvous
 from tetrad.worker_svc.runner.rank_channels import Arrival, RankChannels
 
 LINK_TIMEOUT_S = 600.0
-"""Longest wait for another stage, in seconds: at the first steps, the stages before this one compile their kernels."""
+"""Longest wait of a GPU for another stage, in seconds: at the first steps, the stages before compile their kernels."""
 _NUM_SENT = 64
 """Largest number of sent tensors that a link keeps until they have arrived; the steps in flight need fewer."""
 
@@ -62,7 +62,7 @@ class Link:
                 elif source == place.index:
                     group.send([torch.zeros(1, device=device)], stage, 0).wait()
 
-        group = met.connect(self._name, place.index, place.size, LINK_TIMEOUT_S)
+        group = met.connect(self._name, place.index, place.size, STEP_TIMEOUT_S)
         self._group = self._accelerator.process_group(met, self._name, group, LINK_TIMEOUT_S, exchange_once)
 
     def disconnect(self) -> None:
