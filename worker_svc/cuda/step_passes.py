@@ -111,7 +111,6 @@ class RecordedPasses(LaunchedPasses):
         self.num_graphs = graphs.num_graphs
         sizes, device = model.config, accelerator.device
         self._has_output, most = has_output, graphs.most_decodes if has_output else 0
-        self._runs = Runs(self._run_decodes if has_output else self._run_mixed, self._run_mixed)
         self._logits = torch.empty(most, sizes.vocab_size, dtype=torch.float32, device=device)
         self._hidden = torch.empty(graphs.most_tokens, sizes.hidden_size, dtype=model.dtype, device=device)
 
@@ -128,12 +127,15 @@ class RecordedPasses(LaunchedPasses):
     def record(self, report: Callable[[], None]) -> None:
         """See StepPasses."""
         self._loras.forget_graph_rows()
-        self._graphs.record(self._runs, report)
+        self._graphs.record(self._runs(), report)
 
     def rehearse(self) -> None:
         """See StepPasses."""
         self._loras.forget_graph_rows()
-        self._graphs.rehearse(self._runs)
+        self._graphs.rehearse(self._runs())
+
+    def _runs(self) -> Runs:
+        return Runs(self._run_decodes if self._has_output else self._run_mixed, self._run_mixed)
 
     def _run_decodes(self, inputs: PassInputs, are_adapted: bool) -> None:
         """Queue a pass, and write the logits of all of its tokens; see Run."""
