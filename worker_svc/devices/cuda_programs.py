@@ -56,6 +56,7 @@ def build_part(
     offload: WeightOffload,
     device: torch.device,
     ranks: DeviceChannels,
+    taps: Taps,
 ) -> DeviceModel:
     """Return the program of one rank's part of a decoder.
 
@@ -64,14 +65,15 @@ def build_part(
         linears: loads the weights of the part to the device.
         cache_dtype, offload, device: see build_whole.
         ranks: the connections to the other ranks.
+        taps: see build_whole.
     """
     part, vocab_size = shard_config(part_config(config, ranks), ranks.shard), config.vocab_size
     sums = ranks.sums if ranks.shard.size > 1 else None
     if not beyond_kernels(config):  # of the whole model: all stages hand on the same hidden states
         own = linears if sums is None else ShardLinears(linears, vocab_size, sums)
-        return KernelDecoder(part, own, cache_dtype, offload, vocab_size=vocab_size)
+        return KernelDecoder(part, own, cache_dtype, offload, taps, vocab_size=vocab_size)
     _log_torch(config)
-    return TorchDecoder(part, linears, cache_dtype, device, ranks=sums, vocab_size=vocab_size)
+    return TorchDecoder(part, linears, cache_dtype, device, taps, sums, vocab_size)
 
 
 def part_config(config: ModelConfig, ranks: DeviceChannels) -> ModelConfig:

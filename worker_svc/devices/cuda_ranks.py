@@ -12,7 +12,7 @@ from tetrad.services.log import get_logger
 from tetrad.worker_svc.checkpoint.pooling_use import find_use
 from tetrad.worker_svc.checkpoint.source import WeightSource
 from tetrad.worker_svc.checkpoint.staged import StagedSource
-from tetrad.worker_svc.core.device import KvLayout, LoadRequest, refuse_drafter
+from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.lora import LoraLimits
 from tetrad.worker_svc.core.plan import Runner
 from tetrad.worker_svc.core.ranks import GroupPlace, Orders
@@ -22,6 +22,7 @@ from tetrad.worker_svc.cuda.ranks.orders import decode_order
 from tetrad.worker_svc.cuda.ranks.runners import PlanLeader, PlanMember
 from tetrad.worker_svc.cuda.ranks.stages import StageParts
 from tetrad.worker_svc.cuda.runner_parts import WHOLE, RunnerParts
+from tetrad.worker_svc.devices.cuda_drafted import CudaDraftedModel
 from tetrad.worker_svc.devices.cuda_model import CudaModel
 from tetrad.worker_svc.devices.lora_parts import LoraPartReader
 from tetrad.worker_svc.layers.lora import LoraReader
@@ -69,8 +70,6 @@ def check_part(request: LoadRequest, facts: Mapping[str, Any], config: ModelConf
         raise ModelError(f"{ranks.option}: on the cuda device a model with this quantization runs on one worker; use 1.")
     check_size(config, ranks.shard.size)
     check_stages(config, ranks.stage.size)
-    if ranks.stage.size > 1:
-        refuse_drafter(request, f"the cuda device with {ranks.option}")
     if find_use(request, facts) is not None:
         raise ModelError(f"{ranks.option}: a model that pools runs on one worker; use 1.")
 
@@ -98,11 +97,11 @@ class CudaRankModel:
     """A LoadedModel: this rank's part of a model in device memory.
 
     Args:
-        part: the part.
+        part: the part, alone or with a drafter.
         ranks: the connections to the other ranks.
     """
 
-    def __init__(self, part: CudaModel, ranks: DeviceChannels) -> None:
+    def __init__(self, part: CudaModel | CudaDraftedModel, ranks: DeviceChannels) -> None:
         self._part, self._ranks, self.info, self.loras = part, ranks, part.info, part.loras
         self.kv_groups, self.sleep, self.wake_up = part.kv_groups, part.sleep, part.wake_up
         self.worst_case_bytes = part.worst_case_bytes
