@@ -194,7 +194,7 @@ class LocalStack:
             self._on_state(name, state, why)
 
     def _open_ports(self, frontend: FrontendSettings) -> PublicPorts:
-        ports = PublicPorts(frontend.host, frontend.port, frontend.grpc_port)
+        ports = PublicPorts(frontend.host, frontend.port, frontend.grpc_port, uds=frontend.uds)
         write_url(self.directory, url_of(frontend))
         return ports
 
