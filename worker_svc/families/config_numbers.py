@@ -35,7 +35,7 @@ def check_numbers(key: str, value: object) -> None:
 
 
 def _check_number(key: str, value: float) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
+    if not -math.inf < value < math.inf:
         raise _impossible(key, value, "a finite number")
     if key in _ABOVE_0 and value <= 0:
         raise _impossible(key, value, "above 0")
