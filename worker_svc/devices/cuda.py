@@ -201,13 +201,15 @@ class CudaDevice:
         refuse_drafter(request, "several ranks of the cuda device")
         _refuse_offload("a model on several ranks", self._offload_bytes)
         if request.path.is_dir():
-            check_ranks(apply_overrides(read_model_config(request.path), request.hf_overrides_json), ranks.shard.size)
+            facts = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
+            check_ranks(facts, ranks.shard.size, expert_parallel=request.expert_parallel)
         source = open_weights(request, accelerator.device, unpacks=always)
         overridden = apply_overrides(source.config, request.hf_overrides_json)
         config = check_config(overridden, self.name)
         check_part(request, overridden, config, ranks)
         config = with_own_output(config, source)
-        weights = WeightLoader(ShardedSource(source, config, ranks.shard), report)
+        experts = ranks.shard if request.expert_parallel else None
+        weights = WeightLoader(ShardedSource(source, config, ranks.shard, experts=experts), report)
         no_offload = WeightOffload(accelerator, 0, config.num_layers)
         with torch.inference_mode(), whole_model(request.model, accelerator, source.total_bytes // ranks.shard.size):
             quantization = overridden.get("quantization_config")
@@ -217,7 +219,8 @@ class CudaDevice:
             reader = partial(LoraPartReader, config, has=source.has, shard=ranks.shard, stage=ranks.stage)
             loras = _loras_of(request, reader, accelerator, dtype)
             parameters = linears if loras is None else AdaptedLinears(linears, loras)
-            model = build_part(config, parameters, self._cache_dtype(dtype), no_offload, accelerator.device, ranks.sums)
+            cache_dtype = self._cache_dtype(dtype)
+            model = build_part(config, parameters, cache_dtype, no_offload, accelerator.device, ranks.sums, experts=experts)
             if loras is not None:
                 loras.allocate()
             weights.check_complete(config)

@@ -3,6 +3,7 @@
 import torch
 
 from tetrad.services.log import get_logger
+from tetrad.worker_svc.core.ranks import Shard
 from tetrad.worker_svc.cuda.decoder import TRAITS, KernelDecoder
 from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
 from tetrad.worker_svc.cuda.interface import DeviceModel, DeviceParameters
@@ -55,6 +56,8 @@ def build_part(
     offload: WeightOffload,
     device: torch.device,
     ranks: Collectives,
+    *,
+    experts: Shard | None = None,
 ) -> DeviceModel:
     """Return the program of one rank's part of a decoder.
 
@@ -63,8 +66,9 @@ def build_part(
         linears: loads the weights of the part to the device.
         cache_dtype, offload, device: see build_whole.
         ranks: the exchanges with the other ranks.
+        experts: the part of whole experts; None: a part of each expert.
     """
-    part, vocab_size = shard_config(config, ranks.shard), config.vocab_size
+    part, vocab_size = shard_config(config, ranks.shard, experts=experts), config.vocab_size
     if not beyond_kernels(config):
         shards = ShardLinears(linears, vocab_size, ranks)
         return KernelDecoder(part, shards, cache_dtype, offload, vocab_size=vocab_size)

@@ -52,12 +52,10 @@ def orders_of(ranks: RankChannels | None) -> Orders | None:
 
 def check_part(request: LoadRequest, facts: Mapping[str, Any], config: ModelConfig, ranks: RankChannels) -> None:
     """Raise ModelError if a decoder, with these facts in its files, cannot be divided among the ranks."""
-    if request.expert_parallel:
-        raise ModelError("enable_expert_parallel runs on the cpu device; on the cuda device each expert is divided.")
     quantization = facts.get("quantization_config")
     if quantization is not None and not is_unpackable(quantization):
         raise ModelError(f"{ranks.option}: on the cuda device a model with this quantization runs on one worker; use 1.")
-    check_size(config, ranks.shard.size)
+    check_size(config, ranks.shard.size, expert_parallel=request.expert_parallel)
     if find_use(request, facts) is not None:
         raise ModelError(f"{ranks.option}: a model that pools runs on one worker; use 1.")
 
