@@ -16,7 +16,6 @@ from tetrad.worker_svc.cuda.ranks.runners import PlanLeader, PlanMember
 from tetrad.worker_svc.devices.cuda_model import CudaModel
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.sharding import check_size
-from tetrad.worker_svc.quantization.schemes import is_unpackable
 from tetrad.worker_svc.runner.rank_channels import LeaderOrders, RankChannels
 
 log = get_logger()
@@ -52,9 +51,6 @@ def orders_of(ranks: RankChannels | None) -> Orders | None:
 
 def check_part(request: LoadRequest, facts: Mapping[str, Any], config: ModelConfig, ranks: RankChannels) -> None:
     """Raise ModelError if a decoder, with these facts in its files, cannot be divided among the ranks."""
-    quantization = facts.get("quantization_config")
-    if quantization is not None and not is_unpackable(quantization):
-        raise ModelError(f"{ranks.option}: on the cuda device a model with this quantization runs on one worker; use 1.")
     check_size(config, ranks.shard.size, expert_parallel=request.expert_parallel)
     if find_use(request, facts) is not None:
         raise ModelError(f"{ranks.option}: a model that pools runs on one worker; use 1.")
