@@ -14,6 +14,7 @@ from tetrad.worker_svc.checkpoint.source import (
     StoredMatrix,
     WeightSource,
 )
+from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.tensors import tensor_shapes
 from tetrad.worker_svc.packed_weights.grouped import rounded
@@ -97,6 +98,16 @@ class WeightLoader:
             raise ModelError(f"Tensor {name} is of type {_name_of(tensor.dtype)}, but the config asks for {expected}.")
         self._count(tensor.numel() if num_parameters is None else num_parameters, tensor.nbytes)
         return tensor
+
+    def get_rows(self, name: str, shape: tuple[int, int]) -> tuple[torch.Tensor, slice]:
+        """Return the whole rows of a float matrix in its stored type, and the columns of the model's part.
+
+        Args:
+            name, shape: see get_stored; the shape is that of the part.
+        """
+        part = self.get_stored(name, shape)
+        whole = self._source.whole_rows(name) if isinstance(self._source, WrappedSource) else None
+        return (part, slice(None)) if whole is None else whole
 
     @property
     def loaded_bytes(self) -> int:

@@ -108,6 +108,14 @@ class ShardedSource(WrappedSource):
             part = part.of_columns(first, end)
         return part, stored_bytes * part.shape[0] * part.shape[1] // (whole.shape[0] * whole.shape[1])
 
+    def whole_rows(self, name: str) -> tuple[torch.Tensor, slice] | None:
+        """See WrappedSource."""
+        _, columns = self._cuts.of(_KIND.sub("", name))
+        if columns is None:
+            return None
+        whole = self._source.load_stored(name)
+        return whole, slice(*columns.bounds(whole.shape[1]))
+
     def _part(self, name: str, whole: torch.Tensor) -> torch.Tensor:
         kind = _KIND.search(name)
         rows, columns = self._cuts.of(_KIND.sub("", name))
@@ -132,8 +140,9 @@ def _check_cut(name: str, num_columns: int, size: int, block: int) -> None:
     """Raise ModelError, with the possible sizes, if parts of a quantized matrix would not consist of whole blocks."""
     sizes = [each for each in range(1, num_columns // block + 1) if num_columns % (each * block) == 0]
     if size not in sizes:
+        cuts_expert = _EXPERTS in name
+        other = "enable_expert_parallel cuts no experts" if cuts_expert else "on the cpu device, dtype float32 unpacks them"
         raise ModelError(
             f"tensor_parallel_size {size} cuts the {num_columns} columns of {name} into parts of {num_columns // size}, but "
-            f"they are quantized in blocks of {block}; it may be {', '.join(map(str, sizes))}. On the cpu device, "
-            "dtype float32 unpacks them."
+            f"they are quantized in blocks of {block}; it may be {', '.join(map(str, sizes))}; {other}."
         )

@@ -53,6 +53,10 @@ class StagedSource(WrappedSource):
         """Return a matrix as stored and its size in bytes; None if it is in floats."""
         return self._source.load_quantized(self._in_model(name))
 
+    def whole_rows(self, name: str) -> tuple[torch.Tensor, slice] | None:
+        """See WrappedSource."""
+        return super().whole_rows(self._in_model(name))
+
     def _in_model(self, name: str) -> str:
         return _LAYER.sub(lambda found: str(self._layers.start + int(found.group())), name)
 

@@ -14,8 +14,9 @@ from tetrad.worker_svc.cuda.ranks.collectives import DeviceCollectives
 from tetrad.worker_svc.cuda.ranks.orders import decode_order
 from tetrad.worker_svc.cuda.ranks.runners import PlanLeader, PlanMember
 from tetrad.worker_svc.devices.cuda_model import CudaModel
+from tetrad.worker_svc.kernels.int4_matmul import BLOCK as INT4_BLOCK
 from tetrad.worker_svc.model_facts.config import ModelConfig
-from tetrad.worker_svc.model_facts.sharding import check_size
+from tetrad.worker_svc.model_facts.sharding import check_blocks, check_size
 from tetrad.worker_svc.runner.rank_channels import LeaderOrders, RankChannels
 
 log = get_logger()
@@ -52,6 +53,8 @@ def orders_of(ranks: RankChannels | None) -> Orders | None:
 def check_part(request: LoadRequest, facts: Mapping[str, Any], config: ModelConfig, ranks: RankChannels) -> None:
     """Raise ModelError if a decoder, with these facts in its files, cannot be divided among the ranks."""
     check_size(config, ranks.shard.size, expert_parallel=request.expert_parallel)
+    if request.quantization == "int4":
+        check_blocks(config, ranks.shard.size, INT4_BLOCK, expert_parallel=request.expert_parallel)
     if find_use(request, facts) is not None:
         raise ModelError(f"{ranks.option}: a model that pools runs on one worker; use 1.")
 
