@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from tests.lora_files import merged, save_expert_lora, save_lora
 from tests.worker_svc.conftest import Driver
 from tests.worker_svc.cuda.conftest import host_only, layout_of
 from tests.worker_svc.cuda.test_ranks import LAYOUT, SEEDED, device, recording
@@ -11,6 +12,7 @@ from tests.worker_svc.families.tiny_models import save_family
 from tests.worker_svc.packed_weights.test_stacked_experts import write_model
 from tests.worker_svc.ranks.groups import open_group
 from tests.worker_svc.ranks.test_expert_parallel import WITH_EXPERTS
+from tests.worker_svc.ranks.test_loras import LIMITS, install
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.core.ranks import Shard
@@ -114,3 +116,21 @@ def test_what_has_too_few_experts_is_refused_in_one_line(family, size, text, tmp
 
     with open_group(tmp_path, size, make_device=device) as group, pytest.raises(ModelError, match=text):
         group.load(tmp_path / "model", LAYOUT, expert_parallel=True)
+
+
+def test_adapters_of_attention_are_divided_and_those_of_experts_are_refused_by_name(assert_greedy, tmp_path):
+    reference = save_family(tmp_path / "model", "qwen3_moe", num_hidden_layers=1)
+    adapter = save_lora(tmp_path / "adapter", reference, "q_proj|o_proj", rank=4, seed=1)
+    of_experts = save_expert_lora(tmp_path / "experts", reference, rank=4, seed=3)
+
+    with open_group(tmp_path, 2, make_device=device) as group:
+        group.load(tmp_path / "model", LAYOUT, dtype="float32", expert_parallel=True, loras=LIMITS)
+        [_] = set(install(group, 1, adapter))
+        for rank in group.ranks:
+            with pytest.raises(ModelError, match=r"model\.layers\.0\.mlp\.experts\.0\.\w+"):
+                rank.compute.run(rank.compute.run(rank.worker.model_loras).read, of_experts)
+        driver = Driver(group, LAYOUT)
+        driver.add(0, range(5, 17), SamplingSpec(temperature=0.0), lora_id=1)
+        outputs = driver.generate(3)
+
+    assert_greedy(merged(reference, adapter), list(range(5, 17)), outputs[0])
