@@ -26,6 +26,7 @@ def install() -> None:
         interpreter._patch_attr = replace_builtin
         interpreter._get_np_dtype = by_scalar(interpreter._get_np_dtype)
         interpreter.GridExecutor.__call__ = one_at_a_time(interpreter.GridExecutor.__call__)
+        interpreter.FunctionRewriter.rewrite_ast = one_at_a_time(interpreter.FunctionRewriter.rewrite_ast)
         builder, semantic = interpreter.interpreter_builder, interpreter.TritonSemantic
         builder.options = dataclasses.replace(builder.options, sanitize_overflow=builder.options.debug)
         tl.block_type.__init__ = init_block_type
@@ -150,13 +151,16 @@ def same_shape_or(broadcast: Callable[..., tuple[tl.tensor, tl.tensor]]) -> Call
     return broadcast_two
 
 
-def one_at_a_time(launch: Callable[..., object]) -> Callable[..., object]:
-    """Return `launch` for callers on several threads: the interpreter keeps the place in the grid in one global object."""
+def one_at_a_time(function: Callable[..., object]) -> Callable[..., object]:
+    """Return a function for callers on several threads.
+
+    The interpreter keeps the place in the grid in one global object, and Python 3.11 counts the depth of a syntax tree in one.
+    """
     lock = threading.Lock()
 
-    @wraps(launch)
+    @wraps(function)
     def locked(*arguments: object, **options: object) -> object:
         with lock:
-            return launch(*arguments, **options)
+            return function(*arguments, **options)
 
     return locked
