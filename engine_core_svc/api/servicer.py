@@ -2,19 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from operator import attrgetter
 
 import grpc
 
+from tetrad.engine_core_svc.api.servicer_adds import Adds
 from tetrad.engine_core_svc.api.wire import encode_message
 from tetrad.engine_core_svc.engine.engine import Engine
-from tetrad.engine_core_svc.engine.submission_wire import SharedSampling, decode_submission
 from tetrad.engine_core_svc.sessions import sessions
 from tetrad.engine_core_svc.sessions.outbox import Message
-from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradError, Unavailable
+from tetrad.services.errors import FailedPrecondition, InvalidRequest, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
-from tetrad.services.timers.time_slice import TimeSlice
 from tetrad.services.version import SCHEMA_REVISION
 from tetrad.v1 import engine_core_pb2, engine_core_pb2_grpc
 
@@ -88,14 +86,18 @@ class EngineCoreServicer(engine_core_pb2_grpc.EngineCoreServiceServicer):
     ) -> None:
         """Pass a session's messages to the engine in order; end the session when the client ends its side of the stream."""
         try:
-            async for message in requests:
-                kind = message.WhichOneof("message")
-                if kind == "add":
-                    await _add_all(engine, session, message.add)
-                elif kind == "abort":
-                    engine.abort_requests(session, message.abort.request_ids)
-                else:
-                    raise InvalidRequest("After the hello, every message of a session adds or aborts requests.")
+            async with asyncio.TaskGroup() as tasks:
+                adds = Adds(engine, session, tasks)
+                async for message in requests:
+                    kind = message.WhichOneof("message")
+                    if kind == "add":
+                        await adds.add(message.add)
+                    elif kind == "abort":
+                        adds.abort(message.abort.request_ids)
+                    else:
+                        raise InvalidRequest("After the hello, every message of a session adds or aborts requests.")
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
         finally:
             session.outbox.close()
 
@@ -114,26 +116,3 @@ async def _shake_hands(requests: AsyncIterator[engine_core_pb2.SessionRequest]) 
             reason="SCHEMA_REVISION",
         )
     return first.hello
-
-
-async def _add_all(engine: Engine, session: sessions.Session, message: engine_core_pb2.AddRequests) -> None:
-    """Queue requests in the order of their arrival; while the client leaves too many answers unread, wait."""
-    # Arrival times in a message come from one clock. Prompts are tokenized concurrently, so the message has another order.
-    requests = sorted(message.requests, key=attrgetter("arrival_time_unix_nanos"))
-    shared = SharedSampling(message.shared_sampling_params)
-    # A message may have a hundred thousand requests.
-    time_slice = TimeSlice()
-    for request in requests:
-        await session.outbox.wait_for_room()
-        _add(engine, session, request, shared)
-        await time_slice.check()
-
-
-def _add(engine: Engine, session: sessions.Session, message: engine_core_pb2.EngineCoreRequest, shared: SharedSampling) -> None:
-    """Queue one request; reject a request that cannot be decoded, without an effect on others."""
-    try:
-        submission = decode_submission(message, shared)
-    except TetradError as error:
-        engine.reject(session, message.request_id, error)
-        return
-    engine.add_request(session, submission)

@@ -13,21 +13,21 @@ from typing import Protocol
 
 from tetrad.engine_core_svc.core.request import CallId, Request
 from tetrad.engine_core_svc.scheduler.call_counts import CallCounts
+from tetrad.engine_core_svc.scheduler.row_times import Probe, RowTimes
 
 _MIN_TOKENS = 8
 """Minimum number of tokens of further rows per step, even where they take longer than the slowdown allows."""
 _FIRST_TOKENS = 16
 """Number of tokens of further rows per step until their time has been measured."""
-_PROBE_EVERY = 16
-"""Number of limited steps of which one has no further rows, so that the time of a step without them stays measured."""
+_MAX_GROWTH = 4
+"""Maximum number of tokens of further rows, relative to their mean in the measured steps."""
+_SETTLED_S = 0.02
+"""Seconds after a step with further rows until a step without them is measured: services still process the outputs of that
+step, on the same cores. A step that is measured earlier seems long, so more further rows seem to be allowed."""
 _REMEMBERED_S = 1.0
 """Seconds for which other calls still count after their end: a client that waits for each answer soon sends the next call."""
 _MAX_PROMPT = 64
 """Maximum number of prompt tokens in a step that measures rows; with more, the step measures prompts instead."""
-_DECAY = 0.9
-"""Weight of a step relative to the next one of its kind."""
-_LONGEST = 4.0
-"""Maximum of a step's time, relative to the estimate; a longer step counts as this, since the machine was probably busy."""
 
 
 class StepShare:
@@ -124,10 +124,9 @@ class MeasuringFanOutThrottle:
     def __init__(self, max_slowdown: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._share = max_slowdown - 1
         self._clock = clock
-        self._times = RowTimes()
+        self._times, self._probe = RowTimes(), Probe()
         self._planned: dict[int, tuple[int, float]] = {}  # step id -> tokens of further rows, time of planning
-        self._last_return = self._last_company = -math.inf
-        self._num_limited = 0
+        self._last_return = self._last_company = self._last_further = -math.inf
 
     def share(self, calls: CallCounts) -> StepShare:
         """Return the rows that fit the extra time of this step; no limits if all calls have equally many sequences."""
@@ -140,15 +139,15 @@ class MeasuringFanOutThrottle:
             return NO_SHARE
         if num_first == calls.largest:
             return StepShare(num_first, num_first, 0)
-        num_further = self._num_further()
+        num_further = 0 if self._probe.takes_next_step() else self._num_further()
         return StepShare(num_first, max(num_first, calls.most_each(num_first * calls.num_calls + num_further)), num_further)
 
     def _num_further(self) -> int:
-        base_s, token_s = self._times.base_s, self._times.token_s
-        self._num_limited += 1
-        if not base_s or self._num_limited % _PROBE_EVERY == 0:
-            return 0
-        return max(_MIN_TOKENS, int(self._share * base_s / token_s)) if token_s else _FIRST_TOKENS
+        times = self._times
+        if not times.token_s:
+            return _FIRST_TOKENS
+        fitting = self._share * times.base_s / times.token_s
+        return max(_MIN_TOKENS, int(min(fitting, _MAX_GROWTH * times.mean_tokens)))
 
     def note_planned(self, step_id: int, share: StepShare, num_prompt_tokens: int) -> None:
         """Remember the further tokens of a step until its result arrives."""
@@ -160,44 +159,18 @@ class MeasuringFanOutThrottle:
         now = self._clock()
         num_further, planned_at = self._planned.pop(step_id, (0, now))
         if now > planned_at:
-            self._times.observe(num_further, now - max(planned_at, self._last_return))
+            seconds = now - max(planned_at, self._last_return)
+            if num_further:
+                self._times.observe_further(num_further, seconds)
+                self._probe.note_further(seconds)
+                self._last_further = now
+            else:
+                is_settled = now - self._last_further >= _SETTLED_S
+                if is_settled:
+                    self._times.observe_base(seconds)
+                self._probe.note_base(seconds, is_measured=is_settled)
         self._last_return = now
 
     def forget_steps(self) -> None:
         """Forget the steps in flight; keep the estimates, since the next worker is most likely of the same kind."""
         self._planned.clear()
-
-
-class RowTimes:
-    """Estimated times in seconds; 0 until steps have been measured.
-
-    The time between two results varies, since steps overlap; so sums over the last steps are compared, not single steps.
-
-    Attributes:
-        base_s: time of a step without further rows.
-        token_s: time of each token of further rows, including its share of the fixed cost of having any.
-    """
-
-    def __init__(self) -> None:
-        self.base_s = 0.0
-        self.token_s = 0.0
-        self._num_base = self._base_sum_s = 0.0
-        self._num_mixed = self._mixed_sum_s = self._num_tokens = 0.0
-
-    def observe(self, num_further: int, seconds: float) -> None:
-        """Learn from a step with `num_further` tokens of further rows."""
-        if not num_further:
-            self._num_base = _DECAY * self._num_base + 1
-            self._base_sum_s = _DECAY * self._base_sum_s + _limited(seconds, self.base_s)
-            self.base_s = self._base_sum_s / self._num_base
-        elif self.base_s:
-            expected = self.base_s + self.token_s * num_further if self.token_s else 0.0
-            self._num_mixed = _DECAY * self._num_mixed + 1
-            self._num_tokens = _DECAY * self._num_tokens + num_further
-            self._mixed_sum_s = _DECAY * self._mixed_sum_s + _limited(seconds, expected)
-            longer_s = max(self._mixed_sum_s - self._num_mixed * self.base_s, 0.1 * self._mixed_sum_s)
-            self.token_s = longer_s / self._num_tokens
-
-
-def _limited(seconds: float, expected_s: float) -> float:
-    return min(seconds, _LONGEST * expected_s) if expected_s else seconds

@@ -14,8 +14,8 @@ from operator import not_
 
 from tetrad.frontend.request.steps import Step
 
-_MOST_TOGETHER = 32
-"""Maximum number of one call's updates that are processed with those of other calls; also the size of a part, about 2 ms."""
+_MOST_TOGETHER = 16
+"""Maximum number of one call's updates that are processed with those of other calls; also the size of a part, about 1 ms."""
 _CAPACITY = 64
 """Maximum number of waiting steps that could not be merged; at this number the engine's next step waits, too."""
 

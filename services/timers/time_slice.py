@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-_SLICE_S = 0.002
+_SLICE_S = 0.0005
 
 
 class TimeSlice:

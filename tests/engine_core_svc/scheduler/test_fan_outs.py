@@ -9,7 +9,7 @@ from tests.engine_core_svc.scheduler.fake_lora_engine import ref
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.scheduler.adapters import AdapterLimits, Adapters
 from tetrad.engine_core_svc.scheduler.call_counts import CallCounts
-from tetrad.engine_core_svc.scheduler.fan_out_throttle import NO_SHARE, MeasuringFanOutThrottle, RowTimes
+from tetrad.engine_core_svc.scheduler.fan_out_throttle import NO_SHARE, MeasuringFanOutThrottle
 from tetrad.engine_core_svc.scheduler.parked_requests import ORDERS_OF_ARRIVAL
 from tetrad.engine_core_svc.scheduler.policy import ORDERS, RequestQueue
 
@@ -216,6 +216,10 @@ class Device:
     def clock(self):
         return self.now
 
+    def step(self, num_tokens):
+        """Return the duration of a step."""
+        return self.base_s + self.row_s * num_tokens
+
     def run(self, bench, num_clients, until, *, thinks_s=0.0):
         """Step until `until` says so; return the latencies of the clients' requests of 4 tokens."""
         self.latencies.clear()
@@ -223,7 +227,7 @@ class Device:
         while not until():
             plan = bench.plan()
             num_tokens = sum(plan.num_scheduled_tokens().values()) if plan else 0
-            self.now += self.base_s + self.row_s * num_tokens if plan else thinks_s
+            self.now += self.step(num_tokens) if plan else thinks_s
             if plan:
                 bench.deliver()
             for index, (request, since) in enumerate(clients):
@@ -236,6 +240,19 @@ class Device:
     def seconds(self, seconds):
         end = self.now + seconds
         return lambda: self.now >= end
+
+
+@dataclass
+class LateServices(Device):
+    """A device whose rows take no time in their own step: services process them in the time of later steps."""
+
+    backlog_s: float = 0.0
+
+    def step(self, num_tokens):
+        """See Device."""
+        processed_s = min(self.backlog_s, 8 * self.base_s)
+        self.backlog_s += self.row_s * num_tokens - processed_s
+        return self.base_s + processed_s
 
 
 def p99(values):
@@ -252,6 +269,18 @@ def test_a_thousand_sequences_beside_others_slow_them_down_by_half(make_bench, b
     attacked = p99(device.run(bench, 4, lambda: all(each.is_finished for each in large)))
 
     assert attacked <= 2.2 * quiet
+
+
+def test_work_that_the_services_do_later_is_not_counted_as_the_time_of_a_step_alone(make_bench):
+    """Rows take their time while later steps run: every step takes longer for as long as services have outputs to process."""
+    device = LateServices(0.001, 0.00005)
+    bench = make_bench(max_num_seqs=256, fan_outs=MeasuringFanOutThrottle(1.5, device.clock))
+    quiet = p99(device.run(bench, 4, device.seconds(1)))
+
+    large = fan_out(bench, 1, 1024, max_tokens=30)
+    attacked = p99(device.run(bench, 4, lambda: all(each.is_finished for each in large)))
+
+    assert attacked <= 3 * quiet
 
 
 def test_a_call_alone_has_all_rows(make_bench):
@@ -276,8 +305,10 @@ def test_calls_of_one_size_have_all_rows(make_bench):
 def test_further_rows_are_shared_evenly_by_large_calls(make_bench):
     bench = make_bench(max_num_seqs=256, fan_outs=MeasuringFanOutThrottle(1.5, lambda: 0.0))
     throttle = bench.scheduler.fan_outs
-    throttle._times.observe(0, 1.0)
-    throttle._times.observe(10, 1.5)
+    throttle._times.observe_base(1.0)
+    throttle._times.observe_further(10, 1.5)
+    while throttle._probe.takes_next_step():
+        throttle._probe.note_base(1.0, is_measured=True)
     first, second = fan_out(bench, 1, 100, max_tokens=50), fan_out(bench, 2, 50, max_tokens=50)
     bench.add(3, max_tokens=50)
     for _ in range(10):
@@ -339,42 +370,3 @@ def test_an_even_share_is_what_small_calls_leave(num_sequences, most):
         calls.add(Request(key, f"r{key}", [1], 1, 9, call=(1, number)))
 
     assert calls.most_each(num_sequences) == most
-
-
-# --- estimates -----------------------------------------------------------------------------------------------------------
-
-
-def times(*steps):
-    learned = RowTimes()
-    for step in steps:
-        learned.observe(*step)
-    return learned.base_s, learned.token_s
-
-
-def test_steps_without_further_rows_tell_what_a_step_takes():
-    assert times((0, 4.0)) == (4.0, 0.0)
-    assert times((0, 4.0), (0, 2.1)) == (pytest.approx((0.9 * 4 + 2.1) / 1.9), 0.0)
-
-
-def test_further_rows_cost_what_steps_take_longer():
-    assert times((0, 4.0), (10, 24.0)) == (4.0, 2.0)
-
-
-def test_results_that_come_in_pairs_teach_the_same_as_those_that_come_evenly():
-    _, evenly = times((0, 4.0), *[(10, 9.0)] * 40)
-    _, in_pairs = times((0, 4.0), *[(10, 17.0), (10, 1.0)] * 20)
-
-    assert in_pairs == pytest.approx(evenly, rel=0.2)
-
-
-def test_further_rows_cost_something_even_in_steps_that_took_no_longer():
-    assert times((0, 4.0), (10, 4.0)) == (4.0, pytest.approx(0.04))
-
-
-def test_a_step_that_something_disturbed_counts_as_four():
-    assert times((0, 4.0), (0, 4000.0)) == (pytest.approx((0.9 * 4 + 16) / 1.9), 0.0)
-    assert times((0, 4.0), (10, 24.0), (10, 2400.0)) == (4.0, pytest.approx((0.9 * 24 + 96 - 1.9 * 4) / 19))
-
-
-def test_nothing_is_learned_of_further_rows_before_it_is_known_what_a_step_takes():
-    assert times((10, 24.0)) == (0.0, 0.0)

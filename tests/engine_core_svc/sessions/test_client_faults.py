@@ -1,17 +1,12 @@
 """Faulty clients: odd messages, malformed columns, floods. Other clients are served meanwhile. Real gRPC."""
 
-import asyncio
-
 import grpc
 import pytest
 
 from tests.engine_core_svc.fake_worker import expected
 from tests.engine_core_svc.service_fakes import Stack
-from tetrad.engine_core_svc.api import servicer
-from tetrad.engine_core_svc.sessions.sessions import Session
 from tetrad.services.errors import Code
 from tetrad.services.rpc.columns import pack_u32
-from tetrad.services.timers.time_slice import TimeSlice
 from tetrad.v1 import engine_core_pb2 as pb
 from tetrad.v1 import types_pb2
 
@@ -74,26 +69,6 @@ async def test_a_flood_of_requests_is_refused_and_others_are_served_meanwhile(di
         assert good.tokens[1] == expected(1, 50)
         assert {error.code for error in bad.rejected.values()} == {Code.RESOURCE_EXHAUSTED}
         assert all(error.retry_after_s >= 1 for error in bad.rejected.values())
-
-
-async def test_a_message_with_many_requests_leaves_others_their_turns(monkeypatch):
-    turns = []
-
-    async def take_turns():
-        while True:
-            turns.append(len(added))
-            await asyncio.sleep(0)
-
-    added = []
-    monkeypatch.setattr(servicer, "_add", lambda engine, session, request, shared: added.append(request))
-    monkeypatch.setattr(servicer, "TimeSlice", lambda: TimeSlice(lambda: len(added) / 1000))  # each takes a millisecond
-    other = asyncio.create_task(take_turns())
-
-    await servicer._add_all(None, Session(1, "test"), pb.AddRequests(requests=[pb.EngineCoreRequest()] * 1000))
-
-    other.cancel()
-    assert len(added) == 1000
-    assert len(set(turns)) > 300
 
 
 async def test_what_was_accepted_before_is_never_refused_for_a_full_queue(directory):

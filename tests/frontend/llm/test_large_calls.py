@@ -64,7 +64,7 @@ async def test_tokens_of_other_calls_do_not_wait_for_those_of_a_large_one():
     sink.is_open.set()
     await sink.large_calls.settle()
     assert sink.tokens == {handle: [7] for handle in LARGE}
-    assert max(map(len, sink.parts)) == 32
+    assert max(map(len, sink.parts)) == 16
 
 
 async def test_tokens_stay_behind_earlier_ones_of_their_sequence_when_few_are_left():
@@ -89,7 +89,7 @@ async def test_later_steps_are_joined_while_they_wait():
     sink.is_open.set()
     await sink.large_calls.settle()
 
-    assert len(sink.parts) == 8, "four of the first step, four of the two others"
+    assert len(sink.parts) == 14, "seven of the first step, seven of the two others"
     assert sink.tokens == {handle: [7, 8, 9] for handle in LARGE}
 
 

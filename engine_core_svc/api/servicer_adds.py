@@ -1,0 +1,98 @@
+"""Adds: queues the requests of a session's messages, so that a call with many sequences delays no other call.
+
+Used by the servicer. The requests of a call with few sequences are added before the next message is read. Those of a call with
+a thousand are added by a task, while later messages are read.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from operator import attrgetter
+
+from tetrad.engine_core_svc.engine.engine import Engine
+from tetrad.engine_core_svc.engine.submission_wire import SharedSampling, decode_submission
+from tetrad.engine_core_svc.sessions.sessions import Session
+from tetrad.services.errors import TetradError
+from tetrad.services.timers.time_slice import TimeSlice
+from tetrad.v1 import engine_core_pb2
+
+_ALONE = 0
+"""Call number of a request that is a call of its own."""
+_MOST_AT_ONCE = 4
+"""Maximum number of requests of one call that are added before the next message is read."""
+_MOST_PENDING_BYTES = 64 << 20
+"""Size of requests that tasks have not added yet, in bytes, from which on no further message is read."""
+
+
+class Adds:
+    """The requests of one session that are not added yet.
+
+    Args:
+        engine: takes the requests.
+        session: their session.
+        tasks: the tasks that add large messages.
+    """
+
+    def __init__(self, engine: Engine, session: Session, tasks: asyncio.TaskGroup) -> None:
+        self._engine, self._session, self._tasks = engine, session, tasks
+        self._pending: dict[str, engine_core_pb2.EngineCoreRequest] = {}
+        self._pending_bytes = 0
+        self._has_room = asyncio.Event()
+
+    async def add(self, message: engine_core_pb2.AddRequests) -> None:
+        """Queue requests: those of large calls by a task, all others now. While the client leaves many answers unread, wait."""
+        # Arrival times in a message come from one clock. Prompts are tokenized concurrently, so the message has another order.
+        requests = sorted(message.requests, key=attrgetter("arrival_time_unix_nanos"))
+        shared = SharedSampling(message.shared_sampling_params)
+        sizes = Counter(request.call_number for request in requests)
+        large, others = [], []
+        for request in requests:
+            is_large = request.call_number != _ALONE and sizes[request.call_number] > _MOST_AT_ONCE
+            if is_large and request.request_id not in self._pending:
+                self._pending[request.request_id] = request
+                large.append(request)
+            else:
+                others.append(request)
+        async for request in self._in_turns(others):
+            self._add(request, shared)
+        if large:
+            num_bytes = message.ByteSize()
+            self._pending_bytes += num_bytes
+            self._tasks.create_task(self._add_pending(large, shared, num_bytes))
+            while self._pending_bytes > _MOST_PENDING_BYTES:
+                self._has_room.clear()
+                await self._has_room.wait()
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """End requests, or remove them if they are not added yet."""
+        ended = [request_id for request_id in request_ids if self._pending.pop(request_id, None) is None]
+        self._engine.abort_requests(self._session, ended)
+
+    async def _add_pending(
+        self, requests: Iterable[engine_core_pb2.EngineCoreRequest], shared: SharedSampling, num_bytes: int
+    ) -> None:
+        async for request in self._in_turns(requests):
+            if self._pending.get(request.request_id) is request:  # otherwise it is aborted
+                del self._pending[request.request_id]
+                self._add(request, shared)
+        self._pending_bytes -= num_bytes
+        self._has_room.set()
+
+    async def _in_turns(
+        self, requests: Iterable[engine_core_pb2.EngineCoreRequest]
+    ) -> AsyncIterator[engine_core_pb2.EngineCoreRequest]:
+        """Yield requests in several turns of the event loop: a message may have a hundred thousand requests."""
+        time_slice = TimeSlice()
+        for request in requests:
+            await self._session.outbox.wait_for_room()
+            yield request
+            await time_slice.check()
+
+    def _add(self, message: engine_core_pb2.EngineCoreRequest, shared: SharedSampling) -> None:
+        """Queue one request; reject a request that cannot be decoded, without an effect on others."""
+        try:
+            submission = decode_submission(message, shared)
+        except TetradError as error:
+            self._engine.reject(self._session, message.request_id, error)
+            return
+        self._engine.add_request(self._session, submission)
