@@ -23,8 +23,9 @@ BITS = {
     "bitsandbytes int8": 8,
     "int8 in groups with zeros": 32,
 }
-"""Format -> bits of a weight on the device. Scales of 16 columns take another bit, and so does the order of columns, of so few rows;
-with zeros, weights of 8 bits are floats.
+"""Format -> bits of a weight on the device.
+
+Scales of 16 columns take another bit; so does the order of columns of so few rows. With zeros, weights of 8 bits are floats.
 """
 
 

@@ -117,6 +117,16 @@ def test_groups_that_are_cut_become_smaller_ones(name):
     assert torch.equal(torch.cat([part.dequantized() for part in found], 1), MATRICES[name].dequantized())
 
 
+@pytest.mark.parametrize("name", ["words of columns", "words of rows", "words in another order"])
+@pytest.mark.parametrize("module", ["mlp.up_proj", "mlp.down_proj"])
+def test_only_a_part_of_the_mapped_words_is_read(name, module):
+    whole = MATRICES[name].words
+
+    for part, _ in parts(MATRICES[name], module, 2):
+        assert part.words.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+        assert part.words.numel() == whole.numel() // 2
+
+
 def test_columns_out_of_order_are_sorted_by_group_and_groups_are_filled_up():
     """Parts have 8 columns of each group of 64."""
     matrix = MATRICES["words in another order"]
