@@ -1,4 +1,4 @@
-"""Reader: finds and unpacks the matrices of one format of quantization."""
+"""Reader: finds the matrices of one format of quantization."""
 
 from typing import Protocol
 

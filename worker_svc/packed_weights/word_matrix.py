@@ -117,7 +117,9 @@ class WordMatrix:
     def _quanta(self) -> torch.Tensor:
         """Return the values [R, C] uint8."""
         words = self.words.T if self.holds_rows else self.words
-        values = unpack(words, self.bits, self.places) ^ self.flipped
+        values = unpack(words, self.bits, self.places)
+        if self.flipped:
+            values ^= self.flipped
         return values.T.contiguous() if self.holds_rows else values
 
 
