@@ -25,8 +25,7 @@ def install() -> None:
         interpreter._patch_lang = Replaced(interpreter._patch_lang)
         interpreter._patch_attr = replace_builtin
         interpreter._get_np_dtype = by_scalar(interpreter._get_np_dtype)
-        interpreter.GridExecutor.__call__ = one_at_a_time(interpreter.GridExecutor.__call__)
-        interpreter.FunctionRewriter.rewrite_ast = one_at_a_time(interpreter.FunctionRewriter.rewrite_ast)
+        interpreter.InterpretedFunction.run = one_at_a_time(interpreter.InterpretedFunction.run)
         builder, semantic = interpreter.interpreter_builder, interpreter.TritonSemantic
         builder.options = dataclasses.replace(builder.options, sanitize_overflow=builder.options.debug)
         tl.block_type.__init__ = init_block_type
@@ -151,16 +150,16 @@ def same_shape_or(broadcast: Callable[..., tuple[tl.tensor, tl.tensor]]) -> Call
     return broadcast_two
 
 
-def one_at_a_time(function: Callable[..., object]) -> Callable[..., object]:
-    """Return a function for callers on several threads.
+def one_at_a_time(launch: Callable[..., object]) -> Callable[..., object]:
+    """Return `launch` for callers on several threads.
 
-    The interpreter keeps the place in the grid in one global object, and Python 3.11 counts the depth of a syntax tree in one.
+    The interpreter keeps the place in the grid in one global object; Python 3.11 cannot parse two kernels at a time.
     """
     lock = threading.Lock()
 
-    @wraps(function)
+    @wraps(launch)
     def locked(*arguments: object, **options: object) -> object:
         with lock:
-            return function(*arguments, **options)
+            return launch(*arguments, **options)
 
     return locked

@@ -17,9 +17,9 @@ from tetrad.worker_svc.model_facts.sharding import key_shard, own_experts
 from tetrad.worker_svc.packed_weights.grouped import rounded
 from tetrad.worker_svc.packed_weights.matrices import PackedMatrix
 
-_BY_ROWS = frozenset(
-    {"q_proj", "q_b_proj", "output_gate_proj", "kv_b_proj", "gate_proj", "up_proj", "embed_tokens", "lm_head", "sinks"}
-)
+_VOCABULARY = frozenset({"embed_tokens", "lm_head", "head"})
+"""Modules with a row for each token; `head` is the output layer of an MTP layer."""
+_BY_ROWS = _VOCABULARY | {"q_proj", "q_b_proj", "output_gate_proj", "kv_b_proj", "gate_proj", "up_proj", "sinks"}
 _BY_KEY_ROWS = frozenset({"k_proj", "v_proj"})
 _BY_COLUMNS = frozenset({"o_proj", "down_proj"})
 _KIND = re.compile(r"\.(weight|bias)$")

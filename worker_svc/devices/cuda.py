@@ -117,11 +117,16 @@ class CudaDevice:
 
     def load_model(self, request: LoadRequest, report: Progress) -> CudaModel | CudaEncoder | CudaDraftedModel | CudaRankModel:
         """Load the weights to the device."""
+        smaller = partial(self._load_alone, offload_bytes=0)  # it runs for each draft; cpu_offload_gb is the target's
         if self._ranks is not None:
-            return self._load_part(request, report, self._ranks)
+            if self._ranks.stage.size > 1:
+                refuse_drafter(request, "a pipeline on the cuda device")
+            load_part = partial(self._load_part, ranks=self._ranks)
+            loader = CudaDrafterLoader(load_part, smaller, load_part, self._ready(), self._ranks.sums)
+            part = loader.load(request, report) if request.draft_method else load_part(request, report)
+            return CudaRankModel(part, self._ranks)
         if request.draft_method:
             alone = partial(self._load_alone, offload_bytes=self._offload_bytes)
-            smaller = partial(self._load_alone, offload_bytes=0)  # it runs for each draft; cpu_offload_gb is the target's
             decoder = partial(self._load_decoder, offload_bytes=self._offload_bytes)
             return CudaDrafterLoader(alone, smaller, decoder, self._ready()).load(request, report)
         return self._load_alone(request, report, self._offload_bytes)
@@ -195,10 +200,11 @@ class CudaDevice:
             processors=request.logits_processors,
         )
 
-    def _load_part(self, request: LoadRequest, report: Progress, ranks: RankChannels) -> CudaRankModel:
-        """Load this rank's part of a decoder of a described family."""
+    def _load_part(
+        self, request: LoadRequest, report: Progress, ranks: RankChannels, layers: Tapped | None = None
+    ) -> CudaModel:
+        """Load this rank's part of a decoder of a described family; `layers`: see _load_decoder."""
         accelerator, dtype = self._ready(), _dtype(request)
-        refuse_drafter(request, "several ranks of the cuda device")
         _refuse_offload("a model on several ranks", self._offload_bytes)
         if request.path.is_dir():
             facts = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
@@ -219,15 +225,17 @@ class CudaDevice:
             reader = partial(LoraPartReader, config, has=source.has, shard=ranks.shard, stage=ranks.stage)
             loras = _loras_of(request, reader, accelerator, dtype)
             parameters = linears if loras is None else AdaptedLinears(linears, loras)
-            cache_dtype = self._cache_dtype(dtype)
-            model = build_part(config, parameters, cache_dtype, no_offload, accelerator.device, ranks.sums, experts=experts)
+            cache_dtype, taps = self._cache_dtype(dtype), layers(config) if layers else NoTaps()
+            model = build_part(
+                config, parameters, cache_dtype, no_offload, accelerator.device, ranks.sums, taps, experts=experts
+            )
             if loras is not None:
                 loras.allocate()
             weights.check_complete(config)
         info = _info(request, config, weights, linears, source.stored_type)
         del source, weights
         gc.collect()
-        part = CudaModel(
+        return CudaModel(
             model,
             info,
             accelerator,
@@ -236,7 +244,6 @@ class CudaDevice:
             loras=loras,
             processors=request.logits_processors,
         )
-        return CudaRankModel(part, ranks)
 
     def _load_encoder(
         self, request: LoadRequest, config: Mapping[str, Any], report: Progress, offload_bytes: int

@@ -56,6 +56,7 @@ def build_part(
     offload: WeightOffload,
     device: torch.device,
     ranks: Collectives,
+    taps: Taps,
     *,
     experts: Shard | None = None,
 ) -> DeviceModel:
@@ -66,14 +67,15 @@ def build_part(
         linears: loads the weights of the part to the device.
         cache_dtype, offload, device: see build_whole.
         ranks: the exchanges with the other ranks.
+        taps: see build_whole.
         experts: the part of whole experts; None: a part of each expert.
     """
     part, vocab_size = shard_config(config, ranks.shard, experts=experts), config.vocab_size
     if not beyond_kernels(config):
         shards = ShardLinears(linears, vocab_size, ranks)
-        return KernelDecoder(part, shards, cache_dtype, offload, vocab_size=vocab_size)
+        return KernelDecoder(part, shards, cache_dtype, offload, taps, vocab_size=vocab_size)
     _log_torch(config)
-    return TorchDecoder(part, linears, cache_dtype, device, ranks=ranks, vocab_size=vocab_size)
+    return TorchDecoder(part, linears, cache_dtype, device, taps, ranks, vocab_size)
 
 
 def _log_torch(config: ModelConfig) -> None:

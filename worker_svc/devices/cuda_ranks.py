@@ -13,6 +13,7 @@ from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.ranks.collectives import DeviceCollectives
 from tetrad.worker_svc.cuda.ranks.orders import decode_order
 from tetrad.worker_svc.cuda.ranks.runners import PlanLeader, PlanMember
+from tetrad.worker_svc.devices.cuda_drafted import CudaDraftedModel
 from tetrad.worker_svc.devices.cuda_model import CudaModel
 from tetrad.worker_svc.kernels.int4_matmul import BLOCK as INT4_BLOCK
 from tetrad.worker_svc.model_facts.config import ModelConfig
@@ -63,11 +64,11 @@ class CudaRankModel:
     """A LoadedModel: this rank's part of a model in device memory.
 
     Args:
-        part: the part.
+        part: the part, alone or with a drafter.
         ranks: the connections to the other ranks.
     """
 
-    def __init__(self, part: CudaModel, ranks: RankChannels) -> None:
+    def __init__(self, part: CudaModel | CudaDraftedModel, ranks: RankChannels) -> None:
         self._part, self._ranks, self.info, self.loras = part, ranks, part.info, part.loras
         self.kv_groups, self.sleep, self.wake_up = part.kv_groups, part.sleep, part.wake_up
         self.worst_case_bytes = part.worst_case_bytes
