@@ -1,7 +1,6 @@
 """Rank channels: connections that carry partial sums, orders and hidden states between the ranks of a group.
 
-Owned by the device for the lifetime of the process; a rebuilt group replaces the connections inside. Orders and hidden
-states
+Owned by the device for the lifetime of the process; a rebuilt group replaces the connections inside. Orders and hidden states
 have separate connections: a member waits for orders without a limit, whereas waiting for a tensor has a timeout. Sending does
 not block, so a stage computes the next step while its hidden states are in transfer.
 """
