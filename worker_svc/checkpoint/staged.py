@@ -62,6 +62,10 @@ class StagedSource(WrappedSource):
         """Return a matrix as stored and its size in bytes; None if it is in floats."""
         return self._source.load_quantized(self._in_model(name))
 
+    def whole_rows(self, name: str) -> tuple[torch.Tensor, slice] | None:
+        """See WrappedSource."""
+        return super().whole_rows(self._in_model(name))
+
     def _unread(self) -> list[str]:
         return [name for name in self._source.unread() if not self._is_elsewhere(name)]
 

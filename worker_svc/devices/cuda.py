@@ -216,13 +216,14 @@ class CudaDevice:
         _refuse_offload("a model on several ranks", self._offload_bytes)
         if request.path.is_dir():
             facts = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
-            check_ranks(facts, ranks.shard.size, ranks.stage.size)
+            check_ranks(facts, ranks.shard.size, ranks.stage.size, expert_parallel=request.expert_parallel)
         source = open_weights(request, accelerator.device, unpacks=always)
         overridden = apply_overrides(source.config, request.hf_overrides_json)
         config = check_config(overridden, self.name)
         check_part(request, overridden, config, ranks)
         config = with_own_output(config, source)
-        own = ShardedSource(source, config, ranks.shard)
+        experts = ranks.shard if request.expert_parallel else None
+        own = ShardedSource(source, config, ranks.shard, experts=experts)
         weights = WeightLoader(stage_source(own, config, ranks), report)
         no_offload = WeightOffload(accelerator, 0, config.num_layers)
         with torch.inference_mode(), whole_model(request.model, accelerator, weights.total_bytes):
@@ -232,8 +233,8 @@ class CudaDevice:
             )
             loras = _loras_of(request, part_loras(config, source, ranks), accelerator, dtype)
             parameters = linears if loras is None else AdaptedLinears(linears, loras)
-            taps, cache_dtype = layers(config) if layers else NoTaps(), self._cache_dtype(dtype)
-            model = build_part(config, parameters, cache_dtype, no_offload, accelerator.device, ranks, taps)
+            cache_dtype, taps = self._cache_dtype(dtype), layers(config) if layers else NoTaps()
+            model = build_part(config, parameters, cache_dtype, no_offload, accelerator.device, ranks, taps, experts=experts)
             if loras is not None:
                 loras.allocate()
             weights.check_complete(part_config(config, ranks))

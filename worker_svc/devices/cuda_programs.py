@@ -3,6 +3,7 @@
 import torch
 
 from tetrad.services.log import get_logger
+from tetrad.worker_svc.core.ranks import Shard
 from tetrad.worker_svc.cuda.decoder import TRAITS, KernelDecoder
 from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
 from tetrad.worker_svc.cuda.interface import DeviceModel, DeviceParameters
@@ -57,6 +58,8 @@ def build_part(
     device: torch.device,
     ranks: DeviceChannels,
     taps: Taps,
+    *,
+    experts: Shard | None = None,
 ) -> DeviceModel:
     """Return the program of one rank's part of a decoder.
 
@@ -66,8 +69,9 @@ def build_part(
         cache_dtype, offload, device: see build_whole.
         ranks: the connections to the other ranks.
         taps: see build_whole.
+        experts: the part of whole experts; None: a part of each expert.
     """
-    part, vocab_size = shard_config(part_config(config, ranks), ranks.shard), config.vocab_size
+    part, vocab_size = shard_config(part_config(config, ranks), ranks.shard, experts=experts), config.vocab_size
     sums = ranks.sums if ranks.shard.size > 1 else None
     if not beyond_kernels(config):  # of the whole model: all stages hand on the same hidden states
         own = linears if sums is None else ShardLinears(linears, vocab_size, sums)

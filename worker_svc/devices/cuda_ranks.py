@@ -25,11 +25,11 @@ from tetrad.worker_svc.cuda.runner_parts import WHOLE, RunnerParts
 from tetrad.worker_svc.devices.cuda_drafted import CudaDraftedModel
 from tetrad.worker_svc.devices.cuda_model import CudaModel
 from tetrad.worker_svc.devices.lora_parts import LoraPartReader
+from tetrad.worker_svc.kernels.int4_matmul import BLOCK as INT4_BLOCK
 from tetrad.worker_svc.layers.lora import LoraReader
 from tetrad.worker_svc.model_facts.config import ModelConfig
-from tetrad.worker_svc.model_facts.sharding import check_size
+from tetrad.worker_svc.model_facts.sharding import check_blocks, check_size
 from tetrad.worker_svc.model_facts.stages import check_stages, stage_layers
-from tetrad.worker_svc.quantization.schemes import is_unpackable
 from tetrad.worker_svc.runner.rank_channels import LeaderOrders, RankChannels
 
 log = get_logger()
@@ -63,13 +63,10 @@ def orders_of(ranks: RankChannels | None) -> Orders | None:
 
 def check_part(request: LoadRequest, facts: Mapping[str, Any], config: ModelConfig, ranks: RankChannels) -> None:
     """Raise ModelError if a decoder, with these facts in its files, cannot be divided among the ranks."""
-    if request.expert_parallel:
-        raise ModelError("enable_expert_parallel runs on the cpu device; on the cuda device each expert is divided.")
-    quantization = facts.get("quantization_config")
-    if quantization is not None and not is_unpackable(quantization):
-        raise ModelError(f"{ranks.option}: on the cuda device a model with this quantization runs on one worker; use 1.")
-    check_size(config, ranks.shard.size)
+    check_size(config, ranks.shard.size, expert_parallel=request.expert_parallel)
     check_stages(config, ranks.stage.size)
+    if request.quantization == "int4":
+        check_blocks(config, ranks.shard.size, INT4_BLOCK, expert_parallel=request.expert_parallel)
     if find_use(request, facts) is not None:
         raise ModelError(f"{ranks.option}: a model that pools runs on one worker; use 1.")
 

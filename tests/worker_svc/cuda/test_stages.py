@@ -106,6 +106,16 @@ def test_every_kind_of_layer_is_on_a_stage(family, shape, load_cuda, tmp_path):
         assert answers(Driver(group, layout)) == tokens
 
 
+@pytest.mark.exhaustive
+def test_shards_of_stages_have_whole_experts(load_cuda, tmp_path):
+    save_family(tmp_path / "model", "qwen2_moe")
+    tokens = answers(Driver(load_cuda(tmp_path / "model", enforce_eager=True).make_runner(LAYOUT), LAYOUT))
+
+    with open_group(tmp_path, 2, 2, make_device=device) as group:
+        group.load(tmp_path / "model", LAYOUT, dtype="float32", expert_parallel=True)
+        assert answers(Driver(group, LAYOUT)) == tokens
+
+
 def test_each_stage_reads_and_keeps_its_layers_alone(llama, one, tmp_path):
     """The leader has the last layers, the last norm and the output layer; the last rank has the embeddings."""
     with open_group(tmp_path, 1, 3, make_device=device) as group:
