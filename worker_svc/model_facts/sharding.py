@@ -71,15 +71,16 @@ def check_size(config: ModelConfig, size: int, *, expert_parallel: bool = False,
     raise ModelError(f"tensor_parallel_size {size} does not divide this model's {parts}. It may be: {may_be}.")
 
 
-def check_blocks(config: ModelConfig, size: int, block: int) -> None:
+def check_blocks(config: ModelConfig, size: int, block: int, *, expert_parallel: bool = False) -> None:
     """Raise ModelError, with the sizes, if matrices consist of whole blocks, but their parts do not.
 
     Args:
         config: the description of the whole model.
         size: number of parts.
         block: number of columns in a block, which are quantized together.
+        expert_parallel: see check_size.
     """
-    for columns in sorted({config.num_heads * config.head_dim} | _widths(config, expert_parallel=False)):
+    for columns in sorted({config.num_heads * config.head_dim} | _widths(config, expert_parallel)):
         if not columns % block and columns // size % block:
             raise ModelError(
                 f"tensor_parallel_size {size} cuts matrices of {columns} columns into parts of {columns // size}, but "

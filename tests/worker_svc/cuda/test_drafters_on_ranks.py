@@ -294,7 +294,7 @@ def test_a_pipeline_takes_no_drafter(files):
     stage.set_up()
     stage._ranks = RankChannels(Shard(0, 1), Stage(0, 2), Collectives(Shard(0, 1)))
 
-    with pytest.raises(ModelError, match="'eagle3' is not supported for a pipeline on the cuda device"):
+    with pytest.raises(ModelError, match="'eagle3' is not supported for the cuda device with pipeline_parallel_size 2"):
         stage.load_model(
             LoadRequest("m", path, draft_method="eagle3", draft_path=Path(options["draft_model"])), lambda *_: None
         )

@@ -1,7 +1,8 @@
 """Rank runners: the leader sends each plan to the members, and every rank runs it.
 
-The products of a step exchange partial results, so all ranks run a step at the same time. Sums and gathered logits have the
-same bits on every rank, and so have the sampled tokens and the drafts; only the leader returns them.
+The products of a step exchange partial results, so the ranks of a stage run a step at the same time. Sums and gathered logits
+have the same bits on all of them, and so have the sampled tokens and the drafts; only the leader returns them. Of a pipeline,
+the leader's stage samples, and sends the tokens to the others (stages.py).
 """
 
 from collections.abc import Callable, Iterable
