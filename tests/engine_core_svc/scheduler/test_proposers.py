@@ -98,12 +98,27 @@ def test_proposals_are_passed_on_from_a_step_that_was_not_measured():
     """Such as that of a prompt, which is the first one."""
     drafts = drafts_for(read_speculative_config(MODEL))
 
+    assert proposed(drafts, request_of(drafts)) == {}
     assert proposed(drafts, request_of(drafts), from_worker={1: [5, 5]}) == {1: [5, 5]}
 
 
 @pytest.mark.parametrize("options", [{}, NGRAM, SUFFIX])
 def test_the_worker_is_not_asked_for_drafts_that_are_found_in_texts(options):
     assert drafts_with(options).num_from_worker(1) == 0
+
+
+def test_the_worker_is_asked_for_as_many_drafts_as_the_options_allow_for_the_number_of_requests():
+    """They are tried after eight steps without drafts."""
+    drafts = drafts_with(MODEL | {"num_speculative_tokens_per_batch_size": [[1, 1, 3], [2, 2, 2], [3, 9, 0]]})
+    found = []
+    for size in (1, 2, 3):
+        requests = [request_of(drafts, key=key) for key in range(size)]
+        for _ in range(8):
+            drafts.observe(MeasuredStep(size, 0.005, 0.0, waited=True))
+            proposed(drafts, *requests)
+        found.append(drafts.num_from_worker(size))
+
+    assert found == [3, 2, 0]
 
 
 @pytest.mark.parametrize(
