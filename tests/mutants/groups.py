@@ -94,7 +94,6 @@ GROUPS = (
             "engine/submission_wire.py",
             "api/wire.py",
             "worker/in_flight.py",
-            "worker/result_check.py",
             "worker/wire.py",
         ),
         (

@@ -130,6 +130,19 @@ def test_a_sequence_that_was_displaced_by_a_preempted_one_is_passed_over_once():
     assert queue.peek() is None
 
 
+def test_a_sequence_that_is_served_out_of_turn_has_the_place_of_its_arrival():
+    """Such as one that runs alone, since it may have crashed a worker."""
+    queue = RequestQueue(ORDERS["fcfs"])
+    requests = [Request(key, f"r{key}", [1], 1, 9, sequence_number=key, call=(1, 1)) for key in (1, 2)]
+    for request in requests:
+        queue.add(request)
+
+    queue.only = 2
+    queue.take(queue.peek())
+
+    assert requests[1].place == 2.0
+
+
 def test_sequences_with_an_adapter_keep_their_turns_on_the_next_worker(make_bench):
     adapters = Adapters(AdapterLimits(1, 1), ORDERS_OF_ARRIVAL["fcfs"])
     bench = make_bench(max_num_seqs=1, adapters=adapters)

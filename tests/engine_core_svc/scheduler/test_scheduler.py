@@ -353,3 +353,14 @@ def test_an_urgent_arrival_that_lacks_one_block_takes_it_at_once(make_bench):
 
     assert [new.key for new in plan.new_requests] == [urgent.key]
     assert idle.status is RequestStatus.PREEMPTED
+
+
+def test_a_request_that_must_not_be_planned_now_reserves_one_seat(make_bench):
+    """It was preempted while a plan was in flight, whose token is not known yet."""
+    bench = make_bench(max_num_seqs=3)
+    held = bench.add(3)
+    bench.plan()
+    bench.scheduler.states.preempt(held)
+    others = [bench.add(3) for _ in range(3)]
+
+    assert bench.plan().num_scheduled_tokens() == {other.key: 3 for other in others[:2]}
