@@ -121,6 +121,27 @@ async def test_a_load_that_one_engine_core_refuses_is_taken_back_from_the_other(
         assert await stack.loaded() == [{1}, {1}]
 
 
+async def test_a_replacement_that_one_engine_core_refuses_is_taken_back_from_the_other(case, monkeypatch):
+    read, refused = lora_parts.read_lora, []
+
+    def read_but_once(path, *args, **options):
+        if path == case.directory / "2" and not refused:
+            refused.append(path)
+            raise ModelError("the disk of this host is broken")
+        return read(path, *args, **options)
+
+    monkeypatch.setattr(lora_parts, "read_lora", read_but_once)
+    async with cluster(case, "replace") as stack:
+        await stack.llm.engine_admin.load_lora(case.lora(1))
+        other = replace(case.lora(1), lora_path=case.lora(2).lora_path, load_inplace=True)
+
+        with pytest.raises(TetradError, match="the disk of this host is broken"):
+            await stack.llm.engine_admin.load_lora(other)
+
+        paths = [[lora.lora_path for lora in await llm.engine_admin.list_loras()] for llm in stack.each]
+        assert paths == [[case.lora(1).lora_path]] * 2
+
+
 async def test_an_adapter_that_one_engine_core_alone_has_is_listed_and_unloaded(case):
     async with cluster(case, "one") as stack:
         await stack.each[1].engine_admin.load_lora(case.lora(2))
