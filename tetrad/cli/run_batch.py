@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace, source: Path, target: ResultTarget) -> int
             print(f"{len(done)} of {len(numbers)} requests are in {target} already{failed}", file=sys.stderr)
         if len(done) == len(numbers):
             return _exit_code(num_failed)
-        tally = _Tally(total=len(numbers), done=len(done), results=results)
+        tally = Tally(total=len(numbers), done=len(done), results=results)
         try:
             with _exit_at_sigterm():  # the event loop resets the signal's handler at its end
                 asyncio.run(_answer(options, _without(read_lines(source), done), tally))
@@ -123,7 +123,7 @@ def _without(lines: Iterator[Line], done: set[Key]) -> Iterator[Line]:
     return (line for line in lines if line.key not in done)
 
 
-async def _answer(options: argparse.Namespace, lines: Iterator[Line], tally: "_Tally") -> None:
+async def _answer(options: argparse.Namespace, lines: Iterator[Line], tally: "Tally") -> None:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -140,7 +140,7 @@ async def _answer(options: argparse.Namespace, lines: Iterator[Line], tally: "_T
             await unless_failed(sender.run(lines, tally.add), wait_failed())
 
 
-class _Tally:
+class Tally:
     """Writes results, counts them and shows the progress of the batch.
 
     Args:
@@ -170,7 +170,7 @@ class _Tally:
             self.num_passing += may_pass(result)
         else:
             self._num_answered += 1
-            self._num_tokens += (result["response"]["body"].get("usage") or {}).get("completion_tokens") or 0
+            self._num_tokens += _completion_tokens(result["response"]["body"])
         if self._bar is not None:
             rate = self._num_tokens / max(time.monotonic() - self._started_at, 1e-9)
             self._bar.set_postfix_str(f"output: {rate:.1f} toks/s, failed: {self.num_failed}", refresh=False)
@@ -196,3 +196,10 @@ class _Tally:
         self._ended_at = time.monotonic()
         if self._bar is not None:
             self._bar.close()
+
+
+def _completion_tokens(body: dict[str, Any]) -> int:
+    """Return the number of generated tokens that an answer reports; 0 if it reports none in OpenAI's form."""
+    usage = body.get("usage")
+    number = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return number if isinstance(number, int) else 0

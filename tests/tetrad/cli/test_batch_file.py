@@ -9,7 +9,7 @@ import pytest
 from tests.tetrad.cli.batch_lines import REQUEST, line, request
 from tetrad.cli.batch_file.lines import BadLine, BatchRequest, keys_of, read_lines
 from tetrad.cli.batch_file.results import ResultFile, error_record, response_record
-from tetrad.cli.run_batch import run
+from tetrad.cli.run_batch import Tally, run
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable
 
 
@@ -143,6 +143,16 @@ def test_a_file_that_is_no_output_is_left_as_it_is(tmp_path, content):
         ResultFile(path)
 
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("usage", [[1], "x", {"completion_tokens": "7"}, {"completion_tokens": [7]}])
+def test_an_answer_whose_usage_is_of_another_form_is_counted_without_tokens(tmp_path, usage):
+    record = response_record(REQUEST, status_code=200, request_id="", body={"usage": usage})
+    with ResultFile(tmp_path / "out.jsonl") as results:
+        tally = Tally(total=1, done=0, results=results)
+        tally.add(record)
+
+    assert tally.summary().startswith("1 of 1 requests succeeded, 0 failed")
 
 
 def test_two_runs_cannot_write_one_output(tmp_path):
