@@ -7,6 +7,7 @@ again, except those with a temporary failure. The exit code is 1 if a line faile
 import argparse
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import time
@@ -59,7 +60,7 @@ def _exit_at_sigterm() -> Iterator[None]:
 
 def _run(options: argparse.Namespace, source: Path, target: ResultTarget) -> int:
     numbers = keys_of(source)
-    if target.path.exists() and target.path.samefile(source):
+    if os.path.exists(target.path) and target.path.samefile(source):  # noqa: PTH110 - takes a name that is too long
         raise InvalidRequest(f"{target} is the input; the output must be another file.", field="output_file")
     with ResultFile(target.path) as results:
         done, num_failed = results.done & numbers.keys(), len(results.failed & numbers.keys())
@@ -130,7 +131,7 @@ async def _answer(options: argparse.Namespace, lines: Iterator[Line], tally: "Ta
     async with serving(options) as (url, wait_failed):
         sender = BatchSender(
             url,
-            concurrency=options.concurrency,
+            concurrency=min(options.concurrency, tally.total),  # each worker has a client
             timeout_s=options.timeout_s,
             api_key=options.api_key,
             ca_file=options.ca_file,
@@ -149,12 +150,13 @@ class Tally:
         results: the file of the results.
 
     Attributes:
+        total: number of lines of the batch.
         num_failed: number of failures in this run.
         num_passing: number of temporary failures among them.
     """
 
     def __init__(self, *, total: int, done: int, results: ResultFile) -> None:
-        self._total = total
+        self.total = total
         self._earlier = done
         self._results = results
         self._num_answered = self._num_tokens = 0
@@ -182,14 +184,14 @@ class Tally:
         passed_s = max(self._ended_at - self._started_at, 1e-9)
         earlier = f", {self._earlier} answered before" if self._earlier else ""
         rates = f"{now / passed_s:.1f} req/s, {self._num_tokens / passed_s:.1f} output toks/s"
-        return f"{self._num_answered} of {self._total} requests succeeded, {self.num_failed} failed{earlier} ({rates})"
+        return f"{self._num_answered} of {self.total} requests succeeded, {self.num_failed} failed{earlier} ({rates})"
 
     def __enter__(self) -> Self:
         self._started_at = time.monotonic()
         with contextlib.suppress(ImportError):
             from tqdm import tqdm  # an extra of the package
 
-            self._bar = tqdm(total=self._total, initial=self._earlier, desc="Running batch", unit="req", dynamic_ncols=True)
+            self._bar = tqdm(total=self.total, initial=self._earlier, desc="Running batch", unit="req", dynamic_ncols=True)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -65,6 +65,15 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         keys_of(tmp_path / "none.jsonl")
 
 
+@pytest.mark.parametrize("is_output", [False, True])
+def test_a_name_that_no_file_can_have_is_named(tmp_path, is_output):
+    source, long = str(written(tmp_path, line())), "x" * 300
+    files = ["-i", source, "-o", long] if is_output else ["-i", long, "-o", str(tmp_path / "out.jsonl")]
+
+    with pytest.raises(Unavailable if is_output else NotFound, match="File name too long"):
+        run([*files, "--url", "http://127.0.0.1:1"])
+
+
 def test_a_pipe_which_can_be_read_only_once_is_refused(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
