@@ -253,7 +253,8 @@ class FrontendSettings(PublicSettings):
     responses_store_max_bytes: int = Field(
         1 << 30,
         ge=64 << 10,
-        description="Maximum size of stored responses and their inputs, in bytes; the oldest ones are deleted first.",
+        description="Maximum size of stored responses and their inputs, in bytes; the oldest ones are deleted first. A larger "
+        "response is not stored, or fails if it is generated in the background.",
     )
     responses_store_max_age_s: float = Field(
         30 * 86_400.0, gt=0, description="Seconds after which a stored response is deleted."

@@ -16,6 +16,7 @@ from tetrad.frontend.net.discovery import check_target
 from tetrad.frontend.parsing.registry import REASONING_FORMATS, TOOL_FORMATS, Format, choose_format
 from tetrad.frontend.request.sampling_defaults import read_override
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.models.template_variables import RESERVED_VARIABLES
 from tetrad.services.settings import Names
 
 
@@ -39,13 +40,15 @@ def _checked_defaults(override: str) -> str:
 
 
 def _checked_variables(text: str) -> str:
-    """Return variables of a template, a JSON object as text; ValueError if they are none."""
+    """Return variables of a template, a JSON object as text; ValueError if they are none, or have a reserved name."""
     try:
-        is_object = isinstance(json.loads(text or "{}"), dict)
+        variables = json.loads(text or "{}")
     except (ValueError, RecursionError):
-        is_object = False
-    if not is_object:
-        raise ValueError("must be a JSON object")
+        variables = None
+    if not isinstance(variables, dict):
+        raise ValueError("must be a JSON object")  # noqa: TRY004 - pydantic takes no TypeError
+    if reserved := RESERVED_VARIABLES & variables.keys():
+        raise ValueError(f"sets {min(reserved)!r}, which is an argument of rendering and no further variable")
     return text
 
 

@@ -1,12 +1,15 @@
 """Settings of the frontend's public ports: addresses, API keys, TLS, and the web pages that may call (CORS)."""
 
+import os
 import re
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from tetrad.services.settings import Keys, Names, OptionalPath, ServiceSettings
 from tetrad.services.tls.identity import TlsFiles
+from tetrad.services.unix_listener import MAX_PATH_BYTES
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+")
 
@@ -16,6 +19,11 @@ class PublicSettings(ServiceSettings):
 
     host: str = Field("127.0.0.1", description="Address of the HTTP server.")
     port: int = Field(8000, ge=0, le=65535, description="Port of the HTTP server. 0: any free port.")
+    uds: OptionalPath = Field(
+        None,
+        description="Path of a Unix socket for the HTTP server, in place of host and port, without TLS. The umask and the "
+        "directory decide who may connect. Unset: host and port.",
+    )
     grpc_port: int | None = Field(
         None, ge=0, le=65535, description="Port of the public gRPC API, on the address of the HTTP server. Unset: no gRPC API."
     )
@@ -76,12 +84,28 @@ class PublicSettings(ServiceSettings):
         False, description="Allow pages of allowed-origins to send cookies. allowed-origins must then not contain *."
     )
 
+    @field_validator("uds")
+    @classmethod
+    def _as_absolute_path(cls, value: Path | None) -> Path | None:
+        if value is None:
+            return None
+        path = value.absolute()
+        if (length := len(os.fsencode(path))) > MAX_PATH_BYTES:
+            raise ValueError(f"the path of a Unix socket has at most {MAX_PATH_BYTES} bytes, this one has {length}")
+        return path
+
     @model_validator(mode="after")
     def _check_public_tls(self) -> Self:
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             raise ValueError("ssl-certfile and ssl-keyfile go together")
         if self.ssl_ca_certs is not None and self.public_tls is None:
             raise ValueError("ssl-ca-certs needs ssl-certfile: a server that verifies clients must have a certificate")
+        return self
+
+    @model_validator(mode="after")
+    def _check_uds(self) -> Self:
+        if self.uds is not None and (self.ssl_certfile is not None or self.ssl_ca_certs is not None):
+            raise ValueError("uds is a Unix socket, which has no TLS: leave out ssl-certfile and ssl-ca-certs")
         return self
 
     @field_validator("allowed_methods")

@@ -156,10 +156,11 @@ def _http_server(models: ModelDirectory, settings: FrontendSettings, guard: Guar
         create_app(models, settings, guard),
         host=settings.host,
         port=settings.port,
+        uds=settings.uds,
         keep_alive_timeout_s=settings.keep_alive_timeout_s,
         limits=ConnectionLimits.of(settings, max_connections=raise_open_files_limit()),
         fd=settings.http_fd,
-        tls=settings.public_tls,
+        tls=settings.public_tls if settings.uds is None else None,
         knows_callers=guard.knows_users or settings.ssl_ca_certs is not None,
     )
 

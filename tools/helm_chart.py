@@ -29,7 +29,13 @@ _SETTINGS = "settings"
 _KV_CACHE = "TETRAD_WORKER_KV_CACHE_MEMORY_GIB"
 _FILES = {"NetworkPolicy": "network", "PodDisruptionBudget": "disruption", "PersistentVolumeClaim": "models"}
 _REGISTRY = "{{ with .Values.image.registry }}{{ . }}/{{ end }}"
-_TAG = "{{ .Values.image.tag | default .Chart.AppVersion }}"
+_TAG = "{{ .Values.image.tag | default $.Chart.AppVersion }}"
+_DOWNLOADING = ("tokenizer", "worker")
+"""Components that download models."""
+_HF_TOKEN = {
+    "name": "HF_TOKEN",
+    "valueFrom": {"secretKeyRef": {"name": "{{ . | quote }}", "key": "{{ $.Values.hfToken.key | quote }}"}},
+}
 # A line of the template language, represented as an item of a YAML list or mapping. "#..." makes keys of one mapping distinct.
 _LINE = re.compile(r"^( *)(?:- )?'@@(\{\{.*\}\})(?:#\w+)?'(?:: null)?$", re.MULTILINE)
 # An expression as a value; YAML quotes it.
@@ -103,11 +109,18 @@ model: {settings["data"]["model"]}
 image:
   # In front of every image: registry.example.com/team. Empty: nothing.
   registry: ""
-  # Empty: the version of the chart.
+  # Of images without a digest. Empty: the version of the chart.
   tag: ""
   pullPolicy: {containers["frontend"]["imagePullPolicy"]}
   # Names of Secrets: [name: registry-login].
   pullSecrets: []
+
+# For gated and private models of Hugging Face.
+hfToken:
+  # Name of a Secret with a token. Empty: no token.
+  existingSecret: ""
+  # Entry of the Secret that has the token.
+  key: token
 
 # Number of engine cores. Each has a worker of its own.
 engines: {workloads["worker"]["replicas"]}
@@ -118,10 +131,12 @@ models:
   accessMode: {mode}
   # Empty: the cluster's default.
   storageClass: ""
+
+# Of each service: a digest, sha256:..., names exactly one image, whatever the tag.
 """
     ]
     for component, key in _VALUES.items():
-        service: Object = {"image": containers[component]["image"].partition(":")[0]}
+        service: Object = {"image": containers[component]["image"].partition(":")[0], "digest": ""}
         if component not in _PAIRED:
             service["replicas"] = workloads[component]["replicas"]
         service |= {"resources": containers[component]["resources"], "nodeSelector": {}, "tolerations": []}
@@ -163,9 +178,13 @@ def _make_workload(component: str, spec: Object) -> None:
     template["metadata"]["annotations"] = {"checksum/settings": "{{ .Values.model | sha256sum }}"}
     pod = template["spec"]
     [container] = pod["containers"]
-    container["image"] = f"{_REGISTRY}{{{{ {values}.image }}}}:{_TAG}"
+    container["image"] = (
+        f"{_REGISTRY}{{{{ {values}.image }}}}{{{{ with {values}.digest }}}}@{{{{ . }}}}{{{{ else }}}}:{_TAG}{{{{ end }}}}"
+    )
     container["imagePullPolicy"] = "{{ .Values.image.pullPolicy }}"
     container["resources"] = f"{{{{- toYaml {values}.resources | nindent INDENT }}}}"
+    if component in _DOWNLOADING:
+        container["env"] += _if("with .Values.hfToken.existingSecret", _HF_TOKEN)
     if component == "worker":
         container["env"] = list(_variables_of_worker(container["env"]))
         shared = f"with {values}.sharedMemory"
@@ -183,9 +202,9 @@ def _make_workload(component: str, spec: Object) -> None:
             reference["name"] = _SETTINGS
 
 
-def _variables_of_worker(variables: list[Object]) -> Iterator[Object | str]:
+def _variables_of_worker(variables: list[Object | str]) -> Iterator[Object | str]:
     for each in variables:
-        if each["name"] == _KV_CACHE:
+        if isinstance(each, dict) and each["name"] == _KV_CACHE:
             yield from _if("with .Values.worker.kvCacheMemoryGib", {"name": _KV_CACHE, "value": "{{ . | quote }}"})
         else:
             yield each

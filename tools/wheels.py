@@ -1,11 +1,10 @@
 """Builds the wheels of tetrad and tetrad-client into dist/. Run by `make wheel`.
 
-With a C++ compiler, on x86-64 and ARM, tetrad's wheel has the native kernels for each kind of
-processor (worker_svc/native/library.py chooses one at start) and is tagged with the glibc version that they need:
-manylinux_X_Y_x86_64. --machine aarch64 compiles for ARM on another machine with aarch64-linux-gnu-g++
-(Debian's package g++-aarch64-linux-gnu). Without a compiler, or with --no-kernels, the wheel is pure Python:
-its kernels are compiled when a model is first loaded. The wheels contain tracked files only, because they are built from a copy
-of these.
+With a C++ compiler, on x86-64 and ARM, tetrad's wheel has the native kernels for each kind of processor
+(worker_svc/native/library.py chooses one at start) and is tagged with the glibc version that they need: manylinux_X_Y_x86_64.
+--machine aarch64 compiles for ARM on another machine with aarch64-linux-gnu-g++ (Debian's package g++-aarch64-linux-gnu).
+Without a compiler, or with --no-kernels, the wheel is pure Python: its kernels are compiled when a model is first loaded. The
+wheels contain tracked files only, because they are built from a copy of these.
 """
 
 import argparse

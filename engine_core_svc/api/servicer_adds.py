@@ -5,8 +5,9 @@ a thousand are added by a task, while later messages are read.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 
 from tetrad.engine_core_svc.engine.engine import Engine
@@ -24,18 +25,33 @@ _MOST_PENDING_BYTES = 64 << 20
 """Size of requests that tasks have not added yet, in bytes, from which on no further message is read."""
 
 
+@dataclass(frozen=True)
+class _LargeCalls:
+    """The requests of a message that belong to large calls.
+
+    Attributes:
+        shared: the sampling parameters that they share.
+        num_bytes: size of the message.
+    """
+
+    requests: Sequence[engine_core_pb2.EngineCoreRequest]
+    shared: SharedSampling
+    num_bytes: int
+
+
 class Adds:
     """The requests of one session that are not added yet.
 
     Args:
         engine: takes the requests.
         session: their session.
-        tasks: the tasks that add large messages.
+        tasks: the group of the task that adds the requests of large calls.
     """
 
     def __init__(self, engine: Engine, session: Session, tasks: asyncio.TaskGroup) -> None:
         self._engine, self._session, self._tasks = engine, session, tasks
         self._pending: dict[str, engine_core_pb2.EngineCoreRequest] = {}
+        self._messages: deque[_LargeCalls] = deque()  # the pending requests, by message
         self._pending_bytes = 0
         self._has_room = asyncio.Event()
 
@@ -56,27 +72,33 @@ class Adds:
         async for request in self._in_turns(others):
             self._add(request, shared)
         if large:
-            num_bytes = message.ByteSize()
-            self._pending_bytes += num_bytes
-            self._tasks.create_task(self._add_pending(large, shared, num_bytes))
-            while self._pending_bytes > _MOST_PENDING_BYTES:
-                self._has_room.clear()
-                await self._has_room.wait()
+            await self._queue(_LargeCalls(large, shared, message.ByteSize()))
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End requests, or remove them if they are not added yet."""
         ended = [request_id for request_id in request_ids if self._pending.pop(request_id, None) is None]
         self._engine.abort_requests(self._session, ended)
 
-    async def _add_pending(
-        self, requests: Iterable[engine_core_pb2.EngineCoreRequest], shared: SharedSampling, num_bytes: int
-    ) -> None:
-        async for request in self._in_turns(requests):
-            if self._pending.get(request.request_id) is request:  # otherwise it is aborted
-                del self._pending[request.request_id]
-                self._add(request, shared)
-        self._pending_bytes -= num_bytes
-        self._has_room.set()
+    async def _queue(self, calls: _LargeCalls) -> None:
+        """Let the task add requests; wait while too many are pending."""
+        self._messages.append(calls)
+        self._pending_bytes += calls.num_bytes
+        if len(self._messages) == 1:
+            self._tasks.create_task(self._add_pending())
+        while self._pending_bytes > _MOST_PENDING_BYTES:
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    async def _add_pending(self) -> None:
+        while self._messages:
+            calls = self._messages[0]
+            async for request in self._in_turns(calls.requests):
+                if self._pending.get(request.request_id) is request:  # otherwise it is aborted
+                    del self._pending[request.request_id]
+                    self._add(request, calls.shared)
+            self._messages.popleft()
+            self._pending_bytes -= calls.num_bytes
+            self._has_room.set()
 
     async def _in_turns(
         self, requests: Iterable[engine_core_pb2.EngineCoreRequest]

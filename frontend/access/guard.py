@@ -36,7 +36,8 @@ class Guard:
         self._operator_endpoints = settings.operator_endpoints
         self._origins = frozenset(settings.allowed_origins)
         grpc_address = settings.grpc_address  # gateways' calls for operators are on this port
-        self._only_this_machine = is_loopback(settings.host) and (grpc_address is None or is_local(grpc_address))
+        is_http_local = settings.uds is not None or is_loopback(settings.host)
+        self._only_this_machine = is_http_local and (grpc_address is None or is_local(grpc_address))
 
     @property
     def knows_users(self) -> bool:

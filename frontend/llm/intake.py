@@ -24,6 +24,7 @@ from tetrad.frontend.request.new_pooling import NewPooling
 from tetrad.frontend.request.new_request import NewRequest
 from tetrad.frontend.request.prompts import estimated_prompt_tokens
 from tetrad.frontend.request.request_state import RequestState
+from tetrad.frontend.request.sampling_values import name_of_extra_args
 from tetrad.services.errors import InvalidRequest, Unavailable, Unsupported, UnsupportedArgument
 from tetrad.services.message_size import too_large
 from tetrad.services.observability.tracing import Tracer, reason_of
@@ -137,9 +138,9 @@ class RequestIntake(Intake[InputProcessor]):
         """Raise UnsupportedArgument for extra_args that no custom logits processor would read."""
         given = request.params.extra_args
         if given and not self._engines.info.logits_processors:
-            shown = f"extra_args={str(given)[:200]} (over HTTP: vllm_xargs)"
-            text = f"{shown} is not supported: the server has no custom logits processors."
-            raise UnsupportedArgument(text, field="extra_args")
+            name = name_of_extra_args(given)
+            text = f"{name}={str(given)[:200]} is not supported: the server has no custom logits processors."
+            raise UnsupportedArgument(text, field=name)
 
     async def _prepare(
         self, inputs: InputProcessor, request: NewRequest, deadline: Deadline | None, call: CallTrace

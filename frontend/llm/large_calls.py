@@ -6,6 +6,7 @@ processing a large call does not fall further behind. The updates of each sequen
 """
 
 import asyncio
+import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import replace
@@ -18,6 +19,12 @@ _MOST_TOGETHER = 16
 """Maximum number of one call's updates that are processed with those of other calls; also the size of a part, about 1 ms."""
 _CAPACITY = 64
 """Maximum number of waiting steps that could not be merged; at this number the engine's next step waits, too."""
+_COMPANY_S = 0.1
+"""Seconds after an output of another call for which parts give way to the engine's next steps."""
+_PAUSE_S = 0.0003
+"""Seconds in which a step that has arrived is read. A part follows once none was."""
+_MOST_PAUSES = 10
+"""Maximum number of pauses between two parts."""
 
 
 class LargeCalls:
@@ -34,9 +41,11 @@ class LargeCalls:
         self._handles: set[int] = set()  # handles with waiting updates
         self._task: asyncio.Task[None] | None = None
         self._has_room = asyncio.Event()
+        self._num_steps, self._last_company = 0, 0.0  # steps taken, and time of the last output of another call
 
     async def take_from(self, step: Step) -> Step:
         """Queue updates of large calls, and updates whose handle has waiting ones; return the rest of the step."""
+        self._num_steps += 1
         if len(step.updates) <= _MOST_TOGETHER and not self._handles:
             return step
         calls = [self._call_of(handle) for handle, _, _ in step.updates]
@@ -48,6 +57,8 @@ class LargeCalls:
         if not any(large):
             return step
         await self._add(replace(step, updates=list(compress(step.updates, large))))
+        if not all(large):
+            self._last_company = time.monotonic()
         return replace(step, updates=list(compress(step.updates, map(not_, large))))
 
     async def settle(self) -> None:
@@ -83,7 +94,18 @@ class LargeCalls:
                 self._has_room.set()
                 for start in range(0, len(step.updates), _MOST_TOGETHER):
                     await self._process(replace(step, updates=step.updates[start : start + _MOST_TOGETHER]))
-                    await asyncio.sleep(0)
+                    await self._give_way()
                 self._handles = {handle for waiting in self._waiting for handle, _, _ in waiting.updates}
         finally:
             self._has_room.set()
+
+    async def _give_way(self) -> None:
+        """Let steps that have arrived be read and processed first, if other calls have outputs in them."""
+        await asyncio.sleep(0)
+        for _ in range(_MOST_PAUSES):
+            num_before = self._num_steps
+            if time.monotonic() - self._last_company > _COMPANY_S:
+                return
+            await asyncio.sleep(_PAUSE_S)
+            if self._num_steps == num_before:
+                return

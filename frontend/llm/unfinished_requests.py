@@ -11,6 +11,7 @@ from tetrad.frontend.engine.client_sequence import ActiveSequence, Engine
 from tetrad.frontend.observability.metrics import FrontendMetrics
 from tetrad.frontend.observability.recent_requests import RecentRequests
 from tetrad.frontend.request.request_state import RequestState
+from tetrad.frontend.request.sampling_values import EXTRA_ARGS, name_of_extra_args
 from tetrad.frontend.request.sequence import Sequence
 from tetrad.frontend.tokenizer.detokenizer_client import DetokenizerClient
 from tetrad.services.errors import TetradError
@@ -122,6 +123,8 @@ class UnfinishedRequests:
         request.num_unfinished = 0
         if request.params.structured_outputs is not None:
             request.params.structured_outputs.name_field(error)
+        if error.field == EXTRA_ARGS:
+            error.field = name_of_extra_args(request.params.extra_args)
         request.collector.fail(error)
         self._retire(request, error)
 

@@ -25,6 +25,11 @@ async def in_side_thread(work: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(_thread, _run, work)
 
 
+async def unless_short(work: Callable[[], T], *, is_short: bool) -> T:
+    """Return the result of `work`, which runs in the side thread if it is long: it must read what no other task changes."""
+    return work() if is_short else await in_side_thread(work)
+
+
 def _run(work: Callable[[], T]) -> T:
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(min(interval_s, _SWITCH_INTERVAL_S))

@@ -296,4 +296,4 @@ class SamplingParams(ForeignSamplingParams):
             if value is not None and not isinstance(value, kind):
                 raise wrong(name, f"{name} must be {kind.__name__}, got {value!r}.")
         if self.extra_args is not None:
-            check_extra_args("extra_args", self.extra_args)
+            check_extra_args(self.extra_args)

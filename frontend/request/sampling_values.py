@@ -17,6 +17,9 @@ _MAX_BIAS = 100.0
 
 Kind = TypeVar("Kind", bound=IntEnum)
 
+EXTRA_ARGS = "extra_args"
+"""Name of the values for custom logits processors in SamplingParams and in errors of the services."""
+
 
 def wrong(name: str, text: str) -> InvalidRequest:
     """Return the error of a parameter."""
@@ -105,8 +108,18 @@ def biases(name: str, value: object) -> dict[int, float]:
     return checked
 
 
-def check_extra_args(name: str, value: object) -> None:
+class VllmXargs(dict[str, Any]):
+    """Values of SamplingParams' extra_args from a request whose field for them is vllm_xargs, which errors then name."""
+
+
+def name_of_extra_args(value: object) -> str:
+    """Return the name of the field that the client has set."""
+    return "vllm_xargs" if isinstance(value, VllmXargs) else EXTRA_ARGS
+
+
+def check_extra_args(value: object) -> None:
     """Refuse values that JSON cannot represent, and integers that no float of 64 bits equals."""
+    name = name_of_extra_args(value)
     if not isinstance(value, dict):
         raise wrong(name, f"{name} must be a dict, got {value!r}.")
     level: list[Any] = [value]

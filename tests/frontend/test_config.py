@@ -72,3 +72,10 @@ def test_a_prefix_that_no_metric_may_have_is_refused(prefix):
 def test_variables_of_the_template_are_a_json_object(text):
     with pytest.raises(ValidationError, match="must be a JSON object"):
         FrontendSettings(default_chat_template_kwargs=text)
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "documents", "add_generation_prompt", "chat_template", "tokenize"])
+def test_no_variable_of_the_template_has_the_name_of_an_argument_of_rendering(name):
+    """Every chat would be refused."""
+    with pytest.raises(ValidationError, match=f"sets '{name}', which is an argument of rendering"):
+        FrontendSettings(default_chat_template_kwargs=f'{{"enable_thinking": false, "{name}": []}}')

@@ -120,6 +120,8 @@ def _looked_up(overlay: str, component: str, source: Object) -> str:
     if "configMapKeyRef" in source:
         reference = source["configMapKeyRef"]
         return one(overlay, "ConfigMap", reference["name"])["data"][reference["key"]]
+    if "secretKeyRef" in source:
+        return "secret"
     pod = "engine-0" if of_kind(overlay, "LeaderWorkerSet") else f"{component}-0"
     number = "leaderworkerset.sigs.k8s.io/group-index" if pod == "engine-0" else "apps.kubernetes.io/pod-index"
     facts = {"metadata.name": pod, f"metadata.labels['{number}']": "0"}

@@ -15,7 +15,9 @@ from tests.kubernetes.page import PAGE
 helm = pytest.importorskip("helm_python", reason="helm-python-sdk is missing: make setup installs it")
 
 CHART = ROOT / "deploy/helm/tetrad"
+SERVICES = ("frontend", "tokenizer", "engine-core", "worker")
 GPU = yaml.safe_load((ROOT / "deploy/helm/gpu.yaml").read_text())
+DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 CHANGED = {
     "model": "org/model",
     "image": {
@@ -24,9 +26,10 @@ CHANGED = {
         "pullPolicy": "Always",
         "pullSecrets": [{"name": "login"}],
     },
+    "hfToken": {"existingSecret": "account", "key": "read"},
     "engines": 4,
     "models": {"size": "50Gi", "accessMode": "ReadWriteMany", "storageClass": "fast"},
-    "frontend": {"replicas": 3},
+    "frontend": {"replicas": 3, "digest": DIGEST},
     "worker": {
         "resources": {"limits": {"cpu": "16", "memory": "64Gi"}, "requests": {"memory": "32Gi"}},
         "kvCacheMemoryGib": 24.5,
@@ -61,6 +64,10 @@ def by_name(objects: list[Object]) -> dict[tuple[str, str], Object]:
         if each["kind"] != "Namespace":
             named[each["kind"], each["metadata"]["name"]] = normal(each)
     return named
+
+
+def image_of(workload: Object) -> str:
+    return workload["template"]["spec"]["containers"][0]["image"]
 
 
 def workload(objects: list[Object], name: str) -> Object:
@@ -99,6 +106,7 @@ def test_values_change_what_they_name():
     assert settings == {"model": "org/model"}
     assert (frontend["replicas"], engine_core["replicas"], worker["replicas"]) == (3, 4, 4)
     assert (container["image"], container["imagePullPolicy"]) == ("registry.example.com/team/tetrad-worker:1.2.3", "Always")
+    assert image_of(frontend) == f"registry.example.com/team/tetrad-frontend@{DIGEST}"
     assert container["resources"] == CHANGED["worker"]["resources"] | {"requests": {"cpu": "2", "memory": "32Gi"}}
     assert {"name": "TETRAD_WORKER_KV_CACHE_MEMORY_GIB", "value": "24.5"} in container["env"]
     assert (pod["imagePullSecrets"], pod["nodeSelector"]) == ([{"name": "login"}], {"kubernetes.io/arch": "amd64"})
@@ -107,6 +115,15 @@ def test_values_change_what_they_name():
         "resources": {"requests": {"storage": "50Gi"}},
         "storageClassName": "fast",
     }
+
+
+def test_the_token_of_a_secret_is_for_the_services_that_download_models():
+    objects = render({"hfToken": {"existingSecret": "account"}})
+    token = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "account", "key": "token"}}}
+
+    variables = {name: workload(objects, name)["template"]["spec"]["containers"][0]["env"] for name in SERVICES}
+
+    assert [name for name, its in variables.items() if token in its] == ["tokenizer", "worker"]
 
 
 def test_another_model_rolls_the_pods():
@@ -131,6 +148,8 @@ def test_its_objects_are_valid(values, version):
         ({"worker": {"kvCacheMemoryGib": "2Gi"}}, "/worker/kvCacheMemoryGib"),
         ({"image": {"registry": "registry.example.com/team/"}}, "/image/registry"),
         ({"image": {"tag": "1.2.3 "}}, "/image/tag"),
+        ({"worker": {"digest": "sha256:1"}}, "/worker/digest"),
+        ({"hfToken": {"existingSecret": "My Account"}}, "/hfToken/existingSecret"),
         ({"models": {"size": "twenty"}}, "/models/size"),
         ({"models": {"accessMode": "ReadWriteOncePod"}}, "/models/accessMode"),  # tokenizers and workers mount it
         ({"worker": {"replicas": 2}}, "replicas"),

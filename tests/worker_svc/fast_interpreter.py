@@ -25,7 +25,7 @@ def install() -> None:
         interpreter._patch_lang = Replaced(interpreter._patch_lang)
         interpreter._patch_attr = replace_builtin
         interpreter._get_np_dtype = by_scalar(interpreter._get_np_dtype)
-        interpreter.GridExecutor.__call__ = one_at_a_time(interpreter.GridExecutor.__call__)
+        interpreter.InterpretedFunction.run = one_at_a_time(interpreter.InterpretedFunction.run)
         builder, semantic = interpreter.interpreter_builder, interpreter.TritonSemantic
         builder.options = dataclasses.replace(builder.options, sanitize_overflow=builder.options.debug)
         tl.block_type.__init__ = init_block_type
@@ -151,7 +151,10 @@ def same_shape_or(broadcast: Callable[..., tuple[tl.tensor, tl.tensor]]) -> Call
 
 
 def one_at_a_time(launch: Callable[..., object]) -> Callable[..., object]:
-    """Return `launch` for callers on several threads: the interpreter keeps the place in the grid in one global object."""
+    """Return `launch` for callers on several threads.
+
+    The interpreter keeps the place in the grid in one global object; Python 3.11 cannot parse two kernels at a time.
+    """
     lock = threading.Lock()
 
     @wraps(launch)

@@ -18,7 +18,7 @@ from tetrad.frontend.engine.facts_wire import (
 )
 from tetrad.frontend.request.pooling import PoolingFacts
 from tetrad.services.rpc.channel import open_channel
-from tetrad.stack.stack_url import url_of
+from tetrad.stack.stack_url import UNIX, local_host, url_of
 from tetrad.v1 import engine_core_pb2_grpc, tokenizer_pb2_grpc
 
 _TIMEOUT_S = 10.0
@@ -55,17 +55,16 @@ def announcement(frontend: FrontendSettings, engine: EngineInfo | None, *, num_e
         num_engines: number of such engine cores.
         can_chat: whether the model has a chat template; without one, the example request is a completion.
     """
-    url, name = url_of(frontend), frontend.served_model_names[0]
-    host = url.partition("://")[2].rpartition(":")[0]
+    url, name, is_unix = url_of(frontend), frontend.served_model_names[0], frontend.uds is not None
     names = ", ".join([name, *(each.served_model_names[0] for each in frontend.further_models)])
     lines = [
-        f"Tetrad serves {names} at {url}/v1. Ctrl-C stops it.",
+        f"Tetrad serves {names} at {url if is_unix else f'{url}/v1'}. Ctrl-C stops it.",
         *([] if engine is None else _capacity(engine, num_engines)),
     ]
-    lines += [f"  API       {url}/v1, reference at {url}/docs"]
+    lines += [] if is_unix else [f"  API       {url}/v1, reference at {url}/docs"]
     if frontend.grpc_port is not None:
-        lines += [f"  gRPC      {host}:{frontend.grpc_port}"]
-    if frontend.console:
+        lines += [f"  gRPC      {local_host(frontend)}:{frontend.grpc_port}"]
+    if frontend.console and not is_unix:
         lines += [f"  console   {url}/"]
     pooling = None if engine is None else engine.pooling
     path, body = _example(can_chat=can_chat) if pooling is None else _pooling_example(pooling)
@@ -115,4 +114,6 @@ def _pooling_example(pooling: PoolingFacts) -> tuple[str, dict[str, object]]:
 def _command(url: str, path: str, body: dict[str, object], *, needs_key: bool) -> str:
     data = shlex.quote(json.dumps(body, ensure_ascii=False))
     key = ' -H "Authorization: Bearer $API_KEY"' if needs_key else ""
-    return f"curl {url}{path}{key} -H 'Content-Type: application/json' -d {data}"
+    socket = url.removeprefix(UNIX)
+    where = f"{url}{path}" if socket == url else f"--unix-socket {shlex.quote(socket)} http://localhost{path}"
+    return f"curl {where}{key} -H 'Content-Type: application/json' -d {data}"

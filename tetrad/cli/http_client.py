@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from tetrad.services.errors import InvalidRequest, NotFound, TetradError, Unavailable
 from tetrad.services.packages import require_packages
+from tetrad.stack.stack_url import UNIX
 
 require_packages("This command", ("cli",))
 
@@ -25,20 +26,23 @@ class HttpClient:
     """The client of one server.
 
     Args:
-        url: URL of the server, with or without "/v1" at the end.
+        url: URL of the server, with or without "/v1" at the end, or unix:/path of its socket.
         api_key: sent with every request. None: no key.
         ca_file: certificate authorities to trust for an https URL. None: the system's.
         timeout_s: maximum seconds of one read, for example of one token.
     """
 
     def __init__(self, url: str, *, api_key: str | None = None, ca_file: Path | None = None, timeout_s: float = 600.0) -> None:
-        self.url = base_url(url)
+        is_unix = url.startswith(UNIX)
+        self.url = url if is_unix else base_url(url)
+        trust = trust_of(ca_file)
         self._client = httpx.Client(
-            base_url=self.url,
+            base_url="http://localhost" if is_unix else self.url,
             headers=authorization(api_key),
             timeout=httpx.Timeout(timeout_s, connect=5.0),
             trust_env=False,
-            verify=trust_of(ca_file),
+            transport=httpx.HTTPTransport(uds=url.removeprefix(UNIX)) if is_unix else None,
+            verify=trust,
         )
 
     def get_json(self, path: str, *, also: int | None = None) -> Any:

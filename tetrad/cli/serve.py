@@ -10,7 +10,7 @@ from tetrad.cli.config_file import add_config_options, config_text, parse_with_c
 from tetrad.cli.options import add_engine_options, engine_args, new_parser
 from tetrad.cli.own_server import unless_failed
 from tetrad.cli.serve_signals import ServeSignals
-from tetrad.cli.server_options import add_server_options, address_of, server_fields
+from tetrad.cli.server_options import add_server_options, address_of, check_auto_tool_choice, server_fields
 from tetrad.cli.service_manager import ServiceManager
 from tetrad.cli.startup import StartProgress, compile_kernels, free_port, starting_line, too_slow
 from tetrad.frontend.access.guard import Guard
@@ -35,7 +35,7 @@ def run(arguments: list[str]) -> int:
     add_server_options(parser)
     add_engine_options(parser)
     options = parse_with_config(parser, arguments)
-    options.host, options.port = address_of(options)
+    options.host, options.port, options.uds = address_of(options)
     if options.print_config:
         print(config_text(parser, options), end="")
         return 0
@@ -45,11 +45,12 @@ def run(arguments: list[str]) -> int:
         raise InvalidRequest(text, field="start_timeout_s")
     args = engine_args(options)
     configure_command_logging(args.log_level, also_stdout=True)
-    port = free_port(options.host, options.port)
+    port = free_port(options.host, options.port) if options.uds is None else options.port
     progress = StartProgress()
     fields = {**server_fields(options), "port": port}
     further = also_settings(options.also or (), args, report=progress.say)
     settings = args.stack_settings(report=progress.say, **fields)
+    check_auto_tool_choice(options, settings.frontend)
     settings = replace(settings, api_server_count=options.api_server_count, further=further)
     Guard(settings.frontend)  # invalid keys and certificates are reported before anything starts
     if settings.frontend.public_tls is not None:

@@ -6,13 +6,15 @@ which other users of a machine can read.
 
 import argparse
 import typing
+from pathlib import Path
 from typing import Any
 
 from tetrad.frontend.config import FrontendSettings
 from tetrad.library.engine_settings import build_settings
+from tetrad.services.errors import InvalidRequest
 from tetrad.services.settings import EmptyKey, checked_keys, split_names
 
-_ADDRESS = ("host", "port", "grpc_port")
+_ADDRESS = ("host", "port", "uds", "grpc_port")
 _FIELDS = (
     *_ADDRESS,
     "api_key",
@@ -59,6 +61,9 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         default = "" if field.default in (None, (), False, "") else f" (default: {_shown(field.default)})"
         text = f"{field.description}{default}".replace("%", "%%")
         group.add_argument(f"--{name.replace('_', '-')}", default=None, help=text, **_kind(name, field.annotation))
+    text = "As in vLLM: let the model choose whether it calls tools. It always may if its calls have a format; this only"
+    text += " checks that --tool-call-parser is not none."
+    group.add_argument("--enable-auto-tool-choice", default=None, help=text, action=argparse.BooleanOptionalAction)
 
 
 def server_fields(options: argparse.Namespace) -> dict[str, Any]:
@@ -66,11 +71,24 @@ def server_fields(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name in _FIELDS if (value := getattr(options, name)) is not None}
 
 
-def address_of(options: argparse.Namespace) -> tuple[str, int]:
-    """Return host and port of the HTTP server: each is that of its flag, else of its variable, else the default."""
+def check_auto_tool_choice(options: argparse.Namespace, frontend: FrontendSettings) -> None:
+    """Raise InvalidRequest if the options want from `tool_choice: auto` what this frontend does not do."""
+    if options.enable_auto_tool_choice and frontend.tool_call_parser == "none":
+        text = "--enable-auto-tool-choice needs a format of tool calls, and --tool-call-parser is none: leave one of them out."
+        raise InvalidRequest(text, field="enable_auto_tool_choice")
+    if options.enable_auto_tool_choice is False:
+        text = "--no-enable-auto-tool-choice is not supported: requests may always choose auto. Leave it out."
+        raise InvalidRequest(text, field="enable_auto_tool_choice")
+
+
+def address_of(options: argparse.Namespace) -> tuple[str, int, Path | None]:
+    """Return host, port and Unix socket of the HTTP server: each is that of its flag, else of its variable, else the default.
+
+    With a socket (not None), host and port are not used.
+    """
     given = server_fields(options)
     address = build_settings(FrontendSettings, {name: given[name] for name in _ADDRESS if name in given})
-    return address.host, address.port
+    return address.host, address.port, address.uds
 
 
 def _kind(name: str, annotation: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Local stack: runs the services of one machine as child processes on Unix sockets in a private directory.
 
-Used by `tetrad serve` and by the blocking and async engines of a program. Decides the order of stopping
-and of a rolling restart. The service children describe the processes; the supervisor keeps them running. Invariant: the
-children end with this process, even if it is killed (lifeline), and the directory is removed with them.
+Used by `tetrad serve` and by the blocking and async engines of a program. Decides the order of stopping and of a rolling
+restart. The service children describe the processes; the supervisor keeps them running. Invariant: the children end with this
+process, even if it is killed (lifeline), and the directory is removed with them.
 """
 
 import asyncio
@@ -194,7 +194,7 @@ class LocalStack:
             self._on_state(name, state, why)
 
     def _open_ports(self, frontend: FrontendSettings) -> PublicPorts:
-        ports = PublicPorts(frontend.host, frontend.port, frontend.grpc_port)
+        ports = PublicPorts(frontend.host, frontend.port, frontend.grpc_port, uds=frontend.uds)
         write_url(self.directory, url_of(frontend))
         return ports
 

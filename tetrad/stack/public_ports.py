@@ -6,8 +6,10 @@ reserved, so that no other program takes it between two frontends, which share i
 """
 
 import socket
+from pathlib import Path
 
 from tetrad.services.errors import Unavailable
+from tetrad.services.unix_listener import UnixListener
 
 
 class PublicPorts:
@@ -17,27 +19,29 @@ class PublicPorts:
         host: the name or address to bind.
         port: the port of HTTP; 0: any free port.
         grpc_port: the port of the public gRPC API; 0: any free port; None: no gRPC API.
+        uds: path of a Unix socket for HTTP in place of host and port; None: no such socket.
 
     Attributes:
-        port: the HTTP port that was bound.
+        port: the HTTP port that was bound; with `uds` the given one.
         grpc_port: the gRPC port that was bound; None: no gRPC API.
 
     Raises:
-        Unavailable: a port is in use, or the host is not an address of this machine.
+        Unavailable: a port or the path is in use, or the host is not an address of this machine.
     """
 
-    def __init__(self, host: str, port: int, grpc_port: int | None) -> None:
-        self._http = _bind(host, port)
+    def __init__(self, host: str, port: int, grpc_port: int | None, *, uds: Path | None = None) -> None:
+        self._unix = None if uds is None else UnixListener(uds)
+        self._http = _bind(host, port) if self._unix is None else self._unix.socket
         self._grpc: socket.socket | None = None
         if grpc_port is not None:
             try:
                 self._grpc = _bind(host, grpc_port)
             except Unavailable:
-                self._http.close()
+                self.close()
                 raise
             # Set only after the bind: a bind without it proves that the port was free.
             self._grpc.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        self.port = int(self._http.getsockname()[1])
+        self.port = port if uds is not None else int(self._http.getsockname()[1])
         self.grpc_port = None if self._grpc is None else int(self._grpc.getsockname()[1])
 
     @property
@@ -47,6 +51,8 @@ class PublicPorts:
 
     def close(self) -> None:
         """Close the ports; a running frontend keeps the HTTP port open until it ends. Safe to call twice."""
+        if self._unix is not None:
+            self._unix.close()
         self._http.close()
         if self._grpc is not None:
             self._grpc.close()

@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-Message = dict[str, Any]
+from tetrad.services.models.template_variables import RESERVED_VARIABLES
 
-_RESERVED_KWARGS = ("messages", "tools", "documents", "add_generation_prompt")
+Message = dict[str, Any]
 
 
 class ChatError(Exception):
@@ -38,14 +38,13 @@ def parse_optional_objects(text: str, field: str) -> list[dict[str, Any]] | None
 
 
 def parse_kwargs(text: str) -> dict[str, Any]:
-    """Return further template variables. Raises ChatError for names that are fields of the request."""
+    """Return further template variables. Raises ChatError for reserved names."""
     field = "chat_template_kwargs_json"
     value = _parse(text, field) if text else {}
     if not isinstance(value, dict):
         raise ChatError(f"{field} is a JSON {_kind(value)}, not an object.", field)
-    for name in _RESERVED_KWARGS:
-        if name in value:
-            raise ChatError(f"{field} sets {name!r}, for which the request has a field of its own.", field)
+    if reserved := RESERVED_VARIABLES & value.keys():
+        raise ChatError(f"{field} sets {min(reserved)!r}, which is an argument of rendering and no further variable.", field)
     return value
 
 

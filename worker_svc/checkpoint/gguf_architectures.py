@@ -102,6 +102,12 @@ def _qkv(config: ModelConfig) -> dict[str, Stored]:
     return fused_qkv(config, "attn_qkv")
 
 
+def _falcon(config: ModelConfig) -> dict[str, Stored]:
+    """Return the names of Falcon; where each branch has a norm, the first one in the file is that of the MLP."""
+    norms = {"input_layernorm": Stored("attn_norm_2"), "post_attention_layernorm": Stored("attn_norm")}
+    return _qkv(config) | ({} if config.is_norm_shared else norms)
+
+
 def _state_of(config: ModelConfig) -> State:
     state = next((layer.state for layer in config.layers if layer.state), None)
     if state is None:
@@ -180,6 +186,7 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = {
     "deepseek2": GgufArchitecture(("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"), True, configs.deepseek2, _LATENT),
     "exaone": GgufArchitecture(("ExaoneForCausalLM",), config=configs.exaone),
     "exaone4": GgufArchitecture(("Exaone4ForCausalLM",), True, configs.windows, _POST_NORM),
+    "falcon": GgufArchitecture(("FalconForCausalLM",), config=configs.falcon, others=_falcon),
     "falcon-h1": GgufArchitecture(("FalconH1ForCausalLM",), config=state_configs.falcon_h1, others=_falcon_h1),
     "gemma": GgufArchitecture(("GemmaForCausalLM",), config=configs.gemma),
     "gemma2": GgufArchitecture(("Gemma2ForCausalLM",), True, configs.gemma2, _LLAMA | _NORMS_AFTER),

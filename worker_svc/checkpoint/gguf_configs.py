@@ -154,6 +154,16 @@ def exaone(facts: Facts) -> dict[str, Any]:
     return {"layer_norm_epsilon": facts("attention.layer_norm_epsilon")}
 
 
+def falcon(facts: Facts) -> dict[str, Any]:
+    """Return the values of Falcon: one KV head (7B), or several and, but in the 11B model, a norm for each branch."""
+    num_kv_heads = facts("attention.head_count_kv") or 1
+    return layer_norm(facts) | {
+        "new_decoder_architecture": num_kv_heads > 1,
+        "num_kv_heads": num_kv_heads,
+        "num_ln_in_parallel_attn": 2 if facts.has("blk.0.attn_norm_2.weight") else 1,
+    }
+
+
 def gpt_neox(facts: Facts) -> dict[str, Any]:
     """Return the values of GPT-NeoX and Pythia."""
     return layer_norm(facts) | {"use_parallel_residual": facts("use_parallel_residual")}

@@ -6,10 +6,19 @@ from collections.abc import Collection, Container
 import torch
 
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.checkpoint.source import DOWNLOAD_AGAIN, Progress, QuantizedMatrix, QuantizedTensor, WeightSource
+from tetrad.worker_svc.checkpoint.source import (
+    DOWNLOAD_AGAIN,
+    Progress,
+    QuantizedMatrix,
+    QuantizedTensor,
+    StoredMatrix,
+    WeightSource,
+)
+from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.tensors import tensor_shapes
-from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix, rounded
+from tetrad.worker_svc.packed_weights.grouped import rounded
+from tetrad.worker_svc.packed_weights.matrices import Matrix, PackedMatrix, in_groups
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 """Types of weights that are not quantized."""
@@ -90,6 +99,16 @@ class WeightLoader:
         self._count(tensor.numel() if num_parameters is None else num_parameters, tensor.nbytes)
         return tensor
 
+    def get_rows(self, name: str, shape: tuple[int, int]) -> tuple[torch.Tensor, slice]:
+        """Return the whole rows of a float matrix in its stored type, and the columns of the model's part.
+
+        Args:
+            name, shape: see get_stored; the shape is that of the part.
+        """
+        part = self.get_stored(name, shape)
+        whole = self._source.whole_rows(name) if isinstance(self._source, WrappedSource) else None
+        return (part, slice(None)) if whole is None else whole
+
     @property
     def loaded_bytes(self) -> int:
         """The stored size of all loaded tensors in bytes."""
@@ -112,19 +131,28 @@ class WeightLoader:
 
         A matrix in fp8, or without contiguous groups, is rounded to 8 bits.
         """
-        self._check_known(name)
-        found = self._source.load_quantized(name)
-        if found is None:
-            return None
-        matrix, stored_bytes = found
-        quantized = rounded(matrix) if isinstance(matrix, torch.Tensor) else matrix
-        if not isinstance(quantized, QuantizedTensor | GroupedMatrix):
-            return None
-        if isinstance(quantized, QuantizedTensor) and quantized.kind not in kinds:
-            return None
-        self._check_shape(name, quantized.shape, shape)
-        self._count(shape[0] * shape[1], stored_bytes)
+        matrix, stored_bytes = self._quantized(name)
+        if isinstance(matrix, QuantizedTensor):
+            quantized: QuantizedMatrix | None = matrix if matrix.kind in kinds else None
+        else:
+            quantized = in_groups(matrix) if isinstance(matrix, Matrix) else None
+        if quantized is not None:
+            self._check_shape(name, quantized.shape, shape)
+            self._count(shape[0] * shape[1], stored_bytes)
         return quantized
+
+    def get_packed(self, name: str, shape: tuple[int, int]) -> PackedMatrix | None:
+        """Return a matrix of few bits as stored; None if it is in floats, or in a GGUF file.
+
+        A float32 matrix, from a format without groups of columns, is rounded to 8 bits.
+        """
+        matrix, stored_bytes = self._quantized(name)
+        packed = rounded(matrix) if isinstance(matrix, torch.Tensor) else matrix
+        if not isinstance(packed, PackedMatrix):
+            return None
+        self._check_shape(name, packed.shape, shape)
+        self._count(shape[0] * shape[1], stored_bytes)
+        return packed
 
     def check_complete(self, config: ModelConfig) -> None:
         """Raise ModelError if the files lack a bias, or contain a tensor that the model has not read.
@@ -153,6 +181,10 @@ class WeightLoader:
                 f"The model's files have tensors that {architecture} does not use here: {shown}{more}. "
                 "Merge adapters into the weights first; other variants of the architecture are not supported."
             )
+
+    def _quantized(self, name: str) -> tuple[StoredMatrix | None, int]:
+        self._check_known(name)
+        return self._source.load_quantized(name) or (None, 0)
 
     def _check_known(self, name: str) -> None:
         if not self._source.has(name):

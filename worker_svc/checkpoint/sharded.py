@@ -9,16 +9,17 @@ import re
 import torch
 
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.checkpoint.source import QuantizedMatrix, QuantizedTensor, WeightSource
+from tetrad.worker_svc.checkpoint.source import QuantizedTensor, WeightSource
 from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 from tetrad.worker_svc.core.ranks import Shard
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.sharding import key_shard, own_experts
-from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix, rounded
+from tetrad.worker_svc.packed_weights.grouped import rounded
+from tetrad.worker_svc.packed_weights.matrices import PackedMatrix
 
-_BY_ROWS = frozenset(
-    {"q_proj", "q_b_proj", "output_gate_proj", "kv_b_proj", "gate_proj", "up_proj", "embed_tokens", "lm_head", "sinks"}
-)
+_VOCABULARY = frozenset({"embed_tokens", "lm_head", "head"})
+"""Modules with a row for each token; `head` is the output layer of an MTP layer."""
+_BY_ROWS = _VOCABULARY | {"q_proj", "q_b_proj", "output_gate_proj", "kv_b_proj", "gate_proj", "up_proj", "sinks"}
 _BY_KEY_ROWS = frozenset({"k_proj", "v_proj"})
 _BY_COLUMNS = frozenset({"o_proj", "down_proj"})
 _KIND = re.compile(r"\.(weight|bias)$")
@@ -84,7 +85,7 @@ class ShardedSource(WrappedSource):
         """Return this rank's part in its stored type."""
         return self._part(name, self._source.load_stored(name))
 
-    def load_quantized(self, name: str) -> tuple[QuantizedMatrix, int] | None:
+    def load_quantized(self, name: str) -> tuple[QuantizedTensor | PackedMatrix, int] | None:
         """Return this rank's part of a packed matrix and its size in bytes; None for floats, and for a stack of experts.
 
         Raises ModelError, with the sizes, if the part would not consist of whole blocks.
@@ -95,22 +96,25 @@ class ShardedSource(WrappedSource):
         stored, stored_bytes = found
         # Rounded before it is cut, so that all parts together are the same as the matrix of a single rank.
         whole = rounded(stored) if isinstance(stored, torch.Tensor) else stored
-        if not isinstance(whole, QuantizedTensor | GroupedMatrix):
+        if not isinstance(whole, QuantizedTensor | PackedMatrix):
             return None
         part, (rows, columns) = whole, self._cuts.of(_KIND.sub("", name))
         if rows is not None:
             own = slice(*rows.bounds(whole.shape[0]))
-            part = whole.of_rows(lambda tensor: tensor[own])
+            part = part.of_rows(lambda tensor: tensor[own])
         if columns is not None:
             first, end = columns.bounds(whole.shape[1])
-            if first % whole.block or end % whole.block:
-                raise ModelError(
-                    f"tensor_parallel_size {columns.size} cuts the {whole.shape[1]} columns of {name} into parts of "
-                    f"{end - first}, but they are quantized in blocks of {whole.block}; use another size, or dtype float32, "
-                    "which unpacks them."
-                )
-            part = whole.of_columns(first, end)
+            _check_cut(name, whole.shape[1], columns.size, whole.block)
+            part = part.of_columns(first, end)
         return part, stored_bytes * part.shape[0] * part.shape[1] // (whole.shape[0] * whole.shape[1])
+
+    def whole_rows(self, name: str) -> tuple[torch.Tensor, slice] | None:
+        """See WrappedSource."""
+        _, columns = self._cuts.of(_KIND.sub("", name))
+        if columns is None:
+            return None
+        whole = self._source.load_stored(name)
+        return whole, slice(*columns.bounds(whole.shape[1]))
 
     def _part(self, name: str, whole: torch.Tensor) -> torch.Tensor:
         kind = _KIND.search(name)
@@ -130,3 +134,15 @@ class ShardedSource(WrappedSource):
         if self._experts is None or found is None or int(found[1]) >= self._num_experts:
             return False
         return int(found[1]) not in own_experts(self._num_experts, self._experts)
+
+
+def _check_cut(name: str, num_columns: int, size: int, block: int) -> None:
+    """Raise ModelError, with the possible sizes, if parts of a quantized matrix would not consist of whole blocks."""
+    sizes = [each for each in range(1, num_columns // block + 1) if num_columns % (each * block) == 0]
+    if size not in sizes:
+        cuts_expert = _EXPERTS in name
+        other = "enable_expert_parallel cuts no experts" if cuts_expert else "on the cpu device, dtype float32 unpacks them"
+        raise ModelError(
+            f"tensor_parallel_size {size} cuts the {num_columns} columns of {name} into parts of {num_columns // size}, but "
+            f"they are quantized in blocks of {block}; it may be {', '.join(map(str, sizes))}; {other}."
+        )

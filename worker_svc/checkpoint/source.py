@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
+from tetrad.worker_svc.packed_weights.matrices import Matrix
 from tetrad.worker_svc.packed_weights.stacks import MatrixStack
 
 DOWNLOAD_AGAIN = "The files are incomplete, or belong to another config: download the model again."
@@ -72,9 +73,9 @@ class QuantizedTensor:
 
 
 QuantizedMatrix = QuantizedTensor | GroupedMatrix
-"""A quantized matrix as stored in a GGUF file or another checkpoint."""
-StoredMatrix = QuantizedMatrix | MatrixStack | torch.Tensor
-"""A quantized matrix, the matrices of all experts, or a float32 matrix from a format without groups of columns."""
+"""A quantized matrix of a GGUF file as it is stored, or one of another checkpoint in groups that are in order."""
+StoredMatrix = QuantizedTensor | Matrix | MatrixStack
+"""A matrix as it is stored, or the matrices of all experts."""
 
 
 def values_of(matrix: StoredMatrix) -> torch.Tensor:

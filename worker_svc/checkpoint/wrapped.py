@@ -52,3 +52,7 @@ class WrappedSource:
     def load_quantized(self, name: str) -> tuple[StoredMatrix, int] | None:
         """See WeightSource."""
         return self._source.load_quantized(name)
+
+    def whole_rows(self, name: str) -> tuple[torch.Tensor, slice] | None:
+        """Return the whole rows of a matrix in its stored type, and the columns that this source has; None: it has all."""
+        return self._source.whole_rows(name) if isinstance(self._source, WrappedSource) else None

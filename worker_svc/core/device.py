@@ -133,7 +133,7 @@ def refuse_drafter(request: LoadRequest, device: str) -> None:
     if request.draft_method:
         is_model = request.draft_method == "draft_model"
         what = "A draft model" if is_model else f"speculative_config.method {request.draft_method!r}"
-        raise ModelError(f"{what} is not supported for {device}; it runs beside a decoder on the cpu device, or on one GPU.")
+        raise ModelError(f"{what} is not supported for {device}; it runs beside a decoder on the cpu device or on GPUs.")
 
 
 @runtime_checkable

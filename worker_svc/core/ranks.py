@@ -1,8 +1,8 @@
 """Ranks: a worker's place in a group of workers that compute one model, and the leader's messages to the members.
 
 A pipeline has stages, each with some of the layers; a stage has shards, each with a part of every layer of the stage. Rank 0,
-shard 0 of the first stage, is the leader: it receives plans, samples tokens and returns results. The other ranks, the members,
-execute the leader's orders. Knows no tensors.
+shard 0 of stage 0, is the leader: it receives plans, samples tokens and returns results. The other ranks, the members,
+execute the leader's orders. Which layers a stage has is the device's choice. Knows no tensors.
 """
 
 from collections.abc import Sequence
@@ -33,12 +33,12 @@ class Stage:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the first stage, which holds the input embeddings and the output head."""
+        """Whether this is the first stage, which holds the input embeddings."""
         return self.index == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether this is the last stage, which sends its hidden states back to the leader."""
+        """Whether this is the last stage, after whose layers hidden states are those of the whole model."""
         return self.index == self.size - 1
 
 

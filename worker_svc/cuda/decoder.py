@@ -2,18 +2,18 @@
 
 A layer takes nine launches, or five with few rows, if each of its products can include the operations around it. `x` is the
 normed input of the next product; `residual` is the residual stream. The norm after a layer adds the layer's output to the
-residual stream.
+residual stream. A stage of a pipeline may begin with a residual stream, or end with one.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from tetrad.worker_svc.attention.interface import AttentionShape
 from tetrad.worker_svc.cuda.attention import DeviceStep
 from tetrad.worker_svc.cuda.cache_scales import cache_scales
+from tetrad.worker_svc.cuda.decoder_ends import DecoderEnds
 from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
 from tetrad.worker_svc.cuda.fused_products import MOST_ROWS, FusedProducts, can_fuse
 from tetrad.worker_svc.cuda.interface import DeviceParameters
@@ -22,7 +22,7 @@ from tetrad.worker_svc.kernels.rms_norm import add_rms_norm, rms_norm
 from tetrad.worker_svc.kernels.rotate_and_cache import rotate_and_cache
 from tetrad.worker_svc.kernels.scaled_stream import scale_stream
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
-from tetrad.worker_svc.kv_cache.layer_groups import group_layers, group_of_layers
+from tetrad.worker_svc.kv_cache.layer_groups import group_of_layers, groups_of
 from tetrad.worker_svc.layers.linear import Linear
 from tetrad.worker_svc.layers.rotary import interleave_heads, rotary_of
 from tetrad.worker_svc.model_facts.config import ModelConfig
@@ -71,24 +71,23 @@ class KernelDecoder:
         self.config = config if vocab_size is None else replace(config, vocab_size=vocab_size)
         self.offload, self._taps = offload, taps
         self.has_kernel_attention, self.host_steps, self.bytes_per_draft = True, None, 0
-        groups = group_layers(config.layer_windows)
+        groups = groups_of(config)
         self._group_of_layers = group_of_layers(groups)
         self.kv_cache_spec = KvCacheSpec(groups, config.num_kv_heads, config.head_dim, kv_cache_dtype)
-        self._embedding = linears.embedding("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
-        self._lookup = linears.lookup("model.embed_tokens", self._embedding)
-        self.dtype = self._embedding.dtype
+        self._ends = DecoderEnds(config, linears)
         self._layers: list[_Layer] = []
         for index in range(config.num_layers):
             first = len(linears.tensors)
             self._layers.append(_read_layer(config, linears, index, kv_cache_dtype))
             offload.take(self._layers[-1], linears.tensors[first:])
-        self._norm = linears.vector("model.norm.weight", config.hidden_size)
-        table = self._embedding if config.tie_word_embeddings or not linears.has("lm_head.weight") else None
-        self._head = linears.output("lm_head", table, config.vocab_size, config.hidden_size)
+        norms = [layer.input_norm for layer in self._layers]
+        # A stage before the last norms its stream in vain: the kernels that add to the stream also norm it.
+        self._following = [*norms[1:], norms[-1] if self._ends.norm is None else self._ends.norm]
         [rope] = config.ropes
         assert rope is not None, "a model without rotation has a trait that is not this program's"
-        self._rotary = rotary_of(rope.dim, rope.theta, rope.scaling).to(self._embedding.device)
-        self._fused = FusedProducts(config, product_context(self._embedding.device, self.dtype))
+        self.dtype, device = linears.dtype, norms[0].device
+        self._rotary = rotary_of(rope.dim, rope.theta, rope.scaling).to(device)
+        self._fused = FusedProducts(config, product_context(device, self.dtype))
         self._most_fused = MOST_ROWS if all(_can_fuse(layer, self.dtype) for layer in self._layers) else 0
 
     def forward(
@@ -100,23 +99,21 @@ class KernelDecoder:
         *,
         given: GivenEmbeddings | None = None,
     ) -> torch.Tensor:
-        """Return the normed hidden states [T, hidden] after the last layer; write keys and values to the caches."""
+        """Return the hidden states [T, hidden] after the last layer, normed if it is the model's; see DeviceModel."""
         cos_sin = self._rotary.cos_sin(positions)
-        residual = self._lookup(token_ids)
-        if given is not None:
-            residual.index_copy_(0, given.rows, given.values.to(residual.dtype))
+        residual = self._ends.enter(token_ids, given)
         steps = [metadata[group] for group in self._group_of_layers]
         run = self._run_fused if 0 < len(residual) <= self._most_fused else self._run
-        return run(residual, cos_sin, caches, steps)
+        x = run(residual, cos_sin, caches, steps)
+        return residual if self._ends.norm is None else x
 
     def _run(
         self, residual: torch.Tensor, cos_sin: torch.Tensor, caches: list[torch.Tensor], steps: Sequence[DeviceStep]
     ) -> torch.Tensor:
-        """Run the layers on embeddings [T, hidden], and return the normed hidden states."""
+        """Run the layers on the residual stream [T, hidden], in place, and return the normed hidden states."""
         config = self.config
         x = rms_norm(residual, self._layers[0].input_norm, config.norm_eps)
-        following = [layer.input_norm for layer in self._layers[1:]] + [self._norm]
-        each = zip(self.offload.each(self._layers), caches, following, steps, strict=True)
+        each = zip(self.offload.each(self._layers), caches, self._following, steps, strict=True)
         for index, (layer, cache, next_norm, step) in enumerate(each):
             self._taps.see(index, residual)
             qkv = layer.qkv(x)
@@ -142,19 +139,19 @@ class KernelDecoder:
         self, residual: torch.Tensor, cos_sin: torch.Tensor, caches: list[torch.Tensor], steps: Sequence[DeviceStep]
     ) -> torch.Tensor:
         """Run the layers with fused products; see _run."""
-        fused, following = self._fused, [layer.input_norm for layer in self._layers[1:]] + [self._norm]
+        fused = self._fused
         stream = scale_stream(residual, self._layers[0].input_norm)
-        each = zip(self.offload.each(self._layers), caches, following, steps, strict=True)
+        each = zip(self.offload.each(self._layers), caches, self._following, steps, strict=True)
         for index, (layer, cache, next_norm, step) in enumerate(each):
             self._taps.see(index, residual)
             query = fused.queries(stream, layer.qkv, cos_sin, step.kv_slots, cache, layer.shape, layer.head_norms)
             stream = fused.add(step.attend(query, cache, layer.shape), layer.output, residual, layer.mlp_norm)
             stream = fused.add(fused.gated(stream, layer.gate_up), layer.down, residual, next_norm)
-        return rms_norm(residual, self._norm, self.config.norm_eps)
+        return rms_norm(residual, self._following[-1], self.config.norm_eps)
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Return the embeddings [T, hidden] of ids [T], without adapters; the caller may change them."""
-        return F.embedding(token_ids, self._embedding)
+        return self._ends.embed(token_ids)
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the hidden states unchanged: `forward` has normed them."""
@@ -162,7 +159,7 @@ class KernelDecoder:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the logits [N, vocab_size] float32 of hidden states [N, hidden]."""
-        return self._head(hidden)
+        return self._ends.logits(hidden)
 
 
 def _read_layer(config: ModelConfig, linears: DeviceParameters, index: int, kv_cache_dtype: torch.dtype) -> _Layer:

@@ -6,7 +6,7 @@ drafts.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import torch
@@ -75,11 +75,18 @@ class DeviceDraftingRunner:
         self._runner.rehearse_graphs()
         self._drafts.rehearse()
 
+    def take_failed(self) -> tuple[int, ...]:
+        """See CudaModelRunner."""
+        return self._runner.take_failed()
+
     @torch.inference_mode()
-    def execute(self, plan: SchedulerOutput) -> ExecutedStep:
-        """Queue one step, and the passes that propose up to `plan.num_spec_tokens` tokens after it."""
+    def execute(self, plan: SchedulerOutput, failed: Iterable[int] | None = None) -> ExecutedStep:
+        """Queue one step, and the passes that propose up to `plan.num_spec_tokens` tokens after it.
+
+        `failed`: see CudaModelRunner.
+        """
         self._drafts.move(plan)
-        step = self._runner.execute(plan)
+        step = self._runner.execute(plan, failed)
         drafts = self._drafts.propose(plan, step)
         if not len(drafts.slots) or not isinstance(step, LaunchedStep):
             return step

@@ -2,7 +2,8 @@
 
 Called by the torch decoder when it builds a layer. The weights of a layer's experts are stacked; the tensors of each expert
 become views of the stack, so that they are stored once. Experts whose weights have different forms compute all tokens
-(layers/experts.py).
+(layers/experts.py). A rank may have some of the experts: every rank has all tokens and computes its own experts for them, and
+the results of all ranks are summed.
 Dims: T tokens, C chosen experts per token.
 """
 
@@ -22,14 +23,17 @@ _PAIRS_AT_ONCE = 8192
 """Number of pairs (token, expert) that are computed at once; a pair's output takes 4 bytes per element of a hidden state."""
 
 
-def mix_of(experts: Mapping[int, Expert], num_experts: int) -> Mix:  # noqa: ARG001 - of the signature; a device has all experts
-    """Return the computation of a layer's experts; see MixOf."""
-    every = [experts[number] for number in sorted(experts)]
+def mix_of(experts: Mapping[int, Expert], num_experts: int) -> Mix:
+    """Return the computation of a layer's experts, which have consecutive numbers; see MixOf."""
+    numbers = sorted(experts)
+    every = [experts[number] for number in numbers]
     into, down = _weights_of([each.into for each in every]), _weights_of([each.down for each in every])
     if into is None or down is None:
-        return AllExperts(experts)
+        return AllExperts(experts, num_experts)
     of_into, of_down = stacked(into), stacked(down)
-    return AllExperts(experts) if of_into is None or of_down is None else GroupedExperts(every[0], of_into, of_down)
+    if of_into is None or of_down is None:
+        return AllExperts(experts, num_experts)
+    return GroupedExperts(every[0], of_into, of_down, range(numbers[0], numbers[-1] + 1), num_experts)
 
 
 class GroupedExperts:
@@ -37,11 +41,13 @@ class GroupedExperts:
 
     Args:
         expert: any of the experts; they have the same activation.
-        into, down: the first and the last products of all experts.
+        into, down: the first and the last products of this rank's experts.
+        own: the numbers of these experts.
+        num_experts: number of all experts of the layer.
     """
 
-    def __init__(self, expert: Expert, into: ExpertWeights, down: ExpertWeights) -> None:
-        self._expert, self._num_experts = expert, len(into.values)
+    def __init__(self, expert: Expert, into: ExpertWeights, down: ExpertWeights, own: range, num_experts: int) -> None:
+        self._expert, self._own, self._num_experts = expert, own, num_experts
         self._into, self._down = into, down
 
     def __call__(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
@@ -52,11 +58,18 @@ class GroupedExperts:
         return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
     def _mixed(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        groups = group_pairs(chosen.contiguous(), self._num_experts, rows_of_tiles(chosen.numel(), self._num_experts))
+        num_own, are_all = len(self._own), len(self._own) == self._num_experts
+        local = chosen if are_all else _local(chosen, self._own)
+        groups = group_pairs(local.contiguous(), num_own, rows_of_tiles(chosen.numel(), self._num_experts))
         inner = first_product(x, self._into, groups, chosen.shape[1])
         factors = weights.float().flatten()
-        outputs = second_product(self._expert.between(inner), self._down, groups, factors)
+        outputs = second_product(self._expert.between(inner), self._down, groups, factors, are_all=are_all)
         return outputs.view(*chosen.shape, -1).sum(1).to(x.dtype)
+
+
+def _local(chosen: torch.Tensor, own: range) -> torch.Tensor:
+    """Return the places of experts [T, C] among `own`; the number of `own` for all others."""
+    return torch.where((chosen >= own.start) & (chosen < own.stop), chosen - own.start, len(own))
 
 
 def _weights_of(linears: Sequence[Linear]) -> list[ExpertWeights] | None:

@@ -17,6 +17,10 @@ class DeviceParameters(Parameters, Protocol):
     """The weights of a model on a device."""
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The type of activations."""
+
+    @property
     def tensors(self) -> list[torch.Tensor]:
         """All loaded tensors, as stored on the device."""
 
@@ -46,7 +50,7 @@ class PagedModel(Protocol):
 
 
 class DeviceModel(PagedModel, Protocol):
-    """A loaded decoder. It keeps no state between steps, and only queues work for the device."""
+    """A loaded decoder, or a stage of one. It keeps no state between steps, and only queues work for the device."""
 
     @property
     def bytes_per_draft(self) -> int:
@@ -64,7 +68,8 @@ class DeviceModel(PagedModel, Protocol):
         """Return the last layer's hidden states [T, hidden]; write keys, values and states to the caches.
 
         Args:
-            token_ids: [T] int32.
+            token_ids: [T] int32. A stage after the first takes the hidden states [T, hidden] of the stage before in their
+                place, and may change them.
             positions: [T] int32.
             caches: for each layer [num_blocks, block_size, 2, num_kv_heads, head_dim], or [num_blocks, numbers] for a state.
             metadata: the step's metadata for each KV group.

@@ -52,7 +52,7 @@ class DeviceLinears:
         *,
         are_unpacked: bool = False,
     ) -> None:
-        self._weights, self._device, self._dtype = weights, device, dtype
+        self._weights, self._device, self.dtype = weights, device, dtype
         self._plain = PlainScheme(product_context(device, dtype))
         self._scheme = open_scheme(config_quantization, requested, self._plain, names, are_unpacked=are_unpacked)
         self.tensors: list[torch.Tensor] = []
@@ -106,7 +106,7 @@ class DeviceLinears:
 
     def vector(self, name: str, size: int) -> torch.Tensor:
         """Return a tensor [size], such as the weight of a norm, by its full name."""
-        return self._own(self._vector(name, size, torch.float32 if name.endswith(_FLOAT32) else self._dtype))
+        return self._own(self._vector(name, size, torch.float32 if name.endswith(_FLOAT32) else self.dtype))
 
     def constants(self, values: Sequence[float]) -> torch.Tensor:
         """See Parameters."""
@@ -133,7 +133,7 @@ class DeviceLinears:
         return linear if matrix.columns is None else GatheredColumns(linear, matrix.columns)
 
     def _bias(self, name: str, rows: int) -> torch.Tensor | None:
-        return self._vector(f"{name}.bias", rows, self._dtype) if self._weights.has(f"{name}.bias") else None
+        return self._vector(f"{name}.bias", rows, self.dtype) if self._weights.has(f"{name}.bias") else None
 
     def _vector(self, name: str, size: int, dtype: torch.dtype) -> torch.Tensor:
         return self._weights.get_stored(name, (size,)).to(self._device, dtype, copy=True)

@@ -104,7 +104,8 @@ class DeviceLoras:
                     runs.append((target, source, num_bytes))
                 source += num_bytes
             target += num_bytes
-        return DeviceLora(weights.digest, HostCopy(self._accelerator, torch.cat(packed).view(torch.uint8)), runs)
+        values = torch.cat(packed) if packed else torch.empty(0, dtype=self._dtype)  # it may change other ranks' layers alone
+        return DeviceLora(weights.digest, HostCopy(self._accelerator, values.view(torch.uint8)), runs)
 
     def install(self, lora_id: int, packed: PackedLora) -> None:
         """See ModelLoras; if a slot is free, the adapter is copied to it at once."""
@@ -208,7 +209,7 @@ class AdaptedLinears(AdaptedParameters):
 
     def __init__(self, inner: DeviceParameters, loras: DeviceLoras) -> None:
         super().__init__(inner, loras)
-        self._linears = inner
+        self._linears, self.dtype = inner, inner.dtype
 
     @property
     def tensors(self) -> list[torch.Tensor]:

@@ -4,7 +4,7 @@ The step has the largest number of tokens, and requests with the most expensive 
 vocabulary for each request, truncated sampling, log-probabilities, and adapters if the model supports them. Before it, blocks
 are swapped out. What layers with states keep for drafts is added. A model that pools also runs a step of pooling requests, with
 an answer for every token if it has such a task. Graphs keep their memory beside that of steps, and share it among themselves,
-so the largest of them is added.
+so the largest of them is added. A stage of a pipeline keeps what it has sent until it has arrived.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +24,7 @@ from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.loras import DeviceLoras
 from tetrad.worker_svc.cuda.pooling_rows import DevicePoolingRows
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
+from tetrad.worker_svc.cuda.runner_parts import WHOLE, RunnerParts
 from tetrad.worker_svc.kv_cache.swap_pool import blocks_at_once
 from tetrad.worker_svc.runner.warm_up import dummy_plan
 
@@ -54,13 +55,14 @@ def worst_case_bytes(
     wrap: Wrap | None = None,
     *,
     use_graphs: bool,
+    parts: RunnerParts = WHOLE,
 ) -> int:
     """Return the bytes of a step of `max_num_batched_tokens` tokens, divided among as many requests as may sample at once.
 
     The memory of the graphs is added.
 
     Args:
-        model, accelerator, loras, pooling, use_graphs: see CudaModelRunner.
+        model, accelerator, loras, pooling, use_graphs, parts: see CudaModelRunner.
         max_num_batched_tokens: number of tokens in the largest step.
         asked: the pooling parameters of the requests of each measured step, see `largest_asked`.
         wrap: see Wrap; None: the model runs alone.
@@ -80,7 +82,7 @@ def worst_case_bytes(
     plans = [dummy_plan(num_requests, num_tokens, layout, _EVERYTHING, spec) for spec in asked]
 
     def make_runner() -> ProfiledRunner:
-        alone = CudaModelRunner(model, layout, accelerator, use_graphs=use_graphs, loras=loras, pooling=pooling)
+        alone = CudaModelRunner(model, layout, accelerator, use_graphs=use_graphs, loras=loras, pooling=pooling, parts=parts)
         return wrap(alone) if wrap else alone
 
     def run() -> None:
@@ -92,7 +94,8 @@ def worst_case_bytes(
 
     of_step, of_graphs = accelerator.peak_bytes(run), accelerator.peak_bytes(make_runner().rehearse_graphs)
     num_drafts = min(max_num_batched_tokens, MOST_DRAFTS_WITH_STATES)
-    return of_step + of_graphs + num_drafts * model.bytes_per_draft
+    of_hidden = max_num_batched_tokens * model.config.hidden_size * model.dtype.itemsize
+    return of_step + of_graphs + num_drafts * model.bytes_per_draft + parts.bytes_in_flight(of_hidden)
 
 
 def largest_asked(facts: PoolingFacts | None) -> list[PoolingSpec | None]:

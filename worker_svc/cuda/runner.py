@@ -22,17 +22,15 @@ from tetrad.worker_svc.core.plan import Ints, ModelRunnerOutput, SchedulerOutput
 from tetrad.worker_svc.core.request_table import RequestTable, ScheduledRows
 from tetrad.worker_svc.core.step_inputs import StepRows, order_rows
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
-from tetrad.worker_svc.cuda.forward_passes import ForwardPasses
 from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.loras import DeviceLoras
 from tetrad.worker_svc.cuda.pending import LaunchedStep, LaunchLog, PlainSamples
 from tetrad.worker_svc.cuda.pooling_rows import DevicePoolingRows, LaunchedPooling, NoDevicePooling
+from tetrad.worker_svc.cuda.runner_parts import WHOLE, PassParts, RunnerParts
 from tetrad.worker_svc.cuda.sampling.prompt_logprobs import LaunchedPrompts, launch_prompts
-from tetrad.worker_svc.cuda.sampling.sampler import DeviceSampler
-from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.cuda.sampling_warm_up import sampling_plans
 from tetrad.worker_svc.cuda.slot_loras import NoGraphLoras, SlotGraphLoras
-from tetrad.worker_svc.cuda.step_passes import LaunchedPasses, RecordedPasses, See
+from tetrad.worker_svc.cuda.step_passes import See
 from tetrad.worker_svc.cuda.verification import VerifiedSamples, Verifier, places_of
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.runner.prompt_embeds import SlotEmbeds
@@ -63,6 +61,7 @@ class CudaModelRunner:
         loras: the model's adapters; None: the model does not support adapters.
         pooling: creates the pooling part for an input batch; None: the model only generates.
         processors: names and classes of the custom logits processors.
+        parts: creates the parts that depend on whether the model is whole.
 
     Attributes:
         batch, state: the requests, on the host and on the device.
@@ -80,6 +79,7 @@ class CudaModelRunner:
         loras: DeviceLoras | None = None,
         pooling: Callable[[InputBatch], DevicePoolingRows] | None = None,
         processors: Sequence[tuple[str, type]] = (),
+        parts: RunnerParts = WHOLE,
     ) -> None:
         config = model.config
         if layout.max_model_len > config.max_position_embeddings:
@@ -101,7 +101,7 @@ class CudaModelRunner:
             block_size=layout.block_size,
             num_groups=self._kv_cache.num_groups,
         )
-        self.state = DeviceState(accelerator, self.batch)
+        self.state = parts.state(accelerator, self.batch)
         made = make_processors(
             processors,
             accelerator.device,
@@ -109,7 +109,7 @@ class CudaModelRunner:
             max_model_len=layout.max_model_len,
             max_num_seqs=layout.max_num_seqs,
         )
-        self.sampler = DeviceSampler(accelerator, self.state, self.batch, config.vocab_size, made)
+        self.sampler = parts.sampler(accelerator, self.state, self.batch, config.vocab_size, made)
         self._asked_prompts = AskedPrompts()
         self._pooling: DevicePoolingRows = NoDevicePooling() if pooling is None else pooling(self.batch)
         self._loras = NoGraphLoras() if loras is None else SlotGraphLoras(loras, layout.max_num_seqs)
@@ -120,11 +120,8 @@ class CudaModelRunner:
         self._requests = RequestTable(self.batch, config.vocab_size, listeners, checks, has_states=has_states)
         self._verifier = Verifier(self.batch, self.state, self.sampler)
         self._log = LaunchLog()
-        passes = ForwardPasses(model, self._kv_cache, self.state, self.batch, accelerator)
-        self._passes = (
-            RecordedPasses(model, passes, self._loras, accelerator, self.batch, layout)
-            if use_graphs and model.host_steps is None
-            else LaunchedPasses(passes, self._loras)
+        self._passes = parts.passes(
+            PassParts(model, self._kv_cache, self.state, self.batch, accelerator, self._loras, layout), use_graphs=use_graphs
         )
 
     def watch(self, see: See) -> None:

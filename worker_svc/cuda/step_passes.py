@@ -4,7 +4,7 @@ Owned by the runner, which is made with one of the two kinds and does not know w
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -33,16 +33,33 @@ class PassValues(NamedTuple):
     """[T, V] float32; the caller may change them."""
 
 
-class LaunchedPasses:
-    """Passes that are launched kernel by kernel.
-
-    Args:
-        passes: the model's passes.
-        loras: the adapters of its requests.
+class StepPasses(Protocol):
+    """The forward passes of a runner's steps.
 
     Attributes:
         num_graphs: the number of graphs that `record` records.
         see: reads the hidden states of each pass. Graphs record what it queues: it must write to fixed places.
+    """
+
+    num_graphs: int
+    see: See
+
+    def run(self, rows: StepRows, given: GivenRows | None, *, needs_hidden: bool) -> PassValues:
+        """Run the model over a step's tokens; `needs_hidden`: logits of the tokens do not suffice."""
+
+    def record(self, report: Callable[[], None]) -> None:
+        """Record the graphs, and call `report` after each."""
+
+    def rehearse(self) -> None:
+        """Run what `record` records, to measure its memory."""
+
+
+class LaunchedPasses:
+    """Passes that are launched kernel by kernel; see StepPasses.
+
+    Args:
+        passes: the model's passes.
+        loras: the adapters of its requests.
     """
 
     def __init__(self, passes: ForwardPasses, loras: NoGraphLoras | SlotGraphLoras) -> None:
@@ -51,21 +68,21 @@ class LaunchedPasses:
         self.see: See = _see_nothing
 
     def run(self, rows: StepRows, given: GivenRows | None, *, needs_hidden: bool) -> PassValues:  # noqa: ARG002 - of RecordedPasses
-        """Run the model over a step's tokens; `needs_hidden`: logits of the tokens do not suffice."""
+        """See StepPasses."""
         self._loras.select_tokens(rows)
         hidden = self._passes.of_rows(rows, given)
         self.see(hidden)
         return PassValues(hidden)
 
     def record(self, report: Callable[[], None]) -> None:
-        """Record the graphs."""
+        """Do nothing: there are no graphs."""
 
     def rehearse(self) -> None:
-        """Run what `record` records, to measure its memory."""
+        """Do nothing: there are no graphs."""
 
 
 class RecordedPasses(LaunchedPasses):
-    """Passes that are replayed where a graph serves the step; see LaunchedPasses.
+    """Passes that are replayed where a graph serves the step; see StepPasses.
 
     Args:
         model: the model; its steps need no metadata from the host.
@@ -74,6 +91,7 @@ class RecordedPasses(LaunchedPasses):
         accelerator: records and replays the graphs.
         batch: the requests.
         layout: limits of a step.
+        has_output: whether the model has an output layer; otherwise, all graphs write hidden states.
     """
 
     def __init__(
@@ -84,34 +102,40 @@ class RecordedPasses(LaunchedPasses):
         accelerator: Accelerator,
         batch: InputBatch,
         layout: KvLayout,
+        *,
+        has_output: bool = True,
     ) -> None:
         super().__init__(passes, loras)
         self._model = model
         graphs = self._graphs = StepGraphs(accelerator, batch, layout, passes.inputs, loras.kinds)
         self.num_graphs = graphs.num_graphs
         sizes, device = model.config, accelerator.device
-        self._logits = torch.empty(graphs.most_decodes, sizes.vocab_size, dtype=torch.float32, device=device)
+        self._has_output, most = has_output, graphs.most_decodes if has_output else 0
+        self._logits = torch.empty(most, sizes.vocab_size, dtype=torch.float32, device=device)
         self._hidden = torch.empty(graphs.most_tokens, sizes.hidden_size, dtype=model.dtype, device=device)
 
     def run(self, rows: StepRows, given: GivenRows | None, *, needs_hidden: bool) -> PassValues:
-        """See LaunchedPasses; a step with given embeddings has no graph."""
+        """See StepPasses; a step with given embeddings has no graph."""
         graph = self._graphs.choose(rows, needs_hidden=needs_hidden) if given is None else None
         if graph is None:
             return super().run(rows, given, needs_hidden=needs_hidden)
         graph.replay(self._loras.select_for_graph(np.repeat(rows.slots, rows.num_scheduled)))
-        if graph.is_mixed:
+        if graph.is_mixed or not self._has_output:
             return PassValues(hidden=self._hidden[: rows.num_tokens])
         return PassValues(logits=self._logits[: rows.num_tokens])
 
     def record(self, report: Callable[[], None]) -> None:
-        """See LaunchedPasses."""
+        """See StepPasses."""
         self._loras.forget_graph_rows()
-        self._graphs.record(Runs(self._run_decodes, self._run_mixed), report)
+        self._graphs.record(self._runs(), report)
 
     def rehearse(self) -> None:
-        """See LaunchedPasses."""
+        """See StepPasses."""
         self._loras.forget_graph_rows()
-        self._graphs.rehearse(Runs(self._run_decodes, self._run_mixed))
+        self._graphs.rehearse(self._runs())
+
+    def _runs(self) -> Runs:
+        return Runs(self._run_decodes if self._has_output else self._run_mixed, self._run_mixed)
 
     def _run_decodes(self, inputs: PassInputs, are_adapted: bool) -> None:
         """Queue a pass, and write the logits of all of its tokens; see Run."""

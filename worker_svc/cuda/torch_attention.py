@@ -23,14 +23,14 @@ class TorchAttention:
 
     Args:
         heads: the heads of the KV cache.
-        groups: the groups of the model's layers.
+        groups: the groups of the model's layers; a stage has no layers of some of them.
 
     Attributes:
         has_kernels: whether a created layer uses an attention kernel.
     """
 
     def __init__(self, heads: HeadSizes, groups: Sequence[LayerGroup]) -> None:
-        self._heads, self._groups = heads, list(enumerate(groups))
+        self._heads, self._groups = heads, [(number, group) for number, group in enumerate(groups) if group.layers]
         self.has_kernels = self._has_gathers = False
         self._pages = GatheredPages(
             num_heads=heads.num_heads,

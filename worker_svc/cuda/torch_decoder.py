@@ -10,11 +10,11 @@ import torch
 from tetrad.worker_svc.attention.interface import HeadSizes
 from tetrad.worker_svc.cuda.attention import DeviceStep
 from tetrad.worker_svc.cuda.experts import mix_of
+from tetrad.worker_svc.cuda.interface import DeviceParameters
 from tetrad.worker_svc.cuda.torch_attention import TorchAttention
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.kv_cache.layer_groups import groups_of
 from tetrad.worker_svc.layers.collectives import Collectives
-from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.states import bytes_per_draft
 from tetrad.worker_svc.models.decoder import Decoder, GivenEmbeddings
@@ -22,7 +22,7 @@ from tetrad.worker_svc.models.draft_head import NoTaps, Taps
 
 
 class TorchDecoder:
-    """A decoder with any traits; see DeviceModel.
+    """A decoder with any traits, or a stage of one; see DeviceModel.
 
     Args:
         config: the model's description.
@@ -36,7 +36,7 @@ class TorchDecoder:
     def __init__(
         self,
         config: ModelConfig,
-        parameters: Parameters,
+        parameters: DeviceParameters,
         kv_cache_dtype: torch.dtype,
         device: torch.device,
         taps: Taps = NoTaps(),  # noqa: B008 - it has no state
@@ -46,7 +46,7 @@ class TorchDecoder:
         groups = groups_of(config)
         attention = TorchAttention(HeadSizes(config.num_heads, config.num_kv_heads, config.head_dim), groups)
         self._decoder = Decoder(config, parameters, attention, mix_of, device, ranks, vocab_size, taps)
-        self.config, self.dtype = self._decoder.config, self._decoder.dtype
+        self.config, self.dtype = self._decoder.config, parameters.dtype
         # States are float32, so a cache that only has states is float32 too.
         dtype = torch.float32 if groups and all(group.is_state for group in groups) else kv_cache_dtype
         self.kv_cache_spec = KvCacheSpec(groups, config.num_kv_heads, config.head_dim, dtype, state_size=config.state_size)

@@ -37,18 +37,27 @@ from tetrad.worker_svc.cuda.experts import mix_of
 from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.linears import DeviceLinears
 from tetrad.worker_svc.cuda.loras import AdaptedLinears, DeviceLoras
+from tetrad.worker_svc.cuda.ranks.links import DeviceChannels
 from tetrad.worker_svc.cuda.transformers_model import DeviceTransformersModel
 from tetrad.worker_svc.devices.cuda_drafted import CudaDraftedModel
 from tetrad.worker_svc.devices.cuda_drafters import CudaDrafterLoader
 from tetrad.worker_svc.devices.cuda_encoder import CudaEncoder, device_encoder
 from tetrad.worker_svc.devices.cuda_model import CudaModel, whole_model
-from tetrad.worker_svc.devices.cuda_programs import beyond_kernels, build_part, build_whole
-from tetrad.worker_svc.devices.cuda_ranks import CudaRankModel, check_part, join_ranks, orders_of
+from tetrad.worker_svc.devices.cuda_programs import beyond_kernels, build_part, build_whole, part_config
+from tetrad.worker_svc.devices.cuda_ranks import (
+    CudaRankModel,
+    check_part,
+    join_ranks,
+    orders_of,
+    part_loras,
+    runner_parts,
+    stage_source,
+)
 from tetrad.worker_svc.devices.decoder_pooling import decoder_pooling, pooler_config_of
 from tetrad.worker_svc.devices.encoder_model import check_options, load_encoder
 from tetrad.worker_svc.devices.foreign_model import load_foreign_module
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
-from tetrad.worker_svc.devices.lora_parts import LoraPartReader, whole_reader
+from tetrad.worker_svc.devices.lora_parts import whole_reader
 from tetrad.worker_svc.families.check import check_config, check_ranks
 from tetrad.worker_svc.families.encoders import check_encoder, is_encoder
 from tetrad.worker_svc.families.foreign import foreign_model
@@ -60,7 +69,6 @@ from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.bidirectional import BidirectionalDecoder
 from tetrad.worker_svc.models.draft_head import NoTaps, Tapped
 from tetrad.worker_svc.quantization.schemes import unpacks_on_host
-from tetrad.worker_svc.runner.rank_channels import RankChannels
 
 LEAST_CAPABILITY = (8, 0)
 """Smallest supported compute capability: Ampere, the first with bfloat16."""
@@ -97,7 +105,7 @@ class CudaDevice:
         if open_accelerator is None:
             check_gpu()
         self._accelerator: Accelerator | None = None
-        self._ranks: RankChannels | None = None
+        self._ranks: DeviceChannels | None = None
 
     def set_up(self) -> None:
         """Open the GPU for the calling thread."""
@@ -117,11 +125,16 @@ class CudaDevice:
 
     def load_model(self, request: LoadRequest, report: Progress) -> CudaModel | CudaEncoder | CudaDraftedModel | CudaRankModel:
         """Load the weights to the device."""
+        smaller = partial(self._load_alone, offload_bytes=0)  # it runs for each draft; cpu_offload_gb is the target's
         if self._ranks is not None:
-            return self._load_part(request, report, self._ranks)
+            if self._ranks.stage.size > 1:
+                refuse_drafter(request, f"the cuda device with {self._ranks.option}")
+            load_part = partial(self._load_part, ranks=self._ranks)
+            loader = CudaDrafterLoader(load_part, smaller, load_part, self._ready(), self._ranks.sums)
+            part = loader.load(request, report) if request.draft_method else load_part(request, report)
+            return CudaRankModel(part, self._ranks)
         if request.draft_method:
             alone = partial(self._load_alone, offload_bytes=self._offload_bytes)
-            smaller = partial(self._load_alone, offload_bytes=0)  # it runs for each draft; cpu_offload_gb is the target's
             decoder = partial(self._load_decoder, offload_bytes=self._offload_bytes)
             return CudaDrafterLoader(alone, smaller, decoder, self._ready()).load(request, report)
         return self._load_alone(request, report, self._offload_bytes)
@@ -195,36 +208,40 @@ class CudaDevice:
             processors=request.logits_processors,
         )
 
-    def _load_part(self, request: LoadRequest, report: Progress, ranks: RankChannels) -> CudaRankModel:
-        """Load this rank's part of a decoder of a described family."""
+    def _load_part(
+        self, request: LoadRequest, report: Progress, ranks: DeviceChannels, layers: Tapped | None = None
+    ) -> CudaModel:
+        """Load this rank's part of a decoder of a described family; `layers`: see _load_decoder."""
         accelerator, dtype = self._ready(), _dtype(request)
-        refuse_drafter(request, "several ranks of the cuda device")
         _refuse_offload("a model on several ranks", self._offload_bytes)
         if request.path.is_dir():
-            check_ranks(apply_overrides(read_model_config(request.path), request.hf_overrides_json), ranks.shard.size)
+            facts = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
+            check_ranks(facts, ranks.shard.size, ranks.stage.size, expert_parallel=request.expert_parallel)
         source = open_weights(request, accelerator.device, unpacks=always)
         overridden = apply_overrides(source.config, request.hf_overrides_json)
         config = check_config(overridden, self.name)
         check_part(request, overridden, config, ranks)
         config = with_own_output(config, source)
-        weights = WeightLoader(ShardedSource(source, config, ranks.shard), report)
+        experts = ranks.shard if request.expert_parallel else None
+        own = ShardedSource(source, config, ranks.shard, experts=experts)
+        weights = WeightLoader(stage_source(own, config, ranks), report)
         no_offload = WeightOffload(accelerator, 0, config.num_layers)
-        with torch.inference_mode(), whole_model(request.model, accelerator, source.total_bytes // ranks.shard.size):
+        with torch.inference_mode(), whole_model(request.model, accelerator, weights.total_bytes):
             quantization = overridden.get("quantization_config")
             linears = DeviceLinears(
                 quantization, request.quantization, weights, accelerator.device, dtype, are_unpacked=quantization is not None
             )
-            reader = partial(LoraPartReader, config, has=source.has, shard=ranks.shard, stage=ranks.stage)
-            loras = _loras_of(request, reader, accelerator, dtype)
+            loras = _loras_of(request, part_loras(config, source, ranks), accelerator, dtype)
             parameters = linears if loras is None else AdaptedLinears(linears, loras)
-            model = build_part(config, parameters, self._cache_dtype(dtype), no_offload, accelerator.device, ranks.sums)
+            cache_dtype, taps = self._cache_dtype(dtype), layers(config) if layers else NoTaps()
+            model = build_part(config, parameters, cache_dtype, no_offload, accelerator.device, ranks, taps, experts=experts)
             if loras is not None:
                 loras.allocate()
-            weights.check_complete(config)
+            weights.check_complete(part_config(config, ranks))
         info = _info(request, config, weights, linears, source.stored_type)
         del source, weights
         gc.collect()
-        part = CudaModel(
+        return CudaModel(
             model,
             info,
             accelerator,
@@ -232,8 +249,8 @@ class CudaDevice:
             use_graphs=self._use_graphs,
             loras=loras,
             processors=request.logits_processors,
+            parts=runner_parts(ranks),
         )
-        return CudaRankModel(part, ranks)
 
     def _load_encoder(
         self, request: LoadRequest, config: Mapping[str, Any], report: Progress, offload_bytes: int

@@ -1,4 +1,8 @@
-"""Drafters of the cuda device: loads a model together with the drafter that speculative_config names."""
+"""Drafters of the cuda device: loads a model together with the drafter that speculative_config names.
+
+On several ranks, each has its part of the model and of a draft head; a draft model is whole on every rank. All ranks have the
+same hidden states and the same sampled tokens, so they propose the same drafts.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,10 +11,12 @@ from typing import Protocol
 
 from tetrad.services.errors import ModelError
 from tetrad.services.log import get_logger
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.model_config import read_model_config
 from tetrad.worker_svc.core.device import LoadedModel, LoadRequest, Progress
 from tetrad.worker_svc.cuda.decoder import KernelDecoder
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
+from tetrad.worker_svc.cuda.ranks.heads import share_of
 from tetrad.worker_svc.cuda.torch_decoder import TorchDecoder
 from tetrad.worker_svc.devices.cuda_drafted import CudaDraftedModel, CudaDrafter, CudaDraftModel
 from tetrad.worker_svc.devices.cuda_heads import load_head
@@ -18,6 +24,9 @@ from tetrad.worker_svc.devices.cuda_model import CudaModel, whole_model
 from tetrad.worker_svc.devices.draft_heads import check_described, open_eagle3, open_mtp, read_eagle3, read_mtp
 from tetrad.worker_svc.devices.drafted_model import NOT_DECODERS, check_same_vocabulary, check_sees_all, check_target
 from tetrad.worker_svc.families.eagle3 import eagle3_config
+from tetrad.worker_svc.layers.collectives import Collectives
+from tetrad.worker_svc.layers.parameters import Lookup
+from tetrad.worker_svc.layers.vocabulary import SplitLookup
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.draft_head import LayerTaps, Tapped
 
@@ -39,6 +48,7 @@ class CudaDrafterLoader:
         load_smaller: loads a draft model, all of whose layers stay in device memory.
         load_decoder: loads a target of a draft head.
         accelerator: the device.
+        ranks: the ranks that share the target; None: one rank has all of it.
     """
 
     def __init__(
@@ -47,9 +57,10 @@ class CudaDrafterLoader:
         load_smaller: Callable[[LoadRequest, Progress], LoadedModel],
         load_decoder: LoadDecoder,
         accelerator: Accelerator,
+        ranks: Collectives | None = None,
     ) -> None:
         self._load_model, self._load_smaller, self._load_decoder = load_model, load_smaller, load_decoder
-        self._accelerator = accelerator
+        self._accelerator, self._ranks = accelerator, ranks
 
     def load(self, request: LoadRequest, report: Progress) -> CudaDraftedModel:
         """Load a model and its drafter; raise ModelError if they do not fit together."""
@@ -86,28 +97,34 @@ class CudaDrafterLoader:
         decoder, [taps] = target.decoder, chosen
         assert isinstance(decoder, KernelDecoder | TorchDecoder), "a described decoder provides embeddings"
         check_same_vocabulary(target, facts.decoder.vocab_size)
-        weights = open_eagle3(head_files.path, report)
+        share = share_of(facts.decoder, self._ranks)
+        weights = WeightLoader(share.tensors(open_eagle3(head_files.path), facts.decoder), report)
         read = partial(
             read_eagle3,
             facts,
             weights,
-            embed=decoder.embed,
+            embed=self._embed_of(target, decoder),
             hidden_size=target.info.hidden_size,
             num_layers=len(taps.layers),
         )
         with whole_model(head_files.model, self._accelerator, weights.total_bytes):
-            head = load_head(
-                read, facts.decoder, weights, target, self._accelerator, lambda _: taps.take(), request.num_draft_tokens
-            )
+            num_drafts = request.num_draft_tokens
+            head = load_head(read, facts.decoder, weights, target, self._accelerator, lambda _: taps.take(), num_drafts, share)
         return target, head
+
+    def _embed_of(self, target: CudaModel, decoder: KernelDecoder | TorchDecoder) -> Lookup:
+        """Return the lookup of the target's embeddings, without adapters."""
+        return decoder.embed if self._ranks is None else SplitLookup(decoder.embed, target.info.vocab_size, self._ranks)
 
     def _with_mtp(self, request: LoadRequest, report: Progress) -> tuple[CudaModel, CudaDrafter]:
         """Load a model and its own MTP layer, which predicts further tokens."""
-        weights, config = open_mtp(request, report)
+        source, config = open_mtp(request)
+        share = share_of(config, self._ranks)
+        weights = WeightLoader(share.tensors(source, config), report)
         target = self._described(request, report, None)
         with whole_model(request.model, self._accelerator, weights.total_bytes):
             read, normed = partial(read_mtp, config), target.decoder.normed
-            head = load_head(read, config, weights, target, self._accelerator, normed, request.num_draft_tokens)
+            head = load_head(read, config, weights, target, self._accelerator, normed, request.num_draft_tokens, share)
         return target, head
 
     def _described(self, request: LoadRequest, report: Progress, tapped: Tapped | None) -> CudaModel:

@@ -22,6 +22,7 @@ from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.kv_cache.layer_groups import groups_of
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.draft_head import DraftHead, HeadParts
+from tetrad.worker_svc.models.head_share import HeadShare
 
 ReadHead = Callable[[HeadParts[DeviceStep]], DraftHead[DeviceStep]]
 """Function (the device's parts) -> the head."""
@@ -71,21 +72,24 @@ def load_head(
     accelerator: Accelerator,
     states_of: Callable[[torch.Tensor], torch.Tensor],
     num_drafts: int,
+    share: HeadShare,
 ) -> CudaDraftHead:
     """Return a head of `target`, with its weights on the device.
 
     Args:
         read: builds the head.
         config: the description of the head's layer.
-        weights: the head's tensors.
+        weights: the tensors of the share.
         target: the model; its types are the head's.
         accelerator: the device.
         states_of: returns the head's input states for the target's last hidden states.
         num_drafts: the usual number of drafts of a request; 0: unknown.
+        share: this rank's part of the head.
     """
+    part = share.part_of(config)
     dtype, cache_dtype = target.decoder.dtype, target.decoder.kv_cache_spec.dtype
     linears = DeviceLinears(None, "", weights, accelerator.device, dtype)
-    attention = TorchAttention(HeadSizes(config.num_heads, config.num_kv_heads, config.head_dim), groups_of(config))
-    head = read(HeadParts(linears, attention, mix_of, accelerator.device))
+    attention = TorchAttention(HeadSizes(part.num_heads, part.num_kv_heads, part.head_dim), groups_of(part))
+    head = read(HeadParts(linears, attention, mix_of, accelerator.device, share))
     on_device = DeviceHead(head, attention, dtype, cache_dtype, states_of)
     return CudaDraftHead(on_device, linears.tensors, accelerator, num_drafts)

@@ -17,6 +17,7 @@ from tetrad.worker_svc.cuda.loras import DeviceLoras
 from tetrad.worker_svc.cuda.memory_profile import Wrap, largest_asked, worst_case_bytes
 from tetrad.worker_svc.cuda.pooling_rows import DevicePooling, DevicePoolingRows
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
+from tetrad.worker_svc.cuda.runner_parts import WHOLE, RunnerParts
 from tetrad.worker_svc.devices.poolers import Pooling
 
 
@@ -26,6 +27,9 @@ class CudaModel:
     Attributes:
         decoder: the model's program.
         uses_graphs: whether its steps are recorded, if they can be.
+
+    Args:
+        parts: see CudaModelRunner.
     """
 
     def __init__(
@@ -39,12 +43,13 @@ class CudaModel:
         loras: DeviceLoras | None = None,
         pooling: Pooling | None = None,
         processors: Sequence[tuple[str, type]] = (),
+        parts: RunnerParts = WHOLE,
     ) -> None:
         self.decoder, self._accelerator, self._offload, self._pooling = model, accelerator, offload, pooling
         # A graph computes logits, which a model that only pools does not use.
         self.uses_graphs = use_graphs and (pooling is None or pooling.facts.generates)
         self._weights = Offload(accelerator, tensors_in((model, loras, pooling)))
-        self.info, self.loras, self._processors = info, loras, processors
+        self.info, self.loras, self._processors, self._parts = info, loras, processors, parts
 
     @property
     def weights_on_device_bytes(self) -> int:
@@ -66,6 +71,7 @@ class CudaModel:
             loras=self.loras,
             pooling=self._pooling_rows(),
             processors=self._processors,
+            parts=self._parts,
         )
 
     def sleep(self) -> None:
@@ -88,6 +94,7 @@ class CudaModel:
             asked,
             wrap,
             use_graphs=self.uses_graphs,
+            parts=self._parts,
         )
 
     def _pooling_rows(self) -> Callable[[InputBatch], DevicePoolingRows] | None:

@@ -3,15 +3,17 @@
 import torch
 
 from tetrad.services.log import get_logger
+from tetrad.worker_svc.core.ranks import Shard
 from tetrad.worker_svc.cuda.decoder import TRAITS, KernelDecoder
 from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
 from tetrad.worker_svc.cuda.interface import DeviceModel, DeviceParameters
 from tetrad.worker_svc.cuda.ranks.linears import ShardLinears
+from tetrad.worker_svc.cuda.ranks.links import DeviceChannels, in_layer_order
 from tetrad.worker_svc.cuda.torch_attention import MAX_HEAD_DIM
 from tetrad.worker_svc.cuda.torch_decoder import TorchDecoder
-from tetrad.worker_svc.layers.collectives import Collectives
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.sharding import shard_config
+from tetrad.worker_svc.model_facts.stages import stage_config
 from tetrad.worker_svc.model_facts.traits import traits_of
 from tetrad.worker_svc.models.draft_head import Taps
 
@@ -54,7 +56,10 @@ def build_part(
     cache_dtype: torch.dtype,
     offload: WeightOffload,
     device: torch.device,
-    ranks: Collectives,
+    ranks: DeviceChannels,
+    taps: Taps,
+    *,
+    experts: Shard | None = None,
 ) -> DeviceModel:
     """Return the program of one rank's part of a decoder.
 
@@ -62,14 +67,22 @@ def build_part(
         config: the description of the whole model.
         linears: loads the weights of the part to the device.
         cache_dtype, offload, device: see build_whole.
-        ranks: the exchanges with the other ranks.
+        ranks: the connections to the other ranks.
+        taps: see build_whole.
+        experts: the part of whole experts; None: a part of each expert.
     """
-    part, vocab_size = shard_config(config, ranks.shard), config.vocab_size
-    if not beyond_kernels(config):
-        shards = ShardLinears(linears, vocab_size, ranks)
-        return KernelDecoder(part, shards, cache_dtype, offload, vocab_size=vocab_size)
+    part, vocab_size = shard_config(part_config(config, ranks), ranks.shard, experts=experts), config.vocab_size
+    sums = ranks.sums if ranks.shard.size > 1 else None
+    if not beyond_kernels(config):  # of the whole model: all stages hand on the same hidden states
+        own = linears if sums is None else ShardLinears(linears, vocab_size, sums)
+        return KernelDecoder(part, own, cache_dtype, offload, taps, vocab_size=vocab_size)
     _log_torch(config)
-    return TorchDecoder(part, linears, cache_dtype, device, ranks=ranks, vocab_size=vocab_size)
+    return TorchDecoder(part, linears, cache_dtype, device, taps, sums, vocab_size)
+
+
+def part_config(config: ModelConfig, ranks: DeviceChannels) -> ModelConfig:
+    """Return the description of the layers that a rank has parts of."""
+    return stage_config(config, in_layer_order(ranks.stage), "last")
 
 
 def _log_torch(config: ModelConfig) -> None:

@@ -17,7 +17,8 @@ from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
 from tetrad.worker_svc.checkpoint.open import always, open_weights
 from tetrad.worker_svc.checkpoint.renamed import RenamedSource
-from tetrad.worker_svc.core.device import LoadRequest, ModelInfo, Progress
+from tetrad.worker_svc.checkpoint.source import WeightSource
+from tetrad.worker_svc.core.device import LoadRequest, ModelInfo
 from tetrad.worker_svc.families.eagle3 import Eagle3Config
 from tetrad.worker_svc.families.encoders import is_encoder
 from tetrad.worker_svc.families.registry import find_family, supported_config
@@ -39,16 +40,14 @@ def check_described(request: LoadRequest) -> None:
             raise ModelError(f"speculative_config: {architecture_of(config)[:80]} provides no hidden states.")
 
 
-def open_eagle3(path: Path, report: Progress) -> WeightLoader:
-    """Return the tensors of an EAGLE-3 head under canonical names: the files call its layer midlayer, newer files layers.0.
+def open_eagle3(path: Path) -> WeightSource:
+    """Return the tensors of an EAGLE-3 head, by its directory, under canonical names.
 
-    Args:
-        path: directory of the head.
-        report: receives the progress.
+    The files call its layer midlayer, newer files layers.0.
     """
     source = DirectorySource(path)
     layer = "midlayer." if source.has("midlayer.hidden_norm.weight") else "layers.0."
-    return WeightLoader(RenamedSource(source, (("model.layers.0.", layer), ("model.", ""))), report)
+    return RenamedSource(source, (("model.layers.0.", layer), ("model.", "")))
 
 
 @torch.inference_mode()
@@ -59,16 +58,16 @@ def read_eagle3(
 
     Args:
         facts: the head's config.
-        weights: the head's tensors.
+        weights: the tensors of the share.
         parts: the device's parts, with the same tensors.
         embed: the target's embeddings, for heads without their own.
         hidden_size: the target's hidden size.
         num_layers: number of the target's layers whose hidden states the head reads.
     """
-    config = facts.decoder
+    config, parameters, share = facts.decoder, parts.parameters, parts.share
     if weights.has(_EMBEDDINGS):
-        table = parts.parameters.embedding(_EMBEDDINGS, config.vocab_size, config.hidden_size)
-        embed = parts.parameters.lookup(_EMBEDDINGS.removesuffix(".weight"), table)
+        table = parameters.embedding(_EMBEDDINGS, share.num_rows(config.vocab_size), config.hidden_size)
+        embed = share.lookup(parameters.lookup(_EMBEDDINGS.removesuffix(".weight"), table), config.vocab_size)
     elif config.hidden_size != hidden_size:
         raise ModelError(
             f"The EAGLE-3 head has no embeddings, and its hidden size {config.hidden_size} is not the target's {hidden_size}."
@@ -88,7 +87,7 @@ def read_embeddings(request: LoadRequest, info: ModelInfo) -> Lookup:
     return lambda token_ids: F.embedding(token_ids, table)
 
 
-def open_mtp(request: LoadRequest, report: Progress) -> tuple[WeightLoader, ModelConfig]:
+def open_mtp(request: LoadRequest) -> tuple[WeightSource, ModelConfig]:
     """Return the tensors of a model's first MTP layer, and its description; raise ModelError if the model has none."""
     if request.random_weights:
         raise ModelError("speculative_config.method 'mtp' needs the model's files; random weights have no such layer.")
@@ -103,7 +102,7 @@ def open_mtp(request: LoadRequest, report: Progress) -> tuple[WeightLoader, Mode
             "GGUF file of them with tensors nextn.*."
         )
     renamed = RenamedSource(source, ((f"{LAYER}.", f"{prefix}."),))
-    return WeightLoader(renamed, report), replace(config, layers=tuple(like[-1:]))
+    return renamed, replace(config, layers=tuple(like[-1:]))
 
 
 def _has_attention_alone(layer: LayerConfig) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from tetrad.services.errors import ModelError
 from tetrad.services.log import get_logger
+from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.model_config import read_model_config
 from tetrad.worker_svc.core.device import LoadedModel, LoadRequest, Progress
 from tetrad.worker_svc.devices.cpu_model import CpuModel
@@ -97,7 +98,7 @@ class DrafterLoader:
         decoder, [taps] = target.host.decoder, chosen
         assert isinstance(decoder, HostDecoder), "torch alone provides hidden states"
         check_same_vocabulary(target, facts.decoder.vocab_size)
-        weights = open_eagle3(head_files.path, report)
+        weights = WeightLoader(open_eagle3(head_files.path), report)
         parts, steps = host_parts(facts.decoder, weights)
         sizes = {"hidden_size": target.info.hidden_size, "num_layers": len(taps.layers)}
         embed = read_embeddings(request, target.info) if self._is_shard else decoder.embed
@@ -106,7 +107,8 @@ class DrafterLoader:
 
     def _with_mtp(self, request: LoadRequest, report: Progress) -> tuple[LoadedModel, Drafter]:
         """Load a model and its own MTP layer, which predicts further tokens."""
-        weights, config = open_mtp(request, report)
+        source, config = open_mtp(request)
+        weights = WeightLoader(source, report)
         parts, steps = host_parts(config, weights)
         head = read_mtp(config, parts)
         target = self._described(request, report, None)

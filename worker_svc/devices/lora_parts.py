@@ -21,7 +21,7 @@ from tetrad.worker_svc.core.ranks import Shard, Stage
 from tetrad.worker_svc.layers.lora import AdaptedParameters, LoraReader, LoraRows
 from tetrad.worker_svc.layers.sketch import SketchParameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
-from tetrad.worker_svc.model_facts.stages import stage_layers
+from tetrad.worker_svc.model_facts.stages import OutputEnd, stage_config, stage_layers
 from tetrad.worker_svc.models.host import HostDecoder
 
 _LAYER = re.compile(r"^model\.layers\.(\d+)(?=\.)")
@@ -40,11 +40,20 @@ class LoraPartReader:
         limits: the limits of adapters.
         has: returns whether the whole model has a tensor with this name.
         shard, stage: the rank's place.
+        output: the stage with the output layer.
     """
 
-    def __init__(self, config: ModelConfig, limits: LoraLimits, has: Callable[[str], bool], shard: Shard, stage: Stage) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        limits: LoraLimits,
+        has: Callable[[str], bool],
+        shard: Shard,
+        stage: Stage,
+        output: OutputEnd = "first",
+    ) -> None:
         self._read, self._cuts = whole_reader(config, limits), ShardCuts(config, shard)
-        self._layers, self._is_first = stage_layers(config, stage), stage.is_first
+        self._layers, self._part = stage_layers(config, stage, output), stage_config(config, stage, output)
         rows = LoraRows(self._read)
         HostDecoder(config, AdaptedParameters(SketchParameters(has), rows, adapts_experts=True))
         self._sites = rows.sites
@@ -66,7 +75,8 @@ class LoraPartReader:
         """Return a module's name within this stage; None if the module belongs to another stage."""
         found = _LAYER.match(name)
         if found is None:
-            return name if self._is_first else None
+            is_own = self._part.has_output if name == "lm_head" else self._part.has_embeddings
+            return name if is_own else None
         number = int(found[1])
         return _LAYER.sub(f"model.layers.{number - self._layers.start}", name) if number in self._layers else None
 

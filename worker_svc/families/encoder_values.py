@@ -1,5 +1,6 @@
 """Encoder values: reads single values of an encoder's config.json, and checks them."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,12 +28,12 @@ def size(config: Mapping[str, Any], *keys: str, default: int | None = None, leas
 
 
 def number(config: Mapping[str, Any], *keys: str, default: float) -> float:
-    """Return the number of the first present key; raise ModelError if the value is not a number above 0."""
+    """Return the number of the first present key; raise ModelError if it is not a finite number above 0."""
     key = next((each for each in keys if config.get(each) is not None), keys[0])
     value = config.get(key)
     value = default if value is None else value
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-        raise ModelError(f"config.json: {key} must be a number above 0, got {str(value)[:80]!r}.")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise ModelError(f"config.json: {key} must be a finite number above 0, got {str(value)[:80]!r}.")
     return float(value)
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.families.encoder_values import MAX_LAYERS, activation, heads_of, refuse, size
+from tetrad.worker_svc.families.encoder_values import MAX_LAYERS, activation, heads_of, number, refuse, size
 from tetrad.worker_svc.families.pooling import labels_of
 from tetrad.worker_svc.families.rotary_encoders import gte, modernbert, nomic
 from tetrad.worker_svc.families.values import architecture_of
@@ -49,7 +49,7 @@ def _bert(config: Mapping[str, Any], family: str, *, names: EncoderNames, has_of
         num_token_types=size(config, "type_vocab_size", default=2, least=0),
         max_position_embeddings=num_positions,
         first_position=first_position,
-        norm_eps=float(config.get("layer_norm_eps", 1e-12)),
+        norm_eps=number(config, "layer_norm_eps", default=1e-12),
         activation=activation(config, "hidden_act"),
     )
 

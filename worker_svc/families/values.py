@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.families.config_numbers import check_numbers
 from tetrad.worker_svc.model_facts.config import Rope
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -69,14 +70,22 @@ class Values:
         self._read: set[str] = set()
 
     def get(self, *keys: str, default: Any = None) -> Any:
-        """Return the value of the first key whose value is not null, or `default`; mark all keys as read."""
+        """Return the value of the first key whose value is not null, or `default`; mark all keys as read.
+
+        Raises:
+            ModelError: the value is or has a number that no model can have.
+        """
         self._read.update(keys)
-        return next((self._config[key] for key in keys if self._config.get(key) is not None), default)
+        key = next((key for key in keys if self._config.get(key) is not None), None)
+        if key is None:
+            return default
+        check_numbers(key, self._config[key])
+        return self._config[key]
 
     def if_absent(self, key: str, default: Any) -> Any:
         """Return the value of a key, which may be null, or `default` if the config does not have the key; mark it as read."""
         self._read.add(key)
-        return self._config.get(key, default)
+        return self.get(key) if self._config.get(key) is not None else self._config.get(key, default)
 
     def need(self, *keys: str) -> Any:
         """Return the value of the first key whose value is not null; raise KeyError if there is none."""

@@ -20,7 +20,8 @@ class PairGroups:
     """Pairs grouped by expert.
 
     Attributes:
-        order: [N] int32, the pairs (token * C + choice), grouped by expert and ascending within a group.
+        order: [N] int32, the pairs (token * C + choice), grouped by expert and ascending within a group; pairs of absent
+            experts are last.
         tiles: [M, 3] int32: an expert, the begin of its pairs in `order`, and their number; expert -1: no pairs.
         rows_of_tile: largest number of pairs in a tile.
     """
@@ -36,7 +37,13 @@ def num_tiles_of(num_pairs: int, num_experts: int, rows_of_tile: int) -> int:
 
 
 def group_pairs_reference(chosen: torch.Tensor, num_experts: int, rows_of_tile: int) -> PairGroups:
-    """Return the groups of chosen experts [T, C] int64."""
+    """Return the groups of chosen experts [T, C] int64.
+
+    Args:
+        chosen: the experts; `num_experts` stands for all absent ones, whose pairs are in no tile.
+        num_experts: E.
+        rows_of_tile: largest number of pairs in a tile.
+    """
     experts, order = chosen.flatten().sort(stable=True)
     tiles = torch.full((num_tiles_of(len(order), num_experts, rows_of_tile), 3), -1, dtype=torch.int32, device=chosen.device)
     bounds = torch.searchsorted(experts, torch.arange(num_experts + 1, device=chosen.device)).tolist()
@@ -49,13 +56,14 @@ def group_pairs_reference(chosen: torch.Tensor, num_experts: int, rows_of_tile: 
     return PairGroups(order.to(torch.int32), tiles, rows_of_tile)
 
 
-@triton.jit(do_not_specialize=["num_pairs", "num_tiles"])
+@triton.jit(do_not_specialize=["num_pairs", "num_tiles", "num_experts"])
 def group_pairs_kernel(
     chosen,
     order,
     tiles,
     num_pairs,
     num_tiles,
+    num_experts,
     EXPERTS: tl.constexpr,
     ROWS: tl.constexpr,
     PAIRS: tl.constexpr,
@@ -77,12 +85,12 @@ def group_pairs_kernel(
         num_smaller += tl.sum((theirs[None, :] < mine[:, None]).to(tl.int32), 1)
         is_earlier = (theirs[None, :] == mine[:, None]) & (others[None, :] < own[:, None])
         num_earlier += tl.sum(is_earlier.to(tl.int32), 1)
-    tiles_of_experts = (counts + ROWS - 1) // ROWS
+    tiles_of_experts = tl.where(experts < num_experts, (counts + ROWS - 1) // ROWS, 0)
     place = num_smaller + num_earlier
     tl.store(order + place, own, mask=is_own)
     num_before = tl.sum(tl.where(experts[None, :] < mine[:, None], tiles_of_experts[None, :], 0), 1)
     num_same = tl.sum(tl.where(experts[None, :] == mine[:, None], counts[None, :], 0), 1)
-    is_first = is_own & (num_earlier % ROWS == 0)
+    is_first = is_own & (mine < num_experts) & (num_earlier % ROWS == 0)
     tile = tiles + (num_before + num_earlier // ROWS) * 3
     tl.store(tile, mine, mask=is_first)
     tl.store(tile + 1, place, mask=is_first)
@@ -107,6 +115,7 @@ def group_pairs(chosen: torch.Tensor, num_experts: int, rows_of_tile: int) -> Pa
             tiles,
             num_pairs,
             num_tiles,
+            num_experts,
             EXPERTS=experts,
             ROWS=rows_of_tile,
             PAIRS=_PAIRS,

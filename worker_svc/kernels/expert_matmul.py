@@ -68,8 +68,11 @@ def second_product_reference(
         x: [N, K], in the groups' order; contiguous.
         weights, groups: see first_product_reference.
         factors: [N] float32, factors of the pairs in their original order.
+
+    Returns:
+        The products; zeros for pairs of absent experts.
     """
-    out = torch.empty(len(x), weights.values.shape[1], dtype=torch.float32, device=x.device)
+    out = torch.zeros(len(x), weights.values.shape[1], dtype=torch.float32, device=x.device)
     for expert, begin, count in _listed(groups):
         places = slice(begin, begin + count)
         pairs = groups.order[places].long()
@@ -240,10 +243,13 @@ def first_product(x: torch.Tensor, weights: ExpertWeights, groups: PairGroups, n
     return _launch(x, weights, groups, None, out, num_chosen)
 
 
-def second_product(x: torch.Tensor, weights: ExpertWeights, groups: PairGroups, factors: torch.Tensor) -> torch.Tensor:
-    """See second_product_reference."""
+def second_product(
+    x: torch.Tensor, weights: ExpertWeights, groups: PairGroups, factors: torch.Tensor, *, are_all: bool = True
+) -> torch.Tensor:
+    """See second_product_reference; `are_all`: no pair has an absent expert."""
     assert factors.dtype == torch.float32 and factors.is_contiguous() and factors.numel() == len(x) == len(groups.order)
-    out = torch.empty((len(x), weights.values.shape[1]), dtype=torch.float32, device=x.device)
+    allocate = torch.empty if are_all else torch.zeros
+    out = allocate((len(x), weights.values.shape[1]), dtype=torch.float32, device=x.device)
     return _launch(x, weights, groups, factors, out, 1)
 
 

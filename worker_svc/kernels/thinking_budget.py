@@ -1,8 +1,7 @@
 """Thinking budget: ends reasoning beyond its budget; sampler/thinking_budget.py has the rules.
 
 One program for each row with a budget. It reads the request's tokens in device memory, and only in steps in which the end mark
-may
-be forced: from the end of the budget on, for the length of the end mark.
+may be forced: from the end of the budget on, for the length of the end mark.
 Dims: N rows of logits, V ids, S slots, L tokens of the longest request, M budgets, K ids of the longest start or end.
 """
 

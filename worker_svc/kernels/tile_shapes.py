@@ -1,8 +1,7 @@
 """Tile shapes of the quantized products: a table by the size of the product, so that no tuning happens during serving.
 
 Shapes measured on a device are in a file with the device's name next to this one; other sizes and devices get shapes by rule.
-The
-number of rows is rounded up to a power of two: a table has one line for 65 to 128 rows.
+The number of rows is rounded up to a power of two: a table has one line for 65 to 128 rows.
 Dims: T rows of activations, N outputs, K inputs.
 """
 
@@ -72,6 +71,7 @@ class TileShapes:
     def __init__(self, num_processors: int, tuned: Mapping[str, TileShape | None] | None = None) -> None:
         self._num_processors = num_processors
         self._tuned = dict(tuned or {})
+        self._by_rule: dict[tuple[str, Rule], TileShape | None] = {}
 
     def of(self, kernel: str, num_rows: int, num_outputs: int, num_columns: int, rule: Rule | None = None) -> TileShape | None:
         """Return the shape for a product [T, K] x [N, K]^T; None if torch's product is faster.
@@ -82,10 +82,13 @@ class TileShapes:
             rule: gives shapes that were not measured; None: shape_by_rule.
         """
         key = key_of(kernel, num_rows, num_outputs, num_columns)
-        if key not in self._tuned:
+        if key in self._tuned:
+            return self._tuned[key]
+        rule = rule or shape_by_rule
+        if (key, rule) not in self._by_rule:
             sizes = _bucket(num_rows), num_outputs, num_columns, self._num_processors
-            self._tuned[key] = (rule or shape_by_rule)(*sizes)
-        return self._tuned[key]
+            self._by_rule[key, rule] = rule(*sizes)
+        return self._by_rule[key, rule]
 
     def set(self, kernel: str, num_rows: int, num_outputs: int, num_columns: int, shape: TileShape | None) -> None:
         """Use this shape from now on; for measurements."""

@@ -3,9 +3,8 @@
 Owned by the model runner. Each layer has one tensor with keys and values side by side, so that a page is contiguous and one
 gather reads both: [num_blocks, block_size, 2, num_kv_heads, head_dim]. Layers of different groups (layer_groups.py) share
 tensors: a block has pages of one group at a time. A layer with a state has one row of float32 numbers per block, at the
-beginning
-of its page: the state after the block's last computed token. Knows nothing of requests. Block 0 is the null block: its content
-is never used, but it must be finite, because padded pages refer to it.
+beginning of its page: the state after the block's last computed token. Knows nothing of requests. Block 0 is the null block:
+its content is never used, but it must be finite, because padded pages refer to it.
 """
 
 import math

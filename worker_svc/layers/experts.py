@@ -97,15 +97,16 @@ class AllExperts:
     It does not wait for the choice, so a graph can record it.
 
     Args:
-        experts: all experts of a layer, by number.
+        experts: this rank's experts of a layer, by number.
+        num_experts: number of all experts of the layer.
     """
 
-    def __init__(self, experts: Mapping[int, Mlp]) -> None:
-        self._experts = experts
+    def __init__(self, experts: Mapping[int, Mlp], num_experts: int) -> None:
+        self._experts, self._num_experts = experts, num_experts
 
     def __call__(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         """See Mix."""
-        shares = torch.zeros(len(x), len(self._experts), dtype=weights.dtype, device=x.device).scatter_(1, chosen, weights)
+        shares = torch.zeros(len(x), self._num_experts, dtype=weights.dtype, device=x.device).scatter_(1, chosen, weights)
         mixed = torch.zeros_like(x)
         for number, expert in self._experts.items():
             share = shares[:, number, None]

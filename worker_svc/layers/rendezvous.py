@@ -4,6 +4,7 @@ The connections are plain TCP; if the ranks' addresses are Unix sockets, they us
 """
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from tetrad.services.errors import DeadlineExceeded, InvalidRequest, TetradError, Unavailable, one_line
-from tetrad.worker_svc.core.ranks import GroupPlace, Shard
+from tetrad.worker_svc.core.ranks import GroupPlace
 
 STEP_TIMEOUT_S = 60.0
 """Longest wait for a tensor in a step, in seconds."""
@@ -84,14 +85,14 @@ class Rendezvous:
             raise _not_met(self._place, error) from error
         return group
 
-    def connect_devices(self, name: str, shard: Shard, device: torch.device, timeout_s: float) -> Any:
-        """Return NCCL's process group of the shards of a stage, one GPU each, that all connect under this name.
+    def connect_devices(self, name: str, index: int, size: int, timeout_s: float, use: Callable[[Any], None]) -> Any:
+        """Return NCCL's process group of `size` ranks, one GPU each, that all connect under this name.
 
         Args:
             name: name of the process group.
-            shard: the place of this rank.
-            device: this rank's GPU.
+            index, size: number of this rank, and number of ranks.
             timeout_s: longest wait for another rank, in seconds.
+            use: exchanges something over the process group, on every rank: connections are made by their first use.
 
         Raises:
             DeadlineExceeded: a rank did not join in time.
@@ -101,8 +102,8 @@ class Rendezvous:
         options = nccl.Options()
         options._timeout = timedelta(seconds=timeout_s)  # noqa: SLF001 - torch has no public name for it
         try:
-            group = nccl(c10d.PrefixStore(f"{self._place.epoch}/{name}-devices", self._store), shard.index, shard.size, options)
-            group.allreduce([torch.zeros(1, device=device)]).wait()  # connections are made by their first use
+            group = nccl(c10d.PrefixStore(f"{self._place.epoch}/{name}-devices", self._store), index, size, options)
+            use(group)
         except (RuntimeError, OSError) as error:
             raise _not_met(self._place, error) from error
         return group

@@ -157,12 +157,16 @@ class StageOf:
         first_layer, first_cache: numbers of the stage's first layer and first cache in the model.
         cache_kinds: the kinds of all caches of the model.
         state_size: the state size of the model.
+        has_embeddings: whether the stage has the input embeddings.
+        has_output: whether the stage has the last norm and the output layer.
     """
 
     first_layer: int
     first_cache: int
     cache_kinds: tuple[CacheKind, ...]
     state_size: int
+    has_embeddings: bool
+    has_output: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +249,16 @@ class ModelConfig:
     def num_layers(self) -> int:
         """The number of layers."""
         return len(self.layers)
+
+    @property
+    def has_embeddings(self) -> bool:
+        """Whether the input embeddings are in front of the layers: in a whole model, or in the stage that has them."""
+        return self.stage is None or self.stage.has_embeddings
+
+    @property
+    def has_output(self) -> bool:
+        """Whether the last norm and the output layer are behind the layers: in a whole model, or in the stage that has them."""
+        return self.stage is None or self.stage.has_output
 
     @property
     def layer_windows(self) -> tuple[int | None, ...]:

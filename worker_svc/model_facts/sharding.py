@@ -61,24 +61,26 @@ def check_size(config: ModelConfig, size: int, *, expert_parallel: bool = False,
             if num_engines > 1:
                 ranks = f"{size * num_engines} ranks (tensor_parallel_size {size}, data_parallel_size {num_engines})"
             raise ModelError(f"enable_expert_parallel divides {fewest} experts among {ranks}; use at most {fewest} ranks.")
-    if _divides(config, size, expert_parallel):
+    if divides(config, size, expert_parallel=expert_parallel):
         return
     parts = f"{config.num_heads} attention heads, {config.num_kv_heads} KV heads and MLPs of " + " and ".join(
         map(str, sorted(_widths(config, expert_parallel)))
     )
-    sizes = ", ".join(str(each) for each in range(1, config.num_heads + 1) if _divides(config, each, expert_parallel))
-    raise ModelError(f"tensor_parallel_size {size} does not divide this model's {parts}. It may be: {sizes}.")
+    sizes = [each for each in range(1, config.num_heads + 1) if divides(config, each, expert_parallel=expert_parallel)]
+    may_be = ", ".join(map(str, sizes))
+    raise ModelError(f"tensor_parallel_size {size} does not divide this model's {parts}. It may be: {may_be}.")
 
 
-def check_blocks(config: ModelConfig, size: int, block: int) -> None:
+def check_blocks(config: ModelConfig, size: int, block: int, *, expert_parallel: bool = False) -> None:
     """Raise ModelError, with the sizes, if matrices consist of whole blocks, but their parts do not.
 
     Args:
         config: the description of the whole model.
         size: number of parts.
         block: number of columns in a block, which are quantized together.
+        expert_parallel: see check_size.
     """
-    for columns in sorted({config.num_heads * config.head_dim} | _widths(config, expert_parallel=False)):
+    for columns in sorted({config.num_heads * config.head_dim} | _widths(config, expert_parallel)):
         if not columns % block and columns // size % block:
             raise ModelError(
                 f"tensor_parallel_size {size} cuts matrices of {columns} columns into parts of {columns // size}, but "
@@ -86,7 +88,8 @@ def check_blocks(config: ModelConfig, size: int, block: int) -> None:
             )
 
 
-def _divides(config: ModelConfig, size: int, expert_parallel: bool) -> bool:
+def divides(config: ModelConfig, size: int, *, expert_parallel: bool = False) -> bool:
+    """Return whether a model can be divided into `size` parts; see check_size."""
     fits_keys = config.num_kv_heads % size == 0 or size % config.num_kv_heads == 0
     return config.num_heads % size == 0 and fits_keys and not any(width % size for width in _widths(config, expert_parallel))
 

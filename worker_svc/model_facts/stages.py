@@ -1,7 +1,8 @@
 """Stages: divides the layers of a model among the stages of a pipeline, and returns the description of a stage.
 
-The first stage also has the vocabulary, because hidden states return to it for sampling, so it gets fewer layers. Every stage
-has block tables for all KV groups of the model, also for groups of which it has no layer.
+The first stage has the input embeddings. The output layer is on the first stage, if hidden states return to it for sampling, or
+on the last one; that stage gets fewer layers. Every stage has block tables for all KV groups of the model, also for groups of
+which it has no layer.
 """
 
 from bisect import bisect_left
@@ -9,11 +10,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from math import prod
+from typing import Literal
 
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.ranks import Stage
 from tetrad.worker_svc.model_facts.config import ModelConfig, StageOf
 from tetrad.worker_svc.model_facts.tensors import tensor_shapes
+
+OutputEnd = Literal["first", "last"]
+"""The stage that has the last norm and the output layer."""
 
 
 def check_stages(config: ModelConfig, size: int) -> None:
@@ -22,22 +27,28 @@ def check_stages(config: ModelConfig, size: int) -> None:
         raise ModelError(f"pipeline_parallel_size {size} exceeds this model's {config.num_layers} layers; use at most that.")
 
 
-def stage_layers(config: ModelConfig, stage: Stage) -> range:
+def stage_layers(config: ModelConfig, stage: Stage, output: OutputEnd = "first") -> range:
     """Return the consecutive layers of a stage, chosen such that the largest stage has as few parameters as possible.
 
-    The first stage's output matrix is included; every stage has at least one layer. `check_stages` must have passed.
+    The output matrix of the stage `output` is included; every stage has at least one layer. `check_stages` must have passed.
     """
-    return _cut(_layer_costs(config), config.vocab_size * config.hidden_size, stage.size)[stage.index]
+    costs, of_output = _layer_costs(config), config.vocab_size * config.hidden_size
+    if output == "first":
+        return _cut(costs, of_output, stage.size)[stage.index]
+    mirrored = _cut(costs[::-1], of_output, stage.size)[stage.size - 1 - stage.index]
+    return range(len(costs) - mirrored.stop, len(costs) - mirrored.start)
 
 
-def stage_config(config: ModelConfig, stage: Stage) -> ModelConfig:
-    """Return the description of a stage, whose layers are numbered from 0."""
-    layers = stage_layers(config, stage)
+def stage_config(config: ModelConfig, stage: Stage, output: OutputEnd = "first") -> ModelConfig:
+    """Return the description of a stage, whose layers are numbered from 0; `output` is the stage with the output layer."""
+    layers = stage_layers(config, stage, output)
     of = StageOf(
         first_layer=layers.start,
         first_cache=sum(len(layer.cache_kinds) for layer in config.layers[: layers.start]),
         cache_kinds=config.cache_kinds,
         state_size=config.state_size,
+        has_embeddings=stage.is_first,
+        has_output=stage.is_first if output == "first" else stage.is_last,
     )
     return replace(config, layers=config.layers[layers.start : layers.stop], stage=of)
 

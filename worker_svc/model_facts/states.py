@@ -179,3 +179,17 @@ def bytes_per_draft(state: State, itemsize: int) -> int:
     if isinstance(state, Mamba1):  # x before and after the convolution, gates and time steps, B, C
         return (4 * state.size + 2 * state.state_dim) * _FLOAT32_BYTES
     return sum(state.parts.values()) * itemsize
+
+
+def bytes_per_token(state: State, itemsize: int) -> int:
+    """Return about how many bytes a layer needs for each token of a step, between the product before and the one behind.
+
+    The inputs are there as the product stores them and as float32; besides, the convolution and the gate keep what they read
+    and what they return. Measured peaks of the four kinds are 0 to 15 % above.
+
+    Args:
+        state: the description of the layer.
+        itemsize: bytes of an output of the input product.
+    """
+    inputs = sum(state.parts.values()) * (itemsize + _FLOAT32_BYTES)
+    return inputs + 2 * (state.size + state.conv_size) * _FLOAT32_BYTES

@@ -11,14 +11,16 @@ from typing import Generic, NamedTuple
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
+from tetrad.services.errors import InternalError
 from tetrad.worker_svc.attention.interface import AttentionBackend, ByGroup, M
 from tetrad.worker_svc.core.plan import Floats, Ints
 from tetrad.worker_svc.kv_cache.state_rows import StateRows
 from tetrad.worker_svc.layers.collectives import Collectives
 from tetrad.worker_svc.layers.experts import MixOf
+from tetrad.worker_svc.layers.linear import Linear
 from tetrad.worker_svc.layers.logits import scaled_and_capped
-from tetrad.worker_svc.layers.norm import unchanged
-from tetrad.worker_svc.layers.parameters import Parameters
+from tetrad.worker_svc.layers.norm import Norm, unchanged
+from tetrad.worker_svc.layers.parameters import Lookup, Parameters
 from tetrad.worker_svc.layers.vocabulary import SplitVocabulary, Vocabulary, WholeVocabulary
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.draft_head import NoTaps, Taps
@@ -38,7 +40,6 @@ class Decoder(Generic[M]):
 
     Attributes:
         config: the given description, with the whole model's vocabulary size.
-        dtype: type of hidden states.
 
     Args:
         config: the model's description.
@@ -64,16 +65,24 @@ class Decoder(Generic[M]):
     ) -> None:
         self.config = config if vocab_size is None else replace(config, vocab_size=vocab_size)
         read = LayerReader(config, parameters, attention, mix_of, ranks)
-        embedding = parameters.embedding("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
-        self._table, lookup = embedding, parameters.lookup("model.embed_tokens", embedding)
-        self._positions = self._read_positions(parameters)
-        self._stack = LayerStack(config, read, device, taps)
-        self._norm = read.norm("model.norm")
-        self._embedding_norm = read.norm("model.embed_norm") if config.has_norm_of_embeddings else unchanged
         is_tied = config.tie_word_embeddings or not parameters.has("lm_head.weight")
-        table = embedding if is_tied else None
-        output = parameters.output("lm_head", table, config.vocab_size, config.hidden_size)
-        self.dtype = embedding.dtype
+        size = config.vocab_size, config.hidden_size
+        has_table = config.has_embeddings or (config.has_output and is_tied)
+        self._table = table = parameters.embedding("model.embed_tokens.weight", *size) if has_table else None
+        lookup: Lookup = _absent
+        output: Linear = _absent
+        self._positions: torch.Tensor | None = None
+        self._embedding_norm: Norm = unchanged
+        self._norm: Norm = unchanged
+        self._enter = self._embedded if config.has_embeddings else _handed_on
+        if config.has_embeddings and table is not None:
+            lookup, self._positions = parameters.lookup("model.embed_tokens", table), self._read_positions(parameters)
+        if config.has_embeddings and config.has_norm_of_embeddings:
+            self._embedding_norm = read.norm("model.embed_norm")
+        self._stack = LayerStack(config, read, device, taps)
+        if config.has_output:
+            self._norm = read.norm("model.norm")
+            output = parameters.output("lm_head", table if is_tied else None, *size)
         whole = WholeVocabulary(lookup, output, self._finish)
         self._vocabulary: Vocabulary = whole if ranks is None else SplitVocabulary(whole, self.config.vocab_size, ranks)
 
@@ -86,8 +95,11 @@ class Decoder(Generic[M]):
         states: Mapping[int, StateRows] = NO_STATES,
         given: GivenEmbeddings | None = None,
     ) -> torch.Tensor:
-        """Return the residual stream [T, hidden] after the last layer; `metadata` and `states` are those of the KV groups."""
-        hidden = self._embedded(token_ids, positions, given)
+        """Return the residual stream [T, hidden] after the last layer; `metadata` and `states` are those of the KV groups.
+
+        A stage without embeddings takes the residual stream of the stage before in place of `token_ids`, and changes it.
+        """
+        hidden = self._enter(token_ids, positions, given)
         self._stack.add_to(hidden, positions, caches, metadata, states)
         return hidden
 
@@ -96,6 +108,7 @@ class Decoder(Generic[M]):
 
         The caller may change the embeddings.
         """
+        assert self._table is not None, "the embeddings are on another stage"
         return F.embedding(token_ids, self._table)
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -127,3 +140,13 @@ class Decoder(Generic[M]):
     def _read_positions(self, parameters: Parameters) -> torch.Tensor | None:
         rows = self.config.num_learned_positions
         return parameters.embedding("model.embed_positions.weight", rows, self.config.hidden_size) if rows else None
+
+
+def _handed_on(hidden: torch.Tensor, positions: torch.Tensor, given: GivenEmbeddings | None) -> torch.Tensor:  # noqa: ARG001
+    """Return the hidden states of the stage before."""
+    return hidden
+
+
+def _absent(x: torch.Tensor) -> torch.Tensor:  # noqa: ARG001 - of Linear and Lookup
+    """Raise InternalError: another stage has the embeddings, or the output layer."""
+    raise InternalError("This stage of the model has no embeddings, or no output layer.")

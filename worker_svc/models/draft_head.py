@@ -11,6 +11,7 @@ from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.layers.experts import MixOf
 from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
+from tetrad.worker_svc.models.head_share import HeadShare, WholeHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,14 @@ class HeadParts(Generic[M]):
         attention: creates the attention of the head's layer.
         mix_of: creates the Mix of the layer's experts.
         device: device of all tensors.
+        share: the part of the head that `parameters` has.
     """
 
     parameters: Parameters
     attention: AttentionBackend[M]
     mix_of: MixOf
     device: torch.device
+    share: HeadShare = WholeHead()  # noqa: RUF009 - it has no state
 
 
 class DraftHead(Protocol[M_contra]):
@@ -36,7 +39,7 @@ class DraftHead(Protocol[M_contra]):
     Its input at a position is the hidden state of that position and the next token; it proposes the token after that.
 
     Attributes:
-        config: the description of the head's layer.
+        config: the description of the head's layer; of several ranks, of this rank's part.
         state_size: number of values in the target's states of a token.
         longest: number of positions that the head supports.
     """

@@ -29,7 +29,7 @@ class Eagle3Head(Generic[M]):
 
     Args:
         facts: the head's description.
-        parts: the device's parts.
+        parts: the device's parts; their share is the rank's part of the head.
         embed: returns the embeddings of token ids.
         state_size: number of values in the target's states of a token.
         draft_ids: [draft_vocab_size], the target's id of each token of the head; None: the ids are the same.
@@ -38,11 +38,12 @@ class Eagle3Head(Generic[M]):
     def __init__(
         self, facts: Eagle3Config, parts: HeadParts[M], embed: Lookup, state_size: int, draft_ids: torch.Tensor | None
     ) -> None:
-        config, parameters = facts.decoder, parts.parameters
+        share, parameters = parts.share, parts.parameters
+        config = share.part_of(facts.decoder)
         [layer], hidden = config.layers, config.hidden_size
         assert layer.rope is not None
         self.config, self.state_size, self.longest = config, state_size, config.max_position_embeddings
-        self._embed, self._draft_ids, self._vocab_size = embed, draft_ids, config.vocab_size
+        self._embed, self._draft_ids, self._vocab_size = embed, draft_ids, facts.decoder.vocab_size
         self._adds_to_normed = facts.adds_to_normed
 
         def norm(name: str) -> RmsNorm:
@@ -51,10 +52,11 @@ class Eagle3Head(Generic[M]):
         self._fuse = parameters.linear([("fc", hidden)], state_size)
         self._token_norm, self._hidden_norm = norm(f"{_LAYER}.input_layernorm"), norm(f"{_LAYER}.hidden_norm")
         reader = AttentionReader(config, parameters, parts.attention, input_size=2 * hidden)
-        self._attention = reader.attention(f"{_LAYER}.self_attn", layer)
+        self._attention = share.attention(reader.attention(f"{_LAYER}.self_attn", layer))
         self._mlp_norm = norm(f"{_LAYER}.post_attention_layernorm")
-        self._mlp = MlpReader(config, parameters, parts.mix_of).mlp(f"{_LAYER}.mlp", layer)
-        self._norm, self._output = norm("model.norm"), parameters.output("lm_head", None, facts.draft_vocab_size, hidden)
+        self._mlp = share.mlp(MlpReader(config, parameters, parts.mix_of).mlp(f"{_LAYER}.mlp", layer))
+        self._norm, num_drafts = norm("model.norm"), facts.draft_vocab_size
+        self._output = share.output(parameters.output("lm_head", None, share.num_rows(num_drafts), hidden), num_drafts)
         self._rotary = rotary_of(layer.rope.dim, layer.rope.theta, layer.rope.scaling).to(parts.device)
 
     def begin(self, states: torch.Tensor) -> torch.Tensor:

@@ -27,23 +27,26 @@ class MtpHead(Generic[M]):
 
     Args:
         config: the model's description, with only this layer.
-        parts: the device's parts; the weights are the layer's, and those of the model's vocabulary.
+        parts: the device's parts; the weights are the layer's, and those of the model's vocabulary. Their share is the rank's
+            part of all these.
     """
 
     def __init__(self, config: ModelConfig, parts: HeadParts[M]) -> None:
-        hidden, vocab_size, parameters = config.hidden_size, config.vocab_size, parts.parameters
+        hidden, vocab_size, parameters, share = config.hidden_size, config.vocab_size, parts.parameters, parts.share
+        config = share.part_of(config)
         self._mtp = config.mtp
         self.config, self.state_size, self.longest = config, hidden, config.max_position_embeddings
-        read = LayerReader(config, parameters, parts.attention, parts.mix_of)
+        read = LayerReader(config, parameters, parts.attention, parts.mix_of, share.ranks)
         own = f"{LAYER}.embed_tokens.weight"
-        table = parameters.embedding(own if parameters.has(own) else "model.embed_tokens.weight", vocab_size, hidden)
-        self._embed = parameters.lookup("model.embed_tokens", table)
+        table = parameters.embedding(own if parameters.has(own) else "model.embed_tokens.weight", config.vocab_size, hidden)
+        self._embed = share.lookup(parameters.lookup("model.embed_tokens", table), vocab_size)
         self._token_norm, self._hidden_norm = read.norm(f"{LAYER}.enorm"), read.norm(f"{LAYER}.hnorm")
         self._join = parameters.linear([(f"{LAYER}.eh_proj", hidden)], 2 * hidden)
         self._stack = LayerStack(config, read, parts.device)
         self._norm = read.norm(f"{LAYER}.shared_head.norm")
         heads = [name for name in (f"{LAYER}.shared_head.head", "lm_head") if parameters.has(f"{name}.weight")]
-        self._output = parameters.output(heads[0] if heads else "lm_head", None if heads else table, vocab_size, hidden)
+        output = parameters.output(heads[0] if heads else "lm_head", None if heads else table, config.vocab_size, hidden)
+        self._output = share.output(output, vocab_size)
 
     def begin(self, states: torch.Tensor) -> torch.Tensor:
         """Return the model's normed hidden states unchanged; see DraftHead."""

@@ -11,7 +11,7 @@ import torch
 
 from tetrad.worker_svc.model_facts.quantization import choose, group_size_of
 from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, columns_of_group, load, load_matrix
-from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
+from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
 from tetrad.worker_svc.packed_weights.words import unpack
 
 _INTS = (torch.int32,)
@@ -36,7 +36,7 @@ class AwqReader:
         """See Reader."""
         return files.has(f"{name}.qweight")
 
-    def read(self, files: StoredTensors, name: str) -> GroupedMatrix:
+    def read(self, files: StoredTensors, name: str) -> WordMatrix:
         """See Reader."""
         words = load_matrix(files, f"{name}.qweight", dtypes=_INTS)
         columns, num_words = words.shape
@@ -44,5 +44,5 @@ class AwqReader:
         columns_of_group(f"{name}.qweight", columns, count)
         zeros = load(files, f"{name}.qzeros", (count, num_words), dtypes=_INTS)
         scales = load(files, f"{name}.scales", (count, 8 * num_words), dtypes=FLOATS)
-        quanta, zeros = (unpack(each, 4, _PLACES).T.contiguous() for each in (words, zeros))
-        return GroupedMatrix(4, quanta, scales.T.float(), zeros)
+        zeros = unpack(zeros, 4, _PLACES).T.contiguous()
+        return WordMatrix(4, words.T, scales.T.float(), zeros, holds_rows=True, places=_PLACES)

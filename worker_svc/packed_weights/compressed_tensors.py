@@ -10,7 +10,8 @@ are not used: activations are rounded like those of other formats.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,12 +19,13 @@ from tetrad.services.errors import ModelError
 from tetrad.worker_svc.model_facts.quantization import choose
 from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, columns_of_group, load, load_matrix
 from tetrad.worker_svc.packed_weights.fp8 import Fp8Reader, block_of
-from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
+from tetrad.worker_svc.packed_weights.matrices import Matrix
 from tetrad.worker_svc.packed_weights.mxfp4 import mxfp4_matrix
 from tetrad.worker_svc.packed_weights.nvfp4 import divided_nvfp4
 from tetrad.worker_svc.packed_weights.reader import Packed
-from tetrad.worker_svc.packed_weights.stacks import Matrix, find_stack
-from tetrad.worker_svc.packed_weights.words import unpack
+from tetrad.worker_svc.packed_weights.stacks import find_stack
+from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
+from tetrad.worker_svc.packed_weights.words import unpack, values_per_word
 
 _FORMATS = [
     "pack-quantized",
@@ -73,12 +75,21 @@ class CompressedTensorsReader:
         if _has_exponents(files, name):
             return _mxfp4(files, name)
         if files.has(f"{name}.weight_packed"):
-            bits, quanta, zeros = _packed(files, name)
+            words = _packed(files, name)
         elif files.load_stored(f"{name}.weight").dtype == torch.int8:
-            bits, quanta, zeros = _int8(files, name)
+            words = _int8(files, name)
         else:
             return self._fp8.read(files, name)
-        return _in_groups(files, name, bits, quanta, zeros)
+        return _in_groups(files, name, words)
+
+
+class _Words(NamedTuple):
+    """Values of a matrix: see the attributes of WordMatrix."""
+
+    bits: int
+    words: torch.Tensor
+    zeros: torch.Tensor | int
+    flipped: int = 0
 
 
 def _check_sparsity(sparsity: Any) -> None:
@@ -116,7 +127,7 @@ def _block(group: Any) -> tuple[int, int] | None:
     return block_of(weights, "block_structure") if strategy == "block" else None
 
 
-def _packed(files: StoredTensors, name: str) -> tuple[int, torch.Tensor, torch.Tensor | int]:
+def _packed(files: StoredTensors, name: str) -> _Words:
     words = load_matrix(files, f"{name}.weight_packed", dtypes=[torch.int32])
     shape = load(files, f"{name}.weight_shape", (2,), dtypes=[torch.int32, torch.int64]).tolist()
     bits = next((bits for bits in (4, 8) if shape == [len(words), words.shape[1] * 32 // bits]), None)
@@ -125,11 +136,11 @@ def _packed(files: StoredTensors, name: str) -> tuple[int, torch.Tensor, torch.T
             f"Tensor {name}.weight_packed of {tuple(words.shape)} words does not hold {shape} values of 4 or 8 bits."
         )
     if not files.has(f"{name}.weight_zero_point"):
-        return bits, unpack(words, bits), 1 << bits - 1
+        return _Words(bits, words, 1 << bits - 1)
     zeros = load_matrix(files, f"{name}.weight_zero_point", dtypes=[torch.int32])
     if len(zeros) * 32 != len(words) * bits:
         raise ModelError(f"Tensor {name}.weight_zero_point has {len(zeros)} words for {len(words)} rows of {bits} bits.")
-    return bits, unpack(words, bits), unpack(zeros.T, bits).T.contiguous()
+    return _Words(bits, words, unpack(zeros.T, bits).T.contiguous())
 
 
 def _has_exponents(files: StoredTensors, name: str) -> bool:
@@ -137,24 +148,25 @@ def _has_exponents(files: StoredTensors, name: str) -> bool:
     return files.has(scales) and files.load_stored(scales).dtype == torch.uint8
 
 
-def _mxfp4(files: StoredTensors, name: str) -> GroupedMatrix:
+def _mxfp4(files: StoredTensors, name: str) -> WordMatrix:
     packed = load_matrix(files, f"{name}.weight_packed", dtypes=[torch.uint8])
     rows, columns = len(packed), 2 * packed.shape[1]
     columns_of_group(f"{name}.weight_packed", columns, columns // 32)
     return mxfp4_matrix(packed, load(files, f"{name}.weight_scale", (rows, columns // 32), dtypes=[torch.uint8]))
 
 
-def _int8(files: StoredTensors, name: str) -> tuple[int, torch.Tensor, torch.Tensor | int]:
-    weight = load_matrix(files, f"{name}.weight", dtypes=[torch.int8])
-    quanta = weight.view(torch.uint8) ^ _INT8_ZERO
+def _int8(files: StoredTensors, name: str) -> _Words:
+    weight = load_matrix(files, f"{name}.weight", dtypes=[torch.int8]).view(torch.uint8)
     if not files.has(f"{name}.weight_zero_point"):
-        return 8, quanta, _INT8_ZERO
+        return _Words(8, weight, _INT8_ZERO, flipped=_INT8_ZERO)
     zeros = load(files, f"{name}.weight_zero_point", dtypes=[torch.int8])
-    return 8, quanta, zeros.contiguous().view(torch.uint8).reshape(-1, zeros.shape[1] if zeros.dim() == 2 else 1) ^ _INT8_ZERO
+    zeros = zeros.contiguous().view(torch.uint8).reshape(-1, zeros.shape[1] if zeros.dim() == 2 else 1) ^ _INT8_ZERO
+    return _Words(8, weight, zeros, flipped=_INT8_ZERO)
 
 
-def _in_groups(files: StoredTensors, name: str, bits: int, quanta: torch.Tensor, zeros: torch.Tensor | int) -> Matrix:
-    rows, columns = quanta.shape
+def _in_groups(files: StoredTensors, name: str, stored: _Words) -> WordMatrix:
+    rows, columns = len(stored.words), stored.words.shape[1] * values_per_word(stored.words, stored.bits)
+    zeros = stored.zeros
     scales = load(files, f"{name}.weight_scale", dtypes=FLOATS).float()
     scales = scales.reshape(-1, scales.shape[1] if scales.dim() == 2 else 1)
     count = scales.shape[1]
@@ -166,7 +178,7 @@ def _in_groups(files: StoredTensors, name: str, bits: int, quanta: torch.Tensor,
     scales = scales.expand(rows, count)
     if isinstance(zeros, torch.Tensor):
         zeros = zeros.expand(rows, count)
-    matrix = GroupedMatrix(bits, quanta, scales, zeros)
+    matrix = WordMatrix(stored.bits, stored.words, scales, zeros, flipped=stored.flipped)
     if not files.has(f"{name}.weight_g_idx"):
         return matrix
     groups = load(files, f"{name}.weight_g_idx", (columns,), dtypes=[torch.int32]).to(torch.int64)
@@ -174,5 +186,4 @@ def _in_groups(files: StoredTensors, name: str, bits: int, quanta: torch.Tensor,
         return matrix
     if int(groups.min()) < 0 or int(groups.max()) >= count:
         raise ModelError(f"Tensor {name}.weight_g_idx names groups that are not there; there are {count}.")
-    centred = quanta.float() - (zeros[:, groups].float() if isinstance(zeros, torch.Tensor) else zeros)
-    return centred * scales[:, groups]
+    return replace(matrix, groups=groups)

@@ -2,13 +2,12 @@
 
 import torch
 
-from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
+from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
 
 _DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """The values times two, so that all are whole numbers."""
 
 
-def e2m1_matrix(packed: torch.Tensor, scales: torch.Tensor) -> GroupedMatrix:
+def e2m1_matrix(packed: torch.Tensor, scales: torch.Tensor) -> WordMatrix:
     """Return the matrix of packed values [R, C / 2], two per byte, the first in the low bits, and scales [R, C / G] float32."""
-    quanta = torch.stack([packed & 15, packed >> 4], 2).flatten(1)
-    return GroupedMatrix(4, quanta, scales / 2, table=torch.tensor(_DOUBLED, dtype=torch.float32))
+    return WordMatrix(4, packed, scales / 2, table=torch.tensor(_DOUBLED, dtype=torch.float32))

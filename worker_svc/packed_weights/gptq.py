@@ -2,8 +2,7 @@
 
 The transposed matrix [C, R] is stored with several rows per word: `qweight` [C / p, R] int32 of p = 32 / bits values, lowest
 first; `qzeros` [C / G, R / p] int32, unchanged (format "gptq_v2") or with one subtracted from each zero, as one number per
-word that wraps around ("gptq"); `scales` [C / G, R]; `g_idx` [C] int32, the group of each input. A matrix whose
-groups are not in order ("desc_act") is dequantized.
+word that wraps around ("gptq"); `scales` [C / G, R]; `g_idx` [C] int32, the group of each input ("desc_act": not in order).
 """
 
 from collections.abc import Mapping
@@ -14,8 +13,7 @@ import torch
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.model_facts.quantization import choose, group_size_of
 from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, columns_of_group, load, load_matrix
-from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
-from tetrad.worker_svc.packed_weights.reader import Packed
+from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
 from tetrad.worker_svc.packed_weights.words import ones, unpack
 
 _INTS = (torch.int32,)
@@ -38,7 +36,7 @@ class GptqReader:
         """See Reader."""
         return files.has(f"{name}.qweight")
 
-    def read(self, files: StoredTensors, name: str) -> Packed:
+    def read(self, files: StoredTensors, name: str) -> WordMatrix:
         """See Reader."""
         per_word = 32 // self._bits
         words = load_matrix(files, f"{name}.qweight", dtypes=_INTS)
@@ -47,12 +45,11 @@ class GptqReader:
         group = columns_of_group(f"{name}.qweight", columns, count)
         zeros = load(files, f"{name}.qzeros", (count, rows // per_word), dtypes=_INTS)
         scales = load(files, f"{name}.scales", (count, rows), dtypes=FLOATS).T.float()
-        quanta = unpack(words.T, self._bits)
         zeros = unpack(zeros + self._zero_offset, self._bits).T.contiguous()
         groups = self._groups(files, name, columns, count)
-        if groups is None or torch.equal(groups, torch.arange(columns) // group):
-            return GroupedMatrix(self._bits, quanta, scales, zeros)
-        return (quanta.float() - zeros[:, groups].float()) * scales[:, groups]
+        if groups is not None and torch.equal(groups, torch.arange(columns) // group):
+            groups = None
+        return WordMatrix(self._bits, words.T, scales, zeros, groups=groups)
 
     def _groups(self, files: StoredTensors, name: str, columns: int, count: int) -> torch.Tensor | None:
         if not files.has(f"{name}.g_idx"):

@@ -1,5 +1,6 @@
 """Grouped matrix: the quanta of a matrix, with a scale for each group of columns of a row."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -41,8 +42,8 @@ class GroupedMatrix:
 
     @property
     def block(self) -> int:
-        """The number of columns that must not be separated: a group, or BLOCK if a group is smaller or a whole row."""
-        return max(self.group, BLOCK) if self.scales.shape[1] > 1 else BLOCK
+        """The number of columns that must not be separated."""
+        return BLOCK
 
     @property
     def form(self) -> object:
@@ -67,10 +68,35 @@ class GroupedMatrix:
         return replace(self, quanta=choose(self.quanta), scales=choose(self.scales), zeros=zeros)
 
     def of_columns(self, first: int, end: int) -> "GroupedMatrix":
-        """Return a matrix of the columns from `first` up to `end`, in whole blocks."""
-        quanta, groups = self.quanta[:, first:end], slice(first // self.group, -(-end // self.group))
-        zeros = self.zeros[:, groups] if isinstance(self.zeros, torch.Tensor) else self.zeros
-        return replace(self, quanta=quanta.contiguous(), scales=self.scales[:, groups], zeros=zeros)
+        """Return a matrix of the columns from `first` up to `end`, in whole blocks; groups that are cut become smaller ones."""
+        columns, zeros = self.shape[1], self.zeros
+        return replace(
+            self,
+            quanta=self.quanta[:, first:end].contiguous(),
+            scales=of_columns(self.scales, self.group, columns, first, end),
+            zeros=of_columns(zeros, self.group, columns, first, end) if isinstance(zeros, torch.Tensor) else zeros,
+        )
+
+
+def of_columns(values: torch.Tensor, group: int, columns: int, first: int, end: int) -> torch.Tensor:
+    """Return the values of some columns' groups; groups that are cut become smaller ones of equal size.
+
+    Args:
+        values: [R, Q], such as scales; Q = 1: a value for whole rows.
+        group: number of columns in a group; the last group may have fewer.
+        columns: number of columns of the matrix.
+        first, end: the columns from `first` up to `end`.
+    """
+    if values.shape[1] == 1:
+        return values
+    size = group_of_columns(group, columns, first, end)
+    finer = values if size == group else values.repeat_interleave(group // size, 1)
+    return finer[:, first // size : -(-end // size)]
+
+
+def group_of_columns(group: int, columns: int, first: int, end: int) -> int:
+    """Return the number of columns in a group of the values of `of_columns`."""
+    return math.gcd(group, first) if end == columns else math.gcd(group, first, end)
 
 
 def joined(parts: Sequence[GroupedMatrix]) -> GroupedMatrix:

@@ -14,7 +14,7 @@ import torch
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.packed_weights.e2m1 import e2m1_matrix
 from tetrad.worker_svc.packed_weights.files import StoredTensors, load
-from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
+from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
 
 _BYTES = (torch.uint8,)
 _BLOCK, _BLOCK_BYTES = 32, 16
@@ -44,7 +44,7 @@ class Mxfp4Stack:
         """Return the weights [E, R, C] in float32."""
         return self.of_rows(lambda tensor: tensor.flatten(0, 1)).dequantized().reshape(*self.exponents.shape[:2], -1)
 
-    def of_rows(self, choose: Callable[[torch.Tensor], torch.Tensor]) -> GroupedMatrix:
+    def of_rows(self, choose: Callable[[torch.Tensor], torch.Tensor]) -> WordMatrix:
         """Return a matrix of some rows; `choose` selects them from tensors [E, R, ...]."""
         return mxfp4_matrix(choose(self.blocks).flatten(1), choose(self.exponents))
 
@@ -70,6 +70,6 @@ class Mxfp4Reader:
         return Mxfp4Stack(blocks, load(files, f"{name}_scales", tuple(blocks.shape[:3]), dtypes=_BYTES))
 
 
-def mxfp4_matrix(packed: torch.Tensor, exponents: torch.Tensor) -> GroupedMatrix:
+def mxfp4_matrix(packed: torch.Tensor, exponents: torch.Tensor) -> WordMatrix:
     """Return the matrix of packed values [R, C / 2], two per byte, and exponents [R, C / 32]."""
     return e2m1_matrix(packed, torch.tensor(_SCALES)[exponents.int()])

@@ -10,22 +10,22 @@ import torch
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.packed_weights.e2m1 import e2m1_matrix
 from tetrad.worker_svc.packed_weights.files import StoredTensors, load, load_matrix
-from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
+from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
 
 _GROUP, _LEAST_COLUMNS = 16, 32
 
 
-def divided_nvfp4(files: StoredTensors, name: str) -> GroupedMatrix:
+def divided_nvfp4(files: StoredTensors, name: str) -> WordMatrix:
     """Return a matrix of compressed-tensors; raise ModelError if its tensors contradict each other."""
     return _matrix(files, f"{name}.weight_packed", f"{name}.weight_scale", 1 / _factor(files, f"{name}.weight_global_scale"))
 
 
-def multiplied_nvfp4(files: StoredTensors, name: str) -> GroupedMatrix:
+def multiplied_nvfp4(files: StoredTensors, name: str) -> WordMatrix:
     """Return a matrix of ModelOpt; raise ModelError if its tensors contradict each other."""
     return _matrix(files, f"{name}.weight", f"{name}.weight_scale", _factor(files, f"{name}.weight_scale_2"))
 
 
-def _matrix(files: StoredTensors, packed_name: str, scales_name: str, factor: torch.Tensor) -> GroupedMatrix:
+def _matrix(files: StoredTensors, packed_name: str, scales_name: str, factor: torch.Tensor) -> WordMatrix:
     packed = load_matrix(files, packed_name, dtypes=[torch.uint8])
     rows, columns = len(packed), 2 * packed.shape[1]
     if columns % _LEAST_COLUMNS:

@@ -1,9 +1,10 @@
-"""Reader: finds and unpacks the matrices of one format of quantization."""
+"""Reader: finds the matrices of one format of quantization."""
 
 from typing import Protocol
 
 from tetrad.worker_svc.packed_weights.files import StoredTensors
-from tetrad.worker_svc.packed_weights.stacks import Matrix, MatrixStack
+from tetrad.worker_svc.packed_weights.matrices import Matrix
+from tetrad.worker_svc.packed_weights.stacks import MatrixStack
 
 Packed = Matrix | MatrixStack
 """A matrix, or the matrices of all experts."""

@@ -8,10 +8,8 @@ import torch
 
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.packed_weights.files import StoredTensors, load
-from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
+from tetrad.worker_svc.packed_weights.matrices import Matrix
 
-Matrix = GroupedMatrix | torch.Tensor
-"""A matrix in groups of columns, or a float32 matrix [R, C] from a format without such groups."""
 ReadMatrix = Callable[[StoredTensors, str], Matrix]
 """Function (tensors of one matrix, its name) -> the matrix."""
 

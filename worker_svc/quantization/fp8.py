@@ -16,7 +16,7 @@ from tetrad.worker_svc.kernels.quantize_rows import quantize_rows
 from tetrad.worker_svc.kernels.tile_shapes import TileShape, shape_by_rule
 from tetrad.worker_svc.layers.linear import Linear
 from tetrad.worker_svc.quantization.context import ProductContext
-from tetrad.worker_svc.quantization.matrix import Matrix
+from tetrad.worker_svc.quantization.matrix import ALL, Matrix
 
 FEW_ROWS = 16
 """Largest number of rows of activations that stay floats."""
@@ -132,11 +132,15 @@ def _library_rule(num_rows: int, num_outputs: int, num_columns: int, num_process
     return None if num_rows > _MOST_ROWS else shape_by_rule(num_rows, num_outputs, num_columns, num_processors)
 
 
-def quantize_fp8(context: ProductContext, weight: torch.Tensor) -> Matrix:
-    """Quantize a weight [R, C] to e4m3; the largest value of a row is 448 times its scale. Non-finite rows stay non-finite."""
+def quantize_fp8(context: ProductContext, weight: torch.Tensor, own: slice = ALL) -> Matrix:
+    """Quantize a weight [R, C] to e4m3, and return the columns `own` of it.
+
+    The largest value of a row is 448 times its scale. Non-finite rows stay non-finite.
+    """
     wide = weight.float()
     scales = wide.abs().amax(1, keepdim=True).clamp_min(1e-12) / _LARGEST
-    return fp8_matrix(context, (wide / scales).to(torch.float8_e4m3fn), scales, weight.shape[1])
+    part = (wide[:, own] / scales).to(torch.float8_e4m3fn)
+    return fp8_matrix(context, part, scales, part.shape[1])
 
 
 def fp8_matrix(context: ProductContext, weight: torch.Tensor, scales: torch.Tensor, group: int) -> Matrix:

@@ -9,8 +9,9 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from tetrad.worker_svc.kernels.expert_weights import ExpertWeights
 from tetrad.worker_svc.kernels.int4_matmul import BLOCK, int4_matmul, pack_int4, unpack_int4
 from tetrad.worker_svc.layers.linear import Linear
+from tetrad.worker_svc.packed_weights.grouped import of_columns
 from tetrad.worker_svc.quantization.context import ProductContext
-from tetrad.worker_svc.quantization.matrix import Matrix
+from tetrad.worker_svc.quantization.matrix import ALL, Matrix
 
 _LARGEST = 15
 
@@ -83,11 +84,18 @@ def group_for_int4(columns: int) -> int:
     return next((group for group in (128, 64, BLOCK) if columns % group == 0), 0)
 
 
-def quantize_int4(context: ProductContext, weight: torch.Tensor, group: int) -> Matrix:
-    """Quantize a weight [R, C] to 4 bits: a group's values are rounded to 16 steps from its smallest to its largest, with 0."""
+def quantize_int4(context: ProductContext, weight: torch.Tensor, group: int, own: slice = ALL) -> Matrix:
+    """Quantize a weight [R, C] to 4 bits, and return the columns `own` of it, which are a multiple of 32.
+
+    A group's values are rounded to 16 steps from its smallest to its largest, with 0. Groups that are cut become smaller ones.
+    """
     groups = weight.float().reshape(len(weight), -1, group)
     least, largest = groups.amin(2).clamp_max(0), groups.amax(2).clamp_min(0)
     scales = ((largest - least) / _LARGEST).clamp_min(1e-7).to(context.dtype)
     zeros = (-least / scales.float()).round().clamp(0, _LARGEST)
     quanta = ((groups / scales.float()[:, :, None]).round() + zeros[:, :, None]).clamp(0, _LARGEST)
-    return Matrix(Int4Form(context, group), (pack_int4(quanta.flatten(1)), scales, zeros.to(torch.uint8)))
+    columns = weight.shape[1]
+    first, end, _ = own.indices(columns)
+    part = pack_int4(quanta.flatten(1)[:, own])
+    own_scales, own_zeros = (of_columns(each, group, columns, first, end) for each in (scales, zeros.to(torch.uint8)))
+    return Matrix(Int4Form(context, (end - first) // own_scales.shape[1]), (part, own_scales, own_zeros))

@@ -10,7 +10,7 @@ from tetrad.worker_svc.kernels.byte_matmul import byte_matmul
 from tetrad.worker_svc.kernels.expert_weights import ExpertWeights
 from tetrad.worker_svc.layers.linear import Linear
 from tetrad.worker_svc.quantization.context import ProductContext
-from tetrad.worker_svc.quantization.matrix import Matrix
+from tetrad.worker_svc.quantization.matrix import ALL, Matrix
 
 _LARGEST = 127
 
@@ -67,8 +67,12 @@ class Int8Linear:
         return (groups * self._scales.T[:, :, None].to(dtype)).flatten(1)
 
 
-def quantize_int8(context: ProductContext, weight: torch.Tensor) -> Matrix:
-    """Quantize a weight [R, C] to 8 bits; a row's largest value is 127 times its scale. Non-finite rows stay non-finite."""
+def quantize_int8(context: ProductContext, weight: torch.Tensor, own: slice = ALL) -> Matrix:
+    """Quantize a weight [R, C] to 8 bits, and return the columns `own` of it.
+
+    A row's largest value is 127 times its scale. Non-finite rows stay non-finite.
+    """
     wide = weight.float()
     scales = wide.abs().amax(1, keepdim=True).clamp_min(1e-12) / _LARGEST
-    return Matrix(Int8Form(context, weight.shape[1]), ((wide / scales).round().to(torch.int8), scales))
+    quanta = (wide[:, own] / scales).round().to(torch.int8)
+    return Matrix(Int8Form(context, quanta.shape[1]), (quanta, scales))

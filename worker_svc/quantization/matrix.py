@@ -14,6 +14,9 @@ from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.kernels.expert_weights import ExpertWeights
 from tetrad.worker_svc.layers.linear import Linear
 
+ALL = slice(None)
+"""All columns of a matrix."""
+
 
 class Form(Protocol):
     """The form of a matrix: the meaning of its tensors. Matrices of equal forms can be one product."""

@@ -49,13 +49,6 @@ def unpacks_on_host(config_quantization: object, names: TensorNames = CANONICAL)
     return any(_is_changed(stored) for stored in _matrices(names))
 
 
-def is_unpackable(config_quantization: object) -> bool:
-    """Return whether matrices that are unpacked on the host keep their numbers on the device; fp8 is rounded once more."""
-    if unpacks_on_host(config_quantization):
-        return True
-    return isinstance(config_quantization, Mapping) and config_quantization.get("quant_method") in ("awq", "gptq")
-
-
 def _matrices(names: TensorNames) -> Iterator[Stored]:
     """Yield the places of all matrices but stacks, of which these schemes read none."""
     for stored in names.in_layer.values():

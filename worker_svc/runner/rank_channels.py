@@ -1,9 +1,8 @@
 """Rank channels: connections that carry partial sums, orders and hidden states between the ranks of a group.
 
-Owned by the device for the lifetime of the process; a rebuilt group replaces the connections inside. Orders and hidden
-states
+Owned by the device for the lifetime of the process; a rebuilt group replaces the connections inside. Orders and hidden states
 have separate connections: a member waits for orders without a limit, whereas waiting for a tensor has a timeout. Sending does
-not block, so a stage computes the next step while its hidden states are in transfer.
+not block, so a stage computes the next step while its hidden states are in transfer. On GPUs, stages have other connections.
 """
 
 import threading
@@ -99,7 +98,7 @@ class RankChannels:
             if self.shard.size > 1:
                 self.sums.connect(met, f"sums-{self.stage.index}", STEP_TIMEOUT_S)
             if self.stage.size > 1:
-                self._hidden = met.connect("hidden", self._rank, self._size, STEP_TIMEOUT_S)
+                self._connect_stages(met)
             self._orders = met.connect("orders", self._rank, self._size, LIFE_S)
         except BaseException:
             self.disconnect()
@@ -113,10 +112,19 @@ class RankChannels:
         """
         if epoch in (None, self.epoch):
             self.sums.disconnect()
+            self._disconnect_stages()
             if self._met is not None:
                 self._met.close()
-            self._met = self._orders = self._hidden = None
+            self._met = self._orders = None
             self._sent = deque()
+
+    def _connect_stages(self, met: Rendezvous) -> None:
+        """Connect to the other stages of a pipeline; every rank calls this."""
+        self._hidden = met.connect("hidden", self._rank, self._size, STEP_TIMEOUT_S)
+
+    def _disconnect_stages(self) -> None:
+        """Close the connections to the other stages, if there are any."""
+        self._hidden = None
 
     def send_order(self, numbers: npt.NDArray[np.int64], values: torch.Tensor | None = None, *, to_stage: bool = False) -> None:
         """Send an order from the leader to the members: integers, and optionally a matrix of floats.

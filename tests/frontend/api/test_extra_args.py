@@ -8,7 +8,7 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct, Value
 
 from tetrad import SamplingParams
-from tetrad.services.errors import UnsupportedArgument
+from tetrad.services.errors import InvalidRequest, UnsupportedArgument
 from tetrad.services.rpc.channel import open_channel
 from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 
@@ -74,7 +74,10 @@ async def test_without_processors_they_are_refused_by_name(path, frontend_withou
     empty = await frontend_without.http.post(path, json=POSTS[path] | {"vllm_xargs": {}})
 
     assert (answer.status_code, empty.status_code) == (400, 200)
-    assert "vllm_xargs) is not supported: the server has no custom logits processors" in answer.json()["error"]["message"]
+    error = answer.json()["error"]
+    assert error["message"].startswith("vllm_xargs={")
+    assert error["message"].endswith(" is not supported: the server has no custom logits processors.")
+    assert error.get("param", "vllm_xargs") == "vllm_xargs"
     assert len(engine.requests) == 1
 
 
@@ -84,8 +87,29 @@ async def test_values_that_json_has_no_form_for_are_refused(frontend, engine):
     answer = await frontend.http.post("/v1/completions", content=body, headers={"content-type": "application/json"})
 
     assert answer.status_code == 400
-    assert "extra_args must contain only integers that fit 64 bits" in answer.text
+    assert "vllm_xargs must contain only integers that fit 64 bits" in answer.text
     assert engine.requests == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        ("/v1/completions", POSTS["/v1/completions"] | {"vllm_xargs": VALUES}, "vllm_xargs"),
+        ("/inference/v1/generate", {"token_ids": [1], "sampling_params": {"extra_args": VALUES}}, "extra_args"),
+    ],
+)
+async def test_the_refusal_of_a_processor_names_the_field_that_the_client_has_set(path, body, name, frontend, engine):
+    engine.reject = lambda _: InvalidRequest("Logits processor Mine refuses the request.", field="extra_args")
+
+    answer = await frontend.http.post(path, json=body)
+
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+
+
+async def test_a_rendered_request_has_them_by_the_name_of_sampling_params(frontend):
+    answer = await frontend.http.post("/v1/completions/render", json=POSTS["/v1/completions"] | {"vllm_xargs": VALUES})
+
+    assert answer.json()[0]["sampling_params"]["extra_args"] == VALUES
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])

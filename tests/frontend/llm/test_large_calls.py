@@ -67,6 +67,19 @@ async def test_tokens_of_other_calls_do_not_wait_for_those_of_a_large_one():
     assert max(map(len, sink.parts)) == 16
 
 
+async def test_a_part_waits_while_steps_of_other_calls_arrive():
+    sink = Sink()
+    sink.is_open.set()
+    for _ in range(5):
+        await sink.large_calls.take_from(step_of(1, *LARGE))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    assert len(sink.parts) == 1
+    await sink.large_calls.settle()
+    assert sink.tokens == {handle: [7] * 5 for handle in LARGE}
+
+
 async def test_tokens_stay_behind_earlier_ones_of_their_sequence_when_few_are_left():
     sink = Sink()
     await sink.large_calls.take_from(step_of(*LARGE))

@@ -85,6 +85,18 @@ def test_weights_and_cache_are_what_a_worker_has(family, tmp_path):
     )
 
 
+@pytest.mark.parametrize("family", ["mamba", "mamba2", "qwen3_next", "lfm2"])
+def test_the_memory_of_a_step_has_the_inputs_of_its_states(family, tmp_path):
+    save_family(tmp_path, family)
+    config = read_config(json.loads((tmp_path / "config.json").read_text()))
+    stage = Stage(config, range(config.num_layers), PLAIN, cache_bytes=2)
+
+    of_a_token = (stage.step_bytes(3000, 1) - stage.step_bytes(1000, 1)) / 2000
+
+    inputs = max(sum(layer.state.parts.values()) for layer in config.layers if layer.state is not None)
+    assert of_a_token > (2 + 4) * inputs + 2 * 4 * config.hidden_size  # in the activations' type, and in float32
+
+
 def test_splits_use_all_gpus():
     assert [(each.tensor, each.pipeline, each.data) for each in splits_of(4)] == [
         (1, 1, 4),

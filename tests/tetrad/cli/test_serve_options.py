@@ -5,12 +5,14 @@ import socket
 from dataclasses import replace
 
 import pytest
+from pydantic import ValidationError
 
 from tests.tetrad.cli.commands import assert_one_line, tetrad
 from tetrad.cli.also import add_also_option, also_settings
 from tetrad.cli.config_file import add_config_options, config_text, parse_with_config
 from tetrad.cli.options import add_engine_options, engine_args, new_parser
-from tetrad.cli.server_options import add_server_options, server_fields
+from tetrad.cli.server_options import add_server_options, check_auto_tool_choice, server_fields
+from tetrad.frontend.config import FrontendSettings
 from tetrad.library.engine_args import EngineArgs
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.hub.model_files import DEFAULT_MODEL
@@ -78,6 +80,50 @@ def test_variables_give_the_address_of_serve(monkeypatch):
 
         assert_one_line(tetrad("serve"), f"Cannot listen on localhost:{port}", "--port")
         assert_one_line(tetrad("serve", "--host", "127.0.0.1"), f"Cannot listen on 127.0.0.1:{port}")
+
+
+def test_a_path_on_which_a_server_listens_is_one_line(tmp_path):
+    path = tmp_path / "http.sock"
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind(str(path))
+        taken.listen()
+
+        assert_one_line(tetrad("serve", "--device", "sim", "--uds", str(path)), f"unix:{path}: another server listens there")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"uds": "/" + "a" * 200}, "a Unix socket has at most 107 bytes, this one has 201"),
+        ({"uds": "/x.sock", "ssl_certfile": "c", "ssl_keyfile": "k"}, "uds is a Unix socket, which has no TLS"),
+    ],
+)
+def test_a_socket_that_cannot_serve_is_refused(fields, words):
+    with pytest.raises(ValidationError, match=words):
+        FrontendSettings(**fields)
+
+
+@pytest.mark.parametrize(
+    ("flag", "parser", "words"),
+    [
+        ("--enable-auto-tool-choice", "none", "--enable-auto-tool-choice needs a format of tool calls"),
+        ("--no-enable-auto-tool-choice", "hermes", "--no-enable-auto-tool-choice is not supported"),
+    ],
+)
+def test_a_choice_of_tools_that_no_server_makes_is_refused(flag, parser, words):
+    with pytest.raises(InvalidRequest, match=f"^{words}"):
+        check_auto_tool_choice(own_options(flag), FrontendSettings(tool_call_parser=parser))
+
+
+@pytest.mark.parametrize(("flags", "parser"), [(("--enable-auto-tool-choice",), "auto"), ((), "none")])
+def test_a_choice_of_tools_that_every_server_makes_is_accepted(flags, parser):
+    check_auto_tool_choice(own_options(*flags), FrontendSettings(tool_call_parser=parser))
+
+
+def own_options(*flags):
+    parser = new_parser("serve", "")
+    add_server_options(parser)
+    return parser.parse_args(flags)
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan"])

@@ -28,15 +28,15 @@ SETTINGS = StackSettings(
 @pytest.fixture
 def children_of(tmp_path):
     """`children_of(serve=..., settings=..., **options)` gives the children of a stack."""
-    lifeline, ports = Lifeline(), PublicPorts("127.0.0.1", 0, None)
+    lifeline, any_ports = Lifeline(), PublicPorts("127.0.0.1", 0, None)
 
-    def make(*, serve=True, settings=SETTINGS, **options):
+    def make(*, serve=True, settings=SETTINGS, ports=any_ports, **options):
         places = list(model_places(tmp_path, [(settings, 1)]))
         shown = ports if serve else None
         return ServiceChildren(settings, places, tmp_path, lifeline, ports=shown, log=StackLog(tmp_path), **options)
 
     yield make
-    ports.close()
+    any_ports.close()
     lifeline.close()
 
 
@@ -136,3 +136,16 @@ def test_another_service_drains_briefly_if_no_time_is_chosen(children_of):
     times = [next(float(value) for name, value in child.environment.items() if "DRAIN" in name) for child in others]
     assert max(times) < 1
     assert {child.stop_timeout_s for child in others} == {None}
+
+
+def test_frontends_listen_on_the_socket_of_the_stack_and_not_on_a_port(children_of, tmp_path):
+    path = tmp_path / "http.sock"
+    ports = PublicPorts("no host", 8000, None, uds=path)
+
+    children = children_of(ports=ports, settings=replace(SETTINGS, frontend=FrontendSettings(uds=path)))
+
+    variables = [child.environment for child in children.frontends()]
+    assert [each["TETRAD_FRONTEND_HTTP_FD"] for each in variables] == [str(ports.http_fd)] * 2
+    assert [each["TETRAD_FRONTEND_UDS"] for each in variables] == [str(path)] * 2
+    ports.close()
+    assert not path.exists()

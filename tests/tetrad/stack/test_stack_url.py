@@ -55,3 +55,12 @@ def test_a_server_is_known_by_its_port_on_this_machine(other, same):
 )
 def test_the_usual_port_of_a_scheme_may_be_left_out(url, other):
     assert is_same_server(url, other)
+
+
+def test_a_server_on_a_unix_socket_is_known_by_its_path():
+    url = url_of(FrontendSettings(uds="/run/a.sock", port=8123))
+
+    assert url == "unix:/run/a.sock"
+    assert is_same_server(url, "unix:/run/a.sock")
+    assert not is_same_server(url, "unix:/run/b.sock")
+    assert not is_same_server(url, "http://127.0.0.1:8123")

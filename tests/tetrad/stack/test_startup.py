@@ -60,6 +60,15 @@ def test_the_request_to_copy_fits_the_model(can_chat, path):
     assert '"model": "tiny"' in command[-1]
 
 
+def test_a_server_on_a_unix_socket_is_announced_by_its_path():
+    text = announcement(frontend(uds="/run/tetrad http.sock", grpc_port=9000), None, can_chat=True)
+
+    assert "Tetrad serves tiny at unix:/run/tetrad http.sock. Ctrl-C stops it." in text
+    assert "gRPC      127.0.0.1:9000" in text
+    command = shlex.split(text.splitlines()[-1])
+    assert command[:4] == ["curl", "--unix-socket", "/run/tetrad http.sock", "http://localhost/v1/chat/completions"]
+
+
 def test_the_request_to_copy_has_a_key_where_one_is_needed():
     assert "Bearer $API_KEY" in announcement(frontend(api_key=("secret",)), None, can_chat=True)
     assert "secret" not in announcement(frontend(api_key=("secret",)), None, can_chat=True)

@@ -36,12 +36,26 @@ def test_grouped_experts_compute_what_all_do(make, monkeypatch):
     monkeypatch.setattr(experts, "_PAIRS_AT_ONCE", 5)
     layer, x, weights = {number: make() for number in range(NUM_EXPERTS)}, normal(5, HIDDEN), normal(5, 2)
     chosen = normal(5, NUM_EXPERTS).topk(2)[1]
-    expected = AllExperts(layer)(x, weights, chosen)
+    expected = AllExperts(layer, NUM_EXPERTS)(x, weights, chosen)
 
     mix = mix_of(layer, NUM_EXPERTS)
 
     assert isinstance(mix, GroupedExperts)
     torch.testing.assert_close(mix(x, weights, chosen), expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", [GroupedExperts, AllExperts])
+def test_ranks_with_whole_experts_add_up_to_all_of_them(kind):
+    layer, x, weights = {number: gated() for number in range(NUM_EXPERTS)}, normal(5, HIDDEN), normal(5, 2)
+    chosen = normal(5, NUM_EXPERTS).topk(2)[1]
+    expected = AllExperts(layer, NUM_EXPERTS)(x, weights, chosen)
+    parts = [{number: layer[number] for number in own} for own in (range(2), range(2, NUM_EXPERTS))]
+
+    make = mix_of if kind is GroupedExperts else AllExperts
+    mixes = [make(part, NUM_EXPERTS) for part in parts]
+
+    assert all(isinstance(mix, kind) for mix in mixes)
+    torch.testing.assert_close(sum(mix(x, weights, chosen) for mix in mixes), expected, rtol=1e-4, atol=1e-3)
 
 
 def test_weights_of_experts_are_held_once():
@@ -68,7 +82,7 @@ def test_an_expert_that_overflows_changes_only_tokens_that_chose_it():
     experts_of_layer = {0: lambda x: x + 1, 1: lambda x: x * torch.inf}
     x, weights, chosen = torch.ones(2, HIDDEN), torch.ones(2, 1), torch.tensor([[0], [1]])
 
-    mixed = AllExperts(experts_of_layer)(x, weights, chosen)
+    mixed = AllExperts(experts_of_layer, 2)(x, weights, chosen)
 
     assert mixed[0].tolist() == [2] * HIDDEN
     assert mixed[1].isinf().all()

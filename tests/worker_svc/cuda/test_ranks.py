@@ -14,15 +14,13 @@ from tests.lora_files import merged, save_lora
 from tests.worker_svc.conftest import GREEDY, Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import host_only, layout_of
 from tests.worker_svc.families.tiny_models import save_family
-from tests.worker_svc.packed_weights.whole_models import FORMATS, write_model
 from tests.worker_svc.ranks.groups import Group, Rank, open_group
 from tests.worker_svc.ranks.test_loras import LIMITS, install
 from tests.worker_svc.sampler.custom_processors import MODULE
-from tetrad.services.errors import ModelError, Unsupported
+from tetrad.services.errors import ModelError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.plan import SamplingSpec, finished
-from tetrad.worker_svc.core.ranks import GroupPlace, Shard, Stage
 from tetrad.worker_svc.cuda.device.accelerator import HostAccelerator
 from tetrad.worker_svc.devices.cuda import CudaDevice
 from tetrad.worker_svc.sampler.custom_classes import import_classes
@@ -222,25 +220,10 @@ def test_adapters_are_divided_like_the_layers(llama, assert_greedy, tmp_path):
         assert_greedy(references[handle % 2], list(range(5 + handle, 25)), outputs[handle])
 
 
-@pytest.mark.parametrize("form", ["awq", pytest.param("int4 with zeros", marks=pytest.mark.exhaustive)])
-def test_quantized_weights_are_cut_in_whole_groups(form, load_cuda, tmp_path):
-    new, add = FORMATS[form]
-    quantized, _ = write_model(tmp_path, new(), add)
-    alone = Driver(load_cuda(quantized, enforce_eager=True).make_runner(LAYOUT), LAYOUT)
-    alone.add(0, [5, 9, 200])
-
-    with loaded(tmp_path, quantized) as group:
-        together = Driver(group, LAYOUT)
-        together.add(0, [5, 9, 200])
-        assert together.generate(2) == alone.generate(2)
-
-
 @pytest.mark.parametrize(
     ("options", "size", "text"),
     [
         ({}, 3, r"tensor_parallel_size 3 does not divide .* It may be: 1, 2, 4\."),
-        ({"expert_parallel": True}, 2, "enable_expert_parallel runs on the cpu device"),
-        ({"draft_method": "mtp"}, 2, "is not supported for several ranks of the cuda device"),
         ({"runner": "pooling"}, 2, "tensor_parallel_size 2: a model that pools runs on one worker; use 1"),
         ({"pooler_config_json": '{"pooling_type": "MEAN"}'}, 2, "pooler_config is for models that pool; this one generates"),
     ],
@@ -249,17 +232,6 @@ def test_quantized_weights_are_cut_in_whole_groups(form, load_cuda, tmp_path):
 def test_what_cannot_be_divided_is_refused_in_one_line(llama, options, size, text, tmp_path):
     with open_group(tmp_path, size, make_device=device) as group, pytest.raises(ModelError, match=text):
         group.load(llama[0], LAYOUT, **options)
-
-
-def test_stages_are_refused_in_one_line():
-    alone = device()
-    alone.set_up()
-    place = GroupPlace(Shard(0, 1), 1, ["a:1", "b:2"], stage=Stage(0, 2))
-
-    with pytest.raises(
-        Unsupported, match="pipeline_parallel_size 2: the cuda device divides a model by tensor_parallel_size alone"
-    ):
-        alone.join_group(place)
 
 
 def test_every_rank_applies_custom_processors(llama, load_cuda, tmp_path):

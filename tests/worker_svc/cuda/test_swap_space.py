@@ -5,7 +5,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from tests.worker_svc.cuda.conftest import SMALL
+from tests.worker_svc.conftest import Driver
+from tests.worker_svc.cuda.conftest import SMALL, host_only
+from tests.worker_svc.cuda.test_ranks import LAYOUT, device
+from tests.worker_svc.ranks.groups import open_group
 from tetrad.worker_svc.core.plan import CachedRequests, SchedulerOutput
 
 NONE = np.empty(0, np.int64)
@@ -24,3 +27,24 @@ def test_blocks_go_to_the_host_and_come_back(tiny_cuda):
 
     for layer in runner._kv_cache.layers:
         assert torch.all(layer[5] == 7.0)
+
+
+@host_only
+def test_the_blocks_of_all_stages_go_to_the_host_and_come_back(tiny_path, tmp_path):
+    with open_group(tmp_path, 1, 2, make_device=device) as group:
+        layout = group.load(tiny_path, replace(LAYOUT, num_host_blocks=1), dtype="float32")
+        driver = Driver(group, layout)
+        driver.add(0, range(5, 20))
+        driver.step({0: 15})
+        [block] = driver.requests[0].tables[0]
+        caches = [rank.worker._runner._runner._kv_cache for rank in group.ranks]
+        before = [layer[block].clone() for cache in caches for layer in cache.layers]
+
+        driver.step({0: 1}, swap_out=(np.array([block]), np.array([0])))
+        for cache in caches:
+            for layer in cache.layers:
+                layer[block] = 0.0
+        driver.step({0: 1}, swap_in=(np.array([0]), np.array([block])))
+
+        for layer, kept in zip([layer for cache in caches for layer in cache.layers], before, strict=True):
+            assert torch.equal(layer[block][:15], kept[:15])

@@ -61,6 +61,10 @@ CONVERSIONS = {
     "deepseek_v3": Conversion(gguf.MODEL_ARCH.DEEPSEEK2, metadata.deepseek2, tensors=tensors.deepseek2),
     "exaone": Conversion(gguf.MODEL_ARCH.EXAONE, model="llama"),
     "exaone4": Conversion(gguf.MODEL_ARCH.EXAONE4, metadata.windows),
+    **{
+        name: Conversion(gguf.MODEL_ARCH.FALCON, metadata.falcon, tensors=tensors.falcon)
+        for name in ("falcon 7b", "falcon 40b", "falcon 11b")
+    },
     "falcon_h1": Conversion(
         gguf.MODEL_ARCH.FALCON_H1, lambda config: metadata.ssm(config, config.mamba_d_ssm), tensors=tensors.falcon_h1
     ),

@@ -61,6 +61,14 @@ def mpt(config: Config) -> dict[str, Any]:
     }
 
 
+def falcon(config: Config) -> dict[str, Any]:
+    return {
+        "context_length": 2048,
+        "feed_forward_length": 4 * config.hidden_size,
+        "attention.head_count_kv": config.num_kv_heads if config.new_decoder_architecture else 1,
+    }
+
+
 def deepseek_experts(config: Config) -> dict[str, Any]:
     return {
         "expert_count": config.n_routed_experts,

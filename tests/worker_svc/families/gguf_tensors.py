@@ -25,6 +25,18 @@ def gpt_neox(config: Config, state: State) -> dict[str, torch.Tensor]:
     return {key: reordered(tensor) if "query_key_value" in key else tensor for key, tensor in state.items()}
 
 
+def falcon(config: Config, state: State) -> dict[str, torch.Tensor]:
+    """As of GPT-NeoX, from groups of some queries, a key and a value."""
+    groups = config.num_kv_heads if config.new_decoder_architecture else 1
+
+    def reordered(tensor: torch.Tensor) -> torch.Tensor:
+        of_group = tensor.reshape(groups, config.num_attention_heads // groups + 2, -1, *tensor.shape[1:])
+        parts = (of_group[:, :-2], of_group[:, -2:-1], of_group[:, -1:])
+        return torch.cat([part.reshape(-1, *tensor.shape[1:]) for part in parts])
+
+    return {key: reordered(tensor) if "query_key_value" in key else tensor for key, tensor in state.items()}
+
+
 def bloom(config: Config, state: State) -> dict[str, torch.Tensor]:
     """As of GPT-NeoX; names have no prefix."""
     return {key.removeprefix("transformer."): tensor for key, tensor in gpt_neox(config, state).items()}

@@ -1,5 +1,6 @@
 """Values of a config.json that files seldom have or omit: a description has the same ones as transformers."""
 
+import math
 import re
 from copy import deepcopy
 
@@ -113,7 +114,7 @@ def test_a_window_below_1_is_refused(name, key):
         read_config(config_of(name, **{key: -1}))
 
 
-@pytest.mark.parametrize("number", [-1, 10**12, [], "", float("inf"), "two"])
+@pytest.mark.parametrize("number", [-1, 10**12, [], "", "two"])
 def test_an_impossible_number_of_mtp_layers_is_refused(number):
     said = re.escape(str(number) or repr(number))
     with pytest.raises(ModelError, match=f"num_nextn_predict_layers is {said}, it must be 0 to 1024"):
@@ -124,6 +125,29 @@ def test_an_impossible_number_of_mtp_layers_is_refused(number):
 def test_an_impossible_number_of_layers_is_refused(number):
     with pytest.raises(ModelError, match=rf"num_layers is {re.escape(str(number))}, it must be 1 to 1024"):
         read_config(config_of("llama", num_hidden_layers=number))
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "words"),
+    [
+        ("llama", "rms_norm_eps", math.nan, "rms_norm_eps is nan, it must be a finite number"),
+        ("llama", "rms_norm_eps", -1e-6, "rms_norm_eps is -1e-06, it must be 0 or above"),
+        ("mpt", "layer_norm_epsilon", math.inf, "layer_norm_epsilon is inf, it must be a finite number"),
+        ("mpt", "attn_config", {"clip_qkv": -8.0}, "clip_qkv is -8.0, it must be 0 or above"),
+        ("mpt", "attn_config", {"clip_qkv": math.nan}, "clip_qkv is nan, it must be a finite number"),
+        ("gemma2", "attn_logit_softcapping", -50.0, "attn_logit_softcapping is -50.0, it must be 0 or above"),
+        ("gemma2", "query_pre_attn_scalar", 0, "query_pre_attn_scalar is 0, it must be above 0"),
+        ("granite", "residual_multiplier", -math.inf, "residual_multiplier is -inf, it must be a finite number"),
+        ("llama", "rope_parameters", {"rope_theta": -1e4}, "rope_theta is -10000.0, it must be above 0"),
+        ("llama", "hidden_size", math.nan, "hidden_size is nan, it must be a finite number"),
+        ("mamba2", "time_step_limit", [0.0, math.nan], "time_step_limit is nan, it must be numbers"),
+        ("falcon_mamba", "mixer_rms_eps", math.nan, "mixer_rms_eps is nan, it must be a finite number"),
+    ],
+)
+def test_a_number_that_no_model_can_have_is_refused_by_its_name(name, key, value, words):
+    """Every token would be NaN, or a wrong one."""
+    with pytest.raises(ModelError, match=f"^The model's config is impossible: {words}.$"):
+        read_config(config_of(name, **{key: value}))
 
 
 def test_windows_of_a_smollm3_are_in_layers_without_rotary_embeddings():

@@ -23,6 +23,7 @@ PARTS = [
 ]
 AS_PUBLISHED = {
     "deepseek_v3": {"rope_scaling": YARN | {"mscale": YARN["mscale_all_dim"]}},
+    "falcon 40b": {"bias": False},
     "falcon_mamba": {"mixer_rms_eps": 1e-6},
     "gemma2": {"query_pre_attn_scalar": 16},
     "glm4_moe": {"n_group": 1, "topk_group": 1},

@@ -309,6 +309,7 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "starcoder2": ("starcoder2", {"sliding_window": WINDOW}),
     "falcon 7b": ("falcon", FALCON),
     "falcon 40b": ("falcon", FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}),
+    "falcon 11b": ("falcon", FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1}),
     "falcon 1b": ("falcon", FALCON | {"multi_query": False, "parallel_attn": False}),
     "falcon rw": ("falcon", FALCON | {"multi_query": False, "parallel_attn": False, "bias": True, "alibi": True}),
     "falcon 7b with biases of scores": ("falcon", FALCON | {"alibi": True}),

@@ -53,6 +53,31 @@ def test_groups_equal_their_reference(num_tokens, num_chosen, num_experts, rows)
     assert listed(found) == listed(expected)
 
 
+@pytest.mark.parametrize(("num_present", "rows"), [(2, 16), (4, 16), (3, 64)])
+def test_pairs_of_absent_experts_are_last_and_in_no_tile(num_present, rows):
+    chosen = choice(37, 3, 9).clamp_max(num_present)
+
+    found, expected = (group(chosen, num_present, rows) for group in (group_pairs, group_pairs_reference))
+
+    assert found.order.tolist() == expected.order.tolist()
+    assert listed(found) == listed(expected)
+    num_pairs = int((chosen < num_present).sum())
+    assert sum(count for _, _, count in listed(found)) == num_pairs
+    assert set(found.order[num_pairs:].tolist()) == set((chosen.flatten() == num_present).nonzero().flatten().tolist())
+
+
+def test_products_of_absent_experts_are_zero():
+    chosen = choice(21, 3, 6).clamp_max(2)
+    groups = group_pairs(chosen, 2, FEW.rows)
+    x, down, factors = normal(63, 70), ExpertWeights(normal(2, 136, 70) / 8), normal(63)
+
+    found = second_product(x, down, groups, factors, are_all=False)
+
+    expected = second_product_reference(x, down, groups, factors)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert not found[chosen.flatten() == 2].any()
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(
     ("num_tokens", "num_chosen", "num_experts", "tile", "has_bias"),

@@ -13,6 +13,7 @@ from tetrad.worker_svc.kernels.tile_shapes import (
     save_tuned,
     shape_by_rule,
     tuned_path,
+    whole_shape_by_rule,
 )
 
 MEASURED = TileShape(rows=16, outputs=128, columns=256, splits=2, warps=8, stages=3)
@@ -25,6 +26,17 @@ def test_a_measured_shape_holds_for_rows_up_to_the_next_power_of_two():
     assert all(shapes.of("int8", rows, 1536, 8960) == MEASURED for rows in (65, 100, 128))
     assert all(shapes.of("int8", rows, 1536, 8960) != MEASURED for rows in (64, 129))
     assert shapes.of("int4/128", 128, 1536, 8960) != MEASURED
+
+
+def test_products_of_one_kernel_with_different_rules_have_different_shapes():
+    """The same product may be split in one place, and in another one not."""
+    shapes = TileShapes(H200)
+
+    split = shapes.of("normed_product", 1, 1536, 8960)
+    whole = shapes.of("normed_product", 1, 1536, 8960, whole_shape_by_rule)
+
+    assert (split.splits > 1, whole.splits) == (True, 1)
+    assert shapes.of("normed_product", 1, 1536, 8960) == split
 
 
 @pytest.mark.parametrize(("num_rows", "tile_rows"), [(1, 16), (16, 16), (17, 32), (64, 64), (65, 128), (8192, 128)])

@@ -12,9 +12,9 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from tests.worker_svc.families.tiny_models import save_family
 
 
-def save_published(directory: Path) -> PreTrainedModel:
-    """Write the model, and return transformers' model of the weights that its files hold."""
-    reference = save_family(directory, "gpt_oss")
+def save_published(directory: Path, **overrides: object) -> PreTrainedModel:
+    """Write the model, and return transformers' model of the weights that its files hold; `overrides`: see save_family."""
+    reference = save_family(directory, "gpt_oss", **overrides)
     tensors, floats = load_file(directory / "model.safetensors"), {}
     for name in [name for name in tensors if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
         experts, columns, rows = tensors.pop(name).shape

@@ -231,6 +231,7 @@ def test_a_request_that_cannot_run_fails_alone(tmp_path):
     [
         ({"hidden_act": "mish"}, r"hidden_act 'mish' is not supported"),
         ({"is_decoder": True}, r"is_decoder True is not supported"),
+        ({"layer_norm_eps": -1.0}, r"layer_norm_eps must be a finite number above 0, got '-1.0'"),
     ],
 )
 def test_a_config_that_encoders_do_not_have_is_refused(tmp_path, config, text):

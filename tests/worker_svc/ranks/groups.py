@@ -73,9 +73,12 @@ class Group:
         [layout] = set(self._threads.map(lambda rank: rank.load(model, layout, **options), self.ranks))
         return layout
 
+    def each(self, run: Callable[[Worker], object]) -> list[object]:
+        """Run something on all ranks at the same time, as an engine core does; return the results."""
+        return list(self._threads.map(lambda rank: rank.compute.run(run, rank.worker), self.ranks))
+
     def warm_up(self) -> None:
-        """Warm all ranks up at the same time, as an engine core does."""
-        list(self._threads.map(lambda rank: rank.compute.run(rank.worker.warm_up, lambda *_: None), self.ranks))
+        self.each(lambda worker: worker.warm_up(lambda *_: None))
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         return self.ranks[0].compute.run(lambda: finished(self.begin(plan)))
@@ -87,7 +90,9 @@ class Group:
     @property
     def _kv_cache(self) -> object:  # a Driver reads the KV groups' windows here
         runner = self.ranks[0].worker._ready_runner()
-        return getattr(runner, "_runner", runner)._kv_cache
+        while hasattr(runner, "_runner"):
+            runner = runner._runner
+        return runner._kv_cache
 
     def close(self) -> None:
         for rank in self.ranks:

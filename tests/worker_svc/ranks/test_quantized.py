@@ -14,7 +14,10 @@ from tetrad.worker_svc.checkpoint.sharded import ShardedSource
 from tetrad.worker_svc.checkpoint.source import QuantizedTensor
 from tetrad.worker_svc.core.ranks import Shard
 from tetrad.worker_svc.families.check import check_config
-from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix, rounded
+from tetrad.worker_svc.packed_weights.fp8 import Fp8Matrix
+from tetrad.worker_svc.packed_weights.grouped import BLOCK, GroupedMatrix, rounded
+from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
+from tetrad.worker_svc.packed_weights.words import pack
 
 TOLERANCE = 0.05
 """Of log-probabilities: activations, keys and values are rounded to 8 bits, and sums differ in their last bits before."""
@@ -39,6 +42,20 @@ def grouped(group: int) -> GroupedMatrix:
     return GroupedMatrix(4, quanta, torch.rand(shape, generator=random), zeros)
 
 
+def in_words(*, holds_rows: bool, are_in_order: bool = True) -> WordMatrix:
+    """Return 4 bits in groups of 64 columns; words have values of 8 rows, or of 8 columns."""
+    matrix = grouped(64)
+    groups = None if are_in_order else torch.arange(COLUMNS).flip(0).mul(5).remainder(COLUMNS // 64)
+    words = pack(matrix.quanta.T, 4).T if holds_rows else pack(matrix.quanta, 4)
+    return WordMatrix(4, words, matrix.scales, matrix.zeros, groups=groups, holds_rows=holds_rows)
+
+
+def in_fp8(group: int) -> Fp8Matrix:
+    random = torch.Generator().manual_seed(1)
+    bits = torch.randn(ROWS, COLUMNS, generator=random).to(torch.float8_e4m3fn).view(torch.uint8)
+    return Fp8Matrix(bits, torch.rand(ROWS, COLUMNS // group, generator=random), group)
+
+
 def of_gguf(kind: Kind) -> QuantizedTensor:
     values = np.random.default_rng(1).standard_normal((ROWS, COLUMNS), np.float32)
     return QuantizedTensor(int(kind), (ROWS, COLUMNS), random_rows(kind, values))
@@ -49,6 +66,11 @@ MATRICES = {
     "groups of 64": grouped(64),
     "groups of 16": grouped(16),
     "a group for each row": grouped(COLUMNS),
+    "words of columns": in_words(holds_rows=False),
+    "words of rows": in_words(holds_rows=True),
+    "words in another order": in_words(holds_rows=False, are_in_order=False),
+    "fp8 of blocks": in_fp8(128),
+    "fp8 of rows": in_fp8(COLUMNS),
     "one zero": rounded(torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(1))),
 }
 
@@ -70,28 +92,61 @@ def parts(matrix, module: str, size: int) -> list:
 
 
 @pytest.mark.parametrize("name", MATRICES)
-@pytest.mark.parametrize(("module", "dimension"), [("mlp.up_proj", 0), ("mlp.down_proj", 1), ("mlp.router", None)])
-def test_parts_beside_each_other_are_the_matrix(name, module, dimension):
+@pytest.mark.parametrize(
+    ("module", "dimension", "size"),
+    [("mlp.up_proj", 0, 2), ("mlp.up_proj", 0, 16), ("mlp.down_proj", 1, 2), ("mlp.router", None, 2)],
+)
+def test_parts_beside_each_other_are_the_matrix(name, module, dimension, size):
+    """Sixteen parts of the rows do not fill words."""
     matrix = MATRICES[name]
 
-    found = parts(matrix, module, 2)
+    found = parts(matrix, module, size)
 
     weights = [part.dequantized() for part, _ in found]
     assert all(weight.shape == part.shape for weight, (part, _) in zip(weights, found, strict=True))
     whole = weights[0] if dimension is None else torch.cat(weights, dimension)
     assert torch.equal(whole, matrix.dequantized())
-    assert {stored_bytes for _, stored_bytes in found} == {1000 if dimension is None else 500}
+    assert {stored_bytes for _, stored_bytes in found} == {1000 if dimension is None else 1000 // size}
+
+
+@pytest.mark.parametrize("name", ["groups of 64", "words of columns", "words of rows", "fp8 of blocks"])
+def test_groups_that_are_cut_become_smaller_ones(name):
+    found = [part for part, _ in parts(MATRICES[name], "mlp.down_proj", 16)]
+
+    assert all(part.scales.shape[1] == 1 for part in found)
+    assert torch.equal(torch.cat([part.dequantized() for part in found], 1), MATRICES[name].dequantized())
+
+
+@pytest.mark.parametrize("name", ["words of columns", "words of rows", "words in another order"])
+@pytest.mark.parametrize("module", ["mlp.up_proj", "mlp.down_proj"])
+def test_only_a_part_of_the_mapped_words_is_read(name, module):
+    whole = MATRICES[name].words
+
+    for part, _ in parts(MATRICES[name], module, 2):
+        assert part.words.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+        assert part.words.numel() == whole.numel() // 2
+
+
+def test_columns_out_of_order_are_sorted_by_group_and_groups_are_filled_up():
+    """Parts have 8 columns of each group of 64."""
+    matrix = MATRICES["words in another order"]
+    for part, columns in zip((each for each, _ in parts(matrix, "mlp.down_proj", 8)), range(0, COLUMNS, 64), strict=True):
+        in_order, inputs = part.unpacked()
+        x = torch.randn(3, 64, generator=torch.Generator().manual_seed(columns))
+
+        assert in_order.group == BLOCK
+        expected = x @ matrix.dequantized()[:, columns : columns + 64].T
+        torch.testing.assert_close(x[:, inputs] @ in_order.dequantized().T, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "block"), [("Q8_0", 3, 32), ("Q4_K", 4, 256), ("groups of 64", 16, 64), ("groups of 16", 32, 32)]
+    ("name", "size", "block"), [("Q8_0", 3, 32), ("Q4_K", 4, 256), ("groups of 64", 32, 32), ("groups of 16", 32, 32)]
 )
 def test_blocks_are_not_cut(name, size, block):
     """Activations are quantized in blocks of 32 columns, so groups of 16 stay in pairs."""
-    text = (
-        rf"tensor_parallel_size {size} cuts the 512 columns of .*down_proj.weight into parts of {COLUMNS // size}.* of {block};"
-    )
-    with pytest.raises(ModelError, match=text):
+    text = rf"tensor_parallel_size {size} cuts the 512 columns of .*down_proj.weight into parts of {COLUMNS // size}"
+
+    with pytest.raises(ModelError, match=rf"{text}, .* blocks of {block}; it may be 1, 2"):
         parts(MATRICES[name], "mlp.down_proj", size)
 
 

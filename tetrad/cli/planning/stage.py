@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from tetrad.cli.planning.number_types import WeightBytes
 from tetrad.worker_svc.kv_cache.layer_groups import LayerGroup, group_layers
 from tetrad.worker_svc.model_facts.config import LayerConfig, ModelConfig
+from tetrad.worker_svc.model_facts.states import bytes_per_token
 from tetrad.worker_svc.model_facts.tensors import tensor_shapes
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _STATE_BYTES = 4
+_VALUE_BYTES = 2
+"""Bytes of one value of the activations."""
 _TOKENS_OF_STATE = 256
 _SAMPLER_BYTES = 16
 """Bytes of the float32 logits and the sampler's copies of them, per id of the vocabulary."""
@@ -99,7 +102,9 @@ class Stage:
         config = self._config
         heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         widths = [_width(layer) for layer in self._layers]
-        activations = max_num_batched_tokens * (4 * config.hidden_size + 2 * heads + 3 * max(widths)) * 2
+        states = [bytes_per_token(layer.state, _VALUE_BYTES) for layer in self._layers if layer.state is not None]
+        of_a_token = (4 * config.hidden_size + 2 * heads + 3 * max(widths)) * _VALUE_BYTES + max(states, default=0)
+        activations = max_num_batched_tokens * of_a_token
         return _RUNTIME_BYTES + activations + self.is_last * max_num_seqs * config.vocab_size * _SAMPLER_BYTES
 
     def _has(self, name: str, layers: range) -> bool:

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from tetrad.worker_svc.core.ranks import Shard
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
 
 
@@ -74,15 +73,15 @@ class Accelerator(Protocol):
     def give_back_memory(self) -> None:
         """Return freed memory to the device; graphs that are recorded later share no memory with earlier ones."""
 
-    def process_group(self, met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: float) -> Any:
+    def process_group(self, met: Rendezvous, name: str, group: Any, timeout_s: float, use: Callable[[Any], None]) -> Any:
         """Return torch's process group for tensors on the device; all ranks call this together.
 
         Args:
             met: the meeting point of the ranks.
             name: name of the process group.
             group: the ranks' process group for tensors in host memory.
-            shard: the place of this rank.
             timeout_s: longest wait for another rank, in seconds.
+            use: see Rendezvous.connect_devices.
 
         Raises Unavailable or DeadlineExceeded if the ranks do not reach each other.
         """
@@ -179,9 +178,9 @@ class CudaAccelerator:
         # A pool whose graphs were deleted cannot be used for captures again.
         self._graph_memory = torch.cuda.MemPool()
 
-    def process_group(self, met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: float) -> Any:  # noqa: ARG002
+    def process_group(self, met: Rendezvous, name: str, group: Any, timeout_s: float, use: Callable[[Any], None]) -> Any:
         """Return a process group of NCCL."""
-        return met.connect_devices(name, shard, self.device, timeout_s)
+        return met.connect_devices(name, group.rank(), group.size(), timeout_s, use)
 
     def check(self) -> None:
         """Synchronize with the device. This allocates no memory, so it succeeds after a step that ran out of memory."""
@@ -251,8 +250,8 @@ class HostAccelerator:
     def give_back_memory(self) -> None:
         """Do nothing: the allocator manages host memory."""
 
-    def process_group(self, met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: float) -> Any:  # noqa: ARG002
-        """Return the process group for host memory."""
+    def process_group(self, met: Rendezvous, name: str, group: Any, timeout_s: float, use: Callable[[Any], None]) -> Any:  # noqa: ARG002
+        """Return the process group for host memory, which is connected."""
         return group
 
     def check(self) -> None:

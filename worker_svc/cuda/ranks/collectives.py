@@ -23,10 +23,8 @@ class DeviceSums(GroupSums):
         return parts
 
     def leave(self) -> None:
-        """See Sums; NCCL's pending operations of this rank are aborted."""
-        abort = getattr(self._group, "abort", None)
-        if abort is not None:
-            abort()
+        """See Sums; pending operations of this rank are aborted."""
+        abort(self._group)
 
 
 class DeviceCollectives(Collectives):
@@ -38,8 +36,11 @@ class DeviceCollectives(Collectives):
     """
 
     def __init__(self, shard: Shard, accelerator: Accelerator) -> None:
-        def open_sums(met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: float) -> DeviceSums:
-            return DeviceSums(accelerator.process_group(met, name, group, shard, timeout_s))
+        def sum_once(group: Any) -> None:
+            group.allreduce([torch.zeros(1, device=accelerator.device)]).wait()
+
+        def open_sums(met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: float) -> DeviceSums:  # noqa: ARG001
+            return DeviceSums(accelerator.process_group(met, name, group, timeout_s, sum_once))
 
         super().__init__(shard, open_sums)
 
@@ -48,3 +49,10 @@ class DeviceCollectives(Collectives):
         sums = self.sums
         assert isinstance(sums, DeviceSums)
         return sums.gather(x)
+
+
+def abort(group: Any) -> None:
+    """Abort the pending operations of a process group, and close its connections; works on any thread."""
+    end = getattr(group, "abort", None)
+    if end is not None:
+        end()

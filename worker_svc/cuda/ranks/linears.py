@@ -29,7 +29,7 @@ class ShardLinears:
     def __init__(self, inner: DeviceParameters, vocab_size: int, ranks: Collectives) -> None:
         self._inner, self._vocab_size, self._ranks = inner, vocab_size, ranks
         self.has, self.scalar, self.vector, self.embedding = inner.has, inner.scalar, inner.vector, inner.embedding
-        self.constants = inner.constants
+        self.constants, self.dtype = inner.constants, inner.dtype
 
     @property
     def tensors(self) -> list[torch.Tensor]:

@@ -1,17 +1,27 @@
 """Rank runners: the leader sends each plan to the members, and every rank runs it.
 
-The products of a step exchange partial results, so all ranks run a step at the same time. Sums and gathered logits have the
-same bits on every rank, and so have the sampled tokens; only the leader returns them.
+The products of a step exchange partial results, so the ranks of a stage run a step at the same time. Sums and gathered logits
+have the same bits on all of them, and so have the sampled tokens and the drafts; only the leader returns them. Of a pipeline,
+the leader's stage samples, and sends the tokens to the others (stages.py).
 """
 
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Iterable
+from typing import NoReturn, Protocol
 
 from tetrad.services.errors import InternalError
-from tetrad.worker_svc.core.plan import ExecutedStep, SchedulerOutput
+from tetrad.worker_svc.core.plan import ExecutedStep, Runner, SchedulerOutput
 from tetrad.worker_svc.cuda.ranks.orders import PlanOrder, encode_order
-from tetrad.worker_svc.cuda.runner import CudaModelRunner
 from tetrad.worker_svc.runner.rank_channels import RankChannels
+
+
+class PlanRunner(Runner, Protocol):
+    """A Runner of one rank's part of a model, alone or with a drafter."""
+
+    def take_failed(self) -> tuple[int, ...]:
+        """See CudaModelRunner."""
+
+    def execute(self, plan: SchedulerOutput, failed: Iterable[int] | None = None) -> ExecutedStep:
+        """See CudaModelRunner."""
 
 
 class PlanLeader:
@@ -22,7 +32,7 @@ class PlanLeader:
         ranks: the connections to the members.
     """
 
-    def __init__(self, runner: CudaModelRunner, ranks: RankChannels) -> None:
+    def __init__(self, runner: PlanRunner, ranks: RankChannels) -> None:
         self._runner, self._ranks, self._is_first = runner, ranks, True
 
     @property
@@ -54,7 +64,7 @@ class PlanMember:
         runner: runs this rank's part.
     """
 
-    def __init__(self, runner: CudaModelRunner) -> None:
+    def __init__(self, runner: PlanRunner) -> None:
         self._runner = runner
 
     @property

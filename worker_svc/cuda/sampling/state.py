@@ -68,11 +68,18 @@ class DeviceState:
     def append(self, slots: Ints, sampled: torch.Tensor) -> None:
         """Append a sampled token [N] int32 to each of N slots; the input batch only counts the token and stores the id 0."""
         if len(slots):
-            ends = np.minimum(self._batch.num_tokens[slots], self._batch.max_model_len)
-            places = self._accelerator.upload(slots * self.token_ids.shape[1] + ends)
-            self.token_ids.view(-1).index_copy_(0, places, sampled)
-            self._batch.append_sampled(slots, np.zeros(len(slots), np.int64))
-            self._num_tokens[slots] = self._batch.num_tokens[slots]
+            self._put(self._next_places(slots), sampled)
+
+    def _next_places(self, slots: Ints) -> torch.Tensor:
+        """Count a token of each of N slots, and return the places [N] on the device that it belongs to."""
+        ends = np.minimum(self._batch.num_tokens[slots], self._batch.max_model_len)
+        places = self._accelerator.upload(slots * self.token_ids.shape[1] + ends)
+        self._batch.append_sampled(slots, np.zeros(len(slots), np.int64))
+        self._num_tokens[slots] = self._batch.num_tokens[slots]
+        return places
+
+    def _put(self, places: torch.Tensor, token_ids: torch.Tensor) -> None:
+        self.token_ids.view(-1).index_copy_(0, places, token_ids)
 
     def _catch_up(self, target: torch.Tensor, source: np.ndarray, slots: Ints, mirrored: Ints, known: Ints) -> None:
         behind = slots[mirrored[slots] < known[slots]]

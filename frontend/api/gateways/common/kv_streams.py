@@ -1,11 +1,14 @@
 """KV streams: merges the KV events of all engine cores into one stream, for APIs that report cache contents to gateways."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Sequence
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from tetrad.frontend.llm.async_llm import AsyncLLM
-from tetrad.services.errors import Unavailable
+from tetrad.services.errors import TetradError, Unavailable
 from tetrad.v1 import engine_core_pb2
 
 _CAPACITY = 16
@@ -30,6 +33,45 @@ async def until_joined(llm: AsyncLLM, ranks: Collection[int]) -> None:
     async for _ in llm.readiness.follow():
         if not set(present_ranks(llm)).issubset(ranks):
             raise Unavailable("An engine core has joined; subscribe again.")
+
+
+async def kv_events(llm: AsyncLLM, start: int = 0, *, ranks: Sequence[int] = ()) -> AsyncGenerator[Told, None]:
+    """Yield the messages of engine cores with their ranks; raise Unavailable when one of them is lost, or another one joins.
+
+    The blocks of engine cores that are not connected are cleared: at the beginning for those that an earlier subscription
+    may have reported, at the end for those of this one.
+
+    Args:
+        llm: the model of the engine cores.
+        start: number of the first message of each; 0: begin with a snapshot.
+        ranks: the engine cores; empty: all that are connected. Only then another one that joins ends the stream.
+    """
+    streams, last = streams_of(llm, start), Counter[int]()
+    for rank in _lost(llm, ranks or llm.engine_ranks):
+        yield rank, _cleared(0)
+    chosen = ranks or present_ranks(llm)
+    ends = [] if ranks else [until_joined(llm, set(chosen))]
+    try:
+        async with aclosing(merged([streams[rank] for rank in chosen], *ends)) as events:
+            async for place, notice in events:
+                last[chosen[place]] = notice.sequence_number
+                yield chosen[place], notice
+    except TetradError:
+        for rank in _lost(llm, chosen):
+            yield rank, _cleared(last[rank])
+        raise
+
+
+def _lost(llm: AsyncLLM, ranks: Iterable[int]) -> list[int]:
+    """Return those of some ranks whose engine cores are not connected."""
+    connected = set(llm.engine_ranks) - llm.absent_engine_ranks
+    return [rank for rank in ranks if rank not in connected]
+
+
+def _cleared(number: int) -> engine_core_pb2.SubscribeKvEventsResponse:
+    """Return the message that an engine core has no blocks, after its message of this number."""
+    event = engine_core_pb2.KvCacheEvent(cleared=engine_core_pb2.KvBlocksCleared())
+    return engine_core_pb2.SubscribeKvEventsResponse(sequence_number=number, timestamp_unix_s=time.time(), events=[event])
 
 
 async def merged(

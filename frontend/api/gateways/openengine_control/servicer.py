@@ -9,7 +9,7 @@ from contextlib import aclosing
 import grpc
 
 from tetrad.frontend.access.guard import Guard
-from tetrad.frontend.api.gateways.common.kv_streams import merged, present_ranks, streams_of, until_joined
+from tetrad.frontend.api.gateways.common.kv_streams import kv_events
 from tetrad.frontend.api.gateways.common.operators import check_operator
 from tetrad.frontend.api.gateways.openengine_control.adapters import LoraAdapters
 from tetrad.frontend.api.gateways.openengine_control.facts import load_info, model_info, server_info
@@ -114,19 +114,16 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         check_operator(self._guard, context)
         start = 0 if request.include_snapshot else request.start_sequence_number
         llm = self._models.first
-        streams, wanted = streams_of(llm, start), set(request.data_parallel_ranks)
-        ranks = sorted(wanted) or present_ranks(llm)
-        unknown = next((rank for rank in ranks if rank not in streams), None)
+        wanted, known = sorted(set(request.data_parallel_ranks)), sorted(llm.engine_ranks)
+        unknown = next((rank for rank in wanted if rank not in known), None)
         if unknown is not None:
-            text = f"data_parallel_ranks must be of {sorted(streams)}, got {unknown}."
-            raise InvalidRequest(text, field="data_parallel_ranks")
+            raise InvalidRequest(f"data_parallel_ranks must be of {known}, got {unknown}.", field="data_parallel_ranks")
         skips_snapshot = not request.include_snapshot and not start
-        batches = [KvBatches(rank, skips_snapshot=skips_snapshot) for rank in ranks]
-        ends = [] if wanted else [until_joined(llm, set(ranks))]
+        batches = {rank: KvBatches(rank, skips_snapshot=skips_snapshot) for rank in known}
         try:
-            async with aclosing(merged([streams[rank] for rank in ranks], *ends)) as events:
-                async for place, notice in events:
-                    batch = batches[place].of(notice)
+            async with aclosing(kv_events(llm, start, ranks=wanted)) as events:
+                async for rank, notice in events:
+                    batch = batches[rank].of(notice)
                     if batch is not None:
                         yield kv_events_pb2.SubscribeKvEventsResponse(batch=batch)
         except TetradError as error:

@@ -12,7 +12,7 @@ from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2, vllm_engine_pb
 
 from tetrad.frontend.access.guard import Guard
 from tetrad.frontend.api.gateways.common.calls import GatewayCalls
-from tetrad.frontend.api.gateways.common.kv_streams import merged, present_ranks, streams_of, until_joined
+from tetrad.frontend.api.gateways.common.kv_streams import kv_events
 from tetrad.frontend.api.gateways.common.operators import check_operator
 from tetrad.frontend.api.gateways.common.refusals import refuse
 from tetrad.frontend.api.gateways.vllm_engine.answers import EngineAnswers
@@ -120,11 +120,10 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
         Blocks contain the tokens of all users' prompts.
         """
         check_operator(self._guard, context)
-        batches, ranks, streams = KvEventBatches(request.start_sequence_number), present_ranks(self._llm), streams_of(self._llm)
-        joined = until_joined(self._llm, set(ranks))
-        async with aclosing(merged([streams[rank] for rank in ranks], joined)) as events:
-            async for place, notice in events:
-                yield batches.of(ranks[place], notice)
+        batches = KvEventBatches(request.start_sequence_number)
+        async with aclosing(kv_events(self._llm)) as events:
+            async for rank, notice in events:
+                yield batches.of(rank, notice)
 
     async def FlushCache(
         self, request: common_pb2.FlushCacheRequest, context: grpc.aio.ServicerContext

@@ -130,7 +130,10 @@ class CompletionAnswer:
         streams: list[OutputStream] = []
         try:
             for start in range(0, len(admitted), _ADDED_TOGETHER):
+                began = time.perf_counter()
                 streams += await self._add_together(start, admitted[start : start + _ADDED_TOGETHER])
+                if self._llm.num_unfinished_requests > len(streams):
+                    await asyncio.sleep(time.perf_counter() - began)  # leave half of the time to the requests of others
         except BaseException:
             for each in streams:
                 each.close()

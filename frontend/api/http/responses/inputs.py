@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from tetrad.frontend.api.http.responses.bodies import LOGPROBS, InputBody, InputItem, ResponsesRequest
 from tetrad.frontend.api.http.responses.conversations import conversation_of, json_format
 from tetrad.frontend.api.http.responses.fitting import fitted
-from tetrad.frontend.api.http.responses.lookup import history_before, resolved_items
+from tetrad.frontend.api.http.responses.lookup import MANY_ITEMS, history_before, resolved_items
 from tetrad.frontend.api.http.responses.store import ResponseStore
 from tetrad.frontend.api.http.turns.sampling import turn_sampling_params
 from tetrad.frontend.chat.conversation import Conversation
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.net.side_thread import unless_short
 from tetrad.frontend.request.sampling_params import SamplingParams
 
 
@@ -41,7 +42,10 @@ async def conversation_behind(llm: AsyncLLM, store: ResponseStore, body: InputBo
         NotFound: an earlier response or item does not exist.
     """
     items = await resolved_items(store, body.input)
-    conversation = conversation_of(body, items, await history_before(store, body.previous_response_id))
+    history = await history_before(store, body.previous_response_id)
+    conversation = await unless_short(
+        lambda: conversation_of(body, items, history), is_short=len(items) + len(history) < MANY_ITEMS
+    )
     if body.truncation == "auto":
         limit = body.max_output_tokens if isinstance(body, ResponsesRequest) else None
         conversation = await fitted(llm, conversation, max_output_tokens=limit)

@@ -25,6 +25,9 @@ from tetrad.frontend.api.http.responses.store import (
 from tetrad.frontend.api.http.schemas.objects import encode
 from tetrad.services.errors import Unavailable
 from tetrad.services.hub.model_files import CacheSettings
+from tetrad.services.log import get_logger
+
+log = get_logger()
 
 _FILE = "responses.sqlite3"
 _IS_UNFINISHED = "status IN ('queued', 'in_progress')"
@@ -170,8 +173,15 @@ class SqliteStore:
             raise Unavailable(f"{text} {self._max_bytes} bytes that it may have (responses_store_max_bytes).")
 
     def _finish(self, database: sqlite3.Connection, response: Json) -> None:
+        database.execute("SAVEPOINT finish")
         _write_final(database, response)
-        self._make_room(database, response["id"])
+        if not self._make_room(database, response["id"]):
+            # All others would be gone, and it would still not fit: it fails alone.
+            database.execute("ROLLBACK TO finish")
+            log.warning("responses.too_large_to_store", response_id=response["id"], max_bytes=self._max_bytes)
+            _write_final(database, _too_large(response, self._max_bytes))
+            self._make_room(database, response["id"])
+        database.execute("RELEASE finish")
 
     def _cancel(self, database: sqlite3.Connection, response_id: str) -> StoredResponse | None:
         rows = self._current(database, _GET, response_id)
@@ -227,6 +237,13 @@ def _found(stored: StoredResponse | None, response_id: str) -> StoredResponse:
 
 def _stored(row: _Row) -> StoredResponse:
     return StoredResponse(msgspec.json.decode(row.response), msgspec.json.decode(row.input_items))
+
+
+def _too_large(response: Json, max_bytes: int) -> Json:
+    """Return the final state of a response that the store cannot hold."""
+    text = "The response was complete, but could not be stored: with those that are being generated, the store of responses"
+    error = {"code": "server_error", "message": f"{text} would have more than {max_bytes} bytes (responses_store_max_bytes)."}
+    return response | {"status": "failed", "error": error, "output": []}
 
 
 def _failed(row: _Row) -> _Row:

@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from tetrad.frontend.api.http.schemas.fields import Body, Flag, Integer, Number, Strings, TokenIds
+from tetrad.frontend.request.sampling_values import EXTRA_ARGS, VllmXargs
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 
 
@@ -80,9 +81,10 @@ class SamplingFields(Body):
 
     def given_sampling_fields(self) -> dict[str, Any]:
         """Return the fields that the client has set, by SamplingParams' names."""
-        return {_PARAMS[name]: value for name in _PARAMS if (value := getattr(self, name)) is not None}
+        given = {name: value for name in _PARAMS if (value := getattr(self, name)) is not None}
+        return given if self.vllm_xargs is None else given | {EXTRA_ARGS: VllmXargs(self.vllm_xargs)}
 
 
-_OTHERS = ("structured_outputs", "priority", "request_id", "cache_salt")
-_PARAMS = {name: name for name in SamplingFields.model_fields if name not in _OTHERS} | {"vllm_xargs": "extra_args"}
-"""Field -> its name in SamplingParams."""
+_OTHERS = ("structured_outputs", "priority", "request_id", "cache_salt", "vllm_xargs")
+_PARAMS = tuple(name for name in SamplingFields.model_fields if name not in _OTHERS)
+"""Fields with SamplingParams' names."""

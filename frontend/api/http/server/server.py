@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -15,6 +16,7 @@ from tetrad.frontend.api.http.server.timed_connection import ConnectionLimits
 from tetrad.services.log import get_logger
 from tetrad.services.rpc.listening import warn_if_open
 from tetrad.services.tls.identity import Identity, TlsFiles
+from tetrad.services.unix_listener import UnixListener
 
 log = get_logger()
 
@@ -47,6 +49,7 @@ class HttpServer:
         app: the application that answers requests.
         host: address to bind.
         port: port to bind; 0: any free port.
+        uds: path of a Unix socket to bind in place of host and port; None: no such socket.
         fd: descriptor of a bound socket, on which other processes may listen, too; None: bind a new one.
         keep_alive_timeout_s: maximum seconds that idle connections stay open.
         limits: the limits of each connection.
@@ -62,6 +65,7 @@ class HttpServer:
         port: int,
         keep_alive_timeout_s: int,
         limits: ConnectionLimits,
+        uds: Path | None = None,
         fd: int | None = None,
         tls: TlsFiles | None = None,
         knows_callers: bool = False,
@@ -71,6 +75,8 @@ class HttpServer:
         self._knows_callers = knows_callers
         self._host = host
         self._port = port
+        self._uds = uds
+        self._unix: UnixListener | None = None
         self._fd = fd
         self._retirement = Retirement()
         config = uvicorn.Config(
@@ -94,15 +100,22 @@ class HttpServer:
 
     async def start(self) -> None:
         """Bind and serve; Unavailable if the address is in use."""
-        bound = bind(self._host, self._port) if self._fd is None else socket.socket(fileno=self._fd)
+        bound = self._bind() if self._fd is None else socket.socket(fileno=self._fd)
         tune(bound, self._slow_client_timeout_s)
         bound.listen(_BACKLOG)
         bound.setblocking(False)
-        self.port = bound.getsockname()[1]
+        if self._uds is None:
+            self.port = bound.getsockname()[1]
+        address = f"{self._host}:{self.port}" if self._uds is None else f"unix:{self._uds}"
         self._task = asyncio.create_task(self._server.serve(sockets=[bound]), name="http server")
-        log.info("http.started", host=self._host, port=self.port)
-        address = f"{self._host}:{self.port}"
+        log.info("http.started", address=address)
         warn_if_open(address, callers_are_known=self._knows_callers, is_encrypted=self._tls is not None)
+
+    def _bind(self) -> socket.socket:
+        if self._uds is None:
+            return bind(self._host, self._port)
+        self._unix = UnixListener(self._uds)
+        return self._unix.socket
 
     def close_connections_with_answers(self) -> None:
         """Send `Connection: close` with every response from now on."""
@@ -121,4 +134,6 @@ class HttpServer:
         self._server.should_exit = True
         if self._task is not None:
             await self._task
+        if self._unix is not None:
+            self._unix.close()
         log.info("http.stopped")

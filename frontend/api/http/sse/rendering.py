@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts
 from tetrad.frontend.api.http.schemas.logprobs import prompt_logprobs_json
 from tetrad.frontend.api.http.schemas.objects import JsonResponse, PromptLogprobs, encode, event
-from tetrad.frontend.net.side_thread import in_side_thread
+from tetrad.frontend.net.side_thread import unless_short
 from tetrad.frontend.request.logprobs import drop_candidates, num_candidates
 from tetrad.frontend.request.outputs import PositionLogprobs, RequestOutput
 
@@ -22,7 +22,7 @@ _MANY = 4096
 
 async def rendered(num_logprobs: int, render: Callable[[], T]) -> T:
     """Return the result of `render`, which may run in a thread: it must read only values that no other task changes."""
-    return render() if num_logprobs < _MANY else await in_side_thread(render)
+    return await unless_short(render, is_short=num_logprobs < _MANY)
 
 
 def num_logprobs_of(output: RequestOutput) -> int:

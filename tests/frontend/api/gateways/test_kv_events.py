@@ -5,13 +5,14 @@ import asyncio
 import pytest
 from smg_grpc_proto.generated import common_pb2
 
-from tetrad.frontend.api.gateways.common.kv_streams import merged
+from tetrad.frontend.api.gateways.common.kv_streams import kv_events, merged
 from tetrad.frontend.api.gateways.vllm_engine.kv_events import KvEventBatches
 from tetrad.services.errors import Unavailable
 from tetrad.services.rpc.columns import pack_u32
 from tetrad.v1 import engine_core_pb2 as pb
 
 CLEARED = pb.KvCacheEvent(cleared=pb.KvBlocksCleared())
+STORED = pb.KvCacheEvent(stored=pb.KvBlocksStored(block_hashes=[bytes(32)]))
 
 
 async def stream_of(*batches, then=None):
@@ -44,6 +45,64 @@ async def test_the_end_of_one_engine_is_the_end_of_all():
 
     with pytest.raises(Unavailable, match="gone"):
         await take(3, stream)
+
+
+class Cores:
+    """Engine cores of ranks 0 and 1, as AsyncLLM shows them; rank 1 ends with `error`, and is then lost unless it `stays`."""
+
+    def __init__(self, error=None, *, absent=(), stays=False):
+        self.engine_ranks, self.absent_engine_ranks = [1, 0], frozenset(absent)
+        self._error, self._stays = error, stays
+        self.engine_admin = self.readiness = self
+
+    def kv_events(self, start):
+        assert start == 0
+        return [self._ending(), stream_of(told(CLEARED))]
+
+    async def _ending(self):
+        yield told(STORED)
+        await asyncio.sleep(0)
+        if not self._stays:
+            self.absent_engine_ranks = frozenset((1,))
+        raise self._error
+
+    async def follow(self):
+        await asyncio.Event().wait()
+        yield
+
+
+def kinds_of(heard, rank):
+    return [event.WhichOneof("event") for each, notice in heard if each == rank for event in notice.events]
+
+
+async def heard_until_its_end(cores):
+    heard = []
+    with pytest.raises(Unavailable, match="gone"):
+        async for each in kv_events(cores):
+            heard.append(each)  # noqa: PERF401 - a comprehension would lose them with the error
+    return heard
+
+
+async def test_the_blocks_of_a_lost_engine_are_cleared_with_its_last_number():
+    heard = await heard_until_its_end(Cores(Unavailable("gone")))
+
+    assert kinds_of(heard, 1) == ["stored", "cleared"]
+    assert [notice.sequence_number for rank, notice in heard if rank == 1] == [99, 99]
+
+
+async def test_the_blocks_of_an_engine_whose_events_alone_are_interrupted_stay():
+    heard = await heard_until_its_end(Cores(Unavailable("gone"), stays=True))
+
+    assert kinds_of(heard, 1) == ["stored"]
+
+
+async def test_a_subscription_begins_with_the_end_of_the_blocks_of_absent_engines():
+    stream = kv_events(Cores(absent={1}))
+
+    heard = await take(2, stream)
+    await stream.aclose()
+
+    assert [(rank, kinds_of([(rank, notice)], rank)) for rank, notice in heard] == [(1, ["cleared"]), (0, ["cleared"])]
 
 
 def test_numbers_go_on_from_what_is_asked_for_and_each_rank_has_its_own():

@@ -156,10 +156,12 @@ async def test_a_lost_engine_core_keeps_no_events_of_the_others_back(rank_1_and_
     call = stub.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest())
 
     async with asyncio.timeout(10):
+        lost = await call.read()
         for _ in range(2):
             first.kv_batches.put_nowait(engine_core_pb2.SubscribeKvEventsResponse(events=[CLEARED]))
             assert (await call.read()).dp_rank == 0
         await second.start()
         status = await call.code()
 
+    assert (lost.dp_rank, [event.WhichOneof("data") for event in lost.events]) == (1, ["cleared"])
     assert status == grpc.StatusCode.UNAVAILABLE  # a gateway subscribes again then, to both

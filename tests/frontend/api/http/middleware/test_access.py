@@ -284,6 +284,10 @@ def test_a_server_whose_grpc_port_others_can_reach_has_no_open_operator_endpoint
         guard.check_operator((), origin=None)
 
 
+def test_operator_endpoints_are_open_on_a_unix_socket_whatever_the_host():
+    Guard(FrontendSettings(host="0.0.0.0", uds="/run/http.sock")).check_operator((), origin=None)
+
+
 async def test_an_operator_key_opens_everything(serve_frontend):
     async with serve_frontend(api_key=("user",), operator_api_key=("boss",)) as frontend:
         assert (await frontend.http.get("/v1/models", headers=bearer("boss"))).status_code == 200

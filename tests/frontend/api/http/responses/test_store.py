@@ -236,6 +236,21 @@ async def test_a_response_that_is_larger_than_the_store_is_refused_and_pushes_no
     assert await kept(store, "small", "large") == ["small"]
 
 
+async def test_a_response_that_grows_larger_than_the_store_fails_and_pushes_nothing_out(open_file):
+    store = open_file(max_bytes=1 << 20)
+    await store.create(stored("small"))
+    await store.create(stored("large", status="in_progress"))
+
+    await store.finish(StoredResponse(stored("large").response | {"output": [item("x" * (2 << 20))]}, []))
+
+    assert await kept(store, "small", "large") == ["small", "large"]
+    large = (await store.get("large")).response
+    assert (large["status"], large["output"]) == ("failed", [])
+    assert "more than 1048576 bytes (responses_store_max_bytes)" in large["error"]["message"]
+    await store.create(stored("next"))
+    assert await kept(store, "small", "large", "next") == ["small", "large", "next"]
+
+
 async def test_a_file_that_was_repaired_is_used_without_a_restart(tmp_path):
     path = tmp_path / "store.sqlite3"
     path.write_text("broken " * 100)

@@ -4,8 +4,10 @@ import math
 import os
 import socket
 
+import httpx
 import pytest
 
+from tests.frontend.api.http.server.echo import Echo
 from tetrad.frontend.api.http.server.listener import bind, tune
 from tetrad.frontend.api.http.server.server import HttpServer
 from tetrad.frontend.api.http.server.timed_connection import ConnectionLimits
@@ -74,6 +76,19 @@ async def test_the_server_sets_them_on_a_socket_that_it_is_given(bound):
         assert options_of(bound)["unread_ms"] == 20_000
     finally:
         await server.stop()
+
+
+async def test_the_server_listens_on_a_path_and_removes_it(tmp_path):
+    path = tmp_path / "http.sock"
+    server = HttpServer(Echo(), host="127.0.0.1", port=0, uds=path, keep_alive_timeout_s=60, limits=LIMITS)
+
+    await server.start()
+    async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(path))) as client:
+        answer = await client.get("http://localhost/hello")
+    await server.stop()
+
+    assert answer.json()["path"] == "/hello"
+    assert not path.exists()
 
 
 def test_unix_sockets_have_none_of_them(tmp_path):
