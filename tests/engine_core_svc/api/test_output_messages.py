@@ -28,7 +28,10 @@ def a_request(**fields):
 
 def test_tokens_alone_are_columns_and_stats_go_along():
     outputs = [EngineCoreOutput(a_request(handle=handle), tokens) for handle, tokens in ((7, [3, 4]), (8, [5]))]
-    stats = SchedulerStats(1, 2, 0.5, 3, 4, 5, 6, num_drafts=7, num_draft_tokens=8, num_accepted_tokens=9)
+    stats = SchedulerStats(
+        1, 2, 0.5, 3, 4, 5, 6, num_drafts=7, num_draft_tokens=8, num_accepted_tokens=9, running_loras=["a"],
+        waiting_loras=["b", "c"], num_accepted_by_place=(6, 3),
+    )  # fmt: skip
 
     written = encode_message(StepOutputs(3, outputs, stats, timestamp=1.5), engine_index=2)[0].outputs
 
@@ -50,6 +53,9 @@ def test_tokens_alone_are_columns_and_stats_go_along():
             num_drafts=7,
             num_draft_tokens=8,
             num_accepted_tokens=9,
+            running_lora_adapters=["a"],
+            waiting_lora_adapters=["b", "c"],
+            num_accepted_tokens_per_position=[6, 3],
         ),
     )
 
@@ -108,6 +114,16 @@ def test_an_output_writes_nothing_of_what_it_does_not_have():
         engine_core_pb2.EngineCoreOutput(**fields, new_logprobs=columns([3])[0]),
         engine_core_pb2.EngineCoreOutput(**fields, finish_reason=1, stop_reason=types_pb2.StopReason(token_id=3)),
     ]
+
+
+def test_outputs_that_fill_a_message_leave_the_rest_of_their_step_for_the_next():
+    outputs = [EngineCoreOutput(a_request(handle=handle), [3], FinishReason.STOP) for handle in range(100)]
+
+    message, rest = encode_message(StepOutputs(3, outputs, timestamp=1.5), most_bytes=1000)
+
+    num_written = len(message.outputs.outputs)
+    assert 0 < num_written < 100
+    assert (rest.step_id, list(rest.outputs), rest.timestamp) == (3, outputs[num_written:], 1.5)
 
 
 def test_rejections_and_notices_are_messages_of_their_own():
