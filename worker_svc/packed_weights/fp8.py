@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.model_facts.quantization import choose
 from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, load, load_matrix
 from tetrad.worker_svc.packed_weights.grouped import BLOCK, group_of_columns, of_columns
 
@@ -99,4 +100,5 @@ def block_of(config: Mapping[str, Any], key: str) -> tuple[int, int] | None:
 
 def open_fp8(config: Mapping[str, Any]) -> Fp8Reader:
     """Return the reader of checkpoints with Hugging Face's `fp8`."""
+    choose(config, "fmt", ["e4m3", "float8_e4m3fn"], default="e4m3")
     return Fp8Reader(block_of(config, "weight_block_size"))
