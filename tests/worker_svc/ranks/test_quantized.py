@@ -14,7 +14,7 @@ from tetrad.worker_svc.checkpoint.sharded import ShardedSource
 from tetrad.worker_svc.checkpoint.source import QuantizedTensor
 from tetrad.worker_svc.core.ranks import Shard
 from tetrad.worker_svc.families.check import check_config
-from tetrad.worker_svc.packed_weights.fp8 import Fp8Matrix
+from tetrad.worker_svc.packed_weights.fp8_matrix import Fp8Matrix
 from tetrad.worker_svc.packed_weights.grouped import BLOCK, GroupedMatrix, rounded
 from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
 from tetrad.worker_svc.packed_weights.words import pack
