@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Container
+from typing import TypeVar
 
 import torch
 
@@ -23,7 +24,7 @@ from tetrad.worker_svc.packed_weights.matrices import Matrix, PackedMatrix, in_g
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 """Types of weights that are not quantized."""
 
-
+_Packed = TypeVar("_Packed", QuantizedMatrix, PackedMatrix)
 _MAX_NAMED = 3
 _WITHOUT_EFFECT = (
     "rotary_emb.inv_freq",  # computed from the config
@@ -136,10 +137,7 @@ class WeightLoader:
             quantized: QuantizedMatrix | None = matrix if matrix.kind in kinds else None
         else:
             quantized = in_groups(matrix) if isinstance(matrix, Matrix) else None
-        if quantized is not None:
-            self._check_shape(name, quantized.shape, shape)
-            self._count(shape[0] * shape[1], stored_bytes)
-        return quantized
+        return self._counted(name, quantized, shape, stored_bytes)
 
     def get_packed(self, name: str, shape: tuple[int, int]) -> PackedMatrix | None:
         """Return a matrix of few bits as stored; None if it is in floats, or in a GGUF file.
@@ -148,11 +146,7 @@ class WeightLoader:
         """
         matrix, stored_bytes = self._quantized(name)
         packed = rounded(matrix) if isinstance(matrix, torch.Tensor) else matrix
-        if not isinstance(packed, PackedMatrix):
-            return None
-        self._check_shape(name, packed.shape, shape)
-        self._count(shape[0] * shape[1], stored_bytes)
-        return packed
+        return self._counted(name, packed if isinstance(packed, PackedMatrix) else None, shape, stored_bytes)
 
     def check_complete(self, config: ModelConfig) -> None:
         """Raise ModelError if the files lack a bias, or contain a tensor that the model has not read.
@@ -185,6 +179,12 @@ class WeightLoader:
     def _quantized(self, name: str) -> tuple[StoredMatrix | None, int]:
         self._check_known(name)
         return self._source.load_quantized(name) or (None, 0)
+
+    def _counted(self, name: str, matrix: _Packed | None, shape: tuple[int, int], stored_bytes: int) -> _Packed | None:
+        if matrix is not None:
+            self._check_shape(name, matrix.shape, shape)
+            self._count(shape[0] * shape[1], stored_bytes)
+        return matrix
 
     def _check_known(self, name: str) -> None:
         if not self._source.has(name):

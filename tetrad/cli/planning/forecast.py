@@ -106,13 +106,7 @@ def forecast(
     Raises:
         ModelError: the model cannot be split in this way.
     """
-    if expert_parallel and split.data > 1:
-        raise ModelError(f"enable_expert_parallel with data_parallel_size {split.data} runs on the cpu device alone.")
-    check_size(config, split.tensor, expert_parallel=expert_parallel)
-    check_stages(config, split.pipeline)
-    shard = Shard(split.tensor - 1, split.tensor)  # the last part is the largest one
-    sharded = shard_config(config, shard, experts=shard if expert_parallel else None)
-    layers = [stage_layers(config, StageOfRanks(index, split.pipeline), "last") for index in range(split.pipeline)]
+    sharded, layers = _divided(config, split, expert_parallel=expert_parallel)
     stages = [Stage(sharded, each, weights, cache_bytes=cache_bytes) for each in layers]
     engine = _Engine(config, stages, split, gpu)
     num_rows = min(workload.max_num_seqs, workload.max_num_batched_tokens)
@@ -143,6 +137,17 @@ def forecast(
         many=engine.decode(running, workload.context),
         prompt_tokens_per_s=engine.prefill(workload),
     )
+
+
+def _divided(config: ModelConfig, split: Split, *, expert_parallel: bool) -> tuple[ModelConfig, Sequence[range]]:
+    """Return the description of the largest part of each layer, and the layers of each stage."""
+    if expert_parallel and split.data > 1:
+        raise ModelError(f"enable_expert_parallel with data_parallel_size {split.data} runs on the cpu device alone.")
+    check_size(config, split.tensor, expert_parallel=expert_parallel)
+    check_stages(config, split.pipeline)
+    shard = Shard(split.tensor - 1, split.tensor)  # the last part is the largest one
+    sharded = shard_config(config, shard, experts=shard if expert_parallel else None)
+    return sharded, [stage_layers(config, StageOfRanks(index, split.pipeline), "last") for index in range(split.pipeline)]
 
 
 def _requests_in(stage: Stage, size_bytes: float, context: int) -> float:
