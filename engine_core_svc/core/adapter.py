@@ -48,6 +48,7 @@ class Adapter:
         num_let_in: number of requests that were admitted since it became active.
         last_used: value of a counter when it was last used; larger is later.
         last_step_id: id of the last plan that names one of its requests.
+        replaced_path: path of the version that this one has replaced; empty: it has replaced none.
     """
 
     ref: LoraRef
@@ -64,3 +65,8 @@ class Adapter:
     num_let_in: int = 0
     last_used: int = 0
     last_step_id: int = -1
+    replaced_path: str = ""
+
+    def has_replaced(self, ref: LoraRef) -> bool:
+        """Return whether `ref` names the version that this one has replaced."""
+        return (ref.name, ref.path) == (self.ref.name, self.replaced_path)

@@ -172,13 +172,15 @@ class AdapterLoading:
         except asyncio.CancelledError:  # the caller has disconnected: the version before stays, if there is one
             self._registry.drop_if_unused(adapter)
             raise
+        if adapter.key not in self._registry.versions:  # removed at the moment at which the load ended
+            raise _unloaded(adapter)
         self._registry.replace(adapter)
         return adapter
 
     async def remove(self, lora_id: int) -> None:
         """See LoraOrders. Raises FailedPrecondition while unfinished requests use the adapter."""
         adapter = self._registry.remove(lora_id)
-        self._end_callers(adapter, FailedPrecondition(f"Adapter {adapter.ref.name!r} was unloaded while it was loaded."))
+        self._end_callers(adapter, _unloaded(adapter))
         await asyncio.gather(*self._evictions, return_exceptions=True)
 
     async def pin(self, lora_id: int) -> None:
@@ -291,6 +293,10 @@ def _named(error: TetradError, adapter: Adapter) -> TetradError:
         f"Adapter {adapter.ref.name!r} at {adapter.ref.path} cannot be loaded: {error.message}",
         reason="LORA_NOT_USABLE",
     )
+
+
+def _unloaded(adapter: Adapter) -> FailedPrecondition:
+    return FailedPrecondition(f"Adapter {adapter.ref.name!r} was unloaded while it was loaded.")
 
 
 def _asleep() -> FailedPrecondition:

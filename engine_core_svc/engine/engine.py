@@ -250,7 +250,7 @@ class Engine:
             self._check_open(submission)
             request = self._admission.accept(submission, session.key)
             if submission.lora is not None:
-                request.adapter = self.scheduler.adapters.resolve(submission.lora)
+                request.adapter = self.scheduler.adapters.resolve(submission.lora, resumed=submission.resumed)
         except TetradError as error:
             self.reject(session, submission.request_id, error, submission.context)
             return

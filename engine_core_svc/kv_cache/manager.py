@@ -190,9 +190,9 @@ class KVCacheManager:
         """Free blocks; the last blocks of a table are evicted before the first ones."""
         self.pool.free(list(reversed(block_ids)))
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all prefixes; return False, without effect, while any block is in use."""
-        if self.pool.num_free != self.pool.num_blocks - 1:
+    def reset_prefix_cache(self, of_ended: Collection[int] = ()) -> bool:
+        """Forget all prefixes; return False, without effect, while any block is in use but those `of_ended` requests."""
+        if self.pool.num_free + len(of_ended) != self.pool.num_blocks - 1:
             return False
         self.pool.forget_hashes()
         return True

@@ -48,15 +48,18 @@ class AdapterRegistry:
             raise NotFound(f"There is no adapter with id {lora_id}.", reason="LORA_NOT_FOUND")
         return found
 
-    def resolve(self, ref: LoraRef) -> Adapter:
+    def resolve(self, ref: LoraRef, *, resumed: bool = False) -> Adapter:
         """Return the adapter that a request names; add it if it is unknown.
+
+        A request may name the version before a replacement: it was sent before its frontend knew of the new one, which it gets.
+        One that is `resumed` may not: it began with the other files.
 
         Raises InvalidRequest if the number belongs to another adapter.
         """
         found = self._current.get(ref.lora_id)
         if found is None:
             return self.add(ref)
-        if not found.ref.is_same(ref):
+        if not (found.ref.is_same(ref) or (found.has_replaced(ref) and not resumed)):
             raise InvalidRequest(
                 f"Adapter id {ref.lora_id} is {found.ref.name!r} at {found.ref.path}, not {ref.name!r} at {ref.path}; "
                 "unload it, or load the other one in its place (load_inplace).",
@@ -86,7 +89,7 @@ class AdapterRegistry:
         self._current[adapter.ref.lora_id] = adapter
         adapter.is_current = True
         if before is not None and before is not adapter:
-            adapter.is_pinned = before.is_pinned
+            adapter.is_pinned, adapter.replaced_path = before.is_pinned, before.ref.path
             before.is_current = before.is_pinned = False
             self.drop_if_unused(before)
 

@@ -50,7 +50,7 @@ class NoAdapters:
     def prefer(self, adapter: Adapter | None) -> None:
         """Do nothing: no request has an adapter."""
 
-    def resolve(self, ref: LoraRef) -> Adapter:
+    def resolve(self, ref: LoraRef, *, resumed: bool = False) -> Adapter:  # noqa: ARG002 - one signature
         """Raise Unsupported, which names the option that enables adapters."""
         raise Unsupported(f"Adapter {ref.name!r} cannot be used: start with enable_lora.", field="lora_request")
 
@@ -109,9 +109,9 @@ class Adapters:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def resolve(self, ref: LoraRef) -> Adapter:
+    def resolve(self, ref: LoraRef, *, resumed: bool = False) -> Adapter:
         """Return the adapter that a request names; see AdapterRegistry."""
-        return self.registry.resolve(ref)
+        return self.registry.resolve(ref, resumed=resumed)
 
     def begin(self, request: Request) -> None:
         """Count an unfinished request of its adapter."""

@@ -372,7 +372,7 @@ class Scheduler:
         self.kv_cache.rebuild()
 
     def reset_prefix_cache(self, *, preempt_running: bool = False) -> bool:
-        """Forget all cached prefixes. Return False while blocks are in use, unless running requests may be preempted."""
+        """Forget all cached prefixes. Return False while requests use blocks, unless running requests may be preempted."""
         if preempt_running:
             self.states.preempt_all()
-        return self.kv_cache.reset_prefix_cache()
+        return self.kv_cache.reset_prefix_cache({block for table in self.states.deferred_frees for block in table})

@@ -6,7 +6,7 @@ A command raises if one engine core refuses it, even if others have executed it:
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import grpc
@@ -227,24 +227,36 @@ class EngineAdminClient:
         return [json.loads(result) for answer in answers for result in answer.results_json]
 
     async def load_lora(self, lora: LoRARequest) -> None:
-        """Load an adapter into every engine core; if one refuses it, unload it from the others.
+        """Load an adapter into every engine core; if one refuses it, the others get back the one that they had under its id.
 
         Raises:
             NotFound, ModelError: the adapter does not exist or cannot be used.
             AlreadyExists: another adapter has its id.
         """
-        request = engine_core_pb2.EngineCoreAdminServiceLoadLoraRequest(lora=encode_lora(lora))
         stubs = self._reachable()
-        calls = (self._ask(stub.LoadLora, request, timeout_s=_LORA_TIMEOUT_S) for stub in stubs)
-        answers = await asyncio.gather(*calls, return_exceptions=True)
+        known = await asyncio.gather(*map(self._list_loras, stubs))
+        answers = await asyncio.gather(*(self._load_lora(stub, lora) for stub in stubs), return_exceptions=True)
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         if not failures:
             return
-        if not lora.load_inplace:
-            back = engine_core_pb2.EngineCoreAdminServiceUnloadLoraRequest(id=lora.lora_int_id)
-            done = (stub for stub, answer in zip(stubs, answers, strict=True) if not isinstance(answer, BaseException))
-            await asyncio.gather(*(self._ask(stub.UnloadLora, back) for stub in done), return_exceptions=True)
+        done = [place for place, answer in enumerate(answers) if not isinstance(answer, BaseException)]
+        before = [next((each for each in known[place] if each.lora_int_id == lora.lora_int_id), None) for place in done]
+        undo = (self._restore_lora(stubs[place], lora, each) for place, each in zip(done, before, strict=True))
+        await asyncio.gather(*undo, return_exceptions=True)
         raise failures[0]
+
+    async def _load_lora(self, stub: engine_core_pb2_grpc.EngineCoreAdminServiceStub, lora: LoRARequest) -> None:
+        request = engine_core_pb2.EngineCoreAdminServiceLoadLoraRequest(lora=encode_lora(lora))
+        await self._ask(stub.LoadLora, request, timeout_s=_LORA_TIMEOUT_S)
+
+    async def _restore_lora(
+        self, stub: engine_core_pb2_grpc.EngineCoreAdminServiceStub, lora: LoRARequest, before: LoRARequest | None
+    ) -> None:
+        """Undo a load: load the adapter that had the id before, or unload this one if there was none."""
+        if before is not None:
+            await self._load_lora(stub, replace(before, load_inplace=lora.load_inplace))
+            return
+        await self._ask(stub.UnloadLora, engine_core_pb2.EngineCoreAdminServiceUnloadLoraRequest(id=lora.lora_int_id))
 
     async def unload_lora(self, lora_id: int) -> bool:
         """Unload an adapter from every engine core; return whether any of them had it.

@@ -46,6 +46,12 @@ class Adapters:
                 if error.reason != "SLEEPING":
                     raise
 
+    async def learn(self, names: AdapterNames) -> None:
+        """Add the adapters that the engine cores have: operators loaded them before this frontend was started, or elsewhere."""
+        for lora in await self._engine_admin.list_loras():
+            if names.get(lora.lora_name) is None:
+                names.add(lora)
+
     async def load(self, lora: LoRARequest) -> None:
         """Load an adapter; raise the reason if it cannot be used. See PromptAdapters.load and EngineAdminClient.load_lora."""
         if not await self._prompts.load(lora):

@@ -123,6 +123,8 @@ class AsyncLLM:
         self._pooling_intake.open(PoolingInputs(self.backends.tokenizer, model.limits, self._prompt_adapters), model.names.root)
         self._model = model
         await self.adapters.load_named(model.names.adapters, supports_lora=self.engine_info.supports_lora)
+        if self.settings.allow_runtime_lora_updating:
+            await self.adapters.learn(model.names.adapters)
         self.readiness.note_started()
         log.info("frontend.ready", model=model.names.root, max_model_len=self.max_model_len, num_engines=self.num_engines)
 

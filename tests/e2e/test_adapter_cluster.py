@@ -55,6 +55,7 @@ class Cluster:
 
     llm: AsyncLLM
     each: list[AsyncLLM]
+    carrier: DirectCarrier
 
     async def loaded(self) -> list[set[int]]:
         """Return the numbers of the adapters of each engine core."""
@@ -82,7 +83,7 @@ async def cluster(case: Case, name: str) -> AsyncIterator[Cluster]:
             await exits.enter_async_context(await AsyncLLM.connect(settings, carrier))
             for settings in (shared, *(each.frontend for each in both))
         ]
-        yield Cluster(llms[0], llms[1:])
+        yield Cluster(llms[0], llms[1:], carrier)
 
 
 async def test_an_adapter_is_loaded_into_and_unloaded_from_both(case):
@@ -99,6 +100,17 @@ async def test_an_adapter_is_loaded_into_and_unloaded_from_both(case):
         assert not await admin.unload_lora(1)
         with pytest.raises(NotFound, match="no adapter with id 1"):
             await admin.pin_lora(1)
+
+
+async def test_a_frontend_that_starts_later_knows_an_adapter_that_an_operator_loaded(case):
+    async with cluster(case, "later") as stack:
+        await stack.llm.engine_admin.load_lora(case.lora(1))
+        settings = stack.llm.settings.model_copy(update={"allow_runtime_lora_updating": True})
+
+        async with await AsyncLLM.connect(settings, stack.carrier) as successor:
+            found = successor.model_names.lora_of("adapter-1")
+
+    assert found == case.lora(1)
 
 
 async def test_a_load_that_one_engine_core_refuses_is_taken_back_from_the_other(case, monkeypatch):
@@ -119,6 +131,27 @@ async def test_a_load_that_one_engine_core_refuses_is_taken_back_from_the_other(
         assert await stack.loaded() == [set(), set()]
         await stack.llm.engine_admin.load_lora(case.lora(1))
         assert await stack.loaded() == [{1}, {1}]
+
+
+async def test_a_replacement_that_one_engine_core_refuses_is_taken_back_from_the_other(case, monkeypatch):
+    read, refused = lora_parts.read_lora, []
+
+    def read_but_once(path, *args, **options):
+        if path == case.directory / "2" and not refused:
+            refused.append(path)
+            raise ModelError("the disk of this host is broken")
+        return read(path, *args, **options)
+
+    monkeypatch.setattr(lora_parts, "read_lora", read_but_once)
+    async with cluster(case, "replace") as stack:
+        await stack.llm.engine_admin.load_lora(case.lora(1))
+        other = replace(case.lora(1), lora_path=case.lora(2).lora_path, load_inplace=True)
+
+        with pytest.raises(TetradError, match="the disk of this host is broken"):
+            await stack.llm.engine_admin.load_lora(other)
+
+        paths = [[lora.lora_path for lora in await llm.engine_admin.list_loras()] for llm in stack.each]
+        assert paths == [[case.lora(1).lora_path]] * 2
 
 
 async def test_an_adapter_that_one_engine_core_alone_has_is_listed_and_unloaded(case):

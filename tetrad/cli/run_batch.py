@@ -7,6 +7,7 @@ again, except those with a temporary failure. The exit code is 1 if a line faile
 import argparse
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import time
@@ -59,7 +60,7 @@ def _exit_at_sigterm() -> Iterator[None]:
 
 def _run(options: argparse.Namespace, source: Path, target: ResultTarget) -> int:
     numbers = keys_of(source)
-    if target.path.exists() and target.path.samefile(source):
+    if os.path.exists(target.path) and target.path.samefile(source):  # noqa: PTH110 - takes a name that is too long
         raise InvalidRequest(f"{target} is the input; the output must be another file.", field="output_file")
     with ResultFile(target.path) as results:
         done, num_failed = results.done & numbers.keys(), len(results.failed & numbers.keys())
@@ -68,7 +69,7 @@ def _run(options: argparse.Namespace, source: Path, target: ResultTarget) -> int
             print(f"{len(done)} of {len(numbers)} requests are in {target} already{failed}", file=sys.stderr)
         if len(done) == len(numbers):
             return _exit_code(num_failed)
-        tally = _Tally(total=len(numbers), done=len(done), results=results)
+        tally = Tally(total=len(numbers), done=len(done), results=results)
         try:
             with _exit_at_sigterm():  # the event loop resets the signal's handler at its end
                 asyncio.run(_answer(options, _without(read_lines(source), done), tally))
@@ -123,14 +124,14 @@ def _without(lines: Iterator[Line], done: set[Key]) -> Iterator[Line]:
     return (line for line in lines if line.key not in done)
 
 
-async def _answer(options: argparse.Namespace, lines: Iterator[Line], tally: "_Tally") -> None:
+async def _answer(options: argparse.Namespace, lines: Iterator[Line], tally: "Tally") -> None:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with serving(options) as (url, wait_failed):
         sender = BatchSender(
             url,
-            concurrency=options.concurrency,
+            concurrency=min(options.concurrency, tally.total),  # each worker has a client
             timeout_s=options.timeout_s,
             api_key=options.api_key,
             ca_file=options.ca_file,
@@ -140,7 +141,7 @@ async def _answer(options: argparse.Namespace, lines: Iterator[Line], tally: "_T
             await unless_failed(sender.run(lines, tally.add), wait_failed())
 
 
-class _Tally:
+class Tally:
     """Writes results, counts them and shows the progress of the batch.
 
     Args:
@@ -149,12 +150,13 @@ class _Tally:
         results: the file of the results.
 
     Attributes:
+        total: number of lines of the batch.
         num_failed: number of failures in this run.
         num_passing: number of temporary failures among them.
     """
 
     def __init__(self, *, total: int, done: int, results: ResultFile) -> None:
-        self._total = total
+        self.total = total
         self._earlier = done
         self._results = results
         self._num_answered = self._num_tokens = 0
@@ -170,7 +172,7 @@ class _Tally:
             self.num_passing += may_pass(result)
         else:
             self._num_answered += 1
-            self._num_tokens += (result["response"]["body"].get("usage") or {}).get("completion_tokens") or 0
+            self._num_tokens += _completion_tokens(result["response"]["body"])
         if self._bar is not None:
             rate = self._num_tokens / max(time.monotonic() - self._started_at, 1e-9)
             self._bar.set_postfix_str(f"output: {rate:.1f} toks/s, failed: {self.num_failed}", refresh=False)
@@ -182,17 +184,24 @@ class _Tally:
         passed_s = max(self._ended_at - self._started_at, 1e-9)
         earlier = f", {self._earlier} answered before" if self._earlier else ""
         rates = f"{now / passed_s:.1f} req/s, {self._num_tokens / passed_s:.1f} output toks/s"
-        return f"{self._num_answered} of {self._total} requests succeeded, {self.num_failed} failed{earlier} ({rates})"
+        return f"{self._num_answered} of {self.total} requests succeeded, {self.num_failed} failed{earlier} ({rates})"
 
     def __enter__(self) -> Self:
         self._started_at = time.monotonic()
         with contextlib.suppress(ImportError):
             from tqdm import tqdm  # an extra of the package
 
-            self._bar = tqdm(total=self._total, initial=self._earlier, desc="Running batch", unit="req", dynamic_ncols=True)
+            self._bar = tqdm(total=self.total, initial=self._earlier, desc="Running batch", unit="req", dynamic_ncols=True)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended_at = time.monotonic()
         if self._bar is not None:
             self._bar.close()
+
+
+def _completion_tokens(body: dict[str, Any]) -> int:
+    """Return the number of generated tokens that an answer reports; 0 if it reports none in OpenAI's form."""
+    usage = body.get("usage")
+    number = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return number if isinstance(number, int) else 0

@@ -1,6 +1,7 @@
 """Loads of adapters that fail: callers get the error, and requests that use the adapter keep it."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -172,6 +173,22 @@ async def test_a_version_whose_caller_disconnects_is_unloaded(num_turns):
         assert house.engine.adapters.registry.versions.keys() == {before.key}
     else:
         assert house.workers.unloads == [before.key]
+
+
+@pytest.mark.parametrize("num_turns", range(8))
+async def test_an_adapter_that_is_unloaded_as_its_load_ends_is_unknown_or_in_use_as_a_whole(num_turns):
+    house = House(num_failures=0)
+    order = asyncio.create_task(house.loading.add(ref(1)))
+    for _ in range(num_turns):
+        await asyncio.sleep(0)
+    with contextlib.suppress(NotFound):  # too early: the adapter is not known yet
+        await house.loading.remove(1)
+    await asyncio.gather(order, return_exceptions=True)
+    await house.settle()
+
+    known = house.engine.adapters.registry.versions.values()
+    assert house.loading.list_loras() == list(known)
+    assert all(adapter.is_resident for adapter in known)
 
 
 async def test_an_order_without_a_worker_waits_for_the_next_one_and_fails_no_request():

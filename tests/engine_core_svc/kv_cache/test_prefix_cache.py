@@ -1,5 +1,7 @@
 """Prefixes that are found again, and prefixes that are not."""
 
+from tetrad.engine_core_svc.core.request import RequestStatus
+
 COMMON = list(range(100, 148))  # three full blocks of 16
 
 
@@ -120,6 +122,32 @@ def test_reset_refuses_while_blocks_are_in_use_unless_it_may_preempt(make_bench)
     assert bench.scheduler.reset_prefix_cache(preempt_running=True)
 
     assert bench.step() == {request.key: 49}
+
+
+def test_reset_forgets_what_an_ended_request_has_computed_while_its_last_plan_is_in_flight(make_bench):
+    """So /pause?mode=abort forgets the prefixes of the requests that it ends."""
+    bench = make_bench()
+    request = bench.add(COMMON)
+    bench.step()
+    bench.plan()
+    bench.scheduler.finish_requests([request.key], RequestStatus.FINISHED_ABORTED)
+
+    assert bench.scheduler.reset_prefix_cache()
+
+    bench.deliver()
+    again = bench.add(COMMON)
+    assert bench.step() == {again.key: 48}
+    assert bench.scheduler.kv_cache.pool.find(again.block_hashes[0]) is not None
+
+
+def test_reset_refuses_while_a_request_shares_the_blocks_of_an_ended_one(make_bench):
+    bench = make_bench()
+    first, _ = bench.add([*COMMON, 1]), bench.add([*COMMON, 2])
+    bench.step()
+    bench.plan()
+    bench.scheduler.finish_requests([first.key], RequestStatus.FINISHED_ABORTED)
+
+    assert not bench.scheduler.reset_prefix_cache()
 
 
 def test_statistics_count_no_lookup_after_a_preemption_and_none_that_was_not_made(make_bench):

@@ -24,6 +24,20 @@ def test_a_number_means_one_adapter():
     assert refused.value.field == "lora_request"
 
 
+def test_a_request_that_names_the_path_before_a_replacement_runs_with_the_new_version():
+    """Its frontend did not know of the replacement yet. One that has begun must not go on with other files."""
+    engine = FakeLoraEngine()
+    engine.adapters.resolve(ref(1))
+    new = engine.adapters.registry.add(ref(1, path="/new"))
+    engine.adapters.registry.replace(new)
+
+    assert engine.adapters.resolve(ref(1)) is new
+    assert engine.adapters.resolve(ref(1, path="/new")) is new
+    for wrong, options in ((ref(1), {"resumed": True}), (ref(1, name="b"), {}), (ref(1, path="/other"), {})):
+        with pytest.raises(InvalidRequest, match="Adapter id 1 is 'a1' at /new, not"):
+            engine.adapters.resolve(wrong, **options)
+
+
 def test_keys_of_versions_differ():
     engine = FakeLoraEngine()
     adapters = [engine.adapters.resolve(ref(number)) for number in (1, 2, 3)]

@@ -53,6 +53,18 @@ async def test_an_adapter_that_cannot_be_used_ends_the_start(error):
     assert engines.loads == ["sql"]
 
 
+async def test_a_frontend_that_is_started_again_knows_the_adapters_of_the_engine_cores():
+    class EnginesWithAdapters(Engines):
+        async def list_loras(self):
+            return [LoRARequest("sql", 7, "/loaded/sql"), *NAMED[1:]]
+
+    names = AdapterNames(["sql=/sql"])
+
+    await Adapters(EnginesWithAdapters(None), NoPrompts()).learn(names)
+
+    assert [(lora.lora_name, lora.lora_path) for lora in names] == [("sql", "/sql"), ("poems", "/poems")]
+
+
 def test_a_name_that_no_directory_can_have_is_unknown(tmp_path):
     """A client may send any name as `model`."""
     names = AdapterNames((), str(tmp_path))

@@ -9,7 +9,7 @@ import pytest
 from tests.tetrad.cli.batch_lines import REQUEST, line, request
 from tetrad.cli.batch_file.lines import BadLine, BatchRequest, keys_of, read_lines
 from tetrad.cli.batch_file.results import ResultFile, error_record, response_record
-from tetrad.cli.run_batch import run
+from tetrad.cli.run_batch import Tally, run
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, NotFound, Unavailable
 
 
@@ -63,6 +63,15 @@ def test_an_id_that_is_there_twice_is_refused_with_both_lines(tmp_path):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(NotFound, match=r"none\.jsonl: No such file"):
         keys_of(tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize("is_output", [False, True])
+def test_a_name_that_no_file_can_have_is_named(tmp_path, is_output):
+    source, long = str(written(tmp_path, line())), "x" * 300
+    files = ["-i", source, "-o", long] if is_output else ["-i", long, "-o", str(tmp_path / "out.jsonl")]
+
+    with pytest.raises(Unavailable if is_output else NotFound, match="File name too long"):
+        run([*files, "--url", "http://127.0.0.1:1"])
 
 
 def test_a_pipe_which_can_be_read_only_once_is_refused(tmp_path):
@@ -143,6 +152,16 @@ def test_a_file_that_is_no_output_is_left_as_it_is(tmp_path, content):
         ResultFile(path)
 
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("usage", [[1], "x", {"completion_tokens": "7"}, {"completion_tokens": [7]}])
+def test_an_answer_whose_usage_is_of_another_form_is_counted_without_tokens(tmp_path, usage):
+    record = response_record(REQUEST, status_code=200, request_id="", body={"usage": usage})
+    with ResultFile(tmp_path / "out.jsonl") as results:
+        tally = Tally(total=1, done=0, results=results)
+        tally.add(record)
+
+    assert tally.summary().startswith("1 of 1 requests succeeded, 0 failed")
 
 
 def test_two_runs_cannot_write_one_output(tmp_path):

@@ -69,7 +69,14 @@ async def test_an_answer_of_any_kind_is_the_result(status):
 
 @pytest.mark.parametrize(
     "first",
-    [answered(429), answered(429, **{"retry-after": "0"}), answered(503), broken(httpx.ConnectError), broken(httpx.ReadError)],
+    [
+        answered(429),
+        answered(429, **{"retry-after": "0"}),
+        answered(429, **{"retry-after": "nan"}),
+        answered(503),
+        broken(httpx.ConnectError),
+        broken(httpx.ReadError),
+    ],
 )
 async def test_a_server_that_cannot_answer_now_is_asked_again(first):
     server = Server(first, answered())
@@ -101,6 +108,11 @@ async def test_the_time_of_a_request_before_its_first_refusal_is_no_absence_of_t
         (broken(httpx.RemoteProtocolError), "connection_lost"),
         (lambda: httpx.Response(200, text="<html>"), "invalid_response"),
         (lambda: httpx.Response(413, text="<html>"), "invalid_response"),
+        (lambda: httpx.Response(200, text="[" * 100_000), "invalid_response"),
+        (
+            lambda: httpx.Response(200, stream=httpx.ByteStream(b"junk"), headers={"content-encoding": "gzip"}),
+            "invalid_response",
+        ),
     ],
 )
 async def test_what_fails_for_one_request_is_its_result(answer, code):

@@ -276,6 +276,8 @@ def test_json_has_the_same_figures(plan):
         (("--gpus", "2000"), "gpus is 2000; it must be at most 1024"),
         (("--context", "5000"), "context is 5000, but the model's longest is 4096"),
         (("--gpu-memory-gib", "nan"), "gpu_memory_gib is nan; it must be a positive number"),
+        (("--gpu-memory-gib", "1e300"), "gpu_memory_gib is 1e+300; it must be at most 1e+09"),
+        (("--max-num-batched-tokens", "9" * 400), "9; it must be at most 1000000000"),
         (("--gpu-memory-utilization", "1.5"), "gpu_memory_utilization is 1.5"),
     ],
 )

@@ -7,6 +7,7 @@ requests without a result. A request that is answered with 429 or 503 is sent ag
 import asyncio
 import contextlib
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,8 @@ class BatchSender:
             response = await client.post(request.url, content=content)
         except httpx.ReadTimeout:
             return error_record(request, "request_timeout", f"There was no answer within {self._timeout_s:g} s.")
+        except httpx.DecodingError as error:
+            return error_record(request, "invalid_response", f"The server's answer cannot be decoded: {error}.")
         except httpx.TransportError as error:
             lost = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             raise _LaterError(str(error) or type(error).__name__, was_there=lost, lost=lost) from error
@@ -166,7 +169,7 @@ class _LaterError(Exception):
 
 
 def _record_of(request: BatchRequest, response: httpx.Response) -> dict[str, Any]:
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         body = response.json()
         if isinstance(body, dict):
             request_id = response.headers.get("x-request-id", "")
@@ -179,5 +182,6 @@ def _record_of(request: BatchRequest, response: httpx.Response) -> dict[str, Any
 
 def _retry_after_s(response: httpx.Response) -> float:
     with contextlib.suppress(ValueError):
-        return min(max(float(response.headers.get("retry-after", "")), 0.0), _LONGEST_RETRY_AFTER_S)
+        wait_s = float(response.headers.get("retry-after", ""))
+        return 0.0 if math.isnan(wait_s) else min(max(wait_s, 0.0), _LONGEST_RETRY_AFTER_S)
     return 0.0

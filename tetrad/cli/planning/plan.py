@@ -21,6 +21,8 @@ from tetrad.worker_svc.families.encoders import is_encoder
 from tetrad.worker_svc.families.registry import supported_config
 
 _MAX_GPUS = 1024
+_MOST = 1_000_000_000
+"""Largest value of any other number: products of such values are finite."""
 _FIGURES = {
     "memory_gib": "Memory of a GPU that a process can use, in GiB.",
     "memory_gb_s": "Bandwidth of a GPU's memory, in 1e9 bytes a second.",
@@ -120,6 +122,8 @@ def _gpu(options: argparse.Namespace) -> GpuType:
     for name, value in given.items():
         if not math.isfinite(value) or value < 0 or (value == 0 and name != "link_latency_us"):
             raise InvalidRequest(f"gpu_{name} is {value:g}; it must be a positive number.", field=f"gpu_{name}")
+        if value > _MOST:
+            raise InvalidRequest(f"gpu_{name} is {value:g}; it must be at most {_MOST:g}.", field=f"gpu_{name}")
     return dataclasses.replace(GPU_TYPES[options.gpu_type], **given)
 
 
@@ -127,8 +131,8 @@ def _workload(options: argparse.Namespace) -> Workload:
     for name in ("gpus", "context", "requests", "max_num_batched_tokens", "max_num_seqs"):
         if (value := getattr(options, name)) < 1:
             raise InvalidRequest(f"{name} is {value}; it must be at least 1.", field=name)
-    if options.gpus > _MAX_GPUS:
-        raise InvalidRequest(f"gpus is {options.gpus}; it must be at most {_MAX_GPUS}.", field="gpus")
+        if value > (most := _MAX_GPUS if name == "gpus" else _MOST):
+            raise InvalidRequest(f"{name} is {value}; it must be at most {most}.", field=name)
     if not 0 < (share := options.gpu_memory_utilization) <= 1:
         raise InvalidRequest(f"gpu_memory_utilization is {share:g}; it must be above 0 and at most 1.")
     return Workload(

@@ -5,6 +5,7 @@ However the tokens are cut into chunks: joined deltas are compared, since stream
 
 import asyncio
 import json
+from itertools import product
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.frontend.fakes import EOS
 from tests.frontend.parsing.tools.reading import PROPERTIES
 from tests.frontend.parsing.tools.test_laws import OUTPUTS
 from tests.frontend.turns import FORMATS, TEXTS, WEATHER, writes
+from tests.grids import grid
 
 HI = [{"role": "user", "content": "hi"}]
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": WEATHER}} for name in ("get_weather", "get_time")]
@@ -136,17 +138,17 @@ FORMAT_TOOLS = [
 ]
 
 
-@pytest.mark.parametrize("name", OUTPUTS)
-async def test_every_format_of_calls_is_derendered_in_chunks(serve_frontend, engine, name):
+@pytest.mark.parametrize(("name", "size"), grid(product(OUTPUTS, [7, 3]), lambda name, size: size == 7))
+async def test_every_format_of_calls_is_derendered_in_chunks(serve_frontend, engine, name, size):
     writes(engine, OUTPUTS[name])
     body = {"messages": HI, "tools": FORMAT_TOOLS, "seed": 5, **STREAM}
     reasoning = "gpt_oss" if name == "openai" else "none"
 
     async with serve_frontend(tool_call_parser=name, reasoning_parser=reasoning) as running:
         expected = await streamed(running.http, "/v1/chat/completions", body)
-        found = await in_parts(running.http, "chat", body, [3, 7])
+        found = await in_parts(running.http, "chat", body, [size])
 
-    assert all_joined(found) == dict.fromkeys([3, 7], joined(expected))
+    assert all_joined(found) == {size: joined(expected)}
 
 
 @pytest.mark.parametrize(
