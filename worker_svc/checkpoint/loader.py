@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection, Container
-from typing import TypeVar
 
 import torch
 
@@ -24,7 +23,6 @@ from tetrad.worker_svc.packed_weights.matrices import Matrix, PackedMatrix, in_g
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 """Types of weights that are not quantized."""
 
-_Packed = TypeVar("_Packed", QuantizedMatrix, PackedMatrix)
 _MAX_NAMED = 3
 _WITHOUT_EFFECT = (
     "rotary_emb.inv_freq",  # computed from the config
@@ -137,7 +135,8 @@ class WeightLoader:
             quantized: QuantizedMatrix | None = matrix if matrix.kind in kinds else None
         else:
             quantized = in_groups(matrix) if isinstance(matrix, Matrix) else None
-        return self._counted(name, quantized, shape, stored_bytes)
+        self._count_matrix(name, quantized, shape, stored_bytes)
+        return quantized
 
     def get_packed(self, name: str, shape: tuple[int, int]) -> PackedMatrix | None:
         """Return a matrix of few bits as stored; None if it is in floats, or in a GGUF file.
@@ -145,8 +144,10 @@ class WeightLoader:
         A float32 matrix, from a format without groups of columns, is rounded to 8 bits.
         """
         matrix, stored_bytes = self._quantized(name)
-        packed = rounded(matrix) if isinstance(matrix, torch.Tensor) else matrix
-        return self._counted(name, packed if isinstance(packed, PackedMatrix) else None, shape, stored_bytes)
+        found = rounded(matrix) if isinstance(matrix, torch.Tensor) else matrix
+        packed = found if isinstance(found, PackedMatrix) else None
+        self._count_matrix(name, packed, shape, stored_bytes)
+        return packed
 
     def check_complete(self, config: ModelConfig) -> None:
         """Raise ModelError if the files lack a bias, or contain a tensor that the model has not read.
@@ -180,11 +181,12 @@ class WeightLoader:
         self._check_known(name)
         return self._source.load_quantized(name) or (None, 0)
 
-    def _counted(self, name: str, matrix: _Packed | None, shape: tuple[int, int], stored_bytes: int) -> _Packed | None:
+    def _count_matrix(
+        self, name: str, matrix: QuantizedMatrix | PackedMatrix | None, shape: tuple[int, int], stored_bytes: int
+    ) -> None:
         if matrix is not None:
             self._check_shape(name, matrix.shape, shape)
             self._count(shape[0] * shape[1], stored_bytes)
-        return matrix
 
     def _check_known(self, name: str) -> None:
         if not self._source.has(name):
