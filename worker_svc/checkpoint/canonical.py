@@ -172,8 +172,7 @@ def _part(tensor: torch.Tensor, place: _Place) -> torch.Tensor:
     is_transposed = stored.is_transposed or (stored.columns is not None and tensor.shape[-1] != stored.columns)
     if is_transposed and place.is_weight:
         tensor = tensor.T
-    is_for_all = tensor.numel() == 1 and not place.is_weight  # a scale of all rows
-    if stored.rows is not None and not is_for_all:
+    if stored.rows is not None:
         tensor = _rows(tensor, place.name, stored.rows)
     if stored.is_row:
         tensor = tensor.reshape(1, -1)
@@ -181,7 +180,7 @@ def _part(tensor: torch.Tensor, place: _Place) -> torch.Tensor:
         tensor = tensor.flatten()
     if stored.is_decay:
         tensor = torch.log(-tensor.float())
-    if stored.paired is not None and not is_for_all:
+    if stored.paired is not None:
         tensor = tensor[_halves(place.name, len(tensor), *stored.paired)]
     if stored.times != 1:
         tensor = tensor.float() * stored.times

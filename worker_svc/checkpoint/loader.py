@@ -23,7 +23,6 @@ from tetrad.worker_svc.packed_weights.matrices import Matrix, PackedMatrix, in_g
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 """Types of weights that are not quantized."""
 
-
 _MAX_NAMED = 3
 _WITHOUT_EFFECT = (
     "rotary_emb.inv_freq",  # computed from the config
@@ -136,9 +135,7 @@ class WeightLoader:
             quantized: QuantizedMatrix | None = matrix if matrix.kind in kinds else None
         else:
             quantized = in_groups(matrix) if isinstance(matrix, Matrix) else None
-        if quantized is not None:
-            self._check_shape(name, quantized.shape, shape)
-            self._count(shape[0] * shape[1], stored_bytes)
+        self._count_matrix(name, quantized, shape, stored_bytes)
         return quantized
 
     def get_packed(self, name: str, shape: tuple[int, int]) -> PackedMatrix | None:
@@ -147,11 +144,9 @@ class WeightLoader:
         A float32 matrix, from a format without groups of columns, is rounded to 8 bits.
         """
         matrix, stored_bytes = self._quantized(name)
-        packed = rounded(matrix) if isinstance(matrix, torch.Tensor) else matrix
-        if not isinstance(packed, PackedMatrix):
-            return None
-        self._check_shape(name, packed.shape, shape)
-        self._count(shape[0] * shape[1], stored_bytes)
+        found = rounded(matrix) if isinstance(matrix, torch.Tensor) else matrix
+        packed = found if isinstance(found, PackedMatrix) else None
+        self._count_matrix(name, packed, shape, stored_bytes)
         return packed
 
     def check_complete(self, config: ModelConfig) -> None:
@@ -185,6 +180,13 @@ class WeightLoader:
     def _quantized(self, name: str) -> tuple[StoredMatrix | None, int]:
         self._check_known(name)
         return self._source.load_quantized(name) or (None, 0)
+
+    def _count_matrix(
+        self, name: str, matrix: QuantizedMatrix | PackedMatrix | None, shape: tuple[int, int], stored_bytes: int
+    ) -> None:
+        if matrix is not None:
+            self._check_shape(name, matrix.shape, shape)
+            self._count(shape[0] * shape[1], stored_bytes)
 
     def _check_known(self, name: str) -> None:
         if not self._source.has(name):

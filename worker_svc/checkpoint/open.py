@@ -1,6 +1,5 @@
 """Opens a WeightSource: the files of a model, or random weights of its shapes."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -15,37 +14,22 @@ from tetrad.worker_svc.checkpoint.renamed import RenamedSource
 from tetrad.worker_svc.checkpoint.source import WeightSource
 from tetrad.worker_svc.checkpoint.split_latents import SplitLatentSource
 from tetrad.worker_svc.checkpoint.text_part import TextPartSource
-from tetrad.worker_svc.checkpoint.unpacked import LATENTS, UnpackedSource
+from tetrad.worker_svc.checkpoint.unpacked import UnpackedSource
 from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.core.host import available_memory_bytes
 from tetrad.worker_svc.families.registry import supported_config
 from tetrad.worker_svc.families.values import Values
-from tetrad.worker_svc.model_facts.tensor_names import TensorNames
 from tetrad.worker_svc.packed_weights.formats import open_reader
 
 _HOST = torch.device("cpu")
 
 
-def always(_config_quantization: object, _names: TensorNames) -> bool:
-    """Return True: all matrices of all quantized checkpoints are unpacked."""
-    return True
-
-
-def never(_config_quantization: object, _names: TensorNames) -> bool:
-    """Return False: only matrices that expand latents are unpacked."""
-    return False
-
-
-def open_weights(
-    request: LoadRequest, device: torch.device = _HOST, *, unpacks: Callable[[object, TensorNames], bool] = never
-) -> WeightSource:
+def open_weights(request: LoadRequest, device: torch.device = _HOST) -> WeightSource:
     """Return the source; raise ModelError if it cannot be read, or if random weights would not fit into host memory.
 
     Args:
         request: the model and its options.
         device: device on which random weights are drawn.
-        unpacks: function (quantization_config, the family's tensor names) -> whether all matrices are available under the names
-            of float matrices; if not, those that expand latents are.
     """
     if not request.random_weights:
         source = open_source(request.path)
@@ -54,8 +38,7 @@ def open_weights(
         config = apply_overrides(source.config, request.hf_overrides_json)
         quantization, names = config.get("quantization_config"), supported_config(config).tensors
         if quantization is not None:
-            reader, is_whole = open_reader(quantization), unpacks(quantization, names)
-            source = UnpackedSource(source, reader) if is_whole else UnpackedSource(source, reader, LATENTS)
+            source = UnpackedSource(source, open_reader(quantization))
         inner = TextPartSource(source, names.text_parts) if names.text_parts else with_prefix(source, names)
         return CanonicalSource(RenamedSource(inner, names.moved) if names.moved else inner, names)
     config = apply_overrides(read_model_config(request.path), request.hf_overrides_json)

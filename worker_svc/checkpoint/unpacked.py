@@ -8,8 +8,6 @@ from tetrad.worker_svc.packed_weights.files import StoredTensors
 from tetrad.worker_svc.packed_weights.reader import Packed, Reader
 
 _WEIGHT = ".weight"
-LATENTS = "kv_b_proj.weight"
-"""End of the names of matrices that expand latents. Programs read them in floats, because they fold them into others."""
 
 
 class UnpackedSource(WrappedSource):
@@ -18,12 +16,11 @@ class UnpackedSource(WrappedSource):
     Args:
         source: the files.
         reader: the reader of the checkpoint's format.
-        ending: end of the names of the matrices that are unpacked.
     """
 
-    def __init__(self, source: WeightSource, reader: Reader, ending: str = _WEIGHT) -> None:
+    def __init__(self, source: WeightSource, reader: Reader) -> None:
         super().__init__(source)
-        self._reader, self._ending = reader, ending
+        self._reader = reader
 
     def has(self, name: str) -> bool:
         """Return whether the files have this tensor, in floats or packed."""
@@ -45,7 +42,7 @@ class UnpackedSource(WrappedSource):
         return self._read(name) if self._is_packed(name) else None
 
     def _is_packed(self, name: str) -> bool:
-        return name.endswith(self._ending) and self._reader.reads(self._source, name.removesuffix(_WEIGHT))
+        return name.endswith(_WEIGHT) and self._reader.reads(self._source, name.removesuffix(_WEIGHT))
 
     def _read(self, name: str) -> tuple[Packed, int]:
         files = _Counted(self._source)

@@ -14,7 +14,6 @@ from tetrad.worker_svc.cuda.output_layer import output_layer
 from tetrad.worker_svc.layers.linear import Linear, PlainLinear, SideBySide
 from tetrad.worker_svc.layers.parameters import Lookup
 from tetrad.worker_svc.layers.rotary import interleave_heads
-from tetrad.worker_svc.model_facts.tensor_names import CANONICAL, TensorNames
 from tetrad.worker_svc.quantization.context import product_context
 from tetrad.worker_svc.quantization.matrix import Matrix, can_fuse, fused
 from tetrad.worker_svc.quantization.plain import PlainScheme
@@ -34,8 +33,6 @@ class DeviceLinears:
         weights: loads the model's tensors.
         device: the target device.
         dtype: type of activations and of all weights that are not quantized, except the vectors that stay float32.
-        names: the tensor names of the model's family.
-        are_unpacked: see open_scheme.
 
     Raises:
         ModelError: the quantization is not supported, or the files lack a tensor of it.
@@ -48,13 +45,10 @@ class DeviceLinears:
         weights: WeightLoader,
         device: torch.device,
         dtype: torch.dtype,
-        names: TensorNames = CANONICAL,
-        *,
-        are_unpacked: bool = False,
     ) -> None:
         self._weights, self._device, self.dtype = weights, device, dtype
         self._plain = PlainScheme(product_context(device, dtype))
-        self._scheme = open_scheme(config_quantization, requested, self._plain, names, are_unpacked=are_unpacked)
+        self._scheme = open_scheme(config_quantization, requested, self._plain)
         self.tensors: list[torch.Tensor] = []
         """All loaded tensors, as stored on the device."""
 
@@ -64,9 +58,8 @@ class DeviceLinears:
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def has(self, name: str) -> bool:
-        """Return whether the model has a tensor with this full name, in floats or packed by AWQ or GPTQ."""
-        packed = f"{name.removesuffix('weight')}qweight"
-        return self._weights.has(name) or (name.endswith(".weight") and self._weights.has(packed))
+        """Return whether the model has a tensor with this full name."""
+        return self._weights.has(name)
 
     def linear(
         self,

@@ -15,7 +15,7 @@ from tetrad.services.errors import ModelError
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
-from tetrad.worker_svc.checkpoint.open import always, open_source, open_weights
+from tetrad.worker_svc.checkpoint.open import open_source, open_weights
 from tetrad.worker_svc.checkpoint.own_output import with_own_output
 from tetrad.worker_svc.checkpoint.pooling_use import find_use
 from tetrad.worker_svc.checkpoint.sharded import ShardedSource
@@ -140,7 +140,7 @@ class CpuDevice:
 
     def _load_decoder(self, request: LoadRequest, report: Progress, layers: Tapped | None = None) -> LoadedModel:
         """Load a decoder of a described family; `layers` chooses the layers whose hidden states a draft head reads."""
-        source = open_weights(request, unpacks=always)
+        source = open_weights(request)
         overridden, config = self._read_config(request, source)
         use, pooling, is_causal = find_use(request, overridden), None, not is_bidirectional(overridden)
         if use is None or use.generates:
@@ -176,7 +176,7 @@ class CpuDevice:
         if request.path.is_dir():
             sizes = ranks.shard.size, ranks.stage.size
             check_ranks(_config_of(request), *sizes, expert_parallel=request.expert_parallel, num_engines=num_engines)
-        source = open_weights(request, unpacks=always)
+        source = open_weights(request)
         overridden, config = self._read_config(request, source)
         check_size(config, ranks.shard.size, expert_parallel=request.expert_parallel, num_engines=num_engines)
         check_stages(config, ranks.stage.size)
@@ -210,7 +210,7 @@ class CpuDevice:
         """Load a model with this worker's experts, which several engines share; for `layers` see _load_decoder."""
         if request.path.is_dir():
             check_ranks(_config_of(request), 1, expert_parallel=True, num_engines=exchange.size)
-        source = open_weights(request, unpacks=always)
+        source = open_weights(request)
         overridden, config = self._read_config(request, source)
         check_size(config, 1, expert_parallel=True, num_engines=exchange.size)
         if find_use(request, overridden) is not None:

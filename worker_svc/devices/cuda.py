@@ -15,7 +15,7 @@ from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
-from tetrad.worker_svc.checkpoint.open import always, open_source, open_weights
+from tetrad.worker_svc.checkpoint.open import open_source, open_weights
 from tetrad.worker_svc.checkpoint.own_output import with_own_output
 from tetrad.worker_svc.checkpoint.placed import PlacedWeights
 from tetrad.worker_svc.checkpoint.pooling_use import find_use
@@ -68,7 +68,6 @@ from tetrad.worker_svc.layers.lora import LoraReader
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.bidirectional import BidirectionalDecoder
 from tetrad.worker_svc.models.draft_head import NoTaps, Tapped
-from tetrad.worker_svc.quantization.schemes import unpacks_on_host
 
 LEAST_CAPABILITY = (8, 0)
 """Smallest supported compute capability: Ampere, the first with bfloat16."""
@@ -153,7 +152,7 @@ class CudaDevice:
     ) -> CudaModel | CudaEncoder:
         """Load a decoder of a described family; `layers` chooses the layers whose hidden states a draft head reads."""
         accelerator, dtype = self._ready(), _dtype(request)
-        source = open_weights(request, accelerator.device, unpacks=unpacks_on_host)
+        source = open_weights(request, accelerator.device)
         overridden = apply_overrides(source.config, request.hf_overrides_json)
         config = check_config(overridden, self.name)
         weights = WeightLoader(source, report)
@@ -174,7 +173,7 @@ class CudaDevice:
                 placed = PlacedWeights(weights, accelerator.device)
                 pooling = decoder_pooling(request, overridden, config, use, pools, placed, is_causal=is_causal)
             quantization = overridden.get("quantization_config")
-            linears = DeviceLinears(quantization, request.quantization, weights, accelerator.device, dtype, config.tensors)
+            linears = DeviceLinears(quantization, request.quantization, weights, accelerator.device, dtype)
             loras = _loras_of(request, partial(whole_reader, config), accelerator, dtype)
             parameters = linears if loras is None else AdaptedLinears(linears, loras)
             model: DeviceModel | BidirectionalDecoder
@@ -217,7 +216,7 @@ class CudaDevice:
         if request.path.is_dir():
             facts = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
             check_ranks(facts, ranks.shard.size, ranks.stage.size, expert_parallel=request.expert_parallel)
-        source = open_weights(request, accelerator.device, unpacks=always)
+        source = open_weights(request, accelerator.device)
         overridden = apply_overrides(source.config, request.hf_overrides_json)
         config = check_config(overridden, self.name)
         check_part(request, overridden, config, ranks)
@@ -228,9 +227,7 @@ class CudaDevice:
         no_offload = WeightOffload(accelerator, 0, config.num_layers)
         with torch.inference_mode(), whole_model(request.model, accelerator, weights.total_bytes):
             quantization = overridden.get("quantization_config")
-            linears = DeviceLinears(
-                quantization, request.quantization, weights, accelerator.device, dtype, are_unpacked=quantization is not None
-            )
+            linears = DeviceLinears(quantization, request.quantization, weights, accelerator.device, dtype)
             loras = _loras_of(request, part_loras(config, source, ranks), accelerator, dtype)
             parameters = linears if loras is None else AdaptedLinears(linears, loras)
             cache_dtype, taps = self._cache_dtype(dtype), layers(config) if layers else NoTaps()

@@ -15,7 +15,7 @@ from tetrad.worker_svc.attention.interface import M
 from tetrad.worker_svc.checkpoint.directory import DirectorySource
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
-from tetrad.worker_svc.checkpoint.open import always, open_weights
+from tetrad.worker_svc.checkpoint.open import open_weights
 from tetrad.worker_svc.checkpoint.renamed import RenamedSource
 from tetrad.worker_svc.checkpoint.source import WeightSource
 from tetrad.worker_svc.core.device import LoadRequest, ModelInfo
@@ -82,7 +82,7 @@ def read_eagle3(
 @torch.inference_mode()
 def read_embeddings(request: LoadRequest, info: ModelInfo) -> Lookup:
     """Return the lookup [T] -> [T, hidden] float32 of a model's embeddings, read from its files."""
-    weights = WeightLoader(open_weights(request, unpacks=always), lambda *_: None)
+    weights = WeightLoader(open_weights(request), lambda *_: None)
     table = weights.get(_EMBEDDINGS, (info.vocab_size, info.hidden_size))
     return lambda token_ids: F.embedding(token_ids, table)
 
@@ -91,7 +91,7 @@ def open_mtp(request: LoadRequest) -> tuple[WeightSource, ModelConfig]:
     """Return the tensors of a model's first MTP layer, and its description; raise ModelError if the model has none."""
     if request.random_weights:
         raise ModelError("speculative_config.method 'mtp' needs the model's files; random weights have no such layer.")
-    source = open_weights(request, unpacks=always)
+    source = open_weights(request)
     values = apply_overrides(source.config, request.hf_overrides_json)
     config = supported_config(values)
     prefix, like = f"model.layers.{config.num_layers}", [layer for layer in config.layers if _has_attention_alone(layer)]

@@ -69,8 +69,11 @@ class ExpertWeights:
 def stacked(experts: Sequence[ExpertWeights]) -> ExpertWeights | None:
     """Stack the matrices of experts; return None if their kinds differ.
 
-    The tensors of the experts become views of the stack, and their own memory is freed.
+    The tensors of the experts become views of the stack, and their own memory is freed. Scales of different types become
+    float32: a matrix has scales of two bytes if its values are exact in them.
     """
+    if len({each.scales.dtype for each in experts if each.scales is not None}) > 1:
+        experts = [each if each.scales is None else replace(each, scales=each.scales.float()) for each in experts]
     if len({each.kind for each in experts}) > 1:
         return None
     return replace(

@@ -6,7 +6,7 @@ from typing import Any
 from tetrad.services.errors import ModelError
 
 CHECKPOINT_METHODS = ("awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4")
-"""Supported values of `quant_method`; see packed_weights/formats.py and, for the cuda device, quantization/schemes.py."""
+"""Supported values of `quant_method`; see packed_weights/formats.py."""
 
 MODELOPT_ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "MIXED_PRECISION")
 """Supported values of ModelOpt's `quant_algo`; see packed_weights/modelopt.py."""
@@ -37,14 +37,6 @@ def group_size_of(config: Mapping[str, Any]) -> int:
             f"quantization_config: group_size is {repr(size)[:80]}, which is not supported; supported: -1 and multiples of 32."
         )
     return max(size, 0)
-
-
-def check_groups(name: str, rows: int, columns: int, group: int, per_word: int) -> None:
-    """Raise ModelError if a matrix [rows, columns] cannot be packed into words, or divided into groups."""
-    if columns % group or columns % 32 or rows % per_word:
-        raise ModelError(
-            f"Tensor {name} of {rows} x {columns} does not divide into groups of {group} columns and words of {per_word} rows."
-        )
 
 
 def method_of(quantization: object) -> str:

@@ -80,7 +80,8 @@ def check_blocks(config: ModelConfig, size: int, block: int, *, expert_parallel:
         block: number of columns in a block, which are quantized together.
         expert_parallel: see check_size.
     """
-    for columns in sorted({config.num_heads * config.head_dim} | _widths(config, expert_parallel)):
+    of_head = config.head_dim if config.latent is None else config.latent.value_dim
+    for columns in sorted({config.num_heads * of_head} | _widths(config, expert_parallel)):
         if not columns % block and columns // size % block:
             raise ModelError(
                 f"tensor_parallel_size {size} cuts matrices of {columns} columns into parts of {columns // size}, but "

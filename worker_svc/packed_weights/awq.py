@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tetrad.worker_svc.model_facts.quantization import choose, group_size_of
-from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, columns_of_group, load, load_matrix
+from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, load, load_matrix, number_of_groups
 from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
 from tetrad.worker_svc.packed_weights.words import unpack
 
@@ -40,8 +40,7 @@ class AwqReader:
         """See Reader."""
         words = load_matrix(files, f"{name}.qweight", dtypes=_INTS)
         columns, num_words = words.shape
-        count = columns // (self._group or columns)
-        columns_of_group(f"{name}.qweight", columns, count)
+        count = number_of_groups(f"{name}.qweight", columns, self._group)
         zeros = load(files, f"{name}.qzeros", (count, num_words), dtypes=_INTS)
         scales = load(files, f"{name}.scales", (count, 8 * num_words), dtypes=FLOATS)
         zeros = unpack(zeros, 4, _PLACES).T.contiguous()

@@ -43,6 +43,17 @@ def load_matrix(files: StoredTensors, name: str, *, dtypes: Collection[torch.dty
     return tensor
 
 
+def number_of_groups(name: str, columns: int, group: int) -> int:
+    """Return the number of groups of `group` columns (0: all); raise ModelError if they do not fit.
+
+    Groups must be whole, and of a multiple of 32 columns.
+    """
+    size = group or columns
+    if columns % size or size % 32:
+        raise ModelError(f"Tensor {name} has {columns} columns, in groups of {size}; supported: groups of a multiple of 32.")
+    return columns // size
+
+
 def columns_of_group(name: str, columns: int, num_groups: int) -> int:
     """Return the number of columns that share a scale; raise ModelError unless it is a multiple of 32."""
     if num_groups == 0 or columns % num_groups or columns // num_groups % 32:

@@ -12,7 +12,7 @@ import torch
 
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.model_facts.quantization import choose, group_size_of
-from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, columns_of_group, load, load_matrix
+from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, load, load_matrix, number_of_groups
 from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
 from tetrad.worker_svc.packed_weights.words import ones, unpack
 
@@ -41,13 +41,16 @@ class GptqReader:
         per_word = 32 // self._bits
         words = load_matrix(files, f"{name}.qweight", dtypes=_INTS)
         columns, rows = words.shape[0] * per_word, words.shape[1]
-        count = columns // (self._group or columns)
-        group = columns_of_group(f"{name}.qweight", columns, count)
+        if rows % per_word:
+            raise ModelError(
+                f"Tensor {name}.qweight has {rows} rows, but zeros of {self._bits} bits need a multiple of {per_word}."
+            )
+        count = number_of_groups(f"{name}.qweight", columns, self._group)
         zeros = load(files, f"{name}.qzeros", (count, rows // per_word), dtypes=_INTS)
         scales = load(files, f"{name}.scales", (count, rows), dtypes=FLOATS).T.float()
         zeros = unpack(zeros + self._zero_offset, self._bits).T.contiguous()
         groups = self._groups(files, name, columns, count)
-        if groups is not None and torch.equal(groups, torch.arange(columns) // group):
+        if groups is not None and torch.equal(groups, torch.arange(columns) // (columns // count)):
             groups = None
         return WordMatrix(self._bits, words.T, scales, zeros, groups=groups)
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from tetrad.worker_svc.packed_weights.fp8 import Fp8Matrix
+from tetrad.worker_svc.packed_weights.fp8_matrix import Fp8Matrix
 from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix, rounded
 from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
 

@@ -22,7 +22,7 @@ class WordMatrix:
         scales: [R, Q] float32, scales of Q groups of columns.
         zeros: [R, Q] uint8, or one value for all groups.
         table: [16] float32, or None.
-        groups: [C] int64, the group of each column; None: groups are in order and equally large.
+        groups: [C] int64, the group of each column, for a matrix without a table; None: in order and equally large.
         holds_rows: whether a word has values of several rows.
         places: see unpack.
         flipped: the bits of a value that are stored inverted.
@@ -58,7 +58,7 @@ class WordMatrix:
         chosen, unit = choose(torch.arange(self.shape[0])), self._per_word
         first, end = int(chosen[0]), int(chosen[-1]) + 1
         if first % unit or end % unit or not torch.equal(chosen, torch.arange(first, end)):
-            return replace(part, words=pack(choose(self._quanta()), self.bits), holds_rows=False, places=None)
+            return replace(part, words=pack(choose(self._quanta()), self.bits), holds_rows=False, places=None, flipped=0)
         return replace(part, words=self.words[first // unit : end // unit])
 
     def of_columns(self, first: int, end: int) -> "WordMatrix":

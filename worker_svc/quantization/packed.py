@@ -10,7 +10,7 @@ import torch
 
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.kernels.int4_matmul import SMALL_GROUP, pack_int4
-from tetrad.worker_svc.packed_weights.fp8 import Fp8Matrix
+from tetrad.worker_svc.packed_weights.fp8_matrix import Fp8Matrix
 from tetrad.worker_svc.packed_weights.grouped import BLOCK, GroupedMatrix
 from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
 from tetrad.worker_svc.quantization.context import ProductContext

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from tetrad.cli import main
 from tetrad.cli.planning.forecast import Workload, forecast
 from tetrad.cli.planning.gpu_types import GpuType
 from tetrad.cli.planning.number_types import WeightBytes, matrix_bytes
-from tetrad.cli.planning.splits import Split, splits_of, stages_of
+from tetrad.cli.planning.splits import Split, splits_of
 from tetrad.cli.planning.stage import Stage, Step
 from tetrad.services.errors import InvalidRequest, ModelError
 from tetrad.worker_svc.config import WorkerSettings
@@ -108,16 +109,6 @@ def test_splits_use_all_gpus():
     ]
 
 
-@pytest.mark.parametrize(
-    ("num_layers", "num_stages", "sizes"), [(30, 4, [7, 8, 8, 7]), (31, 4, [8, 8, 8, 7]), (6, 3, [2, 2, 2]), (3, 1, [3])]
-)
-def test_layers_that_are_left_over_go_to_the_stages_before_the_last(num_layers, num_stages, sizes):
-    stages = stages_of(num_layers, num_stages)
-
-    assert [len(each) for each in stages] == sizes
-    assert [layer for stage in stages for layer in stage] == list(range(num_layers))
-
-
 def test_one_request_takes_the_time_to_read_the_weights_and_its_context():
     found = forecast_of()
 
@@ -164,6 +155,14 @@ def test_stages_serve_more_requests_and_one_request_no_faster():
     assert two.prompt_tokens_per_s > 1.8 * one.prompt_tokens_per_s
 
 
+def test_the_stage_of_the_output_layer_has_fewer_layers():
+    """As on the cuda device; a matrix of logits as large as two layers."""
+    found = forecast_of(pipeline=4, vocab_size=20_000)
+
+    with_two_layers = 2 * (LAYERS / 4 + 20_000 * 512) / 100e9
+    assert found.many.step_seconds < 4 * with_two_layers
+
+
 def test_engines_multiply_what_one_of_them_does():
     one, four = forecast_of(), forecast_of(data=4)
 
@@ -182,6 +181,21 @@ def test_a_step_reads_the_experts_that_some_token_chooses(tmp_path):
 
     unread = (1 - experts.num_chosen / experts.num_experts) * experts.num_experts * 3 * 64 * experts.intermediate_size
     assert all_of_them - one == pytest.approx(2 * config.num_layers * unread)
+
+
+def test_whole_experts_need_not_be_divided(tmp_path):
+    save_family(tmp_path, "mixtral", intermediate_size=33)
+    config = read_config(json.loads((tmp_path / "config.json").read_text()))
+    options = {"gpu": GPU, "workload": replace(WORK, context=64), "weights": PLAIN, "cache_bytes": 2, "expert_parallel": True}
+
+    two, one = (forecast(config, Split(size, 1, 1), **options) for size in (2, 1))
+
+    with pytest.raises(ModelError, match="tensor_parallel_size 2 does not divide"):
+        forecast(config, Split(2, 1, 1), **options | {"expert_parallel": False})
+    with pytest.raises(ModelError, match="enable_expert_parallel with data_parallel_size 2 runs on the cpu device alone"):
+        forecast(config, Split(1, 1, 2), **options)
+    experts = 2 * config.num_layers * config.layers[0].experts.num_experts * 3 * 64 * 33
+    assert one.weights_bytes - two.weights_bytes > experts / 2
 
 
 def test_a_model_that_does_not_fit_has_no_rates():
@@ -216,7 +230,7 @@ def test_quantization_leaves_embeddings_and_logits_as_they_are():
 
 
 def test_too_many_stages_are_refused():
-    with pytest.raises(ModelError, match="pipeline_parallel_size 9 is more than this model's 8 layers"):
+    with pytest.raises(ModelError, match="pipeline_parallel_size 9 exceeds this model's 8 layers"):
         forecast_of(pipeline=9)
 
 
@@ -230,6 +244,13 @@ def test_the_table_has_a_line_for_each_split_and_says_why_others_are_none(plan):
     assert lines[-2].startswith("Fastest for one request: DP 3")
     assert lines[-1].startswith("Not possible: TP 3. tensor_parallel_size 3 does not divide")
     assert lines[-1].endswith("It may be: 1, 2, 4, 8.")
+
+
+def test_a_model_without_experts_cannot_be_divided_by_experts(plan):
+    code, text, _ = plan("--enable-expert-parallel")
+
+    assert code == 0
+    assert text.splitlines()[-1].startswith("Not possible: one GPU. enable_expert_parallel divides experts, and this model has")
 
 
 def test_a_table_says_how_much_memory_is_missing(plan):

@@ -5,6 +5,7 @@ import torch
 
 from tetrad.worker_svc.cuda import experts
 from tetrad.worker_svc.cuda.experts import GroupedExperts, mix_of
+from tetrad.worker_svc.kernels.expert_weights import ExpertWeights, stacked
 from tetrad.worker_svc.layers.activation import activation, gate_of
 from tetrad.worker_svc.layers.experts import AllExperts
 from tetrad.worker_svc.layers.linear import PlainLinear
@@ -75,6 +76,17 @@ def test_experts_whose_weights_are_not_floats_compute_all_tokens():
     layer[2].down = lambda x: x @ torch.zeros(SIZE, HIDDEN)
 
     assert isinstance(mix_of(layer, NUM_EXPERTS), AllExperts)
+
+
+def test_quantized_experts_whose_scales_have_different_types_are_stacked():
+    """A checkpoint's float32 scales are stored in bfloat16 where that is exact, as for an expert that was never trained."""
+    values = torch.arange(2 * SIZE * HIDDEN).view(2, SIZE, HIDDEN).to(torch.int8)
+    scales = torch.rand(1, SIZE), torch.ones(1, SIZE, dtype=torch.bfloat16)
+
+    stack = stacked([ExpertWeights(each, None, scale, group=HIDDEN) for each, scale in zip(values, scales, strict=True)])
+
+    for expert, scale in enumerate(scales):
+        torch.testing.assert_close(stack.dequantized(expert), values[expert] * scale.float().T)
 
 
 def test_an_expert_that_overflows_changes_only_tokens_that_chose_it():

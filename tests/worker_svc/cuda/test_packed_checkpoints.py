@@ -64,7 +64,7 @@ def test_quantized_experts_compute_their_own_tokens(family, form, tmp_path, load
 
 
 @pytest.mark.parametrize(("family", "form"), [("phi3", "awq"), ("cohere", "gptq"), ("gpt2", "gptq")])
-def test_matrices_that_a_family_cuts_or_reorders_are_unpacked_before_that(family, form, tmp_path, load_cuda):
+def test_matrices_that_a_family_cuts_or_reorders_multiply_as_in_floats(family, form, tmp_path, load_cuda):
     """A word of AWQ or GPTQ has values of several rows."""
     new, add = FORMS[form]
     quantized, floats = (load_cuda(path) for path in write_family(tmp_path, family, new(), add))

@@ -14,7 +14,6 @@ from tetrad.worker_svc.checkpoint.source import WeightSource
 from tetrad.worker_svc.checkpoint.unpacked import UnpackedSource
 from tetrad.worker_svc.cuda.linears import DeviceLinears
 from tetrad.worker_svc.packed_weights.formats import open_reader
-from tetrad.worker_svc.quantization.schemes import unpacks_on_host
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Which of eight columns a word has in its lowest 4 bits, in the next, ..."""
@@ -33,7 +32,7 @@ class Checkpoint:
         save_file({name: tensor.contiguous() for name, tensor in self.tensors.items()}, directory / "model.safetensors")
         (directory / "config.json").write_text(json.dumps({"quantization_config": self.quantization}))
         source: WeightSource = open_source(directory)
-        if unpacks_on_host(self.quantization):
+        if self.quantization is not None:
             source = UnpackedSource(source, open_reader(self.quantization))
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         loader = WeightLoader(source, lambda *_: None)
@@ -138,11 +137,13 @@ def add_gptq(
 
 
 def add_fp8(checkpoint: Checkpoint, name: str, rows: int, columns: int, scales: torch.Tensor, scale_name: str) -> None:
-    """Add a matrix in e4m3. `scales` multiply it as they are broadcast, or block by block of 128 x 128."""
+    """Add a matrix in e4m3. `scales` multiply it as they are broadcast, or by blocks of the config (128 x 128)."""
     stored = torch.from_numpy(drawn(name).normal(size=(rows, columns)) * 100).to(torch.float8_e4m3fn)
     wide = scales.double()
     if wide.dim() == 2 and wide.shape != (rows, 1):
-        wide = wide.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :columns]
+        known = checkpoint.quantization.get("weight_block_size") if isinstance(checkpoint.quantization, dict) else None
+        high, broad = known or (128, 128)
+        wide = wide.repeat_interleave(high, 0)[:rows].repeat_interleave(broad, 1)[:, :columns]
     elif wide.dim() == 1 and len(wide) > 1:
         wide = wide[:, None]
     checkpoint.tensors |= {f"{name}.weight": stored, f"{name}.{scale_name}": scales}

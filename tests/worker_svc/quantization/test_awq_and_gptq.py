@@ -146,9 +146,9 @@ def test_bytes_and_parameters_are_counted(tmp_path):
         ({"zero_point": False}, "zero_point is False"),
         (
             {"quant_method": "aqlm"},
-            "quant_method is 'aqlm', .* supported: 'awq', 'bitsandbytes', 'compressed-tensors', 'fbgemm_fp8', 'fp8'",
+            "quantized as 'aqlm', .* supported: awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8",
         ),
-        ({"quant_method": ["awq"]}, "quant_method"),
+        ({"quant_method": ["awq"]}, "quantized as .*awq"),
     ],
     ids=str,
 )
@@ -168,19 +168,20 @@ def test_a_config_of_another_form_is_one_line(tmp_path, config):
     checkpoint.quantization = config
     checkpoint.add_floats("o", 16, 128)
 
-    with pytest.raises(ModelError, match="quantization_config"):
+    with pytest.raises(ModelError, match=r"quantized as|quantization_config"):
         checkpoint.open(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "tensor", "said"),
     [
-        ("qweight", torch.zeros(16, 15, dtype=torch.int32), r"has shape \(16, 15\)"),
-        ("qweight", torch.zeros(16, 16), "is of type float32, but the config asks for int32"),
+        ("qweight", torch.zeros(16, 15, dtype=torch.int32), r"qweight has 15 rows, but zeros of 4 bits need a multiple of 8"),
+        ("qweight", torch.zeros(16, 16), "is of type float32, but its quantization asks for int32"),
+        ("qweight", torch.zeros(8, 16, dtype=torch.int32), r"qzeros has shape \(4, 2\), .* asks for \(2, 2\)"),
         ("qzeros", torch.zeros(4, 3, dtype=torch.int32), r"has shape \(4, 3\)"),
         ("scales", torch.zeros(4, 16, dtype=torch.int32), "is of type int32"),
-        ("g_idx", torch.full((128,), 7, dtype=torch.int32), "g_idx does not put 32 columns into each of 4 groups"),
-        ("g_idx", torch.full((128,), -1, dtype=torch.int32), "g_idx does not put"),
+        ("g_idx", torch.full((128,), 7, dtype=torch.int32), "g_idx names groups that are not there; there are 4"),
+        ("g_idx", torch.full((128,), -1, dtype=torch.int32), "g_idx names groups that are not there"),
         ("g_idx", torch.zeros(3, dtype=torch.int32), "has shape"),
     ],
     ids=str,
@@ -203,10 +204,18 @@ def test_a_missing_tensor_is_one_line(tmp_path):
         checkpoint.open(tmp_path).linear([("o", 16)], 128)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(12, 128), (16, 112)])
-def test_a_matrix_that_cannot_be_cut_into_groups_is_one_line(tmp_path, rows, columns):
-    checkpoint = awq_checkpoint()
-    checkpoint.tensors["o.qweight"] = torch.zeros(1, 1, dtype=torch.int32)
+@pytest.mark.parametrize(("columns", "group"), [(112, 32), (112, -1), (160, 64), (32, 64)])
+def test_a_matrix_that_cannot_be_cut_into_groups_is_one_line(tmp_path, columns, group):
+    checkpoint = awq_checkpoint(group)
+    checkpoint.tensors["o.qweight"] = torch.zeros(columns, 2, dtype=torch.int32)
 
-    with pytest.raises(ModelError, match="does not divide into groups of 32 columns and words of 8 rows"):
-        checkpoint.open(tmp_path).linear([("o", rows)], columns)
+    with pytest.raises(ModelError, match=rf"qweight has {columns} columns, in groups of \d+; supported: .* a multiple of 32"):
+        checkpoint.open(tmp_path).linear([("o", 16)], columns)
+
+
+def test_a_matrix_of_another_size_than_the_model_is_one_line(tmp_path):
+    checkpoint = awq_checkpoint()
+    add_awq(checkpoint, "o", 16, 128, 32)
+
+    with pytest.raises(ModelError, match=r"o\.weight has shape \(16, 128\), but the config asks for \(24, 128\)"):
+        checkpoint.open(tmp_path).linear([("o", 24)], 128)

@@ -41,6 +41,15 @@ def test_weights_in_fp8_are_multiplied_with_their_scales(tmp_path, config, scale
     assert_multiplies(checkpoint.open(tmp_path).linear([("o", 144)], 160), checkpoint, "o", x)
 
 
+@pytest.mark.parametrize(("block", "scales"), [([48, 32], (3, 5)), ([48, 40], (3, 4))], ids=["32 columns", "40 columns"])
+def test_blocks_of_another_size_are_read(tmp_path, block, scales):
+    """Those that are not multiples of 32 columns become floats."""
+    checkpoint = Checkpoint(FP8 | {"weight_block_size": block})
+    add_fp8(checkpoint, "o", 144, 160, torch.linspace(0.01, 0.1, scales[0] * scales[1]).reshape(scales), "weight_scale_inv")
+
+    assert_multiplies(checkpoint.open(tmp_path).linear([("o", 144)], 160), checkpoint, "o", FEW)
+
+
 def test_parts_with_scales_of_their_own_are_one_product(tmp_path):
     checkpoint = Checkpoint(FP8)
     for scale, name in enumerate("gu"):
@@ -82,13 +91,13 @@ def test_fp8_without_scales_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (FP8 | {"weight_block_size": [64, 64]}, r"weight_block_size is \[64, 64\], .* supported: \[128, 128\], None"),
+        (FP8 | {"weight_block_size": [64]}, r"weight_block_size is \[64\], not two numbers of rows and columns"),
         (FP8 | {"weight_block_size": "x"}, "weight_block_size is 'x'"),
         (FP8 | {"fmt": "e5m2"}, "fmt is 'e5m2'"),
         (COMPRESSED | {"config_groups": {}}, "config_groups says nothing"),
-        (COMPRESSED | {"config_groups": {"g": {"weights": WEIGHTS | {"type": "int"}}}}, "type is 'int'"),
-        (COMPRESSED | {"config_groups": {"g": {"weights": WEIGHTS | {"num_bits": 4}}}}, "num_bits is 4"),
-        (COMPRESSED | {"config_groups": {"g": {"weights": WEIGHTS | {"strategy": "group"}}}}, "strategy is 'group'"),
+        (COMPRESSED | {"config_groups": {"g": {"weights": WEIGHTS | {"type": "log"}}}}, "type is 'log'"),
+        (COMPRESSED | {"config_groups": {"g": {"weights": WEIGHTS | {"num_bits": 3}}}}, "num_bits is 3"),
+        (COMPRESSED | {"config_groups": {"g": {"weights": WEIGHTS | {"strategy": "row"}}}}, "strategy is 'row'"),
         (COMPRESSED | {"config_groups": {"g": {"weights": None}}}, "says nothing of its weights"),
         (COMPRESSED | {"config_groups": {"g": 3}}, "says nothing of its weights"),
     ],
@@ -107,7 +116,7 @@ def test_scales_of_another_shape_are_one_line(tmp_path):
     checkpoint = Checkpoint(BLOCKS)
     add_fp8(checkpoint, "o", 144, 160, torch.tensor(0.5), "weight_scale_inv")
 
-    with pytest.raises(ModelError, match=r"weight_scale_inv has shape \(\), but the config asks for \(2, 2\)"):
+    with pytest.raises(ModelError, match=r"weight_scale_inv has shape \(\), but its quantization asks for \(2, 2\)"):
         checkpoint.open(tmp_path).linear([("o", 144)], 160)
 
 

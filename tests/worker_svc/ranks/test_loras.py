@@ -14,7 +14,7 @@ from tests.worker_svc.families.tiny_models import FAMILIES, save_family
 from tests.worker_svc.ranks.groups import Group, open_group
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
-from tetrad.worker_svc.checkpoint.open import always, open_weights
+from tetrad.worker_svc.checkpoint.open import open_weights
 from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.core.lora import LoraLimits
 from tetrad.worker_svc.core.plan import SamplingSpec
@@ -141,7 +141,7 @@ def test_every_rank_refuses_an_adapter_of_another_model_alike(shape, tmp_path):
 def test_the_modules_of_a_model_without_values_are_those_of_the_model(name, tmp_path):
     """Against them ranks check adapters, since none of them has the whole model."""
     save_family(tmp_path, name)
-    source = open_weights(LoadRequest(str(tmp_path), tmp_path), unpacks=always)
+    source = open_weights(LoadRequest(str(tmp_path), tmp_path))
     config = check_config(source.config, "cpu")
     rows = LoraRows(whole_reader(config, LIMITS))
     HostDecoder(

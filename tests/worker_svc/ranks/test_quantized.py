@@ -1,10 +1,14 @@
 """Quantized weights on shards: they stay quantized, whole blocks go to each rank, and blocks are not cut."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from tests.worker_svc.conftest import LAYOUT, Driver, save_tiny, tiny_config
+from tests.worker_svc.families.tiny_models import save_family
 from tests.worker_svc.gguf_rows import random_rows
 from tests.worker_svc.native.native_programs import RUNNABLE, team_of
 from tests.worker_svc.native.test_gguf import PROMPT, PROMPT_LOGPROBS, Kind, write
@@ -14,7 +18,9 @@ from tetrad.worker_svc.checkpoint.sharded import ShardedSource
 from tetrad.worker_svc.checkpoint.source import QuantizedTensor
 from tetrad.worker_svc.core.ranks import Shard
 from tetrad.worker_svc.families.check import check_config
-from tetrad.worker_svc.packed_weights.fp8 import Fp8Matrix
+from tetrad.worker_svc.families.registry import read_config
+from tetrad.worker_svc.model_facts.sharding import check_blocks
+from tetrad.worker_svc.packed_weights.fp8_matrix import Fp8Matrix
 from tetrad.worker_svc.packed_weights.grouped import BLOCK, GroupedMatrix, rounded
 from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
 from tetrad.worker_svc.packed_weights.words import pack
@@ -68,6 +74,7 @@ MATRICES = {
     "a group for each row": grouped(COLUMNS),
     "words of columns": in_words(holds_rows=False),
     "words of rows": in_words(holds_rows=True),
+    "words of rows with inverted bits": replace(in_words(holds_rows=True), flipped=8),
     "words in another order": in_words(holds_rows=False, are_in_order=False),
     "fp8 of blocks": in_fp8(128),
     "fp8 of rows": in_fp8(COLUMNS),
@@ -177,6 +184,15 @@ def test_rounded_weights_answer_as_on_one_rank(options, load, tmp_path):
         found = logprobs(Driver(group, layout))
 
     np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+
+
+def test_blocks_of_latent_attention_are_those_of_its_values(tmp_path):
+    """Four heads of 24 values: 48 columns of `o_proj` on each of two ranks, whatever the size of a head's keys."""
+    save_family(tmp_path, "deepseek_v3", v_head_dim=24, intermediate_size=128, moe_intermediate_size=64)
+    config = read_config(json.loads((tmp_path / "config.json").read_text()))
+
+    with pytest.raises(ModelError, match=r"size 2 cuts matrices of 96 columns into parts of 48, .* blocks of 32"):
+        check_blocks(config, 2, 32, expert_parallel=True)
 
 
 def test_weights_in_8_bits_whose_blocks_would_be_cut_are_refused(tiny_llama, tmp_path):

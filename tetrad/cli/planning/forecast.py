@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 
 from tetrad.cli.planning.gpu_types import GpuType
 from tetrad.cli.planning.number_types import WeightBytes
-from tetrad.cli.planning.splits import Split, stages_of
+from tetrad.cli.planning.splits import Split
 from tetrad.cli.planning.stage import Stage, Step
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.ranks import Shard
+from tetrad.worker_svc.core.ranks import Stage as StageOfRanks
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.sharding import check_size, shard_config
+from tetrad.worker_svc.model_facts.stages import check_stages, stage_layers
 
 _ACTIVATION_BYTES = 2
 _LOGIT_BYTES = 4
@@ -81,20 +83,31 @@ class Forecast:
 
 
 def forecast(
-    config: ModelConfig, split: Split, gpu: GpuType, workload: Workload, *, weights: WeightBytes, cache_bytes: float
+    config: ModelConfig,
+    split: Split,
+    gpu: GpuType,
+    workload: Workload,
+    *,
+    weights: WeightBytes,
+    cache_bytes: float,
+    expert_parallel: bool = False,
 ) -> Forecast:
     """Return the figures of a split.
+
+    Args:
+        config: the description of the whole model.
+        split: the ways in which it is divided.
+        gpu: the type of every GPU.
+        workload: the load of all engines.
+        weights: sizes of tensors.
+        cache_bytes: bytes of one number of keys and values.
+        expert_parallel: whether each rank of a stage has whole experts.
 
     Raises:
         ModelError: the model cannot be split in this way.
     """
-    check_size(config, split.tensor)
-    if split.pipeline > config.num_layers:
-        raise ModelError(f"pipeline_parallel_size {split.pipeline} is more than this model's {config.num_layers} layers.")
-    sharded = shard_config(config, Shard(split.tensor - 1, split.tensor))
-    stages = [
-        Stage(sharded, layers, weights, cache_bytes=cache_bytes) for layers in stages_of(config.num_layers, split.pipeline)
-    ]
+    sharded, layers = _divided(config, split, expert_parallel=expert_parallel)
+    stages = [Stage(sharded, each, weights, cache_bytes=cache_bytes) for each in layers]
     engine = _Engine(config, stages, split, gpu)
     num_rows = min(workload.max_num_seqs, workload.max_num_batched_tokens)
     free = {
@@ -124,6 +137,17 @@ def forecast(
         many=engine.decode(running, workload.context),
         prompt_tokens_per_s=engine.prefill(workload),
     )
+
+
+def _divided(config: ModelConfig, split: Split, *, expert_parallel: bool) -> tuple[ModelConfig, Sequence[range]]:
+    """Return the description of the largest part of each layer, and the layers of each stage."""
+    if expert_parallel and split.data > 1:
+        raise ModelError(f"enable_expert_parallel with data_parallel_size {split.data} runs on the cpu device alone.")
+    check_size(config, split.tensor, expert_parallel=expert_parallel)
+    check_stages(config, split.pipeline)
+    shard = Shard(split.tensor - 1, split.tensor)  # the last part is the largest one
+    sharded = shard_config(config, shard, experts=shard if expert_parallel else None)
+    return sharded, [stage_layers(config, StageOfRanks(index, split.pipeline), "last") for index in range(split.pipeline)]
 
 
 def _requests_in(stage: Stage, size_bytes: float, context: int) -> float:

@@ -35,7 +35,7 @@ _FIGURES = {
 _LEGEND = (
     "weights, KV cache: of the rank with the least room. Rates: tokens/s of all GPUs, upper limits by memory and products.",
     "a token: time between two tokens of one of so many requests; links: the part of it in which GPUs exchange values.",
-    "Tetrad runs TP 1 with PP 1 on GPUs: its cuda device computes a model on one worker.",
+    "TP: ranks with a part of every layer; PP: stages with some of the layers; DP: engines with the whole model.",
 )
 
 
@@ -55,7 +55,16 @@ def run(arguments: list[str]) -> int:
     found, refused = [], []
     for split in splits_of(options.gpus):
         try:
-            found.append(forecast(config, split, gpu, workload, weights=weights, cache_bytes=cache))
+            figures = forecast(
+                config,
+                split,
+                gpu,
+                workload,
+                weights=weights,
+                cache_bytes=cache,
+                expert_parallel=options.enable_expert_parallel,
+            )
+            found.append(figures)
         except ModelError as error:
             refused.append((split, error.message))
     print(_json(found, refused, gpu) if options.json else "\n".join(_lines(options, gpu, workload, found, refused)))
@@ -89,6 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-num-batched-tokens", type=int, default=2048, metavar="N", help=text)
     text = "Maximum number of requests that run on an engine at a time."
     parser.add_argument("--max-num-seqs", type=int, default=256, metavar="N", help=text)
+    text = "Ranks of a stage have whole experts instead of a part of each."
+    parser.add_argument("--enable-expert-parallel", action="store_true", help=text)
     for name, text in _FIGURES.items():
         flag = f"--gpu-{name.replace('_', '-')}"
         parser.add_argument(flag, type=float, metavar="X", help=f"{text} Unset: that of --gpu-type.")

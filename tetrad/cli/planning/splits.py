@@ -1,6 +1,6 @@
-"""Splits: lists the ways to divide GPUs into engines, stages and ranks, and the layers of each stage."""
+"""Splits: lists the ways to divide GPUs into engines, stages and ranks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -29,21 +29,6 @@ def splits_of(num_gpus: int) -> Iterator[Split]:
     for data in _divisors(num_gpus)[::-1]:
         for pipeline in _divisors(num_gpus // data):
             yield Split(num_gpus // data // pipeline, pipeline, data)
-
-
-def stages_of(num_layers: int, num_stages: int) -> Sequence[range]:
-    """Return the layers of each stage, divided like in vLLM: the remaining layers go to the stages before the last, backwards.
-
-    Args:
-        num_layers: number of the model's layers, at least `num_stages`.
-        num_stages: number of stages.
-    """
-    each, rest = divmod(num_layers, num_stages)
-    sizes = [each] * num_stages
-    for number in range(rest):
-        sizes[num_stages - 2 - number] += 1
-    ends = [sum(sizes[: number + 1]) for number in range(num_stages)]
-    return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
 def _divisors(number: int) -> list[int]:

@@ -14,6 +14,7 @@ from tetrad.worker_svc.model_facts.states import bytes_per_token
 from tetrad.worker_svc.model_facts.tensors import tensor_shapes
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
+_EXPERT = re.compile(r"\.experts\.(\d+)\.")
 _STATE_BYTES = 4
 _VALUE_BYTES = 2
 """Bytes of one value of the activations."""
@@ -109,7 +110,9 @@ class Stage:
 
     def _has(self, name: str, layers: range) -> bool:
         if found := _LAYER.match(name):
-            return int(found.group(1)) in layers
+            number, expert = int(found.group(1)), _EXPERT.search(name)
+            experts = self._config.layers[number].experts
+            return number in layers and (expert is None or experts is None or int(expert.group(1)) in experts.numbers)
         if "embed_tokens" in name:
             return self.is_first or (self.is_last and self._config.tie_word_embeddings)
         return self.is_first if "embed_" in name else self.is_last
