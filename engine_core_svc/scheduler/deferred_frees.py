@@ -25,6 +25,10 @@ class DeferredFrees:
         """Iterate over the block tables whose release is deferred."""
         return (block_ids for _, block_ids in (*self._waiting, *self._kept.values()))
 
+    def of_steps(self) -> Iterator[Sequence[int]]:
+        """Iterate over the block tables that only wait for a step: nobody will read them."""
+        return (block_ids for _, block_ids in self._waiting)
+
     def add(self, step_id: int, block_ids: Sequence[int]) -> None:
         """Free a block table when step `step_id`, the last that names it, has returned (-1: none); at once if it has."""
         if step_id <= self.last_returned_step:

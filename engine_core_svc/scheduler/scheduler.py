@@ -21,6 +21,7 @@ from tetrad.engine_core_svc.core.plan import (
     TransferEvents,
 )
 from tetrad.engine_core_svc.core.request import Purpose, Request, RequestStatus
+from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK
 from tetrad.engine_core_svc.kv_cache.coordinator import Prefix
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
 from tetrad.engine_core_svc.scheduler.adapters import Adapters, NoAdapters
@@ -372,7 +373,11 @@ class Scheduler:
         self.kv_cache.rebuild()
 
     def reset_prefix_cache(self, *, preempt_running: bool = False) -> bool:
-        """Forget all cached prefixes. Return False while requests use blocks, unless running requests may be preempted."""
+        """Forget all cached prefixes. Return False while requests use blocks, unless running requests may be preempted.
+
+        Another engine core uses the blocks that it has yet to read.
+        """
         if preempt_running:
             self.states.preempt_all()
-        return self.kv_cache.reset_prefix_cache({block for table in self.states.deferred_frees for block in table})
+        unread = {block for table in self.states.deferred_frees.of_steps() for block in table}
+        return self.kv_cache.reset_prefix_cache(unread - {NULL_BLOCK})

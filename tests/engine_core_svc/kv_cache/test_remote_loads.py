@@ -137,6 +137,19 @@ def test_blocks_that_are_kept_are_freed_when_they_have_been_read(make_bench):
     assert (num_free_before, bench.num_free) == (6, 11)
 
 
+def test_the_prefix_cache_is_not_reset_while_another_engine_core_reads_blocks(make_bench):
+    """The connector would forget them, and they would never be freed."""
+    bench = make_bench(num_blocks=12, block_size=4, connector=RemoteStore(1, 4, most_blocks=0, keeps=1.0))
+    request = bench.add(PROMPT, max_tokens=1)
+    bench.run()
+
+    assert not bench.scheduler.reset_prefix_cache()
+    bench.scheduler.note_transfers(TransferEvents(sent=[request.key]))
+
+    assert bench.scheduler.reset_prefix_cache()
+    assert bench.num_free == 11
+
+
 def test_transfers_of_a_lost_worker_are_forgotten(bench):
     request = bench.add(PROMPT, max_tokens=1)
     bench.step()

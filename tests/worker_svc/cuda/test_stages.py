@@ -106,7 +106,7 @@ def test_every_kind_of_layer_is_on_a_stage(family, shape, load_cuda, tmp_path):
         assert answers(Driver(group, layout)) == tokens
 
 
-@pytest.mark.exhaustive
+@pytest.mark.exhaustive(short="test_every_kind_of_layer_is_on_a_stage")
 def test_shards_of_stages_have_whole_experts(load_cuda, tmp_path):
     save_family(tmp_path / "model", "qwen2_moe")
     tokens = answers(Driver(load_cuda(tmp_path / "model", enforce_eager=True).make_runner(LAYOUT), LAYOUT))
