@@ -37,7 +37,7 @@ class NoAdapters:
     def bind(self, release: Callable[[Request], None], last_returned_step: Callable[[], int]) -> None:
         """Do nothing."""
 
-    def admits(self, request: Request) -> bool:  # noqa: ARG002 - one signature
+    def admits(self, request: Request) -> bool:  # noqa: ARG002 - of the interface
         """Return True: every request joins the queue."""
         return True
 
@@ -50,7 +50,7 @@ class NoAdapters:
     def prefer(self, adapter: Adapter | None) -> None:
         """Do nothing: no request has an adapter."""
 
-    def resolve(self, ref: LoraRef, *, resumed: bool = False) -> Adapter:  # noqa: ARG002 - one signature
+    def resolve(self, ref: LoraRef, *, resumed: bool = False) -> Adapter:  # noqa: ARG002 - of the interface
         """Raise Unsupported, which names the option that enables adapters."""
         raise Unsupported(f"Adapter {ref.name!r} cannot be used: start with enable_lora.", field="lora_request")
 

@@ -1,4 +1,4 @@
-"""RowTimes: estimates what a step takes without the further rows of large calls, and what each token of such rows adds.
+"""RowTimes: estimates the time of a step, and the time that each token of the further rows of large calls adds to it.
 
 Used by the fan-out throttle, which measures the steps. A probe decides when steps without further rows are measured.
 """

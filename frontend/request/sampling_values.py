@@ -66,7 +66,7 @@ def check_flag(name: str, value: object) -> None:
 def member_of(name: str, kind: type[Kind], value: object) -> Kind:
     """Return the member of an enum with this value; refuse any other value."""
     try:
-        return kind(value)  # type: ignore[arg-type] # ValueError for what is no member
+        return kind(value)  # type: ignore[arg-type] # a value that is no member raises ValueError
     except ValueError:
         choices = ", ".join(f"{member.name} ({member.value})" for member in kind)
         raise wrong(name, f"{name} must be one of {choices}, got {value!r}.") from None
@@ -152,7 +152,7 @@ def _listed(name: str, value: object, what: str) -> list[Any]:
     try:
         if isinstance(value, str | bytes | Mapping):
             raise TypeError
-        found: list[Any] = list(value)  # type: ignore[call-overload] # TypeError for what is no iterable
+        found: list[Any] = list(value)  # type: ignore[call-overload] # a value that is not iterable raises TypeError
     except TypeError:
         raise wrong(name, f"{name} must contain only {what}, got {value!r}.") from None
     return found

@@ -1,4 +1,4 @@
-"""Template variables: the names that variables of a chat template may not have, whoever gives them.
+"""Template variables: the names that a server's defaults and requests must not give to variables of a chat template.
 
 Used by the frontend, for the server's defaults, and by the tokenizer service, for those of a request.
 """

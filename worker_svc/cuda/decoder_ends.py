@@ -1,4 +1,7 @@
-"""Decoder ends: what the kernel decoder has before its layers and behind them; a stage of a pipeline has a part of it."""
+"""Decoder ends: the embeddings before the kernel decoder's layers, and the norm and output layer after them.
+
+The first stage of a pipeline has the embeddings, the last one has norm and output layer, and a stage between has neither.
+"""
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name

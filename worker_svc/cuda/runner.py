@@ -26,7 +26,7 @@ from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.loras import DeviceLoras
 from tetrad.worker_svc.cuda.pending import LaunchedStep, LaunchLog, PlainSamples
 from tetrad.worker_svc.cuda.pooling_rows import DevicePoolingRows, LaunchedPooling, NoDevicePooling
-from tetrad.worker_svc.cuda.runner_parts import WHOLE, PassParts, RunnerParts
+from tetrad.worker_svc.cuda.runner_parts import WHOLE, PassParts, RunnerParts, SamplerParts
 from tetrad.worker_svc.cuda.sampling.prompt_logprobs import LaunchedPrompts, launch_prompts
 from tetrad.worker_svc.cuda.sampling_warm_up import sampling_plans
 from tetrad.worker_svc.cuda.slot_loras import NoGraphLoras, SlotGraphLoras
@@ -109,7 +109,7 @@ class CudaModelRunner:
             max_model_len=layout.max_model_len,
             max_num_seqs=layout.max_num_seqs,
         )
-        self.sampler = parts.sampler(accelerator, self.state, self.batch, config.vocab_size, made)
+        self.sampler = parts.sampler(SamplerParts(accelerator, self.state, self.batch, config.vocab_size, made))
         self._asked_prompts = AskedPrompts()
         self._pooling: DevicePoolingRows = NoDevicePooling() if pooling is None else pooling(self.batch)
         self._loras = NoGraphLoras() if loras is None else SlotGraphLoras(loras, layout.max_num_seqs)

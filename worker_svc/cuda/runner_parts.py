@@ -30,6 +30,10 @@ class PassParts(NamedTuple):
     loras: NoGraphLoras | SlotGraphLoras
     layout: KvLayout
 
+    def forward_passes(self) -> ForwardPasses:
+        """Return the passes of a model that begins with its embeddings."""
+        return ForwardPasses(self.model, self.cache, self.state, self.batch, self.accelerator)
+
     def step_passes(self, passes: ForwardPasses, *, use_graphs: bool, has_output: bool = True) -> StepPasses:
         """Return the passes of steps, recorded if they can be.
 
@@ -44,21 +48,24 @@ class PassParts(NamedTuple):
         return LaunchedPasses(passes, loras)
 
 
+class SamplerParts(NamedTuple):
+    """What a sampler works with; see DeviceSampler."""
+
+    accelerator: Accelerator
+    state: DeviceState
+    batch: InputBatch
+    vocab_size: int
+    processors: Sequence[NamedProcessor]
+
+
 class RunnerParts(Protocol):
     """Creates the parts of a runner."""
 
     def state(self, accelerator: Accelerator, batch: InputBatch) -> DeviceState:
         """Return the requests' tokens and block tables on the device."""
 
-    def sampler(
-        self,
-        accelerator: Accelerator,
-        state: DeviceState,
-        batch: InputBatch,
-        vocab_size: int,
-        processors: Sequence[NamedProcessor],
-    ) -> DeviceSampler:
-        """Return what chooses the requests' tokens; see DeviceSampler."""
+    def sampler(self, parts: SamplerParts) -> DeviceSampler:
+        """Return what chooses the requests' tokens."""
 
     def passes(self, parts: PassParts, *, use_graphs: bool) -> StepPasses:
         """Return the forward passes; `use_graphs`: whether they may be recorded."""
@@ -74,21 +81,13 @@ class WholeParts:
         """See RunnerParts."""
         return DeviceState(accelerator, batch)
 
-    def sampler(
-        self,
-        accelerator: Accelerator,
-        state: DeviceState,
-        batch: InputBatch,
-        vocab_size: int,
-        processors: Sequence[NamedProcessor],
-    ) -> DeviceSampler:
+    def sampler(self, parts: SamplerParts) -> DeviceSampler:
         """See RunnerParts."""
-        return DeviceSampler(accelerator, state, batch, vocab_size, processors)
+        return DeviceSampler(*parts)
 
     def passes(self, parts: PassParts, *, use_graphs: bool) -> StepPasses:
         """See RunnerParts."""
-        passes = ForwardPasses(parts.model, parts.cache, parts.state, parts.batch, parts.accelerator)
-        return parts.step_passes(passes, use_graphs=use_graphs)
+        return parts.step_passes(parts.forward_passes(), use_graphs=use_graphs)
 
     def bytes_in_flight(self, step_bytes: int) -> int:  # noqa: ARG002 - of the protocol
         """Return 0: a step leaves no hidden states."""

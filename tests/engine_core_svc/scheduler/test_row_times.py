@@ -1,4 +1,4 @@
-"""What is learned from the times of steps, and when steps without further rows are measured."""
+"""Estimates of the time of a step and of a token, and the probes that measure steps without further rows."""
 
 import pytest
 

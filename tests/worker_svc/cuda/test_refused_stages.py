@@ -1,4 +1,4 @@
-"""What a pipeline of the cuda device cannot run is refused in one line, by the ranks that find it."""
+"""A pipeline of the cuda device refuses models and options that it does not support, each with one line."""
 
 import shutil
 from pathlib import Path

@@ -6,7 +6,6 @@ sampled tokens. Exchanges are queued before and after a graph, not in it.
 """
 
 from collections import deque
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,13 +19,12 @@ from tetrad.worker_svc.cuda.forward_passes import ForwardPasses
 from tetrad.worker_svc.cuda.graphs import LEAST_ROWS
 from tetrad.worker_svc.cuda.pass_inputs import PassInputs
 from tetrad.worker_svc.cuda.ranks.links import StageLinks
-from tetrad.worker_svc.cuda.runner_parts import PassParts
+from tetrad.worker_svc.cuda.runner_parts import PassParts, SamplerParts
 from tetrad.worker_svc.cuda.sampling.sampler import DeviceSampled, DeviceSampler
 from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.cuda.step_passes import PassValues, See, StepPasses
 from tetrad.worker_svc.models.decoder import GivenEmbeddings
 from tetrad.worker_svc.runner.rank_channels import Arrival
-from tetrad.worker_svc.sampler.custom_classes import NamedProcessor
 
 
 class StageParts:
@@ -43,23 +41,16 @@ class StageParts:
         """See RunnerParts."""
         return DeviceState(accelerator, batch) if self._links.place.is_last else ArrivingState(accelerator, batch)
 
-    def sampler(
-        self,
-        accelerator: Accelerator,
-        state: DeviceState,
-        batch: InputBatch,
-        vocab_size: int,
-        processors: Sequence[NamedProcessor],
-    ) -> DeviceSampler:
+    def sampler(self, parts: SamplerParts) -> DeviceSampler:
         """See RunnerParts."""
-        if isinstance(state, ArrivingState):
-            return ExpectingSampler(accelerator, state, batch, vocab_size, processors, self._links)
-        return PublishingSampler(accelerator, state, batch, vocab_size, processors, self._links)
+        if isinstance(parts.state, ArrivingState):
+            return ExpectingSampler(parts, parts.state, self._links)
+        return PublishingSampler(parts, self._links)
 
     def passes(self, parts: PassParts, *, use_graphs: bool) -> StepPasses:
         """See RunnerParts."""
         links, place = self._links, self._links.place
-        passes = ForwardPasses(*parts[:5]) if place.is_first else EnteredPasses(parts)
+        passes = parts.forward_passes() if place.is_first else EnteredPasses(parts)
         inner = parts.step_passes(passes, use_graphs=use_graphs, has_output=place.is_last)
         if isinstance(passes, EnteredPasses):
             inner = ReceivingPasses(inner, passes, links)
@@ -82,7 +73,7 @@ class EnteredPasses(ForwardPasses):
     """
 
     def __init__(self, parts: PassParts) -> None:
-        super().__init__(*parts[:5])
+        super().__init__(parts.model, parts.cache, parts.state, parts.batch, parts.accelerator)
         model, limits = parts.model, parts.layout
         most_tokens = max(limits.max_num_batched_tokens, limits.max_num_seqs, LEAST_ROWS)
         size, device = model.config.hidden_size, parts.accelerator.device
@@ -127,7 +118,7 @@ class ReceivingPasses(WrappedPasses):
         super().__init__(inner, links)
         self._passes = passes
 
-    def run(self, rows: StepRows, given: GivenRows | None, *, needs_hidden: bool) -> PassValues:  # noqa: ARG002 - see below
+    def run(self, rows: StepRows, given: GivenRows | None, *, needs_hidden: bool) -> PassValues:  # noqa: ARG002 - only the first stage embeds
         """See StepPasses; embeddings are given to the first stage alone."""
         self._links.receive_hidden(self._passes.hidden[: rows.num_tokens])
         return self._inner.run(rows, None, needs_hidden=needs_hidden)
@@ -136,7 +127,7 @@ class ReceivingPasses(WrappedPasses):
 class SendingPasses(WrappedPasses):
     """Step passes that send their hidden states on."""
 
-    def run(self, rows: StepRows, given: GivenRows | None, *, needs_hidden: bool) -> PassValues:  # noqa: ARG002 - nobody does
+    def run(self, rows: StepRows, given: GivenRows | None, *, needs_hidden: bool) -> PassValues:  # noqa: ARG002 - they are sent in any case
         """See StepPasses; the logits are empty: [T, 0]."""
         hidden = self._inner.run(rows, given, needs_hidden=False).hidden
         assert hidden is not None, "a stage before the last computes no logits"
@@ -148,19 +139,12 @@ class PublishingSampler(DeviceSampler):
     """The sampler of the last stage, which sends the sampled tokens to the others; see DeviceSampler.
 
     Args:
+        parts: what it works with.
         links: the connections to the other stages.
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        state: DeviceState,
-        batch: InputBatch,
-        vocab_size: int,
-        processors: Sequence[NamedProcessor],
-        links: StageLinks,
-    ) -> None:
-        super().__init__(accelerator, state, batch, vocab_size, processors)
+    def __init__(self, parts: SamplerParts, links: StageLinks) -> None:
+        super().__init__(*parts)
         self._links = links
 
     def sample(
@@ -231,21 +215,15 @@ class ExpectingSampler(DeviceSampler):
     """The sampler of a stage before the last, which receives the tokens; see DeviceSampler.
 
     Args:
+        parts: what it works with.
+        state: its state on the device.
         links: the connections to the other stages.
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        state: ArrivingState,
-        batch: InputBatch,
-        vocab_size: int,
-        processors: Sequence[NamedProcessor],
-        links: StageLinks,
-    ) -> None:
-        super().__init__(accelerator, state, batch, vocab_size, processors)
+    def __init__(self, parts: SamplerParts, state: ArrivingState, links: StageLinks) -> None:
+        super().__init__(*parts)
         self._links, self._tokens = links, state
-        self._unread = torch.zeros(2, batch.max_num_seqs, dtype=torch.int32, device=accelerator.device)
+        self._unread = torch.zeros(2, parts.batch.max_num_seqs, dtype=torch.int32, device=parts.accelerator.device)
 
     def sample(
         self,
