@@ -120,12 +120,13 @@ class EngineCoreSettings(ServiceSettings):
         "high_first",
         description="Which priorities are served first. high_first: larger values. low_first: smaller values, as in vLLM.",
     )
-    pipeline_depth: int = Field(
-        2,
+    pipeline_depth: int | None = Field(
+        None,
         ge=1,
         le=8,
         description="Number of steps in flight at the same time, beside one for each further stage of "
-        "pipeline-parallel-size. 1: each step is planned after the previous one has returned.",
+        "pipeline-parallel-size. 1: each step is planned after the previous one has returned. Unset: 2, and 3 while a "
+        "device that leaves the cores to the services takes less than 3 ms for a step.",
     )
     speculative_config: str = Field(
         "",
@@ -219,7 +220,12 @@ class EngineCoreSettings(ServiceSettings):
     @property
     def steps_in_flight(self) -> int:
         """The maximum number of steps in flight: `pipeline_depth`, and one for each further stage."""
-        return self.pipeline_depth + self.pipeline_parallel_size - 1
+        return (self.pipeline_depth or 3) + self.pipeline_parallel_size - 1
+
+    @property
+    def long_steps_in_flight(self) -> int:
+        """The maximum number of steps in flight while `PlanTiming` finds that steps are long."""
+        return (self.pipeline_depth or 2) + self.pipeline_parallel_size - 1
 
     @field_validator("speculative_config")
     @classmethod

@@ -141,6 +141,7 @@ async def start_engine(
         ),
         recovery_timeout_s=settings.recovery_timeout_s,
         stall_timeout_s=settings.step_timeout_s,
+        long_steps_in_flight=settings.long_steps_in_flight,
         tokens_to_clear=max(settings.steps_in_flight, 1 + drafts.max_tokens) + 1,
         queue_limits=QueueLimits(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
         kv_events=kv_events,

@@ -70,6 +70,7 @@ class Engine:
         *,
         recovery_timeout_s: float,
         stall_timeout_s: float,
+        long_steps_in_flight: int,
         tokens_to_clear: int,
         queue_limits: QueueLimits,
         kv_events: KvEventLog,
@@ -93,7 +94,9 @@ class Engine:
         )
         self.orders = Orders(scheduler, self.sleeper, abort_all=self._publisher.abort_all, on_change=self._wake)
         self._guard = Guard(self._changed.set)
-        self._plan_timing = PlanTiming(self._changed.set, fills_stages=scheduler.stages.num_stages > 1)
+        self._plan_timing = PlanTiming(
+            self._changed.set, max_long=long_steps_in_flight, fills_stages=scheduler.stages.num_stages > 1
+        )
         self._recovery = Recovery(
             scheduler,
             self._suspects,

@@ -1,7 +1,8 @@
 """PlanTiming: delays planning the next step to the latest time that still keeps the worker busy.
 
-A request that arrives after a plan waits for that whole step, so a plan made early in a long step delays it without a gain. If
-the worker computes on the cores that also deliver first tokens, and its steps are shorter than that delivery, first tokens are
+A request that arrives after a plan waits for that whole step, so a plan made early in a long step delays it without a gain, and
+so does a third step in flight. While a device's steps are short, a third one covers the time by which plans are late. If the
+worker computes on the cores that also deliver first tokens, and its steps are shorter than that delivery, first tokens are
 sent before the next plan. Used on one event loop. Knows the times of steps, and whether they start requests.
 """
 
@@ -30,6 +31,7 @@ class PlanTiming:
     Args:
         wake: called when that time has come.
         clock: returns monotonic seconds.
+        max_long: maximum number of steps in flight while steps are long, or the worker computes on its machine's cores.
         fills_stages: whether steps pass through stages of a pipeline; plans are not delayed then, to keep the first stage busy.
 
     Attributes:
@@ -37,8 +39,14 @@ class PlanTiming:
     """
 
     def __init__(
-        self, wake: Callable[[], None], clock: Callable[[], float] = time.monotonic, *, fills_stages: bool = False
+        self,
+        wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        max_long: int = 2,
+        fills_stages: bool = False,
     ) -> None:
+        self._max_long = max_long
         self._fills_stages = fills_stages
         self.shares_cores = False
         self._wake = wake
@@ -62,11 +70,14 @@ class PlanTiming:
     def is_due(self, num_in_flight: int) -> bool:
         """Return whether a plan must be made now; otherwise `wake` will be called."""
         self.rest()
-        if not self._recent or self._fills_stages:
+        step_s = min(self._recent, default=None)
+        is_short = step_s is not None and step_s < _SHORT_STEP_S
+        # Where this returns False without a timer, the result of the step in flight wakes the step loop.
+        if num_in_flight >= self._max_long and (self.shares_cores or not is_short):
+            return False
+        if step_s is None or self._fills_stages:
             return True
-        step_s = min(self._recent)
-        if self._lets_in and self.shares_cores and step_s < _SHORT_STEP_S:
-            # The result of the step in flight wakes the step loop.
+        if self._lets_in and self.shares_cores and is_short:
             return num_in_flight == 0 and self._is_over(_HEAD_START_S)
         if num_in_flight == 0:
             return True

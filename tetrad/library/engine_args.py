@@ -68,7 +68,8 @@ class EngineArgs(OlderEngineArguments):
         logits_processors: classes that change logits before tokens are chosen, or their names ("module:Class"); they run in
             the workers. docs/requests.md says how to write one. None: none.
         enforce_eager: on a GPU, launch every kernel separately instead of replaying CUDA graphs. None: False.
-        pipeline_depth: number of steps in flight; 1 plans each step after the previous one has returned.
+        pipeline_depth: number of steps in flight; 1 plans each step after the previous one has returned. None: 2, and 3 while a
+            device that leaves the cores to the services takes less than 3 ms for a step.
         threads: number of compute threads on the CPU; 0: one per core.
         kv_cache_dtype: "float32", "float16", on a GPU also "bfloat16" and "fp8", on a CPU also "int8", or "auto": on a GPU the
             type of the activations; on a CPU float32, but under quantized weights int8, or float16 if the model's keys have
@@ -114,7 +115,7 @@ class EngineArgs(OlderEngineArguments):
     max_model_len: int | str | None = None
     block_size: int | None = None
     num_gpu_blocks_override: int | None = None
-    pipeline_depth: int = 2
+    pipeline_depth: int | None = None
     gpu_memory_utilization: float = 0.9
     swap_space: float = 0
     enable_prefix_caching: bool | None = None

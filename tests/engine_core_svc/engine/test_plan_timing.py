@@ -171,3 +171,37 @@ async def test_a_worker_whose_steps_take_longer_than_the_way_of_their_tokens_doe
     timing.note_result(0.004)
 
     assert timing.is_due(0)
+
+
+async def test_a_third_step_is_planned_while_steps_are_short(timing, clock):
+    timing.note_result(0.002)
+    assert timing.is_due(2)
+
+    for _ in range(8):
+        timing.note_result(0.004)
+    clock.now_s += 60
+
+    assert timing.is_due(1)
+    assert not timing.is_due(2)
+
+
+async def test_nothing_is_known_of_the_first_steps_so_two_are_planned(timing):
+    assert timing.is_due(1)
+    assert not timing.is_due(2)
+
+
+async def test_a_third_step_leaves_the_cores_to_the_worker_that_computes_on_them(timing):
+    timing.shares_cores = True
+    timing.note_result(0.002)
+
+    assert timing.is_due(1)
+    assert not timing.is_due(2)
+
+
+async def test_long_steps_in_flight_are_as_many_as_chosen(clock):
+    timing = PlanTiming(wake=lambda: None, clock=clock, max_long=5)
+    timing.note_result(0.05)
+    clock.now_s += 1
+
+    assert timing.is_due(4)
+    assert not timing.is_due(5)
