@@ -4,10 +4,11 @@ wire.py creates plans, and a runner executes them and returns results. Knows not
 numpy arrays whose rows belong together; token ids and block ids fit into 32 bits.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -252,8 +253,7 @@ class PendingStep(Protocol):
         """Wait for the step and return its output; never called on the runner's thread. Raises the errors of Runner.execute."""
 
 
-@runtime_checkable
-class StagedStep(Protocol):
+class StagedStep(ABC):
     """A step that passes through the stages of a pipeline.
 
     Attributes:
@@ -262,9 +262,11 @@ class StagedStep(Protocol):
 
     result: Future[ModelRunnerOutput]
 
+    @abstractmethod
     def arrive(self) -> None:
         """Wait until the step has passed the last stage; never called on the runner's thread."""
 
+    @abstractmethod
     def complete(self) -> None:
         """Set the result of this step and of the steps before it; on the runner's thread. Waits as `arrive` does."""
 

@@ -26,7 +26,7 @@ from tetrad.worker_svc.runner.model_runner import BegunStep, ModelRunner
 from tetrad.worker_svc.runner.rank_channels import Arrival, RankChannels
 
 
-class StepUnderWay:
+class StepUnderWay(StagedStep):
     """A step that has passed the first stage and has no result yet; see StagedStep.
 
     Args:
