@@ -24,12 +24,14 @@ WORKER_STATE_READY: WorkerState
 WORKER_STATE_SLEEPING: WorkerState
 
 class ExecuteRequest(_message.Message):
-    __slots__ = ("step", "hello")
+    __slots__ = ("step", "hello", "encoder_inputs")
     STEP_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
+    ENCODER_INPUTS_FIELD_NUMBER: _ClassVar[int]
     step: SchedulerOutput
     hello: ExecuteHello
-    def __init__(self, step: _Optional[_Union[SchedulerOutput, _Mapping]] = ..., hello: _Optional[_Union[ExecuteHello, _Mapping]] = ...) -> None: ...
+    encoder_inputs: EncoderInputs
+    def __init__(self, step: _Optional[_Union[SchedulerOutput, _Mapping]] = ..., hello: _Optional[_Union[ExecuteHello, _Mapping]] = ..., encoder_inputs: _Optional[_Union[EncoderInputs, _Mapping]] = ...) -> None: ...
 
 class ExecuteHello(_message.Message):
     __slots__ = ("schema_revision", "epoch", "contract_revision", "capabilities")
@@ -44,14 +46,16 @@ class ExecuteHello(_message.Message):
     def __init__(self, schema_revision: _Optional[int] = ..., epoch: _Optional[int] = ..., contract_revision: _Optional[int] = ..., capabilities: _Optional[_Iterable[_Union[_types_pb2.Capability, str]]] = ...) -> None: ...
 
 class ExecuteResponse(_message.Message):
-    __slots__ = ("output", "ready", "kv_events")
+    __slots__ = ("output", "ready", "kv_events", "encoder_events")
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     KV_EVENTS_FIELD_NUMBER: _ClassVar[int]
+    ENCODER_EVENTS_FIELD_NUMBER: _ClassVar[int]
     output: ModelRunnerOutput
     ready: ExecuteReady
     kv_events: KvTransferEvents
-    def __init__(self, output: _Optional[_Union[ModelRunnerOutput, _Mapping]] = ..., ready: _Optional[_Union[ExecuteReady, _Mapping]] = ..., kv_events: _Optional[_Union[KvTransferEvents, _Mapping]] = ...) -> None: ...
+    encoder_events: EncoderEvents
+    def __init__(self, output: _Optional[_Union[ModelRunnerOutput, _Mapping]] = ..., ready: _Optional[_Union[ExecuteReady, _Mapping]] = ..., kv_events: _Optional[_Union[KvTransferEvents, _Mapping]] = ..., encoder_events: _Optional[_Union[EncoderEvents, _Mapping]] = ...) -> None: ...
 
 class ExecuteReady(_message.Message):
     __slots__ = ("schema_revision", "rank", "instance_id", "supports_shared_sampling_params", "contract_revision", "capabilities")
@@ -108,14 +112,51 @@ class SchedulerOutput(_message.Message):
     def __init__(self, step_id: _Optional[int] = ..., new_requests: _Optional[_Iterable[_Union[NewRequestData, _Mapping]]] = ..., cached_requests: _Optional[_Union[CachedRequestData, _Mapping]] = ..., removed_handles: _Optional[bytes] = ..., total_num_scheduled_tokens: _Optional[int] = ..., grammar_bitmask: _Optional[_Union[GrammarBitmask, _Mapping]] = ..., draft_tokens: _Optional[_Union[DraftTokens, _Mapping]] = ..., block_copies: _Optional[_Union[BlockCopies, _Mapping]] = ..., block_ids_to_zero: _Optional[bytes] = ..., freed_encoder_hashes: _Optional[_Iterable[str]] = ..., kv_connector_metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., swap_out: _Optional[_Union[BlockCopies, _Mapping]] = ..., swap_in: _Optional[_Union[BlockCopies, _Mapping]] = ..., shared_sampling_params: _Optional[_Iterable[_Union[_types_pb2.SamplingParams, _Mapping]]] = ..., kv_transfers: _Optional[_Union[KvTransferPlan, _Mapping]] = ..., encoder_inputs: _Optional[_Union[EncoderInputs, _Mapping]] = ..., num_spec_tokens: _Optional[int] = ...) -> None: ...
 
 class EncoderInputs(_message.Message):
-    __slots__ = ("handles", "num_inputs", "input_indices")
+    __slots__ = ("handles", "num_inputs", "input_indices", "items")
     HANDLES_FIELD_NUMBER: _ClassVar[int]
     NUM_INPUTS_FIELD_NUMBER: _ClassVar[int]
     INPUT_INDICES_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
     handles: bytes
     num_inputs: bytes
     input_indices: bytes
-    def __init__(self, handles: _Optional[bytes] = ..., num_inputs: _Optional[bytes] = ..., input_indices: _Optional[bytes] = ...) -> None: ...
+    items: _containers.RepeatedCompositeFieldContainer[EncoderItem]
+    def __init__(self, handles: _Optional[bytes] = ..., num_inputs: _Optional[bytes] = ..., input_indices: _Optional[bytes] = ..., items: _Optional[_Iterable[_Union[EncoderItem, _Mapping]]] = ...) -> None: ...
+
+class EncoderItem(_message.Message):
+    __slots__ = ("identifier", "modality", "tensors", "num_embeds")
+    class TensorsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _types_pb2.Tensor
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_types_pb2.Tensor, _Mapping]] = ...) -> None: ...
+    IDENTIFIER_FIELD_NUMBER: _ClassVar[int]
+    MODALITY_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    NUM_EMBEDS_FIELD_NUMBER: _ClassVar[int]
+    identifier: str
+    modality: str
+    tensors: _containers.MessageMap[str, _types_pb2.Tensor]
+    num_embeds: int
+    def __init__(self, identifier: _Optional[str] = ..., modality: _Optional[str] = ..., tensors: _Optional[_Mapping[str, _types_pb2.Tensor]] = ..., num_embeds: _Optional[int] = ...) -> None: ...
+
+class EncoderEvents(_message.Message):
+    __slots__ = ("encoded", "failures")
+    ENCODED_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    encoded: _containers.RepeatedScalarFieldContainer[str]
+    failures: _containers.RepeatedCompositeFieldContainer[EncoderFailure]
+    def __init__(self, encoded: _Optional[_Iterable[str]] = ..., failures: _Optional[_Iterable[_Union[EncoderFailure, _Mapping]]] = ...) -> None: ...
+
+class EncoderFailure(_message.Message):
+    __slots__ = ("identifier", "error")
+    IDENTIFIER_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    identifier: str
+    error: _status_pb2.Status
+    def __init__(self, identifier: _Optional[str] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class KvTransferPlan(_message.Message):
     __slots__ = ("receives", "leases", "cancelled_transfer_ids")
