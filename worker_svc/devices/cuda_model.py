@@ -52,7 +52,7 @@ class CudaModel:
         self.decoder, self._accelerator, self._offload, self._pooling = model, accelerator, offload, pooling
         # A graph computes logits, which a model that only pools does not use.
         self.uses_graphs = use_graphs and (pooling is None or pooling.facts.generates)
-        self._weights = Offload(accelerator, tensors_in((model, loras, pooling)))
+        self._weights = Offload(accelerator, tensors_in((model, loras, pooling, None if media is None else media.media.tower)))
         self.info, self.loras, self._processors, self._parts = info, loras, processors, parts
         self._media = media
 

@@ -25,14 +25,7 @@ class DeviceMedia(NamedTuple):
     def of(self, batch: InputBatch) -> SlotDeviceMedia:
         """Return a runner's part for images."""
         layers = self.layers
-        return SlotDeviceMedia(
-            self.media,
-            layers.hidden_size,
-            batch,
-            self.accelerator,
-            has_axes=layers.has_axes,
-            reads_rows=reads_rows(layers),
-        )
+        return SlotDeviceMedia(self.media, batch, self.accelerator, has_axes=layers.has_axes, reads_rows=reads_rows(layers))
 
 
 def reads_rows(layers: ModelConfig) -> bool:

@@ -49,7 +49,7 @@ class NoDeviceMedia(NoMedia):
         accelerator: the device.
     """
 
-    shifts = None
+    shifts: torch.Tensor | None = None
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._upload = accelerator.upload
@@ -64,7 +64,6 @@ class SlotDeviceMedia(SlotMedia):
 
     Args:
         media: the tower, and the encoder cache, whose values are tensors on the device.
-        hidden_size: number of values in an embedding.
         batch: the requests.
         accelerator: the device.
         has_axes: whether the model has M-RoPE.
@@ -74,14 +73,13 @@ class SlotDeviceMedia(SlotMedia):
     def __init__(
         self,
         media: ModelMedia,
-        hidden_size: int,
         batch: InputBatch,
         accelerator: Accelerator,
         *,
         has_axes: bool,
         reads_rows: bool = True,
     ) -> None:
-        super().__init__(media, hidden_size)
+        super().__init__(media)
         self._accelerator, self._reads_rows, num_slots = accelerator, reads_rows, batch.max_num_seqs
         self.shifts = torch.zeros(num_slots, dtype=torch.int32, device=accelerator.device) if has_axes else None
         self._written = np.zeros(num_slots, np.int64)  # the shifts that the device has, or has before the next pass
