@@ -14,6 +14,7 @@ from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
 from tetrad.frontend.request.pooling import PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.library.media_prompts import with_files
 from tetrad.library.request_counter import RequestCounter
 
 # Maximum number of prompts that are tokenized at the same time; the number of requests in the engine is not limited.
@@ -76,7 +77,8 @@ class BatchRunner:
             return []
         ids = [self._new_id() for _ in prompts]
         options = {**tokenization, "lora_requests": lora_requests, "on_answer": on_finished}
-        every = await self._llm.encode_all(prompts, params, ids[0], **options)
+        readable = await all_of(map(with_files, prompts))
+        every = await self._llm.encode_all(readable, params, ids[0], **options)
         return [replace(output, request_id=each) for each, output in zip(ids, every, strict=True)]
 
     async def enqueue(self, items: Sequence[BatchItem], on_added: Callable[[], None]) -> list[str]:
@@ -138,7 +140,8 @@ class BatchRunner:
 
         async def search(prompt: PromptType, lora_request: LoRARequest | None) -> BeamSearchOutput:
             async with limit:
-                output = await beam_search(self._llm, self._new_id(), prompt, params, lora_request=lora_request)
+                readable = await with_files(prompt)
+                output = await beam_search(self._llm, self._new_id(), readable, params, lora_request=lora_request)
             on_found()
             return output
 
@@ -156,7 +159,7 @@ class BatchRunner:
         async with self._encoding:
             return await self._llm.add_request(
                 request_id,
-                item.prompt,
+                await with_files(item.prompt),
                 params,
                 priority=item.priority,
                 lora_request=item.lora_request,

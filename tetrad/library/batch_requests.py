@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tetrad.frontend.request.outputs import LoRARequest
-from tetrad.frontend.request.prompts import PromptType
+from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.library.arguments import (
     Conversation,
@@ -23,6 +23,7 @@ from tetrad.library.arguments import (
     tools_of,
 )
 from tetrad.library.batch import BatchItem, BatchRunner
+from tetrad.library.media_prompts import messages_with_files, with_processor_kwargs
 from tetrad.library.running_llm import RunningLLM
 from tetrad.services.errors import InvalidRequest
 
@@ -55,13 +56,14 @@ class BatchRequests:
         lora_request: Adapters,
         priority: Priorities,
         tokenization_kwargs: Mapping[str, Any] | None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[BatchItem]:
         """Return the requests of prompts. Arguments and errors: see LLM.generate."""
         adapters = lora_requests_of(lora_request, len(prompts))
         numbers = priorities_of(priority, len(prompts))
         options = tokenization_of(tokenization_kwargs)
         return [
-            BatchItem(prompt, self._seeded(each), number, adapter, options)
+            BatchItem(with_processor_kwargs(prompt, mm_processor_kwargs), self._seeded(each), number, adapter, options)
             for prompt, each, number, adapter in zip(prompts, params, numbers, adapters, strict=True)
         ]
 
@@ -82,7 +84,7 @@ class BatchRequests:
         check_content_format(content_format)
         template_text = chat_template or self._chat_template
         render = functools.partial(
-            self._running.frontend.texts.encode_chat,
+            self._rendered,
             tools=tools_of(tools),
             chat_template=template_text,
             keep_parts=content_format == "openai",
@@ -99,6 +101,10 @@ class BatchRequests:
         """Return the parameters of each prompt: the given ones, or the model's defaults."""
         default = self._running.frontend.get_default_sampling_params
         return sampling_params_of(default() if params is None else params, num_prompts)
+
+    async def _rendered(self, messages: Conversation, **options: Any) -> TokensPrompt:
+        """Return the prompt of a conversation; options: see ChatOptions."""
+        return await self._running.frontend.texts.encode_chat(await messages_with_files(messages), **options)
 
     def _seeded(self, params: SamplingParams) -> SamplingParams:
         if self._seeds is None or params.seed is not None:

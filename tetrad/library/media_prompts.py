@@ -1,0 +1,96 @@
+"""Media prompts: replaces the images of a program's prompts and messages by the contents of image files.
+
+The frontend takes images as files alone, since it decodes no pixels. Knows vLLM's `multi_modal_data` and its content part
+`image_pil`; checks nothing else of a prompt. Encoding an image takes up to a second, so it runs in a thread.
+"""
+
+import asyncio
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from tetrad.frontend.request.prompts import PromptType
+from tetrad.library.arguments import Conversation
+from tetrad.library.image_bytes import image_bytes
+from tetrad.services.errors import InvalidRequest
+
+_DATA, _KWARGS, _IMAGE = "multi_modal_data", "mm_processor_kwargs", "image"
+_IMAGE_DIMENSIONS = 3
+
+
+async def with_files(prompt: PromptType) -> PromptType:
+    """Return a prompt whose images are files; a prompt without images is returned as it is. InvalidRequest: one is no image."""
+    if not isinstance(prompt, dict) or not prompt.get(_DATA):
+        return prompt
+    return await asyncio.to_thread(_with_files, prompt)
+
+
+def with_processor_kwargs(prompt: PromptType, kwargs: Mapping[str, Any] | None) -> PromptType:
+    """Return a prompt with settings of the model's media processor beside its own, which have precedence.
+
+    A prompt without media is returned as it is.
+    """
+    if not kwargs or not isinstance(prompt, dict) or not prompt.get(_DATA):
+        return prompt
+    own: Any = prompt.get(_KWARGS) or {}
+    return cast(PromptType, {**prompt, _KWARGS: {**kwargs, **own}})
+
+
+async def messages_with_files(messages: Conversation) -> Conversation:
+    """Return the messages of a conversation, with parts of type image_url in place of those of type image_pil.
+
+    Raises:
+        InvalidRequest: an image cannot be read.
+    """
+    if not any(_is_pil(part) for message in messages for part in _parts(message)):
+        return messages
+    return await asyncio.to_thread(_messages_with_files, messages)
+
+
+def _with_files(prompt: Mapping[str, Any]) -> PromptType:
+    data = prompt[_DATA]
+    if not isinstance(data, Mapping) or data.get(_IMAGE) is None:
+        return cast(PromptType, prompt)  # refused by the frontend
+    items = data[_IMAGE]
+    if isinstance(items, Mapping):
+        raise InvalidRequest(f"{_DATA}['{_IMAGE}']: image embeddings are not supported; give the image.", field=_DATA)
+    files = [_file(place, item) for place, item in enumerate(_listed(items))]
+    return cast(PromptType, {**prompt, _DATA: {**data, _IMAGE: files}})
+
+
+def _listed(items: Any) -> Iterable[Any]:
+    """Return the items of a list, or of an array [items, height, width, channels]; one item is a list of it."""
+    if isinstance(items, list | tuple):
+        return items
+    is_batch = hasattr(items, "__array_interface__") and hasattr(items, "shape") and len(items.shape) > _IMAGE_DIMENSIONS
+    return list(items) if is_batch else [items]
+
+
+def _file(place: int, item: object) -> bytes | None:
+    """Return an item as a file; None names an item that the server has seen, by its uuid."""
+    return None if item is None else image_bytes(item, f"{_DATA}['{_IMAGE}'][{place}]")
+
+
+def _messages_with_files(messages: Conversation) -> Conversation:
+    return [
+        {**message, "content": [_url_part(part) if _is_pil(part) else part for part in _parts(message)]}
+        if any(map(_is_pil, _parts(message)))
+        else message
+        for message in messages
+    ]
+
+
+def _parts(message: Mapping[str, Any]) -> Sequence[Any]:
+    content = message.get("content")
+    return content if isinstance(content, list | tuple) else ()
+
+
+def _is_pil(part: object) -> bool:
+    # vLLM also takes parts without a type.
+    return isinstance(part, Mapping) and part.get("image_pil") is not None and part.get("type") in ("image_pil", None)
+
+
+def _url_part(part: Mapping[str, Any]) -> dict[str, Any]:
+    url = f"data:;base64,{base64.b64encode(image_bytes(part['image_pil'], 'image_pil')).decode()}"
+    rest = {name: value for name, value in part.items() if name not in ("type", "image_pil")}
+    return {**rest, "type": "image_url", "image_url": {"url": url}}
