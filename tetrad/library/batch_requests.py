@@ -22,8 +22,8 @@ from tetrad.library.arguments import (
     tokenization_of,
     tools_of,
 )
-from tetrad.library.batch import BatchItem, BatchRunner
-from tetrad.library.media_prompts import messages_with_files, with_processor_kwargs
+from tetrad.library.batch import BatchItem, BatchRunner, PromptMaker
+from tetrad.library.media_prompts import has_media_parts, messages_with_files, with_processor_kwargs
 from tetrad.library.running_llm import RunningLLM
 from tetrad.services.errors import InvalidRequest
 
@@ -50,7 +50,7 @@ class BatchRequests:
 
     def of_prompts(
         self,
-        prompts: Sequence[PromptType],
+        prompts: Sequence[PromptType | PromptMaker],
         params: Sequence[SamplingParams],
         *,
         lora_request: Adapters,
@@ -63,7 +63,7 @@ class BatchRequests:
         numbers = priorities_of(priority, len(prompts))
         options = tokenization_of(tokenization_kwargs)
         return [
-            BatchItem(with_processor_kwargs(prompt, mm_processor_kwargs), self._seeded(each), number, adapter, options)
+            BatchItem(_with_kwargs(prompt, mm_processor_kwargs), self._seeded(each), number, adapter, options)
             for prompt, each, number, adapter in zip(prompts, params, numbers, adapters, strict=True)
         ]
 
@@ -92,7 +92,13 @@ class BatchRequests:
             **template,
         )
         calls = [functools.partial(render, each) for each in conversations]
-        prompts = self._running.run(self._batches.render_chats(calls, own_template=template_text is not None))
+        own_template = template_text is not None
+        texts = [call for call, each in zip(calls, conversations, strict=True) if not has_media_parts(each)]
+        rendered = iter(self._running.run(self._batches.render_chats(texts, own_template=own_template)))
+        prompts = [
+            self._batches.maker(call, own_template=own_template) if has_media_parts(each) else next(rendered)
+            for call, each in zip(calls, conversations, strict=True)
+        ]
         return self.of_prompts(
             prompts, params, lora_request=lora_request, priority=priority, tokenization_kwargs=tokenization_kwargs
         )
@@ -110,6 +116,10 @@ class BatchRequests:
         if self._seeds is None or params.seed is not None:
             return params
         return dataclasses.replace(params, seed=self._seeds.getrandbits(62))
+
+
+def _with_kwargs(prompt: PromptType | PromptMaker, kwargs: Mapping[str, Any] | None) -> PromptType | PromptMaker:
+    return prompt if callable(prompt) else with_processor_kwargs(prompt, kwargs)
 
 
 def template_of(given: Path | str | None) -> str | None:

@@ -18,11 +18,23 @@ _DATA, _KWARGS, _IMAGE = "multi_modal_data", "mm_processor_kwargs", "image"
 _IMAGE_DIMENSIONS = 3
 
 
+def has_media(prompt: PromptType) -> bool:
+    """Return whether a prompt has images that are still to be preprocessed."""
+    return isinstance(prompt, dict) and bool(prompt.get(_DATA))
+
+
+def has_media_parts(messages: Conversation) -> bool:
+    """Return whether a message has a content part that is no text."""
+    texts = ("text", "input_text", "output_text", "refusal")
+    parts = (part for message in messages for part in _parts(message) if isinstance(part, Mapping))
+    return any(part.get("type") not in texts for part in parts)
+
+
 async def with_files(prompt: PromptType) -> PromptType:
     """Return a prompt whose images are files; a prompt without images is returned as it is. InvalidRequest: one is no image."""
-    if not isinstance(prompt, dict) or not prompt.get(_DATA):
+    if not has_media(prompt):
         return prompt
-    return await asyncio.to_thread(_with_files, prompt)
+    return await asyncio.to_thread(_with_files, cast(dict[str, Any], prompt))
 
 
 def with_processor_kwargs(prompt: PromptType, kwargs: Mapping[str, Any] | None) -> PromptType:
@@ -30,10 +42,10 @@ def with_processor_kwargs(prompt: PromptType, kwargs: Mapping[str, Any] | None) 
 
     A prompt without media is returned as it is.
     """
-    if not kwargs or not isinstance(prompt, dict) or not prompt.get(_DATA):
+    if not kwargs or not has_media(prompt):
         return prompt
-    own: Any = prompt.get(_KWARGS) or {}
-    return cast(PromptType, {**prompt, _KWARGS: {**kwargs, **own}})
+    fields = cast(dict[str, Any], prompt)
+    return cast(PromptType, {**fields, _KWARGS: {**kwargs, **(fields.get(_KWARGS) or {})}})
 
 
 async def messages_with_files(messages: Conversation) -> Conversation:
