@@ -13,7 +13,6 @@ UNREAD: dict[str, str] = {
         ChatRequest.kv_transfer_params_json ChatRequest.mm_processor_kwargs_json
         ContentPart.audio ContentPart.image ContentPart.video
         DetermineAvailableMemoryRequest.max_num_encoder_tokens
-        EncodeRequest.media EncodeRequest.mm_processor_kwargs_json
         EngineCoreRequest.encoder_prompt_token_ids EngineCoreRequest.kv_transfer EngineCoreRequest.kv_transfer_params
         EngineCoreRequest.mm_features
         EngineCoreRequest.reasoning_ended
@@ -24,13 +23,12 @@ UNREAD: dict[str, str] = {
         LoadModelRequest.revision
         NewRequestData.mm_features NewRequestData.num_encoder_tokens
         PoolingParams.extra_args PoolingParams.late_interaction
-        RenderChatRequest.media RenderChatRequest.mm_processor_kwargs_json
         SchedulerOutput.block_copies SchedulerOutput.block_ids_to_zero
         SchedulerOutput.encoder_inputs SchedulerOutput.freed_encoder_hashes
         SchedulerOutput.kv_connector_metadata SchedulerOutput.kv_transfers
     """,
     INSIDE_REFUSED: """
-        EncoderInputs.* LateInteraction.* MediaItem.* MediaPart.* MultiModalFeature.*
+        EncoderInputs.* LateInteraction.* MediaPart.* MultiModalFeature.*
         RemoteRef.* SharedMemoryRef.*
         KvConnectorConfig.* KvLease.* KvReceive.* KvTransferParams.* KvTransferPlan.*
         GetKvTransferEndpointResponse.agent GetKvTransferEndpointResponse.compatibility_hash
@@ -57,7 +55,7 @@ UNREAD: dict[str, str] = {
         SchedulerStats.num_waiting_for_remote_kvs_reqs
         ChatResponse.kv_transfer_params_json ChatResponse.weight_version GenerateResponse.kv_transfer_params_json
         GenerateResponse.weight_version
-        Encoding.mm_features RenderChatResponse.mm_features GetInfoResponse.modalities
+        RenderChatResponse.mm_features GetInfoResponse.modalities
         KvBlocksStored.extra_keys
         KvCacheGroup.attention_chunk_size KvCacheGroup.head_size_v
         KvCacheGroup.num_state_blocks
