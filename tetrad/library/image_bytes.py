@@ -59,4 +59,7 @@ def _of_array(array: Any, where: str) -> bytes:
     if not 1 <= channels <= MOST_CHANNELS or not height or not width:
         text = f"{where} has the shape {list(shape)}: an image is [height, width, channels] with 1 to 4 channels, none empty."
         raise InvalidRequest(text, field=_FIELD)
-    return png_of(array.tobytes(), width, height, channels)
+    pixels = array.reshape(height, width, channels)
+    differences = pixels.copy()
+    differences[:, 1:] -= pixels[:, :-1]
+    return png_of(differences.tobytes(), width, height, channels, is_difference=True)

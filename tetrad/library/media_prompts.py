@@ -5,7 +5,6 @@ The frontend takes images as files alone, since it decodes no pixels. Knows vLLM
 """
 
 import asyncio
-import base64
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -49,7 +48,7 @@ def with_processor_kwargs(prompt: PromptType, kwargs: Mapping[str, Any] | None) 
 
 
 async def messages_with_files(messages: Conversation) -> Conversation:
-    """Return the messages of a conversation, with parts of type image_url in place of those of type image_pil.
+    """Return the messages of a conversation, whose parts of type image_pil became parts with files.
 
     Raises:
         InvalidRequest: an image cannot be read.
@@ -85,7 +84,7 @@ def _file(place: int, item: object) -> bytes | None:
 
 def _messages_with_files(messages: Conversation) -> Conversation:
     return [
-        {**message, "content": [_url_part(part) if _is_pil(part) else part for part in _parts(message)]}
+        {**message, "content": [_file_part(part) if _is_pil(part) else part for part in _parts(message)]}
         if any(map(_is_pil, _parts(message)))
         else message
         for message in messages
@@ -99,10 +98,11 @@ def _parts(message: Mapping[str, Any]) -> Sequence[Any]:
 
 def _is_pil(part: object) -> bool:
     # vLLM also takes parts without a type.
-    return isinstance(part, Mapping) and part.get("image_pil") is not None and part.get("type") in ("image_pil", None)
+    return isinstance(part, Mapping) and "image_pil" in part and part.get("type") in ("image_pil", None)
 
 
-def _url_part(part: Mapping[str, Any]) -> dict[str, Any]:
-    url = f"data:;base64,{base64.b64encode(image_bytes(part['image_pil'], 'image_pil')).decode()}"
-    rest = {name: value for name, value in part.items() if name not in ("type", "image_pil")}
-    return {**rest, "type": "image_url", "image_url": {"url": url}}
+def _file_part(part: Mapping[str, Any]) -> dict[str, Any]:
+    image, uuid = part["image_pil"], part.get("uuid")
+    if image is None and uuid is not None:  # an image that the server has seen
+        return {"type": "image_url", "image_url": None, "uuid": uuid}
+    return {"type": "image", "image": image_bytes(image, "image_pil"), "uuid": uuid}

@@ -1,6 +1,5 @@
 """Images in the prompts and messages of programs, as the frontend gets them."""
 
-import base64
 import io
 
 import numpy as np
@@ -71,7 +70,7 @@ def test_the_settings_of_a_prompt_come_before_those_of_the_call():
 
 
 @pytest.mark.parametrize("kind", [{"type": "image_pil"}, {}])
-async def test_a_pil_part_of_a_message_becomes_a_url(kind):
+async def test_a_pil_part_of_a_message_becomes_a_file(kind):
     text = {"type": "text", "text": "What is it?"}
     messages = [
         {"role": "system", "content": "Be brief."},
@@ -82,10 +81,16 @@ async def test_a_pil_part_of_a_message_becomes_a_url(kind):
 
     part, other = user["content"]
     assert (system, other) == (messages[0], text)
-    assert (part["type"], part["uuid"]) == ("image_url", "a")
-    head, data = part["image_url"]["url"].split(",")
-    assert head == "data:;base64"
-    assert np.array_equal(pixels(base64.b64decode(data)), ARRAY[0])
+    assert (part["type"], part["uuid"]) == ("image", "a")
+    assert np.array_equal(pixels(part["image"]), ARRAY[0])
+
+
+async def test_a_part_without_an_image_names_one_that_the_server_has_seen():
+    [message] = await messages_with_files(
+        [{"role": "user", "content": [{"type": "image_pil", "image_pil": None, "uuid": "a"}]}]
+    )
+
+    assert message["content"] == [{"type": "image_url", "image_url": None, "uuid": "a"}]
 
 
 async def test_messages_without_pil_parts_are_passed_on():
