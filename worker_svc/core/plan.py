@@ -210,6 +210,7 @@ class SchedulerOutput:
     """Largest number of tokens that the worker's draft model proposes for each request after this step."""
     swap_out: tuple[Ints, Ints] | None = None  # blocks, host blocks
     swap_in: tuple[Ints, Ints] | None = None  # host blocks, blocks
+    freed_media: tuple[str, ...] = ()  # identifiers of media items to delete from the encoder cache before the step
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,7 +285,14 @@ class CudaDevice:
             processors=request.logits_processors,
         )
 
-    def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
+    def available_memory(
+        self,
+        model: LoadedModel,
+        *,
+        utilization: float,
+        max_num_batched_tokens: int,
+        max_num_encoder_tokens: int = 0,  # noqa: ARG002 - no model here has a tower
+    ) -> int:
         """Return the bytes for KV blocks: kv_cache_memory_gib if it is set, otherwise all that is free.
 
         Free are `utilization` of the device's memory, minus weights, the largest step, graphs and other processes. Raises
