@@ -188,7 +188,7 @@ def _joined(own: GivenRows, given: GivenRows) -> GivenRows:
     deep = None
     if own.deep is not None:
         none = np.zeros((len(own.deep), *given.values.shape), np.float32)
-        deep = np.concatenate([own.deep, none], axis=1)[:, order]
+        deep = np.ascontiguousarray(np.concatenate([own.deep, none], axis=1)[:, order])
     return GivenRows(rows[order], np.concatenate([own.values, given.values])[order], deep)
 
 

@@ -1,11 +1,9 @@
 """Prompts with images as the tokenizer service sends them: token ids, spans, and 8-bit pixels of each image."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image
 
 from tests.vision_reference import Prepared, VisionReference
 from tetrad.services.rpc.columns import pack_u32
@@ -13,7 +11,6 @@ from tetrad.v1 import types_pb2, worker_pb2
 from tetrad.worker_svc.core.plan import EncoderItem, MediaSpan
 
 _TYPES = {np.dtype("u1"): types_pb2.DATA_TYPE_UINT8, np.dtype("i8"): types_pb2.DATA_TYPE_INT64}
-_BATCHED = ("pixel_values", "pixel_attention_mask", "image_sizes")
 
 
 @dataclass(frozen=True)
@@ -47,22 +44,18 @@ def image_prompt(reference: VisionReference, images: Sequence[bytes], before: st
 
 
 def item_tensors(reference: VisionReference, data: bytes) -> dict[str, np.ndarray]:
-    """Return an image's tensors as transformers' processor makes them, but for pixels, which stay 8-bit."""
-    processor = reference.processor.image_processor
-    options = {} if processor.__class__.__name__ != "GotOcr2ImageProcessorPil" else {"crop_to_patches": True}
-    files = [[Image.open(io.BytesIO(data)).convert("RGB")]]
-    made = processor(files, return_tensors="np", do_rescale=False, do_normalize=False, **options)
-    is_rows = "image_grid_thw" in made
-    tensors = {name: np.asarray(made[name]) for name in (*_BATCHED, "image_grid_thw") if name in made}
+    """Return an image's tensors as transformers' processor makes them, but for pixels, which stay 8-bit and without a batch."""
+    messages = [{"role": "user", "content": [{"type": "image"}]}]
+    made = reference.prepare(messages, [data], do_rescale=False, do_normalize=False).tensors
+    tensors = {name: np.asarray(each) for name, each in made.items()}
     pixels = tensors["pixel_values"].astype(np.uint8)
-    if is_rows:
-        patch, frames = processor.patch_size, processor.temporal_patch_size
-        rows = pixels.reshape(len(pixels), 3, frames, patch * patch)
+    if "image_grid_thw" in tensors:
+        processor = reference.processor.image_processor
+        rows = pixels.reshape(len(pixels), 3, processor.temporal_patch_size, -1)
         return tensors | {"pixel_values": rows[:, :, 0].reshape(len(rows), -1)}
-    is_tiled = pixels.ndim == 5 or options
-    return {name: (array[0] if pixels.ndim == 5 else array) for name, array in tensors.items()} | {
-        "pixel_values": (pixels[0] if pixels.ndim == 5 else pixels) if is_tiled else pixels[0]
-    }
+    if pixels.ndim == 5:
+        return {name: array[0] for name, array in (tensors | {"pixel_values": pixels}).items()}
+    return tensors | {"pixel_values": pixels}
 
 
 def _span(reference: VisionReference, identifier: str, places: np.ndarray, tensors: dict[str, np.ndarray]) -> MediaSpan:
