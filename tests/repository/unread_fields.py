@@ -41,7 +41,7 @@ UNREAD: dict[str, str] = {
     """,
     NOT_SENT: """
         ExecuteHello.capabilities SessionHello.capabilities KvTransferEvents.*
-        EncoderEvents.* EncoderFailure.* EncoderItem.* ExecuteResponse.encoder_events
+        EncoderEvents.* EncoderItem.* ExecuteResponse.encoder_events
     """,
     NOT_SET: """
         EngineCoreOutput.kv_transfer EngineCoreOutput.kv_transfer_params EngineCoreOutput.num_nans_in_logits
