@@ -5,6 +5,7 @@ import os
 import resource
 import sys
 import uuid
+from collections.abc import Sequence
 from functools import partial
 
 from tetrad.services.errors import FailedPrecondition
@@ -14,7 +15,7 @@ from tetrad.services.observability.profiling import StepProfiler, profile_direct
 from tetrad.services.observability.tracer import open_tracer
 from tetrad.services.rpc.carrier import GRPC, Carrier
 from tetrad.services.rpc.server import Server
-from tetrad.v1 import worker_pb2_grpc
+from tetrad.v1 import types_pb2, worker_pb2_grpc
 from tetrad.worker_svc.api.lifecycle import LifecycleServicer
 from tetrad.worker_svc.api.servicer import WorkerServicer
 from tetrad.worker_svc.api.trace_points import trace_points
@@ -29,6 +30,9 @@ from tetrad.worker_svc.worker.lost_device import LostDevice
 from tetrad.worker_svc.worker.profiler import Profiler, TorchProfiler
 from tetrad.worker_svc.worker.worker import Worker
 
+_ENCODER_NICENESS = 10
+"""Added to the niceness of the thread that encodes images: steps, which other requests wait for, come first."""
+
 log = get_logger()
 
 
@@ -37,21 +41,27 @@ class WorkerServer:
 
     def __init__(self, settings: WorkerSettings, worker: Worker, compute: ComputeThread, carrier: Carrier) -> None:
         self._compute, self._waiting = compute, ComputeThread("waiting")
+        self._encoding = ComputeThread("encoder", niceness=_ENCODER_NICENESS)
         self._tracer = open_tracer("worker", settings.otlp_endpoint)
         self.worker = worker
         self.metrics = WorkerMetrics(worker.snapshot)
         self.lost_device = LostDevice(settings.stuck_timeout_s)
         instance_id = uuid.uuid4().hex
-        capabilities = capabilities_of(
-            verifies_drafts=worker.verifies_drafts,
-            joins_groups=worker.joins_groups,
-            takes_embeddings=worker.takes_embeddings,
-            keeps_states=worker.keeps_states,
-        )
+
+        def capabilities() -> Sequence[types_pb2.Capability]:
+            return capabilities_of(
+                verifies_drafts=worker.verifies_drafts,
+                joins_groups=worker.joins_groups,
+                takes_embeddings=worker.takes_embeddings,
+                keeps_states=worker.keeps_states,
+                takes_media=worker.media is not None,
+            )
+
         self._execute = execute = WorkerServicer(
             worker,
             compute,
             self._waiting,
+            self._encoding,
             rank=settings.rank,
             instance_id=instance_id,
             capabilities=capabilities,
@@ -118,6 +128,7 @@ class WorkerServer:
         has_ended = await self._lifecycle.leave_group()
         self._compute.close()
         self._waiting.close()
+        self._encoding.close()
         await asyncio.to_thread(self._tracer.close)
         return has_ended
 

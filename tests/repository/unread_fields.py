@@ -13,7 +13,6 @@ UNREAD: dict[str, str] = {
         ChatRequest.kv_transfer_params_json ChatRequest.mm_processor_kwargs_json
         ContentPart.audio ContentPart.image ContentPart.video
         DetermineAvailableMemoryRequest.max_num_encoder_tokens
-        EncodeRequest.media EncodeRequest.mm_processor_kwargs_json
         EngineCoreRequest.encoder_prompt_token_ids EngineCoreRequest.kv_transfer EngineCoreRequest.kv_transfer_params
         EngineCoreRequest.mm_features
         EngineCoreRequest.reasoning_ended
@@ -24,13 +23,12 @@ UNREAD: dict[str, str] = {
         LoadModelRequest.revision
         NewRequestData.mm_features NewRequestData.num_encoder_tokens
         PoolingParams.extra_args PoolingParams.late_interaction
-        RenderChatRequest.media RenderChatRequest.mm_processor_kwargs_json
         SchedulerOutput.block_copies SchedulerOutput.block_ids_to_zero
         SchedulerOutput.encoder_inputs SchedulerOutput.freed_encoder_hashes
         SchedulerOutput.kv_connector_metadata SchedulerOutput.kv_transfers
     """,
     INSIDE_REFUSED: """
-        EncoderInputs.* LateInteraction.* MediaItem.* MediaPart.* MultiModalFeature.*
+        EncoderInputs.* LateInteraction.* MediaPart.* MultiModalFeature.*
         RemoteRef.* SharedMemoryRef.*
         KvConnectorConfig.* KvLease.* KvReceive.* KvTransferParams.* KvTransferPlan.*
         GetKvTransferEndpointResponse.agent GetKvTransferEndpointResponse.compatibility_hash
@@ -43,7 +41,7 @@ UNREAD: dict[str, str] = {
     """,
     NOT_SENT: """
         ExecuteHello.capabilities SessionHello.capabilities KvTransferEvents.*
-        EncoderEvents.* EncoderFailure.* EncoderItem.* ExecuteResponse.encoder_events
+        EncoderEvents.* EncoderItem.* ExecuteResponse.encoder_events
     """,
     NOT_SET: """
         EngineCoreOutput.kv_transfer EngineCoreOutput.kv_transfer_params EngineCoreOutput.num_nans_in_logits

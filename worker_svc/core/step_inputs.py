@@ -28,11 +28,17 @@ class StepRows:
 
 @dataclass(frozen=True, slots=True)
 class StepInputs(StepRows):
-    """The rows of a step, with the inputs of each of the T tokens."""
+    """The rows of a step, with the inputs of each of the T tokens.
+
+    Attributes:
+        axes: [3, T] positions of the rotary embedding on the axes time, height and width, of models with M-RoPE; None: each
+            token has its position on all axes. `positions` alone places keys and values, and says what a token attends to.
+    """
 
     token_ids: Ints  # [T]
     positions: Ints  # [T]
     slot_mappings: Ints  # [G, T]: for each KV group, block id * block size + offset
+    axes: Ints | None = None
 
 
 def order_rows(batch: InputBatch, slots: Ints, num_computed: Ints, num_scheduled: Ints) -> StepRows:

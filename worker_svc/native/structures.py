@@ -157,6 +157,7 @@ class Step(ctypes.Structure):
         ("slots", _POINTER),
         ("positions", _POINTER),
         ("turns", ctypes.POINTER(_POINTER)),
+        ("turn_rows", _POINTER),
         ("pages", _POINTER),
         ("table_stride", _LONG),
         ("first_tokens", _POINTER),
@@ -166,6 +167,7 @@ class Step(ctypes.Structure):
         ("adapters", _POINTER),
         ("adapter_rank", _LONG),
         ("embeddings", _POINTER),
+        ("deep", _POINTER),
         ("add_up", _POINTER),
         ("ranks", _POINTER),
     )

@@ -48,6 +48,7 @@ class Run {
         case EXPERTS: experts(operation, phases); break;
         case MIX: mix(operation, phases[0]); break;
         case SUM: sum(operation, phases); break;
+        case DEEPEN: deepen(operation, phases[0]); break;
       }
       if (status() != SUMMED) return;
     }
@@ -281,6 +282,15 @@ class Run {
     });
   }
 
+  // Add the further rows of images to the residual stream.
+  void deepen(const Operation& operation, ThreadPhase phase) {
+    if (!step_.deep) return;
+    const float* const* rows = step_.deep + operation.column * step_.num_tokens;
+    phase.work_off(step_.num_tokens, [&](int64_t token) {
+      if (rows[token]) add_row(rows[token], width(operation.target), 1.0f, row(operation.target, token));
+    });
+  }
+
   // Number of work items per group of tokens: each item computes a x for RANKS_AT_ONCE ranks.
   int64_t rank_pieces() const { return (step_.adapter_rank + RANKS_AT_ONCE - 1) / RANKS_AT_ONCE; }
 
@@ -343,7 +353,7 @@ class Run {
     const int64_t* slots = step_.slots + operation.group * step_.num_tokens;
     phase.work_off(step_.num_tokens, [&](int64_t token) {
       float* head = row(operation.source, token);
-      const float* turns = table + step_.positions[token] * 2 * half;
+      const float* turns = table + step_.turn_rows[token] * 2 * half;
       if (operation.clamp != 0.0f) bound_row(head, width(operation.source), operation.clamp);
       if (operation.head_norms == ALL_HEADS) {
         float* keys = head + heads.num_heads * size;
