@@ -48,14 +48,13 @@ UNREAD: dict[str, str] = {
         EngineCoreOutput.spec_decode_metrics EngineCoreOutput.trace_headers
         EngineCoreOutputs.weight_version PrefillStats.num_external_cached_tokens
         EngineInfo.encoder_cache_size EngineInfo.instance_id EngineInfo.kv_cache_size_bytes EngineInfo.kv_connector
-        EngineInfo.kv_role EngineInfo.max_media_bytes EngineInfo.modalities
+        EngineInfo.kv_role EngineInfo.max_media_bytes
         EngineInfo.weight_version
         SchedulerStats.connector_prefix_cache_hits SchedulerStats.connector_prefix_cache_queries
         SchedulerStats.encoder_cache_usage SchedulerStats.mm_cache_hits SchedulerStats.mm_cache_queries
         SchedulerStats.num_waiting_for_remote_kvs_reqs
         ChatResponse.kv_transfer_params_json ChatResponse.weight_version GenerateResponse.kv_transfer_params_json
         GenerateResponse.weight_version
-        RenderChatResponse.mm_features GetInfoResponse.modalities
         KvBlocksStored.extra_keys
         KvCacheGroup.attention_chunk_size KvCacheGroup.head_size_v
         KvCacheGroup.num_state_blocks
