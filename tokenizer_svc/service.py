@@ -32,7 +32,7 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event, *, carrier
     tokenizer = await asyncio.to_thread(load)
     limits = ChatLimits(settings.chat_template_timeout_s, settings.chat_template_memory_bytes, settings.max_text_bytes)
     images = await open_images(tokenizer, settings.model, _image_options(settings))
-    chat = ChatRenderer(tokenizer.facts, limits, image=images.placeholder)
+    chat = ChatRenderer(tokenizer.facts, limits, image=images.message_text)
     pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="encode")
     metrics = TokenizerMetrics()
     tracer = open_tracer("tokenizer", settings.otlp_endpoint)

@@ -93,7 +93,6 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
         """The counter that makes the ids of requests."""
         return self._batches.numbers
 
-    @takes(mm_processor_kwargs=NO_MEDIA)
     def generate(
         self,
         prompts: Prompts = None,
@@ -107,11 +106,13 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
         *,
         inputs: Prompts = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Return one finished output per prompt, in the prompts' order.
 
         Args:
-            prompts: one prompt (text, token ids, TextPrompt or TokensPrompt), or a list of them.
+            prompts: one prompt (text, token ids, TextPrompt or TokensPrompt), or a list of them. The images of a prompt are PIL
+                images, arrays [height, width, channels] of uint8 or the bytes of files.
             sampling_params: for all prompts, or one per prompt; None: the values that the model's authors recommend.
             prompt_token_ids: for older programs: ids of one prompt or of each; `prompts` are their texts, if any.
             use_tqdm: whether to show a progress bar on stderr; or a function that makes it, called like tqdm.
@@ -121,6 +122,7 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
             priority: for all prompts, or one number per prompt; see docs/requests.md.
             inputs: older name of `prompts`.
             tokenization_kwargs: `add_special_tokens`, `truncate_prompt_tokens`, `truncation_side`.
+            mm_processor_kwargs: settings of the model's image processor, for the prompts with images.
 
         Raises:
             TypeError: an argument of the wrong type.
@@ -130,12 +132,16 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
         every = prompts_of(inputs if prompts is None else prompts, prompt_token_ids)
         params = guided_by(guided_options_request, self._requests.params_of(sampling_params, len(every)))
         items = self._requests.of_prompts(
-            every, params, lora_request=lora_request, priority=priority, tokenization_kwargs=tokenization_kwargs
+            every,
+            params,
+            lora_request=lora_request,
+            priority=priority,
+            tokenization_kwargs=tokenization_kwargs,
+            mm_processor_kwargs=mm_processor_kwargs,
         )
         with ProgressBar(len(items), use_tqdm=use_tqdm) as bar:
             return self._running.run(self._batches.run(items, bar.add))
 
-    @takes(mm_processor_kwargs=NO_MEDIA)
     def enqueue(
         self,
         prompts: Prompts,
@@ -144,6 +150,7 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
         priority: Priorities = None,
         use_tqdm: UseTqdm = True,
         tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[str]:
         """Start requests and return their ids at once; `wait_for_completion` returns their outputs.
 
@@ -152,7 +159,12 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
         every = prompts_of(prompts)
         params = self._requests.params_of(sampling_params, len(every))
         items = self._requests.of_prompts(
-            every, params, lora_request=lora_request, priority=priority, tokenization_kwargs=tokenization_kwargs
+            every,
+            params,
+            lora_request=lora_request,
+            priority=priority,
+            tokenization_kwargs=tokenization_kwargs,
+            mm_processor_kwargs=mm_processor_kwargs,
         )
         with ProgressBar(len(items), use_tqdm=use_tqdm, what="Adding requests", shows_speed=False) as bar:
             return self._running.run(self._batches.enqueue(items, bar.step))

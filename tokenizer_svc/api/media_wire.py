@@ -68,9 +68,9 @@ def _encode_feature(placed: PlacedImage) -> types_pb2.MultiModalFeature:
         identifier=feature.identifier,
         hash=feature.identifier,
         offset=placed.offset,
-        length=feature.length,
-        is_embed=feature.is_embed,
-        num_embeds=feature.num_embeds,
+        length=placed.length,
+        is_embed=placed.is_embed,
+        num_embeds=feature.expansion.num_embeds,
         grid=feature.grid or (),
     )
     for name, (dtype, shape, data) in feature.image.tensors.items():

@@ -1,8 +1,8 @@
 """Items: images of a prompt, as they come in and as they leave. Values without rules, shared by the files of this room."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tetrad.tokenizer_svc.images.families.family import Expansion, Grid
 from tetrad.tokenizer_svc.images.model import ProcessedImage
 
 
@@ -28,33 +28,33 @@ class ImageFeature:
     Attributes:
         identifier: hexadecimal digest of the content and of all settings, or of the caller's uuid.
         image: the processor's output.
-        token_ids: ids that replace the placeholder.
-        start: index in `token_ids` of the first that takes an embedding.
-        is_embed: one byte for each of the tokens from the first that takes an embedding to the last; empty: all take one.
-        length: number of these tokens.
-        num_embeds: number of embeddings.
+        expansion: what replaces the placeholder.
         grid: frames, rows and columns of the embeddings; None: their positions count one by one.
     """
 
     identifier: str
     image: ProcessedImage
-    token_ids: list[int]
-    start: int
-    length: int
-    is_embed: bytes
-    num_embeds: int
-    grid: tuple[int, int, int] | None
+    expansion: Expansion
+    grid: Grid | None
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the tensors and of the ids."""
-        tensors: Mapping[str, tuple[str, tuple[int, ...], bytes]] = self.image.tensors
-        return sum(len(data) for _, _, data in tensors.values()) + 8 * len(self.token_ids)
+        """Bytes of the tensors and of the text."""
+        return sum(len(data) for _, _, data in self.image.tensors.values()) + len(self.expansion.text)
 
 
 @dataclass(frozen=True)
 class PlacedImage:
-    """An image in a prompt; `offset` is the index of the first token that takes one of its embeddings."""
+    """An image in a prompt.
+
+    Attributes:
+        feature: the image.
+        offset: index of the first token that takes one of its embeddings.
+        length: number of tokens from this one to the last that takes one.
+        is_embed: one byte for each of these tokens: whether it takes an embedding; empty: all do.
+    """
 
     feature: ImageFeature
     offset: int
+    length: int
+    is_embed: bytes

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from tetrad.services.errors import InternalError, ModelError
 from tetrad.services.log import get_logger
-from tetrad.tokenizer_svc.images.families import FAMILIES, Family
+from tetrad.tokenizer_svc.images.families.family import Family
+from tetrad.tokenizer_svc.images.families.table import family_of
 from tetrad.tokenizer_svc.images.feature_cache import FeatureCache
-from tetrad.tokenizer_svc.images.model import ImageModel
+from tetrad.tokenizer_svc.images.model import ImageModel, ModelFiles
 from tetrad.tokenizer_svc.images.preprocessor import ImagePreprocessor
 from tetrad.tokenizer_svc.images.processes import ImageLimits, ImageProcesses
 from tetrad.tokenizer_svc.images.prompts import Images, ModelImages, NoImages
-from tetrad.tokenizer_svc.tokenizer.facts import LoadedTokenizer
 from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer
 
 log = get_logger()
@@ -44,10 +44,11 @@ async def open_images(tokenizer: Tokenizer, model: str, options: ImageOptions) -
         model: the model's name.
         options: limits.
     """
-    family = FAMILIES.get(str(tokenizer.facts.config.get("model_type")))
-    if family is None or not tokenizer.facts.image_processor:
+    files = ModelFiles(tokenizer)
+    family = family_of(files)
+    if family is None or not files.image_processor:
         return NoImages(model)
-    processes = ImageProcesses(_processor(tokenizer.facts, family), options.limits)
+    processes = ImageProcesses(_processor(files, family), options.limits)
     try:
         facts = ImageModel(tokenizer, await processes.describe())
         cache = FeatureCache(options.cache_bytes)
@@ -59,17 +60,17 @@ async def open_images(tokenizer: Tokenizer, model: str, options: ImageOptions) -
         reason = f"{type(error).__name__}: {error}" if isinstance(error, (KeyError, TypeError, ValueError)) else str(error)
         log.warning("images.unavailable", model=model, reason=reason)
         return NoImages(model, f"This server cannot read images for {model}: {reason}")
-    log.info("images.ready", max_embeds=preprocessor.max_embeds, placeholder=preprocessor.image_text)
-    return ModelImages(tokenizer, preprocessor, family.placeholder(facts))
+    log.info("images.ready", max_embeds=preprocessor.max_embeds, placeholder=preprocessor.placeholder)
+    return ModelImages(tokenizer, preprocessor)
 
 
-def _processor(facts: LoadedTokenizer, family: Family) -> dict[str, object]:
+def _processor(files: ModelFiles, family: Family) -> dict[str, object]:
     """Return the arguments of PilProcessor."""
-    settings = dict(facts.image_processor)
+    settings = dict(files.image_processor)
     given = settings.pop("image_processor_type", None) or settings.pop("feature_extractor_type", None)
     name = _SUFFIX.sub("ImageProcessor", given) if isinstance(given, str) else family.image_processor
     return {
-        "settings": settings,
+        "settings": {**settings, **family.settings(files)},
         "class_name": name,
         "stacked": family.stacked,
         "repeats_frames": family.repeats_frames,

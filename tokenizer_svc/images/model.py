@@ -5,7 +5,6 @@ Made once at start from the loaded tokenizer and the image process's answer; rea
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from tetrad.services.errors import ModelError
@@ -33,7 +32,30 @@ class ProcessedImage:
         return memoryview(self.tensors[name][2]).cast("q").tolist()
 
 
-class ImageModel:
+class ModelFiles:
+    """The files of a model that describe its images.
+
+    Args:
+        tokenizer: the model's tokenizer, with these files.
+
+    Attributes:
+        config: config.json.
+        processor: processor_config.json.
+        image_processor: preprocessor_config.json.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        facts = tokenizer.facts
+        self.config, self.processor, self.image_processor = facts.config, facts.processor, facts.image_processor
+
+    @property
+    def vision(self) -> Mapping[str, Any]:
+        """config.json's vision_config."""
+        found = self.config.get("vision_config")
+        return found if isinstance(found, dict) else {}
+
+
+class ImageModel(ModelFiles):
     """The facts that a family's rules read.
 
     Args:
@@ -42,46 +64,23 @@ class ImageModel:
 
     Attributes:
         settings: as given.
-        config: the model's config.json.
-        processor: values of processor_config.json.
-        image_id: id of the token that an embedding of an image replaces.
+        mark_id: id of the token that an embedding of an image replaces.
+        mark: its text.
 
     Raises ModelError if config.json names no such token.
     """
 
     def __init__(self, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> None:
+        super().__init__(tokenizer)
         self.settings = settings
-        self.config = tokenizer.facts.config
-        self.processor = tokenizer.facts.processor
-        self._tokenizer = tokenizer
-        self.image_id = image_token_id(tokenizer)
-        self._ids = lru_cache(maxsize=256)(self._encode)
-
-    @property
-    def image_text(self) -> str:
-        """Text of the token with `image_id`."""
-        return self._tokenizer.token_strings([self.image_id])[0]
-
-    @property
-    def vision(self) -> Mapping[str, Any]:
-        """config.json's vision_config."""
-        return self.config.get("vision_config") or {}
+        found = next((self.config[key] for key in _ID_KEYS if key in self.config), None)
+        if not isinstance(found, int) or not 0 <= found < tokenizer.vocab_size:
+            raise ModelError(f"config.json has the image token {found!r}, which is no id of the tokenizer.", field="model")
+        self.mark_id = found
+        [self.mark] = tokenizer.token_strings([found])
+        self._named = {**self.processor, **tokenizer.facts.special.more}
 
     def named(self, role: str, default: str) -> str:
-        """Return the text of the token that the tokenizer's files give a role ("fake_image_token")."""
-        return self._tokenizer.facts.special.more.get(role, default)
-
-    def ids(self, text: str) -> Sequence[int]:
-        """Return the token ids of a text within a prompt."""
-        return self._ids(text)
-
-    def _encode(self, text: str) -> Sequence[int]:
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
-
-
-def image_token_id(tokenizer: Tokenizer) -> int:
-    """Return the id of the token that an image's embedding replaces. Raises ModelError if config.json names none."""
-    found = next((tokenizer.facts.config[key] for key in _ID_KEYS if key in tokenizer.facts.config), None)
-    if not isinstance(found, int) or not 0 <= found < tokenizer.vocab_size:
-        raise ModelError(f"config.json has the image token {found!r}, which is no id of the tokenizer.", field="model")
-    return found
+        """Return the text of the token that the model's files give a role ("fake_image_token")."""
+        found = self._named.get(role)
+        return found if isinstance(found, str) else default

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tetrad.services.errors import InvalidRequest
-from tetrad.tokenizer_svc.images.families import Family
+from tetrad.tokenizer_svc.images.families.family import Family
 from tetrad.tokenizer_svc.images.feature_cache import FeatureCache
 from tetrad.tokenizer_svc.images.items import ImageFeature, ImageItem
 from tetrad.tokenizer_svc.images.model import ImageModel, ProcessedImage
@@ -33,8 +33,9 @@ class ImagePreprocessor:
     Attributes:
         max_images: as given.
         max_embeds: number of embeddings of the largest image.
-        image_id: id of the placeholder.
-        image_text: text of the placeholder.
+        placeholder: text of an image in a prompt before it is expanded.
+        message_text: text of an image in a message for templates that read only texts.
+        mark, mark_id: text and id of the token that an embedding replaces.
     """
 
     def __init__(
@@ -52,7 +53,8 @@ class ImagePreprocessor:
         self._salt = hashlib.sha256(settings.encode()).digest()
         self.max_images = max_images
         self.max_embeds = family.max_embeds(model)
-        self.image_id, self.image_text = model.image_id, model.image_text
+        self.placeholder, self.message_text = family.placeholder(model), family.message_text(model)
+        self.mark, self.mark_id = model.mark, model.mark_id
 
     def kwargs(self, text: str) -> dict[str, Any]:
         """Return the processor's settings of a request. Raises InvalidRequest for others than the family takes."""
@@ -79,7 +81,12 @@ class ImagePreprocessor:
             text = f"At most {self.max_images} image(s) may be provided in one prompt."
             raise InvalidRequest(f"{text} There are {len(items)} (max_images_per_prompt).", field="media")
         settings = json.dumps(kwargs, sort_keys=True)
-        return list(await asyncio.gather(*(self._feature(i, item, kwargs, settings) for i, item in enumerate(items))))
+        try:
+            async with asyncio.TaskGroup() as group:
+                works = [group.create_task(self._feature(i, item, kwargs, settings)) for i, item in enumerate(items)]
+        except ExceptionGroup as failed:  # the answer is the first error; the other images are left
+            raise failed.exceptions[0] from None
+        return [work.result() for work in works]
 
     async def _feature(self, i: int, item: ImageItem, kwargs: Mapping[str, Any], settings: str) -> ImageFeature:
         identifier = await asyncio.to_thread(self._identifier, item, settings)
@@ -90,9 +97,9 @@ class ImagePreprocessor:
             raise InvalidRequest(f"Cache miss for image at index {i} but data is not provided.", field="media")
         image = await self._processes.process(item.data, kwargs, name=f"image {i}")
         feature = self._written(identifier, image)
-        if feature.num_embeds > self.max_embeds:
-            text = f"Image {i} becomes {feature.num_embeds} embeddings; the limit is {self.max_embeds}, those of the largest"
-            raise InvalidRequest(f"{text} image with the model's own settings.", field=_KWARGS)
+        if feature.expansion.num_embeds > self.max_embeds:
+            text = f"Image {i} becomes {feature.expansion.num_embeds} embeddings; the limit is {self.max_embeds}"
+            raise InvalidRequest(f"{text}, those of the largest image with the model's own settings.", field=_KWARGS)
         self._cache.put(feature)
         return feature
 
@@ -109,17 +116,5 @@ class ImagePreprocessor:
         return digest.hexdigest()
 
     def _written(self, identifier: str, image: ProcessedImage) -> ImageFeature:
-        token_ids = self._family.expand(self._model, image)
-        marks = bytes(token_id == self.image_id for token_id in token_ids)
-        start, end = marks.find(1), marks.rfind(1) + 1
-        span = marks[start:end]
-        return ImageFeature(
-            identifier=identifier,
-            image=image,
-            token_ids=token_ids,
-            start=start,
-            length=end - start,
-            is_embed=b"" if all(span) else span,
-            num_embeds=sum(span),
-            grid=self._family.grid(self._model, image),
-        )
+        family, model = self._family, self._model
+        return ImageFeature(identifier, image, family.expand(model, image), family.grid(model, image))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tetrad.services.errors import InvalidRequest
-from tetrad.tokenizer_svc.images.expansion import check_placeholders, expand, shorten
+from tetrad.tokenizer_svc.images.expansion import expand_text, repeat_marks, shorten
 from tetrad.tokenizer_svc.images.items import ImageFeature, ImageItem, PlacedImage
 from tetrad.tokenizer_svc.images.preprocessor import ImagePreprocessor
 from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer, Truncation
@@ -31,14 +31,16 @@ class PromptImages:
     Attributes:
         tokenizer: the model's tokenizer.
         features: the images in the order of their placeholders.
-        image_id: id of the placeholder.
-        image_text: text of the placeholder, for errors.
+        placeholder: text of an image before it is expanded.
+        mark: text of a token that an embedding replaces.
+        mark_id: its id.
     """
 
     tokenizer: Tokenizer
     features: Sequence[ImageFeature]
-    image_id: int
-    image_text: str
+    placeholder: str
+    mark: str
+    mark_id: int
 
     def encode(
         self, text: str, *, add_special_tokens: bool, truncation: Truncation | None, field: str
@@ -48,21 +50,21 @@ class PromptImages:
         Raises:
             InvalidRequest: placeholders and images differ in number, or an image would be cut. `field` is the prompt's.
         """
-        token_ids, num_around = self.tokenizer.encode_whole(text, add_special_tokens=add_special_tokens)
-        check_placeholders(token_ids, self.image_id, len(self.features), text=self.image_text, field=field)
-        expanded, placed = expand(token_ids, self.image_id, self.features)
-        return (expanded, placed) if truncation is None else shorten(expanded, placed, truncation, num_around)
+        expanded = expand_text(text, self.placeholder, self.features, field=field)
+        encoded, num_around = self.tokenizer.encode_whole(expanded, add_special_tokens=add_special_tokens)
+        token_ids, placed = repeat_marks(encoded, self.mark_id, self.mark, self.features, field=field)
+        return (token_ids, placed) if truncation is None else shorten(token_ids, placed, truncation, num_around)
 
 
 class Images(Protocol):
     """What preprocesses the images of a model.
 
     Attributes:
-        placeholder: text of an image in a message for templates that read only texts; None: no such text.
+        message_text: text of an image in a message for templates that read only texts; None: no such text.
         limits: limits of the media that are preprocessed.
     """
 
-    placeholder: str | None
+    message_text: str | None
     limits: Sequence[MediaLimits]
 
     async def preprocess(self, items: Sequence[ImageItem], kwargs: str) -> PromptImages:
@@ -89,7 +91,7 @@ class NoImages:
     """
 
     def __init__(self, model: str, reason: str = "") -> None:
-        self.placeholder: str | None = None
+        self.message_text: str | None = None
         self.limits: Sequence[MediaLimits] = ()
         self._text = reason or f"{model} is not a multimodal model"
 
@@ -107,19 +109,18 @@ class ModelImages:
     Args:
         tokenizer: the model's tokenizer.
         preprocessor: makes features; owned by this object.
-        placeholder: see Images.
     """
 
-    def __init__(self, tokenizer: Tokenizer, preprocessor: ImagePreprocessor, placeholder: str) -> None:
+    def __init__(self, tokenizer: Tokenizer, preprocessor: ImagePreprocessor) -> None:
         self._tokenizer, self._preprocessor = tokenizer, preprocessor
-        self.placeholder: str | None = placeholder
+        self.message_text: str | None = preprocessor.message_text
         self.limits: Sequence[MediaLimits] = (MediaLimits("image", preprocessor.max_images, preprocessor.max_embeds),)
 
     async def preprocess(self, items: Sequence[ImageItem], kwargs: str) -> PromptImages:
         """Return the images of one prompt. Raises the errors of ImagePreprocessor."""
         maker = self._preprocessor
         features = await maker.preprocess(items, maker.kwargs(kwargs))
-        return PromptImages(self._tokenizer, features, maker.image_id, maker.image_text)
+        return PromptImages(self._tokenizer, features, maker.placeholder, maker.mark, maker.mark_id)
 
     async def close(self) -> None:
         """Stop the processes."""

@@ -6,13 +6,13 @@ positions of all tokens on three axes. Knows no tower and no device.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.worker_svc.core.media import EncodedItem, EncodedItems, ModelMedia
-from tetrad.worker_svc.core.plan import Floats, GivenRows, Ints, MediaSpan, NewRequest
+from tetrad.worker_svc.core.plan import GivenRows, Ints, MediaSpan, NewRequest
 from tetrad.worker_svc.core.request_table import SlotListener
 from tetrad.worker_svc.core.step_inputs import StepInputs, StepRows
 from tetrad.worker_svc.media.positions import PromptAxes
@@ -162,7 +162,7 @@ class SlotMedia:
             raise InvalidRequest(f"The plan has tokens of media item {identifier[:80]}, which is not in the encoder cache.")
         return encoded
 
-    def _deep_of(self, encoded: EncodedItem, first: int, end: int) -> Floats:
+    def _deep_of(self, encoded: EncodedItem, first: int, end: int) -> Any:
         assert encoded.deep is not None, "the tower says that it has these layers"
         return encoded.deep[:, first:end]
 
