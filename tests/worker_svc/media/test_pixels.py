@@ -32,7 +32,9 @@ def test_floats_are_normalised_already():
     assert np.array_equal(Normalization(MEAN, STD, 1 / 255).of(values, 1), values)
 
 
-@pytest.mark.parametrize(("pixels", "reason"), [(PIXELS.astype(np.int64), "type int64 in 3"), (PIXELS[:, :2], "type uint8 in 2")])
+@pytest.mark.parametrize(
+    ("pixels", "reason"), [(PIXELS.astype(np.int64), "type int64 in 3"), (PIXELS[:, :2], "type uint8 in 2")]
+)
 def test_pixels_that_the_model_does_not_take(pixels, reason):
     with pytest.raises(InvalidRequest, match=f"Pixels of {reason} channels; the model takes uint8 in 3"):
         Normalization(MEAN, STD, 1 / 255).of(pixels, 1)

@@ -35,11 +35,11 @@ def test_a_chunk_may_begin_and_end_inside_an_image():
     spans = (MediaSpan("a", "image", 2, 6, None, 6, (1, 2, 3)), MediaSpan("b", "image", 10, 4, None, 4, (1, 4, 1)))
     axes = PromptAxes(spans)
 
-    whole = axes.of(0, 20)
+    whole = axes.of(0, 40)
 
     for start in range(20):
         for count in (1, 3, 20 - start):
-            assert axes.of(start, count).tolist() == whole[:, start : start + count].tolist() or start + count > 20
+            assert axes.of(start, count).tolist() == whole[:, start : start + count].tolist()
     assert whole[:, :9].tolist() == [[0, 1, 2, 2, 2, 2, 2, 2, 5], [0, 1, 2, 2, 2, 3, 3, 3, 5], [0, 1, 2, 3, 4, 2, 3, 4, 5]]
     assert axes.delta == 3 - 6 + 4 - 4
 
