@@ -46,7 +46,7 @@ UNREAD: dict[str, str] = {
         EngineCoreOutput.kv_transfer EngineCoreOutput.kv_transfer_params EngineCoreOutput.num_nans_in_logits
         EngineCoreOutput.spec_decode_metrics EngineCoreOutput.trace_headers
         EngineCoreOutputs.weight_version PrefillStats.num_external_cached_tokens
-        EngineInfo.encoder_cache_size EngineInfo.instance_id EngineInfo.kv_cache_size_bytes EngineInfo.kv_connector
+        EngineInfo.instance_id EngineInfo.kv_cache_size_bytes EngineInfo.kv_connector
         EngineInfo.kv_role EngineInfo.max_media_bytes
         EngineInfo.weight_version
         SchedulerStats.connector_prefix_cache_hits SchedulerStats.connector_prefix_cache_queries
