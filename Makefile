@@ -133,6 +133,10 @@ lora-test: $(PEFT_KIT)/.installed ## Compare adapters with PEFT itself; let 200 
 chaos-embeds: setup ## The same with 10 kills on a small model that generates and embeds; embeddings are equal, too
 	$(CHAOS) --device embeds --kills 10 --pause-s 6 $(ARGS)
 
+.PHONY: chaos-images
+chaos-images: setup ## The same with kills, standstills and restarts for SECONDS (600) on a tiny model that reads images
+	$(CHAOS) --device images --kinds kill,freeze,restart --seconds $(SECONDS) $(ARGS)
+
 .PHONY: chaos-ranks test-ranks test-kernels
 chaos-ranks: setup ## The same with kills and standstills on three ranks that compute one model: as shards, then as stages
 	$(CHAOS) --device ranks --kinds kill,freeze,restart --seconds $(SECONDS) $(ARGS)

@@ -146,7 +146,7 @@ class EngineCoreSettings(ServiceSettings):
         description="Maximum number of prompt tokens of all waiting requests; further requests are refused with "
         "RESOURCE_EXHAUSTED.",
     )
-    max_media_bytes: int = Field(
+    max_total_media_bytes: int = Field(
         1 << 30,
         ge=1,
         description="Maximum bytes of preprocessed media of all unfinished requests; further requests with media are refused "

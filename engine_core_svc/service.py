@@ -218,7 +218,7 @@ def _media(settings: EngineCoreSettings, layout: KVCacheLayout, facts: WorkerFac
     if not facts.modalities:
         return NoMedia()
     return Media(
-        MediaStore(settings.max_media_bytes),
+        MediaStore(settings.max_total_media_bytes),
         facts.encoder_cache_size(layout),
         max_step_tokens=layout.max_num_batched_tokens,
         splits_prompts=settings.enable_chunked_prefill,

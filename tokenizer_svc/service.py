@@ -1,6 +1,7 @@
 """Service: loads one tokenizer and serves it until it is stopped. Only this file knows all parts."""
 
 import asyncio
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,6 +14,8 @@ from tetrad.services.rpc.server import Server
 from tetrad.tokenizer_svc.api.servicer import TokenizerServicer
 from tetrad.tokenizer_svc.chat.renderer import ChatLimits, ChatRenderer
 from tetrad.tokenizer_svc.config import TokenizerSettings
+from tetrad.tokenizer_svc.images.load import ImageOptions, open_images
+from tetrad.tokenizer_svc.images.processes import ImageLimits
 from tetrad.tokenizer_svc.loading.load import load_tokenizer
 from tetrad.tokenizer_svc.observability.metrics import TokenizerMetrics
 from tetrad.v1 import tokenizer_pb2_grpc
@@ -29,7 +32,8 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event, *, carrier
     load = partial(load_tokenizer, settings.model, settings.tokenizer, chat_template=settings.chat_template)
     tokenizer = await asyncio.to_thread(load)
     limits = ChatLimits(settings.chat_template_timeout_s, settings.chat_template_memory_bytes, settings.max_text_bytes)
-    chat = ChatRenderer(tokenizer.facts, limits)
+    images = await open_images(tokenizer, settings.model, _image_options(settings))
+    chat = ChatRenderer(tokenizer.facts, limits, image=images.message_text)
     pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="encode")
     metrics = TokenizerMetrics()
     tracer = open_tracer("tokenizer", settings.otlp_endpoint)
@@ -41,7 +45,9 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event, *, carrier
         max_text_bytes=settings.max_text_bytes,
         max_message_bytes=settings.max_message_bytes,
         max_pending_text_bytes=settings.max_pending_text_bytes,
+        max_pending_image_bytes=settings.max_pending_image_bytes,
         long_text_threads=max(1, settings.threads // 2),
+        images=images,
         metrics=metrics,
         tracer=tracer,
     )
@@ -59,6 +65,18 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event, *, carrier
     finally:
         await server.stop()
         await chat.close()
+        await images.close()
         pool.shutdown(wait=False, cancel_futures=True)
         servicer.close()
         await asyncio.to_thread(tracer.close)
+
+
+def _image_options(settings: TokenizerSettings) -> ImageOptions:
+    limits = ImageLimits(
+        processes=settings.image_processes,
+        timeout_s=settings.image_timeout_s,
+        memory_bytes=settings.image_memory_bytes,
+        max_pixels=settings.max_image_pixels,
+    )
+    kwargs = json.loads(settings.mm_processor_kwargs or "{}")
+    return ImageOptions(limits, settings.image_cache_bytes, settings.max_images_per_prompt, kwargs)

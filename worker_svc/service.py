@@ -29,6 +29,9 @@ from tetrad.worker_svc.worker.lost_device import LostDevice
 from tetrad.worker_svc.worker.profiler import Profiler, TorchProfiler
 from tetrad.worker_svc.worker.worker import Worker
 
+_ENCODER_NICENESS = 10
+"""Added to the niceness of the thread that encodes images: steps, which other requests wait for, come first."""
+
 log = get_logger()
 
 
@@ -37,21 +40,18 @@ class WorkerServer:
 
     def __init__(self, settings: WorkerSettings, worker: Worker, compute: ComputeThread, carrier: Carrier) -> None:
         self._compute, self._waiting = compute, ComputeThread("waiting")
+        self._encoding = ComputeThread("encoder", niceness=_ENCODER_NICENESS)
         self._tracer = open_tracer("worker", settings.otlp_endpoint)
         self.worker = worker
         self.metrics = WorkerMetrics(worker.snapshot)
         self.lost_device = LostDevice(settings.stuck_timeout_s)
         instance_id = uuid.uuid4().hex
-        capabilities = capabilities_of(
-            verifies_drafts=worker.verifies_drafts,
-            joins_groups=worker.joins_groups,
-            takes_embeddings=worker.takes_embeddings,
-            keeps_states=worker.keeps_states,
-        )
+        capabilities = partial(capabilities_of, worker)
         self._execute = execute = WorkerServicer(
             worker,
             compute,
             self._waiting,
+            self._encoding,
             rank=settings.rank,
             instance_id=instance_id,
             capabilities=capabilities,
@@ -118,6 +118,7 @@ class WorkerServer:
         has_ended = await self._lifecycle.leave_group()
         self._compute.close()
         self._waiting.close()
+        self._encoding.close()
         await asyncio.to_thread(self._tracer.close)
         return has_ended
 

@@ -68,7 +68,7 @@ def encode_info(
         logits_processors=facts.logits_processors,
         modalities=map(_encode_modality, facts.modalities),
         encoder_cache_size=facts.encoder_cache_size(layout),
-        max_media_bytes=settings.max_media_bytes if facts.modalities else 0,
+        max_media_bytes=settings.max_total_media_bytes if facts.modalities else 0,
     )
 
 

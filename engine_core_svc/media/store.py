@@ -64,13 +64,13 @@ class MediaStore:
                 raise Unavailable(text, reason="MM_CACHE_MISS")
         own_bytes = sum(self._input_of(name, inputs).size_bytes for name in {span.identifier for span in spans})
         if own_bytes > self._max_bytes:
-            text = f"The media of this request have {own_bytes} bytes; the limit is {self._max_bytes} (max_media_bytes)."
+            text = f"The media of this request have {own_bytes} bytes; the limit is {self._max_bytes} (max_total_media_bytes)."
             raise InvalidRequest(text, field=_FIELD, reason="MEDIA_TOO_LARGE")
         new_bytes = sum(inputs[name].size_bytes for name in new)
         if self.num_bytes + new_bytes > self._max_bytes:
             raise Overloaded(
                 f"The media of all unfinished requests have {self.num_bytes} bytes; {new_bytes} more exceed the limit of "
-                f"{self._max_bytes} (max_media_bytes).",
+                f"{self._max_bytes} (max_total_media_bytes).",
                 retry_after_s=_RETRY_S,
             )
 

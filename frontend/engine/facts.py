@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from tetrad.frontend.media.items import ModalityFacts
 from tetrad.frontend.request.pooling import PoolingFacts
 from tetrad.frontend.request.steps import SchedulerFacts
 
@@ -40,6 +41,7 @@ class EngineInfo:
     max_loras: int = 0
     max_cpu_loras: int = 0
     logits_processors: tuple[str, ...] = ()
+    modalities: tuple[ModalityFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +110,4 @@ class TokenizerInfo:
     version: str = ""
     generation_config: dict[str, Any] = field(default_factory=dict)
     prompts: dict[str, str] = field(default_factory=dict)
+    modalities: tuple[ModalityFacts, ...] = ()

@@ -1,8 +1,10 @@
 """Wire of facts: converts messages with the properties and the load of engine cores and tokenizers to the frontend's types."""
 
 import json
+from collections.abc import Iterable
 
 from tetrad.frontend.engine.facts import EngineInfo, EngineLoad, KvCacheFacts, KvGroupFacts, TokenizerInfo, WorkerStatus
+from tetrad.frontend.media.items import ModalityFacts
 from tetrad.frontend.request.pooling import PoolingFacts
 from tetrad.frontend.request.steps import SchedulerFacts
 from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
@@ -20,6 +22,7 @@ def decode_engine_info(message: engine_core_pb2.EngineInfo) -> EngineInfo:
     facts["kv_cache_tokens"] = message.kv_cache_tokens or message.num_gpu_blocks * message.block_size
     facts["capabilities"] = tuple(map(_decode_capability, message.capabilities))
     facts["logits_processors"] = tuple(message.logits_processors)
+    facts["modalities"] = _decode_modalities(message.modalities)
     facts["pooling"] = _decode_pooling_facts(message.pooling) if message.HasField("pooling") else None
     return EngineInfo(**facts)
 
@@ -37,6 +40,10 @@ def _decode_pooling_facts(message: types_pb2.PoolingInfo) -> PoolingFacts:
         chunked_processing=message.chunked_processing,
         max_embed_len=message.max_embed_len,
     )
+
+
+def _decode_modalities(messages: Iterable[types_pb2.ModalityInfo]) -> tuple[ModalityFacts, ...]:
+    return tuple(ModalityFacts(each.modality, each.max_items, each.max_embeds_per_item) for each in messages)
 
 
 def _decode_capability(value: int) -> str:
@@ -105,6 +112,7 @@ def decode_tokenizer_info(message: tokenizer_pb2.GetInfoResponse) -> TokenizerIn
         version=message.version,
         generation_config=json.loads(message.generation_config_json or "{}"),
         prompts=dict(message.prompts),
+        modalities=_decode_modalities(message.modalities),
     )
 
 

@@ -1,8 +1,12 @@
 """Prompts: converts the forms in which callers give a prompt to one form."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
+from tetrad.frontend.media.features import MediaFeature
+from tetrad.frontend.media.items import MediaSource
+from tetrad.frontend.media.prompt_media import checked_kwargs, sources_of
 from tetrad.frontend.request.admission import estimated_tokens
 from tetrad.frontend.request.prompt_embeds import PromptEmbeds, embeds_of_tensor
 from tetrad.frontend.request.sampling_values import check_text
@@ -10,18 +14,26 @@ from tetrad.services.errors import InvalidRequest
 
 
 class TextPrompt(TypedDict):
-    """A prompt as text, to be tokenized."""
+    """A prompt as text, to be tokenized.
+
+    Its images are in vLLM's fields: `multi_modal_data` {"image": bytes of a file, or a list}, in the order of the placeholders
+    in the text, `multi_modal_uuids` {"image": name or list} and `mm_processor_kwargs`, settings of the model's processor.
+    """
 
     prompt: str
     cache_salt: NotRequired[str]
+    multi_modal_data: NotRequired[Mapping[str, Any] | None]
+    multi_modal_uuids: NotRequired[Mapping[str, Any] | None]
+    mm_processor_kwargs: NotRequired[Mapping[str, Any] | None]
 
 
 class TokensPrompt(TypedDict):
-    """A prompt as token ids; `prompt` is its text, if known."""
+    """A prompt as token ids; `prompt` is its text, if known, and `mm_features` are its preprocessed media, if it has any."""
 
     prompt_token_ids: list[int]
     prompt: NotRequired[str | None]
     cache_salt: NotRequired[str]
+    mm_features: NotRequired[Sequence[MediaFeature]]
 
 
 class EmbedsPrompt(TypedDict):
@@ -38,18 +50,28 @@ class EmbedsPrompt(TypedDict):
 
 PromptType = str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt
 
+_KEYS = "prompt, prompt_token_ids, prompt_embeds, multi_modal_data, multi_modal_uuids, mm_processor_kwargs and cache_salt"
 _MAX_SALT_CHARS = 128
 _SALT_FORBIDDEN = frozenset("@/\\\0")
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt in its normal form: text, ids, or both. An absent part is None. Positions with embeddings have the id 0."""
+    """A prompt in its normal form: text, ids, or both. An absent part is None. Positions with embeddings have the id 0.
+
+    Attributes:
+        media: the images of a text that is to be tokenized.
+        mm_processor_kwargs: settings of the model's media processor.
+        features: the preprocessed media of a prompt of ids.
+    """
 
     text: str | None
     token_ids: list[int] | None
     cache_salt: str = ""
     embeds: PromptEmbeds | None = None
+    media: tuple[MediaSource, ...] = ()
+    mm_processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    features: tuple[MediaFeature, ...] = ()
 
 
 def normalize_prompt(prompt: PromptType, *, cache_salt: str = "") -> Prompt:
@@ -60,13 +82,17 @@ def normalize_prompt(prompt: PromptType, *, cache_salt: str = "") -> Prompt:
         return Prompt(None, _checked_ids(list(prompt)), _checked_salt(cache_salt))
     if not isinstance(prompt, dict):
         raise _wrong(f"A prompt is a string, a list of token ids, a TextPrompt or a TokensPrompt, got {type(prompt).__name__}.")
-    fields = dict(prompt)
+    fields: dict[str, Any] = dict(prompt)
     salt = _checked_salt(str(fields.pop("cache_salt", None) or cache_salt))
     text, ids = fields.pop("prompt", None), fields.pop("prompt_token_ids", None)
     given = fields.pop("prompt_embeds", None)
+    features = tuple(fields.pop("mm_features", None) or ())
+    media = sources_of(fields.pop("multi_modal_data", None), fields.pop("multi_modal_uuids", None))
+    kwargs = checked_kwargs(fields.pop("mm_processor_kwargs", None))
     if fields:
-        names = "prompt, prompt_token_ids, prompt_embeds and cache_salt"
-        raise _wrong(f"A prompt has no key {min(fields)!r}; it may have {names}.")
+        raise _wrong(f"A prompt has no key {min(fields)!r}; it may have {_KEYS}.")
+    if media and (ids is not None or given is not None):
+        raise InvalidRequest("multi_modal_data needs a prompt of text, whose placeholders it fills.", field="multi_modal_data")
     if given is not None:
         embeds = given if isinstance(given, PromptEmbeds) else embeds_of_tensor(given)
         if ids is not None and not embeds.is_token_ids:
@@ -74,10 +100,10 @@ def normalize_prompt(prompt: PromptType, *, cache_salt: str = "") -> Prompt:
         ids = [0] * embeds.num_rows if ids is None else _checked_ids(ids)
         return Prompt(text if isinstance(text, str) else None, ids, salt, embeds)
     if ids is not None:
-        return Prompt(text if isinstance(text, str) else None, _checked_ids(ids), salt)
+        return Prompt(text if isinstance(text, str) else None, _checked_ids(ids), salt, features=features)
     if text is None:
         raise _wrong("A prompt needs `prompt`, `prompt_token_ids` or `prompt_embeds`.")
-    return Prompt(_checked_text(text), None, salt)
+    return Prompt(_checked_text(text), None, salt, media=media, mm_processor_kwargs=kwargs)
 
 
 def estimated_prompt_tokens(prompt: PromptType) -> int:

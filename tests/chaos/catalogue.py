@@ -25,7 +25,7 @@ _MIN_PREDICTION = 20
 """Characters."""
 # Longer than any request may take, and shorter than the steps of the clocks.
 _TIME_LIMIT_S = 600
-_WORDS = ("river", "mill", "old", "miller", "counts", "grain", "hums", "of", "harvests", "winters", "lamps", "and", "dogs")
+WORDS = ("river", "mill", "old", "miller", "counts", "grain", "hums", "of", "harvests", "winters", "lamps", "and", "dogs")
 _SCHEMA = {
     "type": "object",
     "properties": {
@@ -142,7 +142,7 @@ class Catalogue:
         if len(text) < _MIN_PREDICTION:
             return None
         middle = len(text) // 2
-        prediction = {"type": "content", "content": f"{text[:middle]} {self._rng.choice(_WORDS)} {text[middle + 1 :]}"}
+        prediction = {"type": "content", "content": f"{text[:middle]} {self._rng.choice(WORDS)} {text[middle + 1 :]}"}
         return replace(request, name=f"{request.name}-predicted", body=request.body | {"prediction": prediction})
 
     def _request(self, index: int) -> Request:
@@ -267,14 +267,14 @@ class Catalogue:
     # --- words ------------------------------------------------------------------------------------------------------
 
     def _text(self) -> str:
-        return " ".join(self._rng.choices(_WORDS, k=self._rng.randint(3, 60)))
+        return " ".join(self._rng.choices(WORDS, k=self._rng.randint(3, 60)))
 
     def _ids(self, number: int) -> list[int]:
         return self._rng.sample(range(1000, 40_000), number)
 
     def _values(self) -> list[str]:
         """Different texts, 40 KB together."""
-        return [f"{self._rng.choice(_WORDS)} {self._rng.getrandbits(64):016x}" for _ in range(_NUM_LARGE_VALUES)]
+        return [f"{self._rng.choice(WORDS)} {self._rng.getrandbits(64):016x}" for _ in range(_NUM_LARGE_VALUES)]
 
     def _messages(self) -> list[dict[str, str]]:
         return [{"role": "system", "content": self._text()}, {"role": "user", "content": self._text()}]

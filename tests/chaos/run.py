@@ -18,6 +18,7 @@ from tests.chaos.catalogue import Catalogue, Request, Sizes
 from tests.chaos.checks import MARK, StackState, find_exceptions, find_leaks, find_remains, take_state, wait_idle
 from tests.chaos.client import Client
 from tests.chaos.faults import Wronged, strike
+from tests.chaos.image_catalogue import ImageCatalogue
 from tests.chaos.load import Load, Tally, ask_all
 from tests.chaos.recovery import RecoveryTimes, Struck, TokenClock, longest_silence, recovery_times
 from tests.chaos.schedule import Fault
@@ -47,7 +48,7 @@ class Plan:
         answer_timeout_s: after which an answer counts as lost.
         duration_s: of the load under faults, at least; it outlasts the last fault.
         tolerance: by how much log-probabilities and values of embeddings may differ from the undisturbed run's.
-        embeds: the model makes embeddings, too.
+        catalogue: makes the requests of a model, a seed and sizes.
         settle_s: before each look at what processes hold.
         memory_growth: see `find_leaks`; it takes several rounds until memory stays as it is.
         burst: requests that a burst asks at once.
@@ -62,7 +63,7 @@ class Plan:
     answer_timeout_s: float
     duration_s: float
     tolerance: float = 0.0
-    embeds: bool = False
+    catalogue: Callable[[str, int, Sizes], Catalogue | ImageCatalogue] = Catalogue
     settle_s: float = 1.0
     memory_growth: float = 1.05
     burst: int = 300
@@ -137,7 +138,7 @@ class Run:
     async def _learn_answers(self) -> None:
         """Ask everything once undisturbed."""
         plan = self._plan
-        catalogue = Catalogue(plan.settings.frontend.served_model_names[0], plan.seed, plan.sizes, embeds=plan.embeds)
+        catalogue = plan.catalogue(plan.settings.frontend.served_model_names[0], plan.seed, plan.sizes)
         await self._learn(catalogue.make(plan.num_requests))
         stopped = [catalogue.stopped(request, self._expected[request.name]) for request in self._requests]
         await self._learn([request for request in stopped if request is not None])

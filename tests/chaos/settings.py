@@ -1,16 +1,22 @@
 """Settings of the stacks and loads of the chaos tests: the simulated device, and a real model on the CPU."""
 
 import dataclasses
+import functools
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from benchmarks.stack import free_port
-from tests.chaos.catalogue import FAIL_TOKEN_ID, Sizes
+from tests.chaos.catalogue import FAIL_TOKEN_ID, Catalogue, Sizes
+from tests.chaos.image_catalogue import ImageCatalogue
 from tests.chaos.run import Plan
+from tests.vision_files import save_vision_model
 from tetrad import EngineArgs
 from tetrad.stack.stack_settings import StackSettings
 
 MODEL = "smollm2-135m-instruct"
 _SIM_STEP_S = 0.015
+_VISION_KINDS = ("qwen3_vl", "smolvlm", "qwen3_5")
 
 
 def sim_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
@@ -47,7 +53,23 @@ def embeds_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
     """Return the plan of a run on two layers of SmolLM2's shape with random weights, which generate and embed."""
     engine = {"load_format": "dummy", "hf_overrides": {"num_hidden_layers": 2}, "runner": "generate", "convert": "embed"}
     settings = _stack(device="cpu", dtype="float32", threads=1, max_model_len=2048, num_gpu_blocks_override=256, **engine)
-    return model_plan(seed, duration_s, **{"settings": settings, "embeds": True, "num_requests": 30} | fields)
+    return model_plan(
+        seed,
+        duration_s,
+        **{"settings": settings, "catalogue": functools.partial(Catalogue, embeds=True), "num_requests": 30} | fields,
+    )
+
+
+def images_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
+    """Return the plan of a run on a tiny model that reads images; seeds take turns among kinds of models."""
+    directory = Path(tempfile.gettempdir()) / f"tetrad-chaos-images-{seed}"
+    directory.mkdir(exist_ok=True)
+    save_vision_model(directory, _VISION_KINDS[seed % len(_VISION_KINDS)])
+    engine = {"max_model_len": 1024, "max_num_batched_tokens": 128, "num_gpu_blocks_override": 256}
+    settings = _stack(model=str(directory), device="cpu", dtype="float32", threads=1, **engine)
+    sizes = Sizes(min_tokens=8, max_tokens=48, long_prompt_tokens=300)
+    plan = {"settings": settings, "sizes": sizes, "catalogue": ImageCatalogue, "num_requests": 39, "at_once": 8}
+    return model_plan(seed, duration_s, **plan | fields)
 
 
 def ranks_plan(seed: int, duration_s: float, **fields: Any) -> Plan:
@@ -72,7 +94,7 @@ def _speculation(seed: int) -> dict[str, Any]:
 
 
 def _stack(**engine: Any) -> StackSettings:
-    args = EngineArgs(model=MODEL, max_logprobs=-1, **engine)
+    args = EngineArgs(**{"model": MODEL, "max_logprobs": -1} | engine)
     settings = args.stack_settings(port=free_port())
     worker = settings.worker.model_copy(update={"sim_seconds_per_step": _SIM_STEP_S, "sim_fail_token_id": FAIL_TOKEN_ID})
     return dataclasses.replace(settings, worker=worker, num_tokenizers=None)

@@ -12,25 +12,21 @@ UNREAD: dict[str, str] = {
     REFUSED: """
         ChatRequest.kv_transfer_params_json ChatRequest.mm_processor_kwargs_json
         ContentPart.audio ContentPart.image ContentPart.video
-        DetermineAvailableMemoryRequest.max_num_encoder_tokens
-        EncodeRequest.media EncodeRequest.mm_processor_kwargs_json
         EngineCoreRequest.encoder_prompt_token_ids EngineCoreRequest.kv_transfer EngineCoreRequest.kv_transfer_params
         EngineCoreRequest.reasoning_ended
         EngineCoreRequest.resumable EngineCoreRequest.session_id
         GenerateRequest.kv_transfer_params_json GenerateRequest.media GenerateRequest.mm_processor_kwargs_json
-        InitializeKvCacheRequest.encoder_cache_size
         LoadModelRequest.config_format LoadModelRequest.kv_connector LoadModelRequest.load_format
         LoadModelRequest.revision
         MultiModalFeature.layouts
-        NewRequestData.mm_features NewRequestData.num_encoder_tokens
+        NewRequestData.num_encoder_tokens
         PoolingParams.extra_args PoolingParams.late_interaction
-        RenderChatRequest.media RenderChatRequest.mm_processor_kwargs_json
         SchedulerOutput.block_copies SchedulerOutput.block_ids_to_zero
-        SchedulerOutput.encoder_inputs SchedulerOutput.freed_encoder_hashes
+        SchedulerOutput.encoder_inputs
         SchedulerOutput.kv_connector_metadata SchedulerOutput.kv_transfers
     """,
     INSIDE_REFUSED: """
-        EncoderInputs.* LateInteraction.* MediaItem.* MediaPart.*
+        LateInteraction.* MediaPart.*
         RemoteRef.* SharedMemoryRef.*
         KvConnectorConfig.* KvLease.* KvReceive.* KvTransferParams.* KvTransferPlan.*
         GetKvTransferEndpointResponse.agent GetKvTransferEndpointResponse.compatibility_hash
@@ -43,9 +39,9 @@ UNREAD: dict[str, str] = {
     """,
     NOT_SENT: """
         ExecuteHello.capabilities SessionHello.capabilities KvTransferEvents.*
-        EncoderItem.*
     """,
     NOT_SET: """
+        EncoderInputs.handles EncoderInputs.input_indices EncoderInputs.num_inputs
         EngineCoreOutput.kv_transfer EngineCoreOutput.kv_transfer_params EngineCoreOutput.num_nans_in_logits
         EngineCoreOutput.spec_decode_metrics EngineCoreOutput.trace_headers
         EngineCoreOutputs.weight_version PrefillStats.num_external_cached_tokens
@@ -56,7 +52,6 @@ UNREAD: dict[str, str] = {
         SchedulerStats.num_waiting_for_remote_kvs_reqs
         ChatResponse.kv_transfer_params_json ChatResponse.weight_version GenerateResponse.kv_transfer_params_json
         GenerateResponse.weight_version
-        Encoding.mm_features RenderChatResponse.mm_features
         KvCacheGroup.attention_chunk_size KvCacheGroup.head_size_v
         KvCacheGroup.num_state_blocks
         KvCacheGroup.sharing_layers

@@ -5,6 +5,7 @@ from tetrad.cli.options import new_parser
 from tetrad.cli.sampling_options import add_sampling_options, sampling_fields
 from tetrad.cli.talk.commands import run_command
 from tetrad.cli.talk.conversation import TalkConversation
+from tetrad.cli.talk.image_file import ImageFile
 from tetrad.cli.talk.terminal import Terminal
 from tetrad.services.command_line import CommandLineParser
 from tetrad.services.errors import InvalidRequest
@@ -16,9 +17,10 @@ _HISTORY = "chat_history"
 def run(arguments: list[str]) -> int:
     """Chat until the input ends."""
     options = make_parser().parse_args(arguments)
+    images = [ImageFile.read(path) for path in options.image]
     with HttpClient(options.url, api_key=options.api_key, ca_file=options.ca_file) as client:
         fields = {"model": client.model_name(options.model), **sampling_fields(options)}
-        conversation = TalkConversation(client, fields, options.system_prompt or "")
+        conversation = TalkConversation(client, fields, options.system_prompt or "", attached=images)
         if options.quick is not None:
             conversation.say(options.quick, _tell)
             print()
@@ -35,6 +37,8 @@ def make_parser() -> CommandLineParser:
     parser = new_parser("chat", "Chat with the model of a running server. /help lists commands, Ctrl-D ends the conversation.")
     add_sampling_options(parser)
     parser.add_argument("--system-prompt", default=None, metavar="TEXT", help="System message of the conversation.")
+    text = "Image of the first message; several flags attach several. /image attaches one to a later message."
+    parser.add_argument("-i", "--image", action="append", default=[], metavar="FILE", help=text)
     parser.add_argument("-q", "--quick", metavar="MESSAGE", default=None, help="Send one message, print the answer and exit.")
     return parser
 

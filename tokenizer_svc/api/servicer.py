@@ -2,7 +2,7 @@
 
 Encoding, decoding and packing run in threads and chat templates in their own processes, so the event loop only handles
 Detokenize messages, which take microseconds, and short texts, for which a thread would take longer. Memory is limited by the
-pending texts (pending_texts.py) and by the texts being encoded (encoding_threads.py).
+pending texts (pending_bytes.py) and by the texts being encoded (encoding_threads.py).
 """
 
 import asyncio
@@ -23,8 +23,8 @@ from tetrad.services.request_context import RequestContext, bind_context
 from tetrad.services.rpc.columns import U32_BYTES, unpack_u32
 from tetrad.services.rpc.interceptors import answered_error
 from tetrad.services.rpc.status import to_status
+from tetrad.tokenizer_svc.api.media_wire import decode_media, media_bytes
 from tetrad.tokenizer_svc.api.wire import (
-    UNREAD_OF_ENCODE,
     adds_special_tokens,
     append_sizes,
     apply_to_stream,
@@ -39,10 +39,12 @@ from tetrad.tokenizer_svc.api.wire import (
 )
 from tetrad.tokenizer_svc.chat.pair_prompts import PairPrompts, PairTemplate
 from tetrad.tokenizer_svc.chat.renderer import ChatRenderer
+from tetrad.tokenizer_svc.images.items import PlacedImage
+from tetrad.tokenizer_svc.images.prompts import Images, NoImages, PromptImages
 from tetrad.tokenizer_svc.observability.metrics import TokenizerMetrics
 from tetrad.tokenizer_svc.tokenizer.detokenize_stream import DetokenizeStream
 from tetrad.tokenizer_svc.tokenizer.encoding_threads import EncodingThreads
-from tetrad.tokenizer_svc.tokenizer.pending_texts import PendingTexts
+from tetrad.tokenizer_svc.tokenizer.pending_bytes import PendingBytes
 from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer, Truncation
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
@@ -71,7 +73,9 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         max_text_bytes: maximum size of a text to encode, and of all long texts encoded at the same time, in bytes of UTF-8.
         max_message_bytes: maximum size of a response.
         max_pending_text_bytes: maximum bytes of texts and conversations that have no answer yet.
+        max_pending_image_bytes: maximum bytes of images that have no answer yet.
         long_text_threads: maximum number of long texts encoded at the same time.
+        images: preprocesses images; owned by the caller. None: they are refused.
         metrics: metrics of this servicer; None: a new object.
         tracer: makes the spans of requests; None: no spans.
     """
@@ -86,7 +90,9 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         max_text_bytes: int,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         max_pending_text_bytes: int = 64 << 20,
+        max_pending_image_bytes: int = 256 << 20,
         long_text_threads: int = 1,
+        images: Images | None = None,
         metrics: TokenizerMetrics | None = None,
         tracer: Tracer | None = None,
     ) -> None:
@@ -95,9 +101,11 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         self._chat = chat
         self._pair_prompts = PairPrompts(tokenizer, chat)
         self._threads = EncodingThreads(pool, long_text_threads=long_text_threads, max_text_bytes=max_text_bytes)
-        self._info = encode_info(tokenizer, model)
+        self._images: Images = images or NoImages(model)
+        self._info = encode_info(tokenizer, model, self._images.limits)
         self._max_message_bytes = max_message_bytes
-        self._pending = PendingTexts(max_pending_text_bytes)
+        self._pending = PendingBytes(max_pending_text_bytes, what="Texts", option="max_pending_text_bytes")
+        self._pending_images = PendingBytes(max_pending_image_bytes, what="Images", option="max_pending_image_bytes")
         self._metrics = metrics or TokenizerMetrics()
         self._calls: set[asyncio.Future[None]] = set()
 
@@ -107,17 +115,19 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         context: grpc.aio.ServicerContext,
     ) -> tokenizer_pb2.EncodeResponse:
         """Convert texts to ids."""
-        UNREAD_OF_ENCODE.refuse(request)
-        encode = partial(
-            self._encode_to_wire,
-            add_special_tokens=adds_special_tokens(request),
-            truncation=decode_truncation(request),
-            with_strings=request.return_token_strings,
-        )
         with self._in_flight(request), spanned(self._tracer, "encode", kind="server") as span:
             if request.text_pairs:
                 encodings = await self._encode_pairs(request)
             else:
+                if request.media and len(request.texts) != 1:
+                    raise InvalidRequest(f"media belong to one text; texts has {len(request.texts)}.", field="texts")
+                encode = partial(
+                    self._encode_to_wire,
+                    add_special_tokens=adds_special_tokens(request),
+                    truncation=decode_truncation(request),
+                    with_strings=request.return_token_strings,
+                    images=await self._preprocess(request),
+                )
                 encodings = await self._encode_all(encode, request.texts)
             _report(span, encodings)
         return self._fitting(tokenizer_pb2.EncodeResponse(encodings=encodings), "texts")
@@ -146,11 +156,15 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
                 add_special_tokens=request.add_special_tokens,
                 truncation=decode_truncation(request),
                 with_strings=False,
+                images=await self._preprocess(request),
+                field="messages_json",
             )
             with self._pending.admit(len(prompt)):
                 [encoding] = await self._encode_all(encode, [prompt], field="messages_json")
             _report(span, [encoding])
-        response = tokenizer_pb2.RenderChatResponse(prompt=prompt, token_ids=encoding.token_ids)
+        response = tokenizer_pb2.RenderChatResponse(
+            prompt=prompt, token_ids=encoding.token_ids, mm_features=encoding.mm_features
+        )
         return self._fitting(response, "messages_json")
 
     async def Batch(
@@ -244,8 +258,10 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
 
     @contextlib.contextmanager
     def _in_flight(self, request: _Call) -> Iterator[None]:
-        """Count a call while the context is open. Raises Overloaded if its texts exceed the limit of pending texts."""
-        with self._counted(), self._pending.admit(request.ByteSize()):
+        """Count a call while the context is open. Raises Overloaded if texts or images exceed their limit."""
+        num_image_bytes = 0 if isinstance(request, tokenizer_pb2.DecodeRequest) else media_bytes(request)
+        num_text_bytes = request.ByteSize() - num_image_bytes
+        with self._counted(), self._pending.admit(num_text_bytes), self._pending_images.admit(num_image_bytes):
             yield
 
     @contextlib.contextmanager
@@ -257,6 +273,10 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         finally:
             self._calls.discard(call)
             call.set_result(None)
+
+    async def _preprocess(self, request: tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest) -> PromptImages | None:
+        media = decode_media(request)
+        return await self._images.preprocess(media.items, media.kwargs_json) if media.items else None
 
     async def _encode_all(
         self, encode: Callable[[str], tokenizer_pb2.Encoding], texts: Sequence[str], *, field: str = "texts"
@@ -305,12 +325,18 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         add_special_tokens: bool,
         truncation: Truncation | None,
         with_strings: bool,
+        images: PromptImages | None = None,
+        field: str = "texts",
     ) -> tokenizer_pb2.Encoding:
         started = time.perf_counter()
-        token_ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens, truncation=truncation)
+        placed: Sequence[PlacedImage] = ()
+        if images is None:
+            token_ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens, truncation=truncation)
+        else:
+            token_ids, placed = images.encode(text, add_special_tokens=add_special_tokens, truncation=truncation, field=field)
         strings = self._tokenizer.token_strings(token_ids) if with_strings else ()
         self._metrics.observe_encoded(time.perf_counter() - started, len(token_ids))
-        return encode_tokens(token_ids, strings)
+        return encode_tokens(token_ids, strings, placed)
 
     def _decode(self, request: tokenizer_pb2.DecodeRequest) -> list[str]:
         skip = skips_special_tokens(request)

@@ -6,19 +6,18 @@ from collections.abc import Sequence
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.rpc.columns import pack_u32, split_rows, unpack_u32
 from tetrad.services.rpc.status import to_status
-from tetrad.services.rpc.unread_fields import UnreadFields
 from tetrad.services.version import VERSION
+from tetrad.tokenizer_svc.api.media_wire import encode_features, encode_media_limits
 from tetrad.tokenizer_svc.chat.pair_prompts import PairTemplate
 from tetrad.tokenizer_svc.chat.renderer import Conversation
+from tetrad.tokenizer_svc.images.items import PlacedImage
+from tetrad.tokenizer_svc.images.prompts import MediaLimits
 from tetrad.tokenizer_svc.tokenizer.detokenize_stream import Deltas, DetokenizeStream, OpenHandle
 from tetrad.tokenizer_svc.tokenizer.tokenizer import EncodedPair, Tokenizer, Truncation
 from tetrad.v1 import tokenizer_pb2
 
 _ENTRY_BYTES = 4
 """Bytes of a u32 in a column."""
-_OWNER = "This tokenizer"
-UNREAD_OF_ENCODE = UnreadFields(tokenizer_pb2.EncodeRequest, ("media", "mm_processor_kwargs_json"), owner=_OWNER)
-UNREAD_OF_RENDER = UnreadFields(tokenizer_pb2.RenderChatRequest, ("media", "mm_processor_kwargs_json"), owner=_OWNER)
 
 
 def decode_truncation(request: tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest) -> Truncation | None:
@@ -38,13 +37,22 @@ def skips_special_tokens(request: tokenizer_pb2.DecodeRequest | tokenizer_pb2.De
     return not request.HasField("skip_special_tokens") or request.skip_special_tokens
 
 
-def encode_tokens(token_ids: Sequence[int], token_strings: Sequence[str]) -> tokenizer_pb2.Encoding:
-    """Return one text's tokens as a message. Takes milliseconds for 100,000 tokens: call it in the thread that encoded them."""
-    return tokenizer_pb2.Encoding(token_ids=pack_u32(token_ids), token_strings=token_strings)
+def encode_tokens(
+    token_ids: Sequence[int], token_strings: Sequence[str], images: Sequence[PlacedImage] = ()
+) -> tokenizer_pb2.Encoding:
+    """Return one text's tokens and images as a message.
+
+    Takes milliseconds for 100,000 tokens or an image: call it in the thread that encoded them.
+    """
+    return tokenizer_pb2.Encoding(
+        token_ids=pack_u32(token_ids), token_strings=token_strings, mm_features=encode_features(images)
+    )
 
 
 def decode_pairs(request: tokenizer_pb2.EncodeRequest) -> list[tuple[str, str]]:
     """Return the pairs of texts of a request. Raises InvalidRequest for options that do not apply to pairs."""
+    if request.media:
+        raise InvalidRequest("Pairs of texts have no media.", field="media")
     if len(request.text_pairs) != len(request.texts):
         raise InvalidRequest(
             f"text_pairs must have one text for each of texts: got {len(request.text_pairs)} and {len(request.texts)}.",
@@ -73,11 +81,7 @@ def encode_pair(encoded: EncodedPair) -> tokenizer_pb2.Encoding:
 
 
 def decode_conversation(request: tokenizer_pb2.RenderChatRequest) -> Conversation:
-    """Return the conversation of a request.
-
-    Raises InvalidRequest if its fields contradict each other, Unsupported for unread fields.
-    """
-    UNREAD_OF_RENDER.refuse(request)
+    """Return the conversation of a request. Raises InvalidRequest if its fields contradict each other."""
     given = request.HasField("add_generation_prompt")
     if given and request.add_generation_prompt and request.continue_final_message:
         raise InvalidRequest(
@@ -93,6 +97,7 @@ def decode_conversation(request: tokenizer_pb2.RenderChatRequest) -> Conversatio
         add_generation_prompt=request.add_generation_prompt if given else not request.continue_final_message,
         continue_final_message=request.continue_final_message,
         max_prompt_chars=request.max_prompt_chars if request.HasField("max_prompt_chars") else None,
+        num_images=len(request.media),
     )
 
 
@@ -124,8 +129,8 @@ def append_sizes(request: tokenizer_pb2.DetokenizeRequest) -> tuple[int, int]:
     return len(request.append.handles) // _ENTRY_BYTES, len(request.append.token_ids) // _ENTRY_BYTES
 
 
-def encode_info(tokenizer: Tokenizer, model: str) -> tokenizer_pb2.GetInfoResponse:
-    """Return the description of a tokenizer."""
+def encode_info(tokenizer: Tokenizer, model: str, media: Sequence[MediaLimits]) -> tokenizer_pb2.GetInfoResponse:
+    """Return the description of a tokenizer that preprocesses these media."""
     facts = tokenizer.facts
     special, defaults = facts.special, facts.generation_config or facts.release_config
     return tokenizer_pb2.GetInfoResponse(
@@ -144,6 +149,7 @@ def encode_info(tokenizer: Tokenizer, model: str) -> tokenizer_pb2.GetInfoRespon
         version=VERSION,
         generation_config_json=json.dumps(defaults) if defaults else "",
         prompts=facts.prompts,
+        modalities=encode_media_limits(media),
     )
 
 

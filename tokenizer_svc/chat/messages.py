@@ -48,12 +48,29 @@ def parse_kwargs(text: str) -> dict[str, Any]:
     return value
 
 
-def flatten_content(messages: list[Message]) -> None:
-    """Join lists of text parts to one text, for templates that read only texts. Raises ChatError for other parts."""
+def count_images(messages: list[Message]) -> int:
+    """Return the number of image parts of all messages."""
+    contents = [message["content"] for message in messages if isinstance(message.get("content"), list)]
+    return sum(_is_image(part) for content in contents for part in content)
+
+
+def flatten_content(messages: list[Message], image: str | None) -> None:
+    """Join lists of parts to one text, for templates that read only texts.
+
+    Args:
+        messages: changed.
+        image: text of an image; None: the model reads no images. As in vLLM, those of a message stand before its text, unless
+            the text has them already.
+
+    Raises:
+        ChatError: a part is neither text nor image, or a text has more placeholders than the message has images.
+    """
     for i, message in enumerate(messages):
         content = message.get("content")
         if isinstance(content, list):
-            message["content"] = "\n".join(_text_of_part(i, part) for part in content)
+            others = content if image is None else [part for part in content if not _is_image(part)]
+            text = "\n".join(_text_of_part(i, part) for part in others)
+            message["content"] = _with_images(text, len(content) - len(others), image or "")
         elif content is None:
             # A turn with only tool calls has no content, but templates concatenate it with other texts.
             message["content"] = ""
@@ -87,6 +104,22 @@ def write_arguments(messages: list[Message]) -> None:
             function = call.get("function")
             if isinstance(function, dict) and isinstance(function.get("arguments"), (dict, list)):
                 function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+
+
+def _with_images(text: str, number: int, image: str) -> str:
+    """Return a text with the placeholders of a message's images before it, without those that it has."""
+    if not number:
+        return text
+    missing = number - text.count(image)
+    if missing < 0:
+        raise ChatError(
+            f"Found more '{image}' placeholders in input prompt than actual multimodal data items.", "messages_json"
+        )
+    return "\n".join([image] * missing + [text])
+
+
+def _is_image(part: object) -> bool:
+    return isinstance(part, dict) and part.get("type") == "image"
 
 
 def _is_system_text(message: Message) -> bool:

@@ -30,6 +30,7 @@ class Conversation:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     max_prompt_chars: int | None = None
+    num_images: int = 0
 
 
 _FIELDS = [field.name for field in dataclasses.fields(Conversation) if field.name not in ("chat_template", "max_prompt_chars")]
@@ -47,9 +48,16 @@ class ChatLimits:
 
 
 class ChatRenderer:
-    """Renders conversations with the model's template or with their own."""
+    """Renders conversations with the model's template or with their own.
 
-    def __init__(self, facts: LoadedTokenizer, limits: ChatLimits) -> None:
+    Args:
+        facts: the model's templates and special tokens.
+        limits: limits of one conversation.
+        image: text of an image for templates that read only texts; None: the model reads no images.
+    """
+
+    def __init__(self, facts: LoadedTokenizer, limits: ChatLimits, *, image: str | None = None) -> None:
+        self._image = image
         self._templates = dict(facts.chat_templates)
         self._special_tokens = facts.special.named()
         self._limits = limits
@@ -83,8 +91,9 @@ class ChatRenderer:
         fields = {name: getattr(conversation, name) for name in _FIELDS}
         most = self._limits.max_prompt_bytes
         limits = {"max_chars": most if conversation.max_prompt_chars is None else min(most, conversation.max_prompt_chars)}
+        own = {"templates": templates, "special_tokens": self._special_tokens, "image": self._image}
         lane = self._own if override is None else self._choose_foreign()
-        reply = await lane.exchange({**fields, **limits, "templates": templates, "special_tokens": self._special_tokens})
+        reply = await lane.exchange({**fields, **limits, **own})
         if "error" in reply:
             raise InvalidRequest(reply["error"], field=reply["field"])
         return reply["prompt"]

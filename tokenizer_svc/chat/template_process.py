@@ -12,6 +12,7 @@ from tetrad.services.sandbox.process import serve_frames
 from tetrad.tokenizer_svc.chat.messages import (
     ChatError,
     Message,
+    count_images,
     parse_kwargs,
     parse_messages,
     parse_optional_objects,
@@ -38,6 +39,10 @@ def answer(request: dict[str, Any]) -> dict[str, str]:
 def render(request: dict[str, Any]) -> str:
     """Return the prompt of a request. Raises ChatError if it cannot be rendered."""
     messages = parse_messages(request["messages_json"])
+    num_images = count_images(messages)
+    if num_images != request["num_images"]:
+        text = f"messages_json has {num_images} image part(s), and media has {request['num_images']} image(s)."
+        raise ChatError(text, "messages_json")
     tools = parse_optional_objects(request["tools_json"], "tools_json")
     documents = parse_optional_objects(request["documents_json"], "documents_json")
     kwargs = parse_kwargs(request["chat_template_kwargs_json"])
@@ -51,6 +56,7 @@ def render(request: dict[str, Any]) -> str:
         add_generation_prompt=request["add_generation_prompt"],
         continue_final_message=request["continue_final_message"],
         max_chars=request["max_chars"],
+        image=request["image"],
     )
 
 

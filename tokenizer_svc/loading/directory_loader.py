@@ -37,6 +37,7 @@ def load_directory(path: Path, model_path: Path) -> LoadedTokenizer:
     facts_path = model_path if model_path.is_dir() else path
     config = _load_json(facts_path, "config.json") or _load_json(path, "config.json")
     generation_config = _load_json(facts_path, "generation_config.json") or _load_json(path, "generation_config.json")
+    processor = _load_json(facts_path, "processor_config.json")
     special = _special_tokens(tokenizer_config)
     rust = _load_rust(path)
     _mark_special(rust, special, tokenizer_config)
@@ -48,6 +49,8 @@ def load_directory(path: Path, model_path: Path) -> LoadedTokenizer:
         max_length=_max_length(tokenizer_config, config),
         config=config,
         generation_config=generation_config,
+        image_processor=_image_processor(processor, _load_json(facts_path, "preprocessor_config.json")),
+        processor=processor,
         prompts=_prompts(_load_json(facts_path, _SENTENCE_TRANSFORMERS) or _load_json(path, _SENTENCE_TRANSFORMERS)),
     )
 
@@ -57,6 +60,13 @@ def _prompts(config: Mapping[str, Any]) -> dict[str, str]:
     prompts = config.get("prompts")
     named = prompts.items() if isinstance(prompts, dict) else ()
     return {name: text for name, text in named if isinstance(text, str)}
+
+
+def _image_processor(processor: Mapping[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of the image processor: newer models have them in processor_config.json, as in transformers."""
+    nested = processor.get("image_processor")
+    settings = nested if isinstance(nested, dict) else own
+    return settings if any(key.startswith(("image_", "do_resize")) for key in settings) else {}
 
 
 def _load_rust(path: Path) -> RustTokenizer:

@@ -48,6 +48,8 @@ class LoadedTokenizer:
         release_config: sampling parameters that this release recommends for a built-in model. They may change between releases,
             so they are not part of the files and their hash: during an upgrade, tokenizers of both releases count as equal.
         pair_template: chat template that writes the pairs of texts of a cross-encoder; None: the tokenizer joins them.
+        image_processor: settings of the model's image processor (preprocessor_config.json); empty: it reads no images.
+        processor: values of processor_config.json.
         prompts: texts to put before an input, by the name of its purpose (sentence-transformers' prompts).
     """
 
@@ -61,3 +63,5 @@ class LoadedTokenizer:
     release_config: Mapping[str, Any] = field(default_factory=dict)
     prompts: Mapping[str, str] = field(default_factory=dict)
     pair_template: str | None = None
+    image_processor: Mapping[str, Any] = field(default_factory=dict)
+    processor: Mapping[str, Any] = field(default_factory=dict)

@@ -72,6 +72,14 @@ class Tokenizer:
         with RustErrors(_refuse_text):
             return self._encode(text, add_special_tokens, truncation)
 
+    def encode_whole(self, text: str, *, add_special_tokens: bool) -> tuple[list[int], tuple[int, int]]:
+        """Return the ids of a text, and how many ids the tokenizer adds before and after it. Raises the errors of `encode`."""
+        with RustErrors(_refuse_text):
+            [encoding] = self._rust.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        num_added = self._num_added if add_special_tokens else 0
+        num_before = self._num_before(encoding, num_added)
+        return encoding.ids, (num_before, num_added - num_before)
+
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
         """Return the vocabulary's entry of each id; an id without one has an empty string."""
         return [self._rust.id_to_token(token_id) or "" for token_id in token_ids]
@@ -108,11 +116,16 @@ class Tokenizer:
 
         The library's own truncation makes an object for each part that it cuts off: 0.1 s and 100 MB for a million tokens.
         """
-        ids, is_added = encoding.ids, encoding.special_tokens_mask
-        num_before = next((place for place, added in enumerate(is_added) if not added), num_added)
+        ids = encoding.ids
+        num_before = self._num_before(encoding, num_added)
         end = len(ids) - num_added + num_before
         kept = _cut(ids[num_before:end], truncation.max_tokens - num_added, keep_end=truncation.keep_end)
         return ids[:num_before] + kept + ids[end:]
+
+    @staticmethod
+    def _num_before(encoding: Encoding, num_added: int) -> int:
+        """Return how many of the ids that the tokenizer adds stand before the text."""
+        return next((place for place, added in enumerate(encoding.special_tokens_mask) if not added), num_added)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of ids. Raises InvalidRequest for an id outside the vocabulary."""

@@ -18,6 +18,7 @@ from tetrad.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from tetrad.worker_svc.api.kv_groups_wire import decode_group, encode_group
 from tetrad.worker_svc.api.lora_wire import decode_limits
 from tetrad.worker_svc.api.loras import LoraLoading
+from tetrad.worker_svc.api.media_wire import encode_modalities
 from tetrad.worker_svc.api.pooling_wire import encode_pooling_facts
 from tetrad.worker_svc.core.device import DRAFT_METHODS, KvLayout, ModelInfo, Progress
 from tetrad.worker_svc.core.ranks import DEFAULT_TIMEOUT_S, GroupPlace, Shard, Stage
@@ -52,8 +53,6 @@ UNREAD_OF_LOAD = UnreadFields(
     ),
     owner=_OWNER,
 )
-UNREAD_OF_MEMORY = UnreadFields(worker_pb2.DetermineAvailableMemoryRequest, ("max_num_encoder_tokens",), owner=_OWNER)
-UNREAD_OF_KV_CACHE = UnreadFields(worker_pb2.InitializeKvCacheRequest, ("encoder_cache_size",), owner=_OWNER)
 
 
 class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
@@ -74,7 +73,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         *,
         rank: int,
         instance_id: str,
-        capabilities: Sequence[types_pb2.Capability],
+        capabilities: Callable[[], Sequence[types_pb2.Capability]],
         logits_processors: Sequence[str],
         max_message_bytes: int,
         profiler: Profiler,
@@ -105,7 +104,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
             version=VERSION,
             schema_revision=SCHEMA_REVISION,
             contract_revision=CONTRACT_REVISION,
-            capabilities=self._capabilities,
+            capabilities=self._capabilities(),
             logits_processors=self._logits_processors,
             model=write_model_info(seen.model) if seen.model else None,
             num_blocks=seen.layout.num_blocks if seen.layout else 0,
@@ -194,10 +193,12 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         self, request: worker_pb2.DetermineAvailableMemoryRequest, context: Any
     ) -> worker_pb2.DetermineAvailableMemoryResponse:
         """Measure the memory that is available for KV blocks."""
-        UNREAD_OF_MEMORY.refuse(request)
         _require(0 < request.gpu_memory_utilization <= 1, "gpu_memory_utilization", "must be in (0, 1]")
         size = await self._compute.submit(
-            self._worker.available_memory, request.gpu_memory_utilization, request.max_num_batched_tokens
+            self._worker.available_memory,
+            request.gpu_memory_utilization,
+            request.max_num_batched_tokens,
+            request.max_num_encoder_tokens,
         )
         return worker_pb2.DetermineAvailableMemoryResponse(available_bytes=size)
 
@@ -205,7 +206,6 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         self, request: worker_pb2.InitializeKvCacheRequest, context: Any
     ) -> worker_pb2.InitializeKvCacheResponse:
         """Allocate the KV cache."""
-        UNREAD_OF_KV_CACHE.refuse(request)
         layout = KvLayout(
             num_blocks=request.num_blocks,
             block_size=request.block_size,
@@ -213,8 +213,9 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
             max_num_seqs=request.max_num_seqs,
             max_num_batched_tokens=request.max_num_batched_tokens,
             num_host_blocks=request.num_host_blocks,
+            encoder_cache_size=request.encoder_cache_size,
         )
-        for name in KvLayout.__dataclass_fields__.keys() - {"num_host_blocks"}:
+        for name in KvLayout.__dataclass_fields__.keys() - {"num_host_blocks", "encoder_cache_size"}:
             _require(getattr(layout, name) > 0, name, "must be at least 1")
         size = await self._compute.submit(
             self._worker.initialize_kv_cache, layout, [decode_group(group) for group in request.groups]
@@ -315,8 +316,12 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
 
 def write_model_info(info: ModelInfo) -> worker_pb2.ModelInfo:
     """Return the message that describes a loaded model."""
-    fields = {name: getattr(info, name) for name in ModelInfo.__dataclass_fields__ if name != "pooling"}
-    return worker_pb2.ModelInfo(**fields, pooling=encode_pooling_facts(info.pooling) if info.pooling else None)
+    fields = {name: getattr(info, name) for name in ModelInfo.__dataclass_fields__ if name not in ("pooling", "modalities")}
+    return worker_pb2.ModelInfo(
+        **fields,
+        modalities=encode_modalities(info),
+        pooling=encode_pooling_facts(info.pooling) if info.pooling else None,
+    )
 
 
 def _require(holds: bool, field: str, rule: str) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tetrad.services.errors import FailedPrecondition, InternalError, InvalidRequest, TetradError, Unavailable
@@ -16,6 +17,8 @@ from tetrad.services.log import get_logger
 from tetrad.services.observability.tracing import Tracer
 from tetrad.services.version import CONTRACT_REVISION, SCHEMA_REVISION
 from tetrad.v1 import types_pb2, worker_pb2, worker_pb2_grpc
+from tetrad.worker_svc.api.encoding import EndedItem, StreamMedia, merged
+from tetrad.worker_svc.api.media_wire import decode_items, encode_ended
 from tetrad.worker_svc.api.wire import decode_plan, encode_result
 from tetrad.worker_svc.core.plan import ExecutedStep, ModelRunnerOutput, SchedulerOutput, StagedStep
 from tetrad.worker_svc.observability.metrics import WorkerMetrics
@@ -42,6 +45,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         worker: the worker, owned by `compute`.
         compute: the compute thread.
         waiting: a thread that waits for the device.
+        encoding: the encoder thread.
         rank, instance_id, capabilities: values of ExecuteReady.
         max_queued_steps: largest number of plans that are read ahead of the device.
         lost_device: watches the end of every stream, and checks the device after failed steps.
@@ -54,24 +58,24 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         worker: Worker,
         compute: ComputeThread,
         waiting: ComputeThread,
+        encoding: ComputeThread,
         *,
         rank: int,
         instance_id: str,
-        capabilities: Sequence[types_pb2.Capability],
+        capabilities: Callable[[], Sequence[types_pb2.Capability]],
         max_queued_steps: int,
         lost_device: LostDevice,
         metrics: WorkerMetrics,
         tracer: Tracer,
     ) -> None:
         self._worker, self._compute, self._waiting, self._lost_device = worker, compute, waiting, lost_device
-        self._metrics, self._tracer = metrics, tracer
+        self._encoding, self._metrics, self._tracer, self._capabilities = encoding, metrics, tracer, capabilities
         self._ready = worker_pb2.ExecuteReady(
             schema_revision=SCHEMA_REVISION,
             contract_revision=CONTRACT_REVISION,
             rank=rank,
             instance_id=instance_id,
             supports_shared_sampling_params=True,
-            capabilities=capabilities,
         )
         self._max_queued_steps = max_queued_steps
         self._streams: set[_Stream] = set()
@@ -93,13 +97,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             return self._worker.execute(stream_id, plan)  # looked up at each step: a profiler may have replaced the method
 
         stream = _Stream(execute, self._compute, self._waiting, self._metrics, traces, self._max_queued_steps)
+        stream.media = self._open_media(stream_id, stream)
         self._streams.add(stream)
         self._none_open.clear()
         try:
             self._check_open()
-            yield worker_pb2.ExecuteResponse(ready=self._ready)
-            async for output in stream.run(request_iterator):
-                yield worker_pb2.ExecuteResponse(output=output)
+            yield self._ready_response()
+            async for response in stream.run(request_iterator):
+                yield response
         except InternalError:
             # The engine core gets the error after the check, so that no further step is sent to a lost device.
             await self._lost_device.check(self._compute.submit(self._worker.check_device))
@@ -121,6 +126,24 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         for stream in self._streams:
             stream.stop(None)
         await self._none_open.wait()
+
+    def _ready_response(self) -> worker_pb2.ExecuteResponse:
+        response = worker_pb2.ExecuteResponse(ready=self._ready)
+        response.ready.capabilities.extend(self._capabilities())
+        return response
+
+    def _open_media(self, stream_id: int, stream: "_Stream") -> StreamMedia | None:
+        """Return the media items of a stream; None if the model takes only text."""
+        media, layout = self._worker.media, self._worker.snapshot().layout
+        if media is None or layout is None:
+            return None
+        thread = self._encoding if media.tower.has_own_thread else self._compute
+
+        def fail(error: BaseException) -> None:
+            log.error("encoding.failed", exc_info=error)
+            stream.stop(InternalError(f"Encoding failed on the device: {error}", reason="STEP_FAILED"))
+
+        return StreamMedia(partial(self._worker.encode, stream_id), thread, layout.encoder_cache_size, fail)
 
     def _check_open(self) -> None:
         if self._draining:
@@ -151,8 +174,22 @@ class _Stream:
         self._reader: asyncio.Task[None] | None = None
         self._is_stopped = False
         self._error: TetradError | None = None
+        self.media: StreamMedia | None = None
 
-    async def run(self, requests: _Requests) -> AsyncIterator[worker_pb2.ModelRunnerOutput]:
+    async def run(self, requests: _Requests) -> AsyncIterator[worker_pb2.ExecuteResponse]:
+        """Yield the plans' results in order, and the ends of media items; raise the error that ended the stream, if any."""
+        answers, media = self._answers(requests), self.media
+        if media is None:
+            async for answer in answers:
+                yield answer
+            return
+        try:
+            async for answer in merged(answers, media.events, _event):
+                yield answer
+        finally:
+            media.close()
+
+    async def _answers(self, requests: _Requests) -> AsyncIterator[worker_pb2.ExecuteResponse]:
         """Yield the plans' results in order; raise the error that ended the stream, if any."""
         self._reader = asyncio.create_task(self._queue_plans(requests))
         self._reader.add_done_callback(_mark_seen)
@@ -162,7 +199,7 @@ class _Stream:
                 result = await self._result(*launched)
                 self._metrics.note_result(result)
                 self._traces.note_result(result)
-                yield _write(result)
+                yield worker_pb2.ExecuteResponse(output=_write(result))
             if self._error is not None:
                 raise self._error
             if self._is_stopped:
@@ -182,18 +219,32 @@ class _Stream:
         try:
             async for request in requests:
                 self._arrived.set()
-                if not self._is_stopped:
+                is_media = request.WhichOneof("message") == "encoder_inputs"
+                if not self._is_stopped and not is_media:
                     await self._room.acquire()
                 if self._is_stopped:
                     continue  # sent before the engine core saw the end of the stream; it repeats the plan on another worker
+                if is_media:
+                    self._take_media(request.encoder_inputs)
+                    continue
                 queued_at = time.perf_counter()
                 plan = _read(request)
+                if self.media is not None:
+                    self.media.note_plan(plan.step_id, plan.freed_media)
                 self._traces.note_plan(plan)
                 future = self._compute.submit(self._metrics.run_step, plan, queued_at, self._execute)
                 future.add_done_callback(_mark_seen)
                 self._results.put_nowait((plan.step_id, future))
         finally:
             self._results.put_nowait(None)
+
+    def _take_media(self, inputs: worker_pb2.EncoderInputs) -> None:
+        try:
+            if self.media is None:
+                raise InvalidRequest("encoder_inputs: the model on this worker takes only text.")
+            self.media.take(decode_items(inputs))
+        except InvalidRequest as error:
+            raise InvalidRequest(error.message, reason="INVALID_PLAN") from error
 
     async def _result(self, step_id: int, launch: asyncio.Future[ExecutedStep]) -> ModelRunnerOutput:
         """Return a step's output; the compute thread starts the next step while the device runs this one."""
@@ -227,10 +278,14 @@ class _Stream:
 def _read(request: worker_pb2.ExecuteRequest) -> SchedulerOutput:
     try:
         if request.WhichOneof("message") != "step":
-            raise InvalidRequest("After the hello, every message of an Execute stream is a step.")
+            raise InvalidRequest("After the hello, every message of an Execute stream is a step or has media to encode.")
         return decode_plan(request.step)
     except InvalidRequest as error:
         raise InvalidRequest(error.message, reason="INVALID_PLAN") from error
+
+
+def _event(ended: EndedItem) -> worker_pb2.ExecuteResponse:
+    return worker_pb2.ExecuteResponse(encoder_events=encode_ended(ended))
 
 
 def _write(result: ModelRunnerOutput) -> worker_pb2.ModelRunnerOutput:

@@ -1,7 +1,7 @@
 """Wire: decodes protobuf messages to the worker's values (plan.py) and encodes them back.
 
 Called by servicer.py only. Columns are views, not copies, so decoding a prompt of 32,000 tokens takes microseconds. An
-unsupported field of a request (multimodal items, ...) becomes the refusal of that request; a malformed message raises
+unsupported field of a request becomes the refusal of that request; a malformed message raises
 InvalidRequest.
 """
 
@@ -19,6 +19,7 @@ from tetrad.services.rpc.status import to_status
 from tetrad.services.rpc.struct_values import decode_struct
 from tetrad.services.rpc.unread_fields import UnreadFields
 from tetrad.v1 import types_pb2, worker_pb2
+from tetrad.worker_svc.api.media_wire import decode_spans
 from tetrad.worker_svc.api.pooling_wire import decode_pooling, encode_pooled, pooling_problem
 from tetrad.worker_svc.api.prompt_embeds_wire import decode_prompt_embeds
 from tetrad.worker_svc.core.plan import (
@@ -33,13 +34,13 @@ from tetrad.worker_svc.core.plan import (
     SamplingSpec,
     SchedulerOutput,
 )
+from tetrad.worker_svc.worker.worker import Worker
 
 _OWNER = "This worker"
 UNREAD_OF_PLAN = UnreadFields(
     worker_pb2.SchedulerOutput,
     (
         "encoder_inputs",
-        "freed_encoder_hashes",
         "kv_transfers",
         "kv_connector_metadata",
         "block_copies",
@@ -50,26 +51,21 @@ UNREAD_OF_PLAN = UnreadFields(
 )
 UNREAD_OF_NEW_REQUEST = UnreadFields(
     worker_pb2.NewRequestData,
-    ("mm_features", "num_encoder_tokens"),
+    ("num_encoder_tokens",),
     owner=_OWNER,
 )
 UNREAD_OF_PARAMS = UnreadFields(types_pb2.SamplingParams, ("structured_outputs",), owner=_OWNER)
 
 
-def capabilities_of(
-    *,
-    verifies_drafts: bool,
-    joins_groups: bool = False,
-    takes_embeddings: bool = False,
-    keeps_states: bool = False,
-) -> Sequence[types_pb2.Capability]:
-    """Return a worker's capabilities in addition to the protocol revision that both sides have."""
+def capabilities_of(worker: Worker) -> Sequence[types_pb2.Capability]:
+    """Return a worker's capabilities with its present model, in addition to the protocol revision that both sides have."""
     has = {
         types_pb2.CAPABILITY_SHARED_SAMPLING_PARAMS: True,
-        types_pb2.CAPABILITY_DRAFT_TOKENS: verifies_drafts,
-        types_pb2.CAPABILITY_WORKER_GROUP: joins_groups,
-        types_pb2.CAPABILITY_PROMPT_EMBEDS: takes_embeddings,
-        types_pb2.CAPABILITY_DRAFTS_WITH_STATES: keeps_states,
+        types_pb2.CAPABILITY_DRAFT_TOKENS: worker.verifies_drafts,
+        types_pb2.CAPABILITY_WORKER_GROUP: worker.joins_groups,
+        types_pb2.CAPABILITY_PROMPT_EMBEDS: worker.takes_embeddings,
+        types_pb2.CAPABILITY_DRAFTS_WITH_STATES: worker.keeps_states,
+        types_pb2.CAPABILITY_MULTIMODAL: worker.media is not None,
     }
     return [capability for capability, is_there in has.items() if is_there]
 
@@ -92,6 +88,7 @@ def decode_plan(message: worker_pb2.SchedulerOutput) -> SchedulerOutput:
         num_spec_tokens=message.num_spec_tokens,
         swap_out=_decode_copies(message, "swap_out"),
         swap_in=_decode_copies(message, "swap_in"),
+        freed_media=tuple(message.freed_encoder_hashes),
     )
 
 
@@ -170,6 +167,7 @@ def _decode_new(message: worker_pb2.NewRequestData, shared: Sequence[_Params]) -
         pooling=decode_pooling(message.pooling_params) if pools and problem is None else None,
         lora_id=message.lora_request.id,
         prompt_embeds=decode_prompt_embeds(message) if message.HasField("prompt_embeds") else None,
+        media=decode_spans(message.mm_features),
         refusal=problem or _refusal(message, params, sampling),
     )
 

@@ -1,6 +1,8 @@
 """Opens a WeightSource: the files of a model, or random weights of its shapes."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -32,13 +34,10 @@ def open_weights(request: LoadRequest, device: torch.device = _HOST) -> WeightSo
         device: device on which random weights are drawn.
     """
     if not request.random_weights:
-        source = open_source(request.path)
         if request.path.suffix == ".gguf":
-            return source
-        config = apply_overrides(source.config, request.hf_overrides_json)
-        quantization, names = config.get("quantization_config"), supported_config(config).tensors
-        if quantization is not None:
-            source = UnpackedSource(source, open_reader(quantization))
+            return open_source(request.path)
+        source, config = open_files(request)
+        names = supported_config(config).tensors
         inner = TextPartSource(source, names.text_parts) if names.text_parts else with_prefix(source, names)
         return CanonicalSource(RenamedSource(inner, names.moved) if names.moved else inner, names)
     config = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
@@ -47,6 +46,16 @@ def open_weights(request: LoadRequest, device: torch.device = _HOST) -> WeightSo
     if device.type == _HOST.type and source.total_bytes > available:
         raise ModelError(f"Random weights of this config take {source.total_bytes} bytes, but {available} are available.")
     return source
+
+
+def open_files(request: LoadRequest) -> tuple[WeightSource, Mapping[str, Any]]:
+    """Return the tensors of a model's directory under its files' names, quantized matrices unpacked, and its config with
+    overrides; raise ModelError if they cannot be read.
+    """
+    source = open_source(request.path)
+    config = apply_overrides(source.config, request.hf_overrides_json)
+    quantization = config.get("quantization_config")
+    return source if quantization is None else UnpackedSource(source, open_reader(quantization)), config
 
 
 def open_source(path: Path) -> WeightSource:

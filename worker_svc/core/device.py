@@ -4,12 +4,13 @@ Called by worker.py, always on the compute thread. Knows nothing of gRPC.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.lora import LoraLimits, ModelLoras
+from tetrad.worker_svc.core.media import Modality, ModelMedia
 from tetrad.worker_svc.core.plan import Ints, Runner
 from tetrad.worker_svc.core.pooling import PoolingFacts
 from tetrad.worker_svc.core.ranks import GroupPlace, Orders
@@ -40,6 +41,7 @@ class LoadRequest:
     expert_parallel: bool = False  # each shard holds whole experts, instead of a part of every expert
     num_draft_tokens: int = 0  # maximum number of drafts of a request in a step; 0: unknown
     logits_processors: tuple[tuple[str, type], ...] = ()  # names and classes of custom logits processors
+    takes_media: bool = True  # False: the tower of the model is not loaded
     draft_path: Path | None = None  # path of the draft model or draft head; None: no drafts, or a head inside the model's files
 
 
@@ -58,6 +60,8 @@ class ModelInfo:
     hidden_size: int
     weights_dtype: str = ""
     pooling: PoolingFacts | None = None  # None: the model only generates
+    modalities: tuple[Modality, ...] = ()  # empty: the model takes only text
+    uses_mrope: bool = False  # positions have three axes: time, height and width
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,9 @@ class KvGroup:
 
 @dataclass(frozen=True, slots=True)
 class KvLayout:
-    """The engine core's KV layout: number of blocks (null block included), limits of its plans, blocks of the second tier."""
+    """The engine core's KV layout: number of blocks (null block included), limits of its plans, blocks of the second tier,
+    and the encoder cache's size in embeddings.
+    """
 
     num_blocks: int
     block_size: int
@@ -93,6 +99,7 @@ class KvLayout:
     max_num_seqs: int
     max_num_batched_tokens: int
     num_host_blocks: int = 0
+    encoder_cache_size: int = 0
 
 
 class LoadedModel(Protocol):
@@ -120,6 +127,19 @@ class LoadedModel(Protocol):
 
         Raises FailedPrecondition, without any change, if the device has too little free memory.
         """
+
+
+def with_media(info: ModelInfo, media: ModelMedia | None) -> ModelInfo:
+    """Return the facts of a model together with its tower; None: it has none."""
+    if media is None:
+        return info
+    return replace(
+        info,
+        num_parameters=info.num_parameters + media.tower.num_parameters,
+        weights_size_bytes=info.weights_size_bytes + media.tower.size_bytes,
+        modalities=(media.tower.modality,),
+        uses_mrope=media.tower.uses_mrope,
+    )
 
 
 def refuse_loras(request: LoadRequest, device: str) -> None:
@@ -199,8 +219,17 @@ class Device(Protocol):
     def load_model(self, request: LoadRequest, report: Progress) -> LoadedModel:
         """Load the weights, and call `report(bytes loaded, total bytes)`; raise ModelError if the files cannot be served."""
 
-    def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
-        """Return the number of bytes available for KV blocks."""
+    def available_memory(
+        self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int, max_num_encoder_tokens: int = 0
+    ) -> int:
+        """Return the number of bytes available for KV blocks.
+
+        Args:
+            model: the loaded model.
+            utilization: share of the device's memory that may be used.
+            max_num_batched_tokens: tokens of the longest step.
+            max_num_encoder_tokens: embeddings of the largest media item; 0: the model takes only text.
+        """
 
     def give_back_memory(self) -> None:
         """Return freed memory to the operating system, so that other processes can use it."""

@@ -67,10 +67,49 @@ class PromptEmbeds:
 
 @dataclass(frozen=True, slots=True)
 class GivenRows:
-    """Rows [N] of a step's tokens, and the embeddings [N, hidden] float32 that replace the embeddings of their token ids."""
+    """Rows [N] of a step's tokens, ascending, and the embeddings [N, hidden] float32 that replace those of their token ids.
+
+    Attributes:
+        values: what enters the first layer in place of the embedding and its scaling.
+        deep: [L, N, hidden] float32, added to the hidden states behind the first L layers (DeepStack); None: nothing.
+    """
 
     rows: Ints
     values: Floats
+    deep: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MediaSpan:
+    """The place of one image among the tokens of a prompt; its embeddings are in the encoder cache under `identifier`.
+
+    Attributes:
+        identifier: hash of the image and of its preprocessing. Requests with the same image share its embeddings.
+        modality: the kind of input, "image".
+        offset: position of the span's first token.
+        length: number of tokens of the span.
+        is_embed: [length] bool, the tokens that take an embedding, in the order of the embeddings; None: all tokens.
+        num_embeds: number of the item's embeddings.
+        grid: time, height and width of the embeddings, of models with positions on three axes; None: plain positions.
+    """
+
+    identifier: str
+    modality: str
+    offset: int
+    length: int
+    is_embed: npt.NDArray[np.bool_] | None
+    num_embeds: int
+    grid: tuple[int, int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderItem:
+    """An image to encode: the outputs of its preprocessing by name, without a batch axis, and its number of embeddings."""
+
+    identifier: str
+    modality: str
+    tensors: Mapping[str, npt.NDArray[Any]]
+    num_embeds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +131,8 @@ class NewRequest:
     lora_id: int = 0
     """Id of the request's adapter; 0: the base model."""
     prompt_embeds: PromptEmbeds | None = None
+    media: tuple[MediaSpan, ...] = ()
+    """The images of the prompt, by ascending offset; they do not overlap."""
     refusal: TetradError | None = None
     """The error of a request that this worker cannot run; the runner returns it as the request's only answer."""
 
@@ -169,6 +210,7 @@ class SchedulerOutput:
     """Largest number of tokens that the worker's draft model proposes for each request after this step."""
     swap_out: tuple[Ints, Ints] | None = None  # blocks, host blocks
     swap_in: tuple[Ints, Ints] | None = None  # host blocks, blocks
+    freed_media: tuple[str, ...] = ()  # identifiers of media items to delete from the encoder cache before the step
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from tetrad.worker_svc.cuda.mixed_rows import MixedLayout, MixedRows
 from tetrad.worker_svc.cuda.row_tables import table_of
 from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.kernels.gather_inputs import NUM_KEYS, SLOT, Gathered, gather_inputs
+from tetrad.worker_svc.models.decoder import GivenEmbeddings
 from tetrad.worker_svc.models.host import HostStep
 
 
@@ -24,8 +25,26 @@ class PassInputs(NamedTuple):
     """The inputs of a forward pass over T tokens."""
 
     token_ids: torch.Tensor  # [T] int32
-    positions: torch.Tensor  # [T] int32
+    positions: torch.Tensor  # [T] int32, of rotary embeddings; see Shifts
     steps: list[DeviceStep]  # for each KV group
+
+
+class GivenInputs(NamedTuple):
+    """Inputs of a step that are not in the device's state. No graph runs a step that has some.
+
+    Attributes:
+        embeddings: rows that replace the embeddings of token ids, or are added behind the first layers.
+        axes: [3, T] int32, positions of rotary embeddings on three axes; None: they are `positions`.
+    """
+
+    embeddings: GivenEmbeddings | None = None
+    axes: torch.Tensor | None = None
+
+    def __bool__(self) -> bool:
+        return self.embeddings is not None or self.axes is not None
+
+
+NOTHING_GIVEN = GivenInputs()
 
 
 class InputGatherer:
@@ -36,13 +55,21 @@ class InputGatherer:
         state: the requests' tokens and block tables on the device.
         batch: the requests.
         accelerator: the device.
+        shifts: [S] int32, see Shifts; None: positions are places.
         offset: distance from a row's position to the token that the row reads; 1 for a draft head, which reads the next one.
     """
 
     def __init__(
-        self, model: PagedModel, state: DeviceState, batch: InputBatch, accelerator: Accelerator, *, offset: int = 0
+        self,
+        model: PagedModel,
+        state: DeviceState,
+        batch: InputBatch,
+        accelerator: Accelerator,
+        *,
+        shifts: torch.Tensor | None = None,
+        offset: int = 0,
     ) -> None:
-        self._state, self._batch, self._accelerator = state, batch, accelerator
+        self._state, self._batch, self._accelerator, self._shifts = state, batch, accelerator, shifts
         self._token_ids = state.token_ids[:, offset:]
         self._attention = (
             PagedAttention(model.config, model.dtype, model.kv_cache_spec.dtype, accelerator)
@@ -111,4 +138,5 @@ class InputGatherer:
             block_size=self._batch.block_size,
             num_tokens=num_tokens,
             most_scheduled=most_scheduled,
+            shifts=self._shifts,
         )

@@ -27,8 +27,10 @@ from tetrad.worker_svc.core.device import (
     LoadRequest,
     ModelInfo,
     Progress,
+    with_media,
 )
 from tetrad.worker_svc.core.host import available_memory_bytes, give_back_memory, usable_cores
+from tetrad.worker_svc.core.media import ModelMedia
 from tetrad.worker_svc.core.ranks import GroupPlace, Orders, Shard, Stage
 from tetrad.worker_svc.devices.cpu_model import CpuModel
 from tetrad.worker_svc.devices.cpu_models import CpuModels
@@ -47,6 +49,9 @@ from tetrad.worker_svc.families.registry import find_family
 from tetrad.worker_svc.families.values import architecture_of
 from tetrad.worker_svc.layers.collectives import Collectives, gloo_sums
 from tetrad.worker_svc.layers.shared_experts import ExpertExchange, SharedMixes
+from tetrad.worker_svc.media.encoder_cache import EncoderCache
+from tetrad.worker_svc.media.memory import media_bytes
+from tetrad.worker_svc.media.tower_loading import load_tower
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.quantization import method_of
 from tetrad.worker_svc.model_facts.sharding import check_size, shard_config
@@ -148,6 +153,7 @@ class CpuDevice:
         weights = WeightLoader(source, report)
         longest = config.max_position_embeddings
         make: Callable[[ModelInfo], LoadedModel]
+        media = self._load_media(request)
         with torch.inference_mode():
             if use is not None:
                 if not use.generates:
@@ -157,15 +163,20 @@ class CpuDevice:
                 pooling = decoder_pooling(request, overridden, config, use, pools, weights, is_causal=is_causal)
             if pooling is None or is_causal:
                 model = self._models.build(request, config, weights, pooling, layers(config) if layers else None)
-                size_bytes, make = model.weights_size_bytes, partial(CpuModel, model)
+                size_bytes, make = model.weights_size_bytes, partial(CpuModel, model, media=media)
             else:
                 make = partial(EncoderModel, self._models.build_bidirectional(request, config, weights), pooling)
                 size_bytes = weights.num_parameters * _FLOAT32_BYTES
         weights.check_complete(config)
-        info = _info(request, config, weights, size_bytes, source.stored_type)
+        info = with_media(_info(request, config, weights, size_bytes, source.stored_type), media)
         del source, weights
         give_back_memory()
         return make(replace(info, max_position_embeddings=longest, pooling=None if pooling is None else pooling.facts))
+
+    def _load_media(self, request: LoadRequest) -> ModelMedia | None:
+        """Load the tower of a model that takes images."""
+        tower = load_tower(request, torch.float32, torch.device("cpu"), has_own_thread=True)
+        return None if tower is None else ModelMedia(tower, EncoderCache())
 
     def _load_part(
         self, ranks: RankChannels, request: LoadRequest, report: Progress, layers: Tapped | None = None
@@ -246,20 +257,23 @@ class CpuDevice:
         self._models.check_torch(request, "A model of transformers")
         return CpuModel(*load_foreign(request, foreign, config, report))
 
-    def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:
+    def available_memory(
+        self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int, max_num_encoder_tokens: int = 0
+    ) -> int:
         """Return the configured KV cache size, or by default the smaller of the default size and the free share of memory.
 
-        The free share is `utilization` of the available memory, minus the activations of a step. Raises FailedPrecondition,
-        with the numbers, if the configured size exceeds it.
+        The free share is `utilization` of the available memory, minus the activations of a step and the memory of images.
+        Raises FailedPrecondition, with the numbers, if the configured size exceeds it.
         """
         # Per token, the residual, the fused gate and up, silu and qkv exist at the same time. Logits are computed for few rows;
         # the sampler keeps their log-probabilities and, for rows with penalties, the positions of seen token ids.
         activations = max_num_batched_tokens * 16 * model.info.hidden_size * _FLOAT32_BYTES
         logits = 4 * 256 * model.info.vocab_size * _FLOAT32_BYTES
+        media = media_bytes(model, max_num_batched_tokens, max_num_encoder_tokens)
         available = available_memory_bytes()
         return kv_cache_bytes(
             self._kv_cache_gib,
-            int(available * utilization) - activations - logits,
+            int(available * utilization) - activations - logits - media,
             default_bytes=_DEFAULT_KV_CACHE_BYTES,
             why=f"gpu_memory_utilization {utilization:g} of {available / _GIB:.1f} GiB of free memory, less what a step takes",
         )

@@ -13,7 +13,7 @@ from tetrad.services.log import get_logger
 from tetrad.worker_svc.attention.interface import M
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.config import WorkerSettings
-from tetrad.worker_svc.core.device import KvLayout, LoadRequest, refuse_loras
+from tetrad.worker_svc.core.device import LoadRequest, refuse_loras
 from tetrad.worker_svc.core.lora import ModelLoras
 from tetrad.worker_svc.core.plan import Ints, Runner
 from tetrad.worker_svc.core.ranks import Shard
@@ -57,7 +57,7 @@ class HostModel(NamedTuple):
 
     kv_cache_spec: KvCacheSpec
     weights_size_bytes: int
-    make_runner: Callable[[KvLayout], Runner]
+    make_runner: Callable[..., Runner]  # of a layout, and of media if the model has a tower
     loras: ModelLoras | None = None
     expert_tokens: Sequence[Ints] = ()
     decoder: Model[Any] | None = None  # used by drafters; of several ranks, the leader's part. None: there can be no drafter
@@ -295,7 +295,7 @@ def runner_of(
     pooling: Pooling | None,
     loras: ModelLoras | None = None,
     settle_drafts: Callable[[Ints], None] | None = None,
-) -> Callable[[KvLayout], Runner]:
+) -> Callable[..., Runner]:
     """Return a function that creates a model's runner.
 
     Args:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.worker_svc.core.device import CountsExperts, KvGroup, KvLayout, LoadedModel, SharesExperts
 from tetrad.worker_svc.core.layout_check import check_host_cache
+from tetrad.worker_svc.core.media import TakesMedia
 from tetrad.worker_svc.core.plan import Runner
 from tetrad.worker_svc.devices.cpu_models import HostModel
 from tetrad.worker_svc.kv_cache.cache import KvCache, KvCacheSpec
@@ -74,6 +75,7 @@ class DraftedModel:
         self._target, self._drafter = target, drafter
         size_bytes = target.info.weights_size_bytes + drafter.weights_size_bytes
         self.info, self.loras = replace(target.info, weights_size_bytes=size_bytes), target.loras
+        self.media = target.media if isinstance(target, TakesMedia) else None
         self.expert_tokens = target.expert_tokens if isinstance(target, CountsExperts) else ()
 
     def meet(self) -> None:

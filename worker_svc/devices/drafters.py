@@ -72,7 +72,9 @@ class DrafterLoader:
         else:
             assert request.draft_path is not None
             load = self._with_eagle3 if request.draft_method == "eagle3" else self._with_model
-            target, drafter = load(alone, LoadRequest(str(request.draft_path), request.draft_path), report)  # as stored
+            target, drafter = load(
+                alone, LoadRequest(str(request.draft_path), request.draft_path, takes_media=False), report
+            )  # as stored
         log.info("model.drafts", method=request.draft_method, weights_size_bytes=drafter.weights_size_bytes)
         return DraftedModel(target, drafter)
 

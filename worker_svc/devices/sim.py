@@ -86,7 +86,14 @@ class SimDevice:
         report(1, 1)
         return SimModel(request.model, config, self._cost, self._crash_token_id, self._fail_token_id)
 
-    def available_memory(self, model: LoadedModel, *, utilization: float, max_num_batched_tokens: int) -> int:  # noqa: ARG002 - no device
+    def available_memory(
+        self,
+        model: LoadedModel,  # noqa: ARG002 - no device
+        *,
+        utilization: float,  # noqa: ARG002
+        max_num_batched_tokens: int,  # noqa: ARG002
+        max_num_encoder_tokens: int = 0,  # noqa: ARG002
+    ) -> int:
         """Return the simulated memory of the settings."""
         return kv_cache_bytes(
             self._kv_cache_gib, self._memory_bytes, default_bytes=self._memory_bytes, why="sim_kv_cache_memory_gib"

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.families.axes import in_sections, in_turns, with_axes
 from tetrad.worker_svc.families.experts import glm4_moe
 from tetrad.worker_svc.families.gemma import gemma3
 from tetrad.worker_svc.families.glm import glm4
@@ -49,6 +50,10 @@ _LLAMA: Mapping[str, Any] = {
 }
 """The values of Llama's files."""
 _MISTRAL = {**_LLAMA, "intermediate_size": 14_336, "num_key_value_heads": 8, "max_position_embeddings": 131_072}
+_QWEN2_SECTION, _QWEN3_SECTION, _QWEN3_5_SECTION, _GLM_SECTION = (16, 24, 24), (24, 20, 20), (11, 11, 10), (8, 12, 12)
+"""Pairs that turn by time, by height and by width, if the config does not say."""
+_DEEP_LAYERS = (8, 16, 24)
+"""Layers of Qwen3-VL's vision tower whose rows are added behind the text model's first layers, if the config does not say."""
 
 
 def _qwen3_vl_moe(values: Values) -> ModelConfig:
@@ -68,31 +73,32 @@ def _qwen3_vl_moe(values: Values) -> ModelConfig:
 
 TEXT_TYPES: Mapping[str, tuple[Describe, Mapping[str, Any]]] = {
     "gemma3_text": (gemma3, _GEMMA3),
-    "glm4v_moe_text": (glm4_moe, {}),
-    "glm4v_text": (glm4, {}),
+    "glm4v_moe_text": (with_axes(glm4_moe, in_sections, _GLM_SECTION), {}),
+    "glm4v_text": (with_axes(glm4, in_sections, _GLM_SECTION), {}),
     "lfm2": (lfm2, {}),
     "llama": (llama, _LLAMA),
     "llama4_text": (llama4, {}),
     "ministral3": (ministral3, {}),
     "mistral": (mistral, _MISTRAL),
     "qwen2": (qwen2, {}),
-    "qwen2_5_vl_text": (qwen2, {}),
-    "qwen2_vl_text": (qwen2, {}),
+    "qwen2_5_vl_text": (with_axes(qwen2, in_sections, _QWEN2_SECTION), {}),
+    "qwen2_vl_text": (with_axes(qwen2, in_sections, _QWEN2_SECTION), {}),
     "qwen3": (qwen3, {}),
-    "qwen3_5_moe_text": (qwen3_5_moe, {}),
-    "qwen3_5_text": (qwen3_5, {}),
-    "qwen3_vl_moe_text": (_qwen3_vl_moe, {}),
-    "qwen3_vl_text": (qwen3, {}),
+    "qwen3_5_moe_text": (with_axes(qwen3_5_moe, in_turns, _QWEN3_5_SECTION), {}),
+    "qwen3_5_text": (with_axes(qwen3_5, in_turns, _QWEN3_5_SECTION), {}),
+    "qwen3_vl_moe_text": (with_axes(_qwen3_vl_moe, in_turns, _QWEN3_SECTION), {}),
+    "qwen3_vl_text": (with_axes(qwen3, in_turns, _QWEN3_SECTION), {}),
 }
 """model_type of a text_config -> its family, and default values that the config may omit."""
 
 
-def wrapper(text_type: str, *, is_tied: bool = False) -> Describe:
+def wrapper(text_type: str, *, is_tied: bool = False, is_deep: bool = False) -> Describe:
     """Return the describing function of a wrapper.
 
     Args:
         text_type: the text model's type, if the config gives none.
         is_tied: whether the output layer is tied to the embedding, if the wrapper's config does not say.
+        is_deep: whether further rows of images are added behind the first layers.
     """
 
     def describe(values: Values) -> ModelConfig:
@@ -108,6 +114,17 @@ def wrapper(text_type: str, *, is_tied: bool = False) -> Describe:
         text = values.inside(inner, defaults, is_tied=is_tied)
         config = family(text)
         text.check_all_read()
-        return replace(config, tensors=replace(config.tensors, text_parts=TEXT_PARTS))
+        num_deep = _num_deep_layers(values, config) if is_deep else 0
+        return replace(config, num_deep_layers=num_deep, tensors=replace(config.tensors, text_parts=TEXT_PARTS))
 
     return describe
+
+
+def _num_deep_layers(values: Values, config: ModelConfig) -> int:
+    vision = values.get("vision_config", default={})
+    number = len(vision.get("deepstack_visual_indexes", _DEEP_LAYERS))
+    if number > config.num_layers:
+        raise ModelError(
+            f"The model's config has deepstack_visual_indexes for {number} layers; the text model has {config.num_layers}."
+        )
+    return number

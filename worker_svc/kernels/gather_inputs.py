@@ -1,7 +1,9 @@
 """Gathers the inputs of a forward pass from the device's state: ids, positions and KV slots.
 
 The host knows a step's rows and their lengths, but not the last sampled tokens; so it sends five numbers per request, and the
-kernel reads the rest in device memory. Dims: R requests, T tokens, S slots, L tokens and P blocks of the longest request.
+kernel reads the rest in device memory. Models with M-RoPE have positions that are ahead of or behind a token's place, by a
+shift that is the same for all tokens after an image.
+Dims: R requests, T tokens, S slots, L tokens and P blocks of the longest request.
 """
 
 import torch
@@ -24,6 +26,7 @@ def gather_inputs_reference(
     block_size: int,
     num_tokens: int,
     most_scheduled: int,  # noqa: ARG001 - one signature for both
+    shifts: torch.Tensor | None = None,
 ) -> Gathered:
     """Return token ids [T] int32, positions [T] int32 and KV slots [T] int64 (block id * block_size + offset).
 
@@ -36,6 +39,7 @@ def gather_inputs_reference(
         block_size: tokens per block.
         num_tokens: T.
         most_scheduled: largest number of tokens in a row.
+        shifts: [S] int32, added to the positions of each slot; None: positions are the tokens' places in their requests.
     """
     ids, positions = torch.zeros(2, num_tokens, dtype=torch.int32, device=rows.device)
     kv_slots = torch.full((num_tokens,), -1, dtype=torch.int64, device=rows.device)
@@ -44,15 +48,16 @@ def gather_inputs_reference(
             at = torch.arange(computed, computed + scheduled, device=rows.device)
             part = slice(first, first + scheduled)
             ids[part] = token_ids[slot, at]
-            positions[part] = at.int()
+            positions[part] = at.int() if shifts is None else at.int() + shifts[slot]
             kv_slots[part] = block_tables[slot, at // block_size].long() * block_size + at % block_size
     return ids, positions, kv_slots
 
 
 @triton.jit
 def gather_inputs_kernel(
-    rows, token_ids, block_tables, ids, positions, kv_slots, stride_ids, stride_tables, block_size, BLOCK: tl.constexpr
-):
+    rows, token_ids, block_tables, shifts, ids, positions, kv_slots, stride_ids, stride_tables, block_size,
+    HAS_SHIFTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Compute part `program_id(1)`, of BLOCK tokens, of request `program_id(0)`."""
     row = rows + tl.program_id(0) * 5
     slot = tl.load(row).to(tl.int64)
@@ -67,7 +72,10 @@ def gather_inputs_kernel(
     block = tl.load(block_tables + slot * stride_tables + at // block_size, mask=known, other=0).to(tl.int64)
     kv_slot = tl.where(known, block * block_size + at % block_size, -1)
     tl.store(ids + first + offsets, token, mask=inside)
-    tl.store(positions + first + offsets, at, mask=inside)
+    position = at
+    if HAS_SHIFTS:
+        position = tl.where(known, at + tl.load(shifts + slot, mask=slot >= 0, other=0), 0)
+    tl.store(positions + first + offsets, position, mask=inside)
     tl.store(kv_slots + first + offsets, kv_slot, mask=inside)
 
 
@@ -79,6 +87,7 @@ def gather_inputs(
     block_size: int,
     num_tokens: int,
     most_scheduled: int,
+    shifts: torch.Tensor | None = None,
 ) -> Gathered:
     """See gather_inputs_reference."""
     assert rows.is_contiguous() and token_ids.stride(1) == block_tables.stride(1) == 1
@@ -89,12 +98,14 @@ def gather_inputs(
             rows,
             token_ids,
             block_tables,
+            rows if shifts is None else shifts,
             ids,
             positions,
             kv_slots,
             token_ids.stride(0),
             block_tables.stride(0),
             block_size,
+            HAS_SHIFTS=shifts is not None,
             BLOCK=_BLOCK,
             num_warps=1,
         )

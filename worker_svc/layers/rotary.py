@@ -4,9 +4,12 @@ Dimensions 2i and 2i+1 of a head form the complex number that is rotated by posi
 rotates all queries and keys of a layer. Hugging Face stores the pair as dimensions i and i + R/2, so weights are reordered
 once at load (`interleave_heads`); queries and keys are reordered in the same way, so scores do not change. Dimensions after the
 first R are not rotated (`partial_rotary_factor`). rotary_scalings.py has the kinds of scaling.
+
+With M-RoPE (Qwen2-VL, section 2.1) a token has positions on the axes time, height and width, and each pair turns by one of
+them. The three are equal for text, unless images came before it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,24 +26,36 @@ class Rotary:
     Attributes:
         frequencies: [R / 2] float32, radians per position.
         gain: factor of rotated queries, and of rotated keys; YaRN's attention factor.
+        axes: [R / 2] int64, the axis of each pair; None: positions have one axis.
     """
 
     frequencies: torch.Tensor
     gain: float = 1.0
+    axes: torch.Tensor | None = None
 
-    def turns(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return the rotations [T, 1, R / 2] complex64 of positions [T]; computed once per step for all layers."""
-        angles = torch.outer(positions.float(), self.frequencies)
+    def turns(self, positions: torch.Tensor, axes: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the rotations [T, 1, R / 2] complex64; computed once per step for all layers.
+
+        Args:
+            positions: [T].
+            axes: [3, T], the positions on each axis; None: they are `positions`.
+        """
+        angles = self._angles(positions, axes)
         return torch.polar(torch.full_like(angles, self.gain), angles).unsqueeze(1)
 
-    def cos_sin(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return the rotations as [T, R] float32: R / 2 cosines and R / 2 sines."""
-        angles = torch.outer(positions.float(), self.frequencies)
+    def cos_sin(self, positions: torch.Tensor, axes: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the rotations as [T, R] float32: R / 2 cosines and R / 2 sines; see `turns`."""
+        angles = self._angles(positions, axes)
         return torch.cat([angles.cos(), angles.sin()], 1) * self.gain
+
+    def _angles(self, positions: torch.Tensor, axes: torch.Tensor | None) -> torch.Tensor:
+        if axes is None or self.axes is None:
+            return torch.outer(positions.float(), self.frequencies)
+        return axes.index_select(0, self.axes).T.float() * self.frequencies
 
     def to(self, device: torch.device) -> "Rotary":
         """Return a copy on another device."""
-        return Rotary(self.frequencies.to(device), self.gain)
+        return Rotary(self.frequencies.to(device), self.gain, None if self.axes is None else self.axes.to(device))
 
 
 class TurnTable:
@@ -63,11 +78,27 @@ class TurnTable:
             self._turns = self._rotary.cos_sin(torch.arange(rows, device=self._rotary.frequencies.device))
         return self._turns
 
+    def of_axes(self, positions: torch.Tensor, axes: torch.Tensor) -> torch.Tensor:
+        """Return the rotations of T tokens, [T, R] as in Rotary.cos_sin, bit for bit those of the table.
 
-def rotary_of(rotary_dim: int, theta: float, scaling: Mapping[str, Any] | None) -> Rotary:
-    """Return the Rotary of a model, for R = `rotary_dim` dimensions; raise ModelError for an unsupported scaling."""
+        Args:
+            positions: [T].
+            axes: [3, T], the positions on each axis.
+        """
+        table = self.up_to(1 + int(max(positions.max(), axes.max())))
+        if self._rotary.axes is None:
+            return table[positions]
+        return table.gather(0, axes.T[:, self._rotary.axes].repeat(1, 2))
+
+
+def rotary_of(rotary_dim: int, theta: float, scaling: Mapping[str, Any] | None, axes: Sequence[int] = ()) -> Rotary:
+    """Return the Rotary of a model, for R = `rotary_dim` dimensions; raise ModelError for an unsupported scaling.
+
+    Args:
+        rotary_dim, theta, scaling, axes: see Rope.
+    """
     frequencies = theta ** -(torch.arange(0, rotary_dim, 2, dtype=torch.float32) / rotary_dim)
-    return Rotary(*scaled(frequencies, theta, scaling or {}))
+    return Rotary(*scaled(frequencies, theta, scaling or {}), torch.tensor(axes) if axes else None)
 
 
 def rotate_(heads: torch.Tensor, turns: torch.Tensor) -> None:

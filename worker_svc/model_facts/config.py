@@ -26,11 +26,14 @@ class Rope:
         dim: number of rotated dimensions, the first ones of a head.
         theta: base of the frequencies.
         scaling: the config's rope_scaling; None: no scaling.
+        axes: [dim / 2], the axis by whose positions a pair turns: 0 time, 1 height, 2 width (M-RoPE); empty: positions have
+            one axis.
     """
 
     dim: int
     theta: float
     scaling: Mapping[str, Any] | None = field(default=None, hash=False)
+    axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +200,7 @@ class ModelConfig:
         embedding_multiplier, residual_multiplier, logit_multiplier: factors of embeddings, of a branch's output, of logits.
         latent: latent attention instead of KV heads; None: KV heads.
         num_learned_positions: rows of a table of positions that is added to embeddings; 0: no table.
+        num_deep_layers: number of first layers behind which further rows of images are added (DeepStack).
         mtp: the properties of the layer for multi-token prediction, if the checkpoint has one.
         tensors: the names of tensors in the checkpoint.
         stage: the pipeline stage that the layers belong to; None: the whole model.
@@ -236,6 +240,7 @@ class ModelConfig:
     logit_multiplier: float = 1.0
     latent: Latent | None = None
     num_learned_positions: int = 0
+    num_deep_layers: int = 0
     mtp: Mtp = Mtp()
     tensors: TensorNames = CANONICAL
     stage: StageOf | None = None
@@ -274,6 +279,11 @@ class ModelConfig:
     def ropes(self) -> tuple[Rope | None, ...]:
         """The different rotary embeddings of layers with attention."""
         return tuple(dict.fromkeys(layer.rope for layer in self.layers if layer.has_attention))
+
+    @property
+    def has_axes(self) -> bool:
+        """Whether rotary embeddings turn by positions on three axes (M-RoPE)."""
+        return any(rope.axes for rope in self.ropes if rope)
 
     @property
     def cache_kinds(self) -> tuple[CacheKind, ...]:

@@ -24,15 +24,21 @@ from tetrad.worker_svc.layers.parameters import Lookup, Parameters
 from tetrad.worker_svc.layers.vocabulary import SplitVocabulary, Vocabulary, WholeVocabulary
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.draft_head import NoTaps, Taps
-from tetrad.worker_svc.models.layer_stack import NO_STATES, LayerStack
+from tetrad.worker_svc.models.layer_stack import NO_DEEP_ROWS, NO_STATES, DeepRows, LayerStack
 from tetrad.worker_svc.models.layers import LayerReader
 
 
 class GivenEmbeddings(NamedTuple):
-    """Rows [N] int64 of a step's tokens, and the embeddings [N, hidden] that replace the embeddings of their ids."""
+    """Rows [N] int64 of a step's tokens, and the embeddings [N, hidden] that replace those of their ids; see GivenRows."""
 
     rows: torch.Tensor
     values: torch.Tensor
+    deep: torch.Tensor | None = None  # [L, N, hidden]
+
+    @property
+    def deep_rows(self) -> DeepRows:
+        """The rows that are added behind the first layers."""
+        return NO_DEEP_ROWS if self.deep is None else DeepRows(self.rows, self.deep)
 
 
 class Decoder(Generic[M]):
@@ -94,13 +100,14 @@ class Decoder(Generic[M]):
         metadata: ByGroup[M],
         states: Mapping[int, StateRows] = NO_STATES,
         given: GivenEmbeddings | None = None,
+        axes: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return the residual stream [T, hidden] after the last layer; `metadata` and `states` are those of the KV groups.
+        """Return the residual stream [T, hidden] after the last layer; see LayerStack.add_to.
 
         A stage without embeddings takes the residual stream of the stage before in place of `token_ids`, and changes it.
         """
-        hidden = self._enter(token_ids, positions, given)
-        self._stack.add_to(hidden, positions, caches, metadata, states)
+        hidden, deep = self._enter(token_ids, positions, given), NO_DEEP_ROWS if given is None else given.deep_rows
+        self._stack.add_to(hidden, positions, caches, metadata, states, axes, deep)
         return hidden
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
@@ -128,11 +135,11 @@ class Decoder(Generic[M]):
 
     def _embedded(self, token_ids: torch.Tensor, positions: torch.Tensor, given: GivenEmbeddings | None) -> torch.Tensor:
         hidden = self._vocabulary.embed(token_ids)
-        if given is not None:
-            hidden.index_copy_(0, given.rows, given.values.to(hidden.dtype))
         if self.config.embedding_multiplier != 1:
             # Rounded to the type of embeddings, as in Gemma's training.
             hidden.mul_(torch.tensor(self.config.embedding_multiplier, dtype=hidden.dtype))
+        if given is not None:
+            hidden.index_copy_(0, given.rows, given.values.to(hidden.dtype))
         if self._positions is not None:
             hidden.add_(self._positions[positions])
         return self._embedding_norm(hidden)

@@ -24,10 +24,14 @@ from tetrad.worker_svc.models.layers import LayerReader
 
 
 class HostStep(NamedTuple):
-    """The metadata of each KV group, by group number: pages for groups with attention, rows for groups with states."""
+    """The metadata of a step, by group number: pages for groups with attention, rows for groups with states.
+
+    `axes` are those of StepInputs.
+    """
 
     pages: Mapping[int, PagedMetadata]
     states: Mapping[int, StateRows]
+    axes: torch.Tensor | None = None
 
 
 class HostSteps:
@@ -49,7 +53,8 @@ class HostSteps:
         """See MetadataBuilder."""
         states = {group: build_state_rows(inputs, batch, group) for group in self._state_groups}
         self.drafted = [rows.drafted for rows in states.values()]
-        return HostStep(self._attention.build_metadata(inputs, batch) if self._attention else {}, states)
+        pages = self._attention.build_metadata(inputs, batch) if self._attention else {}
+        return HostStep(pages, states, None if inputs.axes is None else torch.from_numpy(inputs.axes))
 
     def settle_drafts(self, num_tokens: Ints) -> None:
         """Change the states as the accepted drafts of the last step do; `num_tokens` [slots] counts the sampled tokens."""
@@ -101,8 +106,8 @@ class HostDecoder:
         given: GivenRows | None = None,
     ) -> torch.Tensor:
         """Return the residual stream [T, hidden] after the last layer."""
-        its = None if given is None else GivenEmbeddings(torch.from_numpy(given.rows), torch.from_numpy(given.values))
-        return self._decoder.forward(token_ids, positions, caches, metadata.pages, metadata.states, its)
+        its = None if given is None else _embeddings(given)
+        return self._decoder.forward(token_ids, positions, caches, metadata.pages, metadata.states, its, metadata.axes)
 
 
 class HostStage:
@@ -140,7 +145,12 @@ class HostStage:
         metadata: HostStep,
     ) -> None:
         """See StageModel."""
-        self._stack.add_to(hidden, positions, caches, metadata.pages, metadata.states)
+        self._stack.add_to(hidden, positions, caches, metadata.pages, metadata.states, metadata.axes)
+
+
+def _embeddings(given: GivenRows) -> GivenEmbeddings:
+    deep = None if given.deep is None else torch.from_numpy(given.deep)
+    return GivenEmbeddings(torch.from_numpy(given.rows), torch.from_numpy(given.values), deep)
 
 
 def host_attention(config: ModelConfig) -> tuple[TorchPagedAttention, HostSteps]:

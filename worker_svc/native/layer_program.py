@@ -3,12 +3,14 @@
 Float32 results of a request are bit for bit the same, alone or together with other requests in a step.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from tetrad.worker_svc.attention.interface import Tables
-from tetrad.worker_svc.core.plan import GivenRows, Ints
+from tetrad.worker_svc.core.plan import Floats, GivenRows, Ints
 from tetrad.worker_svc.core.step_inputs import StepInputs
 from tetrad.worker_svc.kv_cache.cache import KvCacheSpec
 from tetrad.worker_svc.kv_cache.layer_groups import group_of_layers, groups_of
@@ -46,6 +48,8 @@ class NativePages:
             num_scheduled=np.ascontiguousarray(inputs.num_scheduled),
             block_size=batch.block_size,
             num_positions=num_positions,
+            axes=inputs.axes,
+            ends=inputs.ends,
         )
 
 
@@ -85,7 +89,7 @@ class LayerProgram:
             is_by_block=True,
             scales_bytes=scales_bytes,
         )
-        self._turns = [TurnTable(rotary_of(rope.dim, rope.theta, rope.scaling)) for rope in config.ropes if rope]
+        self._turns = [TurnTable(rotary_of(rope.dim, rope.theta, rope.scaling, rope.axes)) for rope in config.ropes if rope]
         program, is_summed = ProgramBuilder(team, share.sums), not share.is_whole
         buffers = LayerBuffers.of(config, program, is_summed=is_summed)
         self._hidden = buffers.hidden
@@ -93,9 +97,11 @@ class LayerProgram:
             self._write_embedding(program, parameters, embedding)
         sites, spec = ProgramSites(loras, program), self.kv_cache_spec
         writer = LayerWriter(config, parameters, program, buffers, sites, is_summed=is_summed)
-        groups = group_of_layers(spec.groups)
+        groups, first = group_of_layers(spec.groups), config.stage.first_layer if config.stage else 0
         for layer in range(config.num_layers):
             writer.write(layer, LayerPages(spec.places[layer], groups[layer], config.layer_windows[layer]))
+            if first + layer < config.num_deep_layers:
+                program.deepen(first + layer, buffers.hidden)
         self.expert_tokens: list[Ints] = writer.expert_tokens
         self._program = program.build("layers", self.heads)
 
@@ -122,8 +128,10 @@ class LayerProgram:
         given: GivenRows | None = None,
     ) -> torch.Tensor:
         """Compute token ids [T] up to the residual stream [T, hidden] after the last layer; valid until the next step."""
-        embeddings = None if given is None else _addresses(given, len(token_ids))
-        tokens = self._tokens(token_ids, positions, caches, metadata, embeddings)
+        tokens = self._tokens(token_ids, positions, caches, metadata)
+        if given is not None:
+            assert given.deep is None or len(given.deep) == self._config.num_deep_layers, "one operation for each"
+            tokens = _with_given(tokens, given)
         self._program.run(len(token_ids), tokens, metadata, adapters=self._loras.selected)
         return self._program.result(self._hidden, len(token_ids))
 
@@ -145,10 +153,13 @@ class LayerProgram:
         positions: torch.Tensor,
         caches: list[torch.Tensor],
         metadata: Pages,
-        embeddings: npt.NDArray[np.uint64] | None = None,
     ) -> Tokens:
-        turns = [table.up_to(metadata.num_positions) for table in self._turns]
-        return Tokens(token_ids.contiguous().numpy(), positions.contiguous().numpy(), turns, caches[0], embeddings)
+        if metadata.axes is None:
+            turns, rows = [table.up_to(metadata.num_positions) for table in self._turns], None
+        else:
+            axes = torch.from_numpy(metadata.axes)
+            turns, rows = [table.of_axes(positions, axes) for table in self._turns], np.arange(len(positions))
+        return Tokens(token_ids.contiguous().numpy(), positions.contiguous().numpy(), turns, caches[0], turn_rows=rows)
 
     def _write_embedding(self, program: ProgramBuilder, parameters: NativeParameters, embedding: NativeMatrix) -> None:
         config, rows = self._config, self._config.num_learned_positions
@@ -168,9 +179,19 @@ class LayerProgram:
             program.norm(read_norm(config, parameters, "model.embed_norm"), self._hidden, self._hidden)
 
 
-def _addresses(given: GivenRows, num_tokens: int) -> npt.NDArray[np.uint64]:
-    """Return the addresses [T] of the given embeddings; 0 for a token without a given embedding."""
+def _with_given(tokens: Tokens, given: GivenRows) -> Tokens:
+    """Return tokens of which some have given rows; the rows must live until the step has run."""
+    num_tokens, deep = len(tokens.token_ids), given.deep
+    return replace(
+        tokens,
+        embeddings=_addresses(given.values, given.rows, num_tokens),
+        deep=None if deep is None else np.stack([_addresses(values, given.rows, num_tokens) for values in deep]),
+    )
+
+
+def _addresses(values: Floats, rows: Ints, num_tokens: int) -> npt.NDArray[np.uint64]:
+    """Return the addresses [T] of the values [N, hidden] of rows [N]; 0 for the other tokens."""
+    assert values.flags.c_contiguous, "rows of embeddings follow each other"
     found = np.zeros(num_tokens, np.uint64)
-    assert given.values.flags.c_contiguous, "rows of embeddings follow each other"
-    found[given.rows] = given.values.ctypes.data + np.arange(len(given.rows)) * given.values.strides[0]
+    found[rows] = values.ctypes.data + np.arange(len(rows)) * values.strides[0]
     return found

@@ -28,9 +28,11 @@ class Tokens:
 
     token_ids: npt.NDArray[np.int64]  # [T]
     positions: npt.NDArray[np.int64]  # [T]
-    turns: Sequence[torch.Tensor]  # tables [positions, R] float32: for each position, R / 2 cosines and R / 2 sines
+    turns: Sequence[torch.Tensor]  # tables [rows, R] float32: for each position, R / 2 cosines and R / 2 sines
     cache: torch.Tensor  # the first layer's pages; each is followed by the pages of the other layers
     embeddings: npt.NDArray[np.uint64] | None = None  # [T], addresses of embeddings that replace the table's rows; 0: none
+    deep: npt.NDArray[np.uint64] | None = None  # [L, T], addresses of rows that are added behind the first layers; 0: none
+    turn_rows: npt.NDArray[np.int64] | None = None  # [T], rows of the tables in `turns`; None: `positions`
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Adapters:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The places of the keys and values of a step's R sequences."""
+    """The places of a step's R sequences: of their keys and values, and of their tokens on the axes of M-RoPE."""
 
     slots: npt.NDArray[np.int64]  # [G, T], page * block_size + offset; G KV groups
     tables: npt.NDArray[np.int32]  # [G, R, pages]
@@ -52,6 +54,8 @@ class Pages:
     num_scheduled: npt.NDArray[np.int64]  # [R]
     block_size: int
     num_positions: int  # length of the longest sequence, this step's tokens included
+    axes: npt.NDArray[np.int64] | None = None  # [3, T], see StepInputs
+    ends: npt.NDArray[np.int64] | None = None  # [T], see StepInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,15 +237,21 @@ def _step(num_tokens: int, tokens: Tokens | None, pages: Pages | None) -> Step:
     step = Step(num_tokens=num_tokens)
     if tokens is not None:
         step.token_ids = tokens.token_ids.ctypes.data
-        step.positions = tokens.positions.ctypes.data
+        step.positions = step.turn_rows = tokens.positions.ctypes.data
+        if tokens.turn_rows is not None:
+            step.turn_rows = tokens.turn_rows.ctypes.data
         # The structure holds a reference to the array.
         step.turns = (ctypes.c_void_p * len(tokens.turns))(*(table.data_ptr() for table in tokens.turns))
         step.cache = tokens.cache.data_ptr()
         if tokens.embeddings is not None:
             step.embeddings = tokens.embeddings.ctypes.data
+        if tokens.deep is not None:
+            step.deep = tokens.deep.ctypes.data
     if pages is not None:
         _, step.num_sequences, step.table_stride = pages.tables.shape
         step.slots, step.pages = pages.slots.ctypes.data, pages.tables.ctypes.data
         step.first_tokens = pages.first_tokens.ctypes.data
+        if pages.ends is not None:
+            step.ends = pages.ends.ctypes.data
         step.num_computed, step.num_scheduled = pages.num_computed.ctypes.data, pages.num_scheduled.ctypes.data
     return step

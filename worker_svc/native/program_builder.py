@@ -33,6 +33,7 @@ class _Kind(IntEnum):
     EXPERTS = 8
     MIX = 9
     SUM = 10
+    DEEPEN = 11
 
 
 class Epilogue(IntEnum):
@@ -298,6 +299,10 @@ class ProgramBuilder:
         assert added is not None or target == source, "a sum is made in place"
         epilogue = Epilogue.STORE if added is None else Epilogue.ADD
         self._append(_Kind.SUM, source=source, target=target, epilogue=epilogue, scale=added or 0.0)
+
+    def deepen(self, layer: int, target: int) -> None:
+        """Write target += the rows that a step has for its images behind layer `layer`, see Tokens.deep."""
+        self._append(_Kind.DEEPEN, column=layer, source=target, target=target)
 
     def rotate(
         self,

@@ -18,11 +18,13 @@ from tetrad.worker_svc.attention.interface import M
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.lora import ModelLoras
+from tetrad.worker_svc.core.media import ModelMedia
 from tetrad.worker_svc.core.plan import ExecutedStep, GrammarRows, Ints, ModelRunnerOutput, SchedulerOutput, finished
 from tetrad.worker_svc.core.request_table import RequestTable
 from tetrad.worker_svc.core.step_inputs import StepInputs, build_step_inputs
 from tetrad.worker_svc.core.verification import verify
 from tetrad.worker_svc.kv_cache.cache import KvCache
+from tetrad.worker_svc.media.slot_media import NoMedia, SlotMedia, StepMedia
 from tetrad.worker_svc.models.interface import Model
 from tetrad.worker_svc.runner.draft_outputs import DraftOutputs
 from tetrad.worker_svc.runner.drafts import HostDrafts, NoHostDrafts, SampledStep
@@ -66,6 +68,7 @@ class ModelRunner(Generic[M]):
         make_cache: creates the KV cache.
         loras: the model's adapters; None: the model does not support adapters.
         processors: names and classes of the custom logits processors.
+        media: the tower's modality, and the cache with the embeddings of images; None: the model takes only text.
         settle_drafts: called after the verification of a step's drafts, with the number of known tokens of each slot; None: the
             model has no states.
     """
@@ -79,6 +82,7 @@ class ModelRunner(Generic[M]):
         loras: ModelLoras | None = None,
         settle_drafts: Callable[[Ints], None] | None = None,
         processors: Sequence[tuple[str, type]] = (),
+        media: ModelMedia | None = None,
     ) -> None:
         if layout.max_model_len > model.config.max_position_embeddings:
             raise FailedPrecondition(
@@ -110,8 +114,9 @@ class ModelRunner(Generic[M]):
         self._pooling: PoolingRows = NoPooling() if pooling is None else pooling(self._batch)
         self._loras = NoLoras() if loras is None else SlotLoras(loras, layout.max_num_seqs)
         self._embeds = SlotEmbeds(model.embedding_size)
-        listeners = (self.sampler, self._asked_prompts, self._pooling, self._loras, self._embeds)
-        checks = (self._pooling.check, self._loras.check, self._embeds.check, self.sampler.check)
+        self._media: StepMedia = NoMedia() if media is None else SlotMedia(media)
+        listeners = (self.sampler, self._asked_prompts, self._pooling, self._loras, self._embeds, self._media)
+        checks = (self._pooling.check, self._loras.check, self._embeds.check, self._media.check, self.sampler.check)
         self._requests = RequestTable(
             self._batch,
             vocab_size,
@@ -152,7 +157,7 @@ class ModelRunner(Generic[M]):
         rows = self._requests.apply(plan)
         if not len(rows.slots):
             return ModelRunnerOutput(plan.step_id, _NONE, _NONE, failures=rows.failures)
-        inputs = build_step_inputs(self._batch, rows.slots, rows.num_computed, rows.num_scheduled)
+        inputs = self._media.placed(build_step_inputs(self._batch, rows.slots, rows.num_computed, rows.num_scheduled))
         handles = self._batch.handles[inputs.slots]  # a copy
         return BegunStep(plan, inputs, handles, rows.failures, started, time.perf_counter() - started)
 
@@ -201,7 +206,7 @@ class ModelRunner(Generic[M]):
         self._loras.select_tokens(inputs)
         metadata = self._model.attention.build_metadata(inputs, self._batch)
         token_ids, positions = torch.from_numpy(inputs.token_ids), torch.from_numpy(inputs.positions)
-        given = self._embeds.gather(inputs)
+        given = self._media.gather(inputs, self._embeds.gather(inputs))
         return self._model.forward(token_ids, positions, self._kv_cache.layers, metadata, given)
 
     def _prompt_logits(self, hidden: torch.Tensor, slot: int) -> torch.Tensor:

@@ -28,8 +28,9 @@ from tetrad.worker_svc.core.device import (
 from tetrad.worker_svc.core.host import size_on_disk, size_text
 from tetrad.worker_svc.core.layout_check import LOWER_KV_CACHE, LOWER_STEP, check_layout
 from tetrad.worker_svc.core.lora import LoraLimits, ModelLoras
+from tetrad.worker_svc.core.media import ModelMedia, TakesMedia
 from tetrad.worker_svc.core.memory_shortage import memory_for
-from tetrad.worker_svc.core.plan import ExecutedStep, Ints, Runner, SchedulerOutput
+from tetrad.worker_svc.core.plan import EncoderItem, ExecutedStep, Ints, Runner, SchedulerOutput
 from tetrad.worker_svc.core.plan_check import check_plan
 from tetrad.worker_svc.core.ranks import GroupPlace, ObedientRunner, Order, Orders, Shard, Stage
 from tetrad.worker_svc.families.check import check_model
@@ -72,7 +73,7 @@ class Worker:
         self._stream_id = 0
         self._epoch = 0
         self._part = Shard(0, 1), Stage()
-        self._measured: tuple[tuple[float, int], int] | None = None  # arguments of the last memory query, and its result
+        self._measured: tuple[tuple[float, int, int], int] | None = None  # arguments of the last memory query, and its result
 
     def snapshot(self) -> Snapshot:
         """Return the current state; safe on any thread."""
@@ -158,17 +159,24 @@ class Worker:
         """Return the groups of the KV cache."""
         return self._loaded().kv_groups(block_size)
 
-    def available_memory(self, utilization: float, max_num_batched_tokens: int) -> int:
+    def available_memory(self, utilization: float, max_num_batched_tokens: int, max_num_encoder_tokens: int = 0) -> int:
         """Return the bytes available for KV blocks; the memory of the current cache counts as available.
 
         With the same arguments the result is the same as long as that cache exists, so a restarted engine core finds the cache
         unchanged.
         """
-        model, question = self._loaded(), (utilization, max_num_batched_tokens)
+        model, question = self._loaded(), (utilization, max_num_batched_tokens, max_num_encoder_tokens)
         if self._runner is not None and self._measured is not None and self._measured[0] == question:
             return self._measured[1]
         self._drop_runner()
-        answer = self._device.available_memory(model, utilization=utilization, max_num_batched_tokens=max_num_batched_tokens)
+        if max_num_encoder_tokens and self.media is None:
+            raise Unsupported(f"max_num_encoder_tokens {max_num_encoder_tokens}: the model on this worker takes only text.")
+        answer = self._device.available_memory(
+            model,
+            utilization=utilization,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_encoder_tokens=max_num_encoder_tokens,
+        )
         self._measured = question, answer
         return answer
 
@@ -179,6 +187,8 @@ class Worker:
         """
         model = self._loaded()
         own = model.kv_groups(layout.block_size)
+        if layout.encoder_cache_size and self.media is None:
+            raise Unsupported(f"encoder_cache_size {layout.encoder_cache_size}: the model on this worker takes only text.")
         if tuple(groups) != (own if len(own) > 1 or groups else ()):
             raise FailedPrecondition(
                 f"Plans would have block tables for {len(groups) or 1} KV groups; the model's layers form {len(own)}: "
@@ -264,15 +274,14 @@ class Worker:
         self._ready_runner().forget_all()
         if self._model is not None and self._model.loras is not None:
             self._model.loras.clear()
-        self._stream_id += 1
+        self._supersede()
         self._epoch = epoch
         return self._stream_id
 
     def end_stream(self, stream_id: int) -> None:
         """Remove the stream's requests; do nothing if another stream has superseded it."""
         if stream_id == self._stream_id and self._runner is not None:
-            self._stream_id += 1
-            self._epoch = 0
+            self._supersede()
             self._runner.forget_all()
 
     def execute(self, stream_id: int, plan: SchedulerOutput) -> ExecutedStep:
@@ -292,6 +301,8 @@ class Worker:
             assert self._layout is not None
             self._check_proposes(plan)
             check_plan(plan, self._layout, self._loaded().info.vocab_size, self._num_groups)
+            if plan.freed_media and (media := self.media) is not None:
+                media.cache.free(plan.freed_media, plan.step_id)
             return runner.execute(plan)
         except InvalidRequest as error:
             self.end_stream(stream_id)
@@ -299,6 +310,30 @@ class Worker:
         except Exception as error:
             self.end_stream(stream_id)
             raise step_failed(plan.step_id, error) from error
+
+    @property
+    def media(self) -> ModelMedia | None:
+        """The tower and the encoder cache of the loaded model; None: it takes only text. Safe on any thread."""
+        return _media_of(self._model)
+
+    def encode(self, stream_id: int, item: EncoderItem, after_step: int) -> None:
+        """Encode a media item of a stream, and store its embeddings in the encoder cache; on the tower's thread.
+
+        Args:
+            stream_id: the stream; does nothing if it has ended or is superseded.
+            item: the item.
+            after_step: id of the last plan before the item in the stream.
+
+        Raises a TetradError if the item cannot be encoded; any other error means that the device can no longer be used.
+        """
+        media = self.media
+        if media is None or stream_id != self._stream_id:
+            return
+        if item.modality != media.tower.modality.modality:
+            raise Unsupported(
+                f"The model takes media of modality {media.tower.modality.modality!r}, not {item.modality[:80]!r}."
+            )
+        media.cache.put(stream_id, item.identifier, media.tower.encode(item), after_step)
 
     def _check_proposes(self, plan: SchedulerOutput) -> None:
         if plan.num_spec_tokens and (self._load_request is None or not self._load_request.draft_method):
@@ -345,9 +380,15 @@ class Worker:
             self._model.wake_up()
         sleep.has_weights = True
 
-    def _drop_runner(self) -> None:
+    def _supersede(self) -> None:
+        """Take the worker from the open stream, whose media items are deleted."""
         self._stream_id += 1
         self._epoch = 0
+        if (media := self.media) is not None:
+            media.cache.restart(self._stream_id)
+
+    def _drop_runner(self) -> None:
+        self._supersede()
         had_runner = self._runner is not None
         self._runner, self._layout, self._is_warm, self._kv_cache_bytes = None, None, False, 0
         if had_runner:
@@ -368,6 +409,10 @@ class Worker:
 
 def _report_nothing(done: int, total: int) -> None:
     """Ignore the progress of a load that no client requested."""
+
+
+def _media_of(model: object) -> ModelMedia | None:
+    return model.media if isinstance(model, TakesMedia) else None
 
 
 def _expert_tokens(model: object) -> Sequence[Ints]:

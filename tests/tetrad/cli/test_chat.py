@@ -1,12 +1,14 @@
 """`tetrad chat` without a server: commands, messages of several lines, and the messages that a turn sends and keeps."""
 
+import base64
 import io
 import sys
 
 import pytest
 
 from tetrad.cli.talk.commands import run_command
-from tetrad.cli.talk.conversation import TalkConversation, TurnSpeed
+from tetrad.cli.talk.conversation import Message, TalkConversation, TurnSpeed
+from tetrad.cli.talk.image_file import ImageFile
 from tetrad.cli.talk.terminal import Terminal
 
 
@@ -30,6 +32,13 @@ def conversation():
     return TalkConversation(Client("Hel", "lo"), {"model": "m"})
 
 
+@pytest.fixture
+def picture(tmp_path):
+    path = tmp_path / "dot.png"
+    path.write_bytes(b"\x89PNG\r\n\x1a\n and more")
+    return path
+
+
 def test_a_turn_sends_the_conversation_and_keeps_the_answer(conversation):
     heard = []
     run_command("/system Be brief.", conversation)
@@ -50,7 +59,7 @@ def test_an_answer_that_is_ended_is_kept_as_far_as_it_came():
     with pytest.raises(KeyboardInterrupt):
         conversation.say("Hi", lambda _: None)
 
-    assert conversation.turns == [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hel"}]
+    assert conversation.turns == [Message("user", "Hi"), Message("assistant", "Hel")]
 
 
 def test_a_message_without_an_answer_is_forgotten():
@@ -102,6 +111,64 @@ def test_the_system_message_is_shown_and_removed(conversation):
     assert run_command("/system", conversation).shown == "System message: Be brief."
     assert run_command("/system none", conversation).shown == "System message: none"
     assert conversation.system == ""
+
+
+def test_an_image_goes_with_the_next_message_and_stays_in_the_conversation(conversation, picture):
+    shown = run_command(f"/image {picture}", conversation).shown
+    conversation.say("What is it?", lambda _: None)
+    conversation.say("And?", lambda _: None)
+
+    assert shown == "Images of the next message: dot.png"
+    url = f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}"
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What is it?"}]
+    first, last = conversation.client.bodies
+    assert first["messages"] == [{"role": "user", "content": parts}]
+    assert [last["messages"][place]["content"] for place in (0, 2)] == [parts, "And?"]
+
+
+def test_retry_sends_the_images_again(conversation, picture):
+    run_command(f'/image "{picture}"', conversation)
+    conversation.say("What is it?", lambda _: None)
+
+    assert run_command("/retry", conversation).again == "What is it?"
+    assert [each.name for each in conversation.attached] == ["dot.png"]
+
+
+def test_attached_images_are_removed_by_none_and_by_clear(conversation, picture):
+    run_command(f"/image {picture}", conversation)
+    assert run_command("/image none", conversation).shown == "Images of the next message: none"
+
+    run_command(f"/image {picture}", conversation)
+    run_command("/clear", conversation)
+    assert conversation.attached == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "cannot be read: No such file"), (b"text", "is not an image in the format PNG")]
+)
+def test_a_file_that_is_no_image_is_not_attached(conversation, tmp_path, content, message):
+    path = tmp_path / "file"
+    if content is not None:
+        path.write_bytes(content)
+
+    assert message in run_command(f"/image {path}", conversation).shown
+    assert conversation.attached == []
+
+
+@pytest.mark.parametrize(
+    ("data", "media_type"),
+    [
+        (b"\xff\xd8\xff\xe0", "image/jpeg"),
+        (b"GIF89a", "image/gif"),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"),
+        (b"BM", "image/bmp"),
+    ],
+)
+def test_the_media_type_is_that_of_the_content(tmp_path, data, media_type):
+    path = tmp_path / "file.png"
+    path.write_bytes(data)
+
+    assert ImageFile.read(str(path)).media_type == media_type
 
 
 def test_quotation_marks_hold_a_message_of_several_lines(monkeypatch, tmp_path):

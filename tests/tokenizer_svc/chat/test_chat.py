@@ -30,13 +30,12 @@ WITH_TOOLS = """
 WITH_PARTS = """{% for message in messages %}{% for part in message['content'] %}<{{ part.text }}>{% endfor %}{% endfor %}"""
 
 
-def rendered(template: str, messages: object, **fields: Any) -> dict[str, str]:
-    """Render in this process as the template process does."""
+def rendered(template: str, messages: object, *, image: str | None = None, **fields: Any) -> dict[str, str]:
+    """Render in this process as the template process does; `image` is the text of an image."""
     given = {"messages_json": json.dumps(messages), **fields}
     conversation = dataclasses.asdict(Conversation(**given))
-    return answer(
-        {**conversation, "templates": {"default": template}, "special_tokens": {"eos_token": "</s>"}, "max_chars": 10_000}
-    )
+    its = {"templates": {"default": template}, "special_tokens": {"eos_token": "</s>"}, "image": image}
+    return answer({**conversation, **its, "max_chars": 10_000})
 
 
 class TestEqualToTransformers:

@@ -23,7 +23,8 @@ def rendered(template, messages, tools=None):
     """Render in this process as the template process does."""
     conversation = Conversation(json.dumps(messages), tools_json=json.dumps(tools) if tools else "")
     fields = dataclasses.asdict(conversation)
-    reply = answer({**fields, "templates": {"default": template}, "special_tokens": {}, "max_chars": 10_000})
+    its = {"templates": {"default": template}, "special_tokens": {}, "image": None}
+    reply = answer({**fields, **its, "max_chars": 10_000})
     assert "prompt" in reply, reply
     return reply["prompt"]
 

@@ -9,7 +9,7 @@ from tests.tokenizer_svc.conftest import HeldTokenizer, Serve
 from tests.tokenizer_svc.errors import error_of
 from tetrad.services.errors import Overloaded
 from tetrad.tokenizer_svc.tokenizer.long_texts import LongTexts
-from tetrad.tokenizer_svc.tokenizer.pending_texts import PendingTexts
+from tetrad.tokenizer_svc.tokenizer.pending_bytes import PendingBytes
 from tetrad.v1 import tokenizer_pb2
 
 LONG = "word " * 20_000
@@ -89,7 +89,7 @@ async def test_the_memory_of_a_text_counts_until_its_thread_is_done_also_if_its_
 
 
 def test_what_is_pending_is_bounded_but_what_is_alone_is_taken() -> None:
-    pending = PendingTexts(100)
+    pending = PendingBytes(100, what="Texts", option="max_pending_text_bytes")
 
     with pending.admit(200), pytest.raises(Overloaded, match=r"of 200 bytes wait .* at most 100 .* brings 1"), pending.admit(1):
         pass

@@ -31,7 +31,7 @@ from tetrad.worker_svc.kernels.attention_launch import find_launch
 
 GATHERED = {"rows": "*i32", "token_ids": "*i32", "ids": "*i32", "positions": "*i32", "kv_slots": "*i64"}
 POINTERS = GATHERED | {"block_tables": "*i32", "first_query": "*i32", "num_keys": "*i32", "tiles": "*i32", "slots": "*i64"}
-POINTERS |= {"parts": "*i32", "tickets": "*i32", "drafts": "*i32", "table": "*i32"}
+POINTERS |= {"parts": "*i32", "shifts": "*i32", "tickets": "*i32", "drafts": "*i32", "table": "*i32"}
 FLOATS = {
     "cos_sin": "*fp32",
     "partial": "*fp32",
@@ -66,7 +66,8 @@ DEPENDENT_FROM = 90
 VALUE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8e4nv": 1, "fp8e5": 1}
 # kernel, types of tensors and cache, compile-time values
 KERNELS = [
-    (gather_inputs.gather_inputs_kernel, "", "", {"BLOCK": 128}),
+    (gather_inputs.gather_inputs_kernel, "", "", {"BLOCK": 128, "HAS_SHIFTS": False}),
+    (gather_inputs.gather_inputs_kernel, "", "", {"BLOCK": 128, "HAS_SHIFTS": True}),
     (advance_drafts.advance_drafts_kernel, "", "", {"BLOCK": 128}),
     (rms_norm.rms_norm_kernel, "bf16", "", {"ADD": False, "BLOCK": 2048}),
     (rms_norm.rms_norm_kernel, "fp16", "", {"ADD": True, "BLOCK": 1024}),

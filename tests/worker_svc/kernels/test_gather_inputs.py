@@ -18,7 +18,8 @@ STEPS = {
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("block_size", [4, 16])
-def test_gathered_inputs(step, block_size):
+@pytest.mark.parametrize("shifts", [None, (0, -7, 40, -3)], ids=["places", "shifted positions"])
+def test_gathered_inputs(step, block_size, shifts):
     generator = torch.Generator().manual_seed(2)
     token_ids = torch.randint(1, 1000, (4, 301), generator=generator, dtype=torch.int32).to(DEVICE)
     tables = torch.randint(1, 90, (4, 301 // block_size + 1), generator=generator, dtype=torch.int32).to(DEVICE)
@@ -27,10 +28,11 @@ def test_gathered_inputs(step, block_size):
         rows.append((slot, computed, scheduled, first, computed + scheduled))
         first += scheduled
     table = torch.tensor(rows, dtype=torch.int32, device=DEVICE).view(-1, 5)
+    shifted = None if shifts is None else torch.tensor(shifts, dtype=torch.int32, device=DEVICE)
     most = max((row[2] for row in rows), default=1)
 
     found, expected = (
-        gather(table, token_ids, tables, block_size=block_size, num_tokens=first, most_scheduled=most)
+        gather(table, token_ids, tables, block_size=block_size, num_tokens=first, most_scheduled=most, shifts=shifted)
         for gather in (gather_inputs, gather_inputs_reference)
     )
 

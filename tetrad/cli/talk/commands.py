@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tetrad.cli.talk.conversation import TalkConversation
+from tetrad.cli.talk.image_file import ImageFile
+from tetrad.services.errors import InvalidRequest
 
 _SETTABLE = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "seed", "repetition_penalty", "presence_penalty", "stop")
 
 HELP = f"""\
 /system TEXT     set the system message; without TEXT: show it; `none` removes it
+/image PATH      attach an image to the next message; without PATH: show the attached ones; `none` removes them
 /set NAME VALUE  set a sampling field ({", ".join(_SETTABLE)}); without VALUE: unset it; without NAME: show all
 /retry           answer the last message again
 /clear           forget the conversation
@@ -49,6 +52,18 @@ def _system(conversation: TalkConversation, text: str) -> Done:
     return Done(f"System message: {conversation.system or 'none'}")
 
 
+def _image(conversation: TalkConversation, path: str) -> Done:
+    if path == "none":
+        conversation.attached.clear()
+    elif path:
+        try:
+            # Terminals put a dropped file's path in quotation marks.
+            conversation.attached.append(ImageFile.read(path.strip("'\"")))
+        except InvalidRequest as error:
+            return Done(error.message)
+    return Done(f"Images of the next message: {', '.join(each.name for each in conversation.attached) or 'none'}")
+
+
 def _set(conversation: TalkConversation, text: str) -> Done:
     name, _, value = text.partition(" ")
     if not name:
@@ -71,6 +86,7 @@ def _retry(conversation: TalkConversation, _: str) -> Done:
 
 def _clear(conversation: TalkConversation, _: str) -> Done:
     conversation.turns.clear()
+    conversation.attached.clear()
     return Done("The conversation is empty.")
 
 
@@ -84,6 +100,7 @@ def _value(text: str) -> Any:
 
 _COMMANDS: dict[str, Callable[[TalkConversation, str], Done]] = {
     "/system": _system,
+    "/image": _image,
     "/set": _set,
     "/retry": _retry,
     "/clear": _clear,

@@ -6,8 +6,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tetrad.cli.http_client import HttpClient
+from tetrad.cli.talk.image_file import ImageFile
 
-Message = dict[str, str]
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of the chat. Only the user's messages have images."""
+
+    role: str
+    text: str
+    images: tuple[ImageFile, ...] = ()
+
+    def body(self) -> dict[str, Any]:
+        """Return the message in OpenAI's form. Images precede the text, as models are trained."""
+        if not self.images:
+            return {"role": self.role, "content": self.text}
+        return {"role": self.role, "content": [*(each.part() for each in self.images), {"type": "text", "text": self.text}]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +51,27 @@ class TalkConversation:
         client: client of the server.
         fields: fields of each request besides its messages.
         system: the system message; empty: none.
+        turns: the messages so far.
+        attached: images of the next message.
     """
 
     client: HttpClient
     fields: dict[str, Any]
     system: str = ""
     turns: list[Message] = field(default_factory=list)
+    attached: list[ImageFile] = field(default_factory=list)
 
     def say(self, text: str, on_text: Callable[[str], None]) -> TurnSpeed:
-        """Send a message and pass on the answer as it arrives. After an interrupt, the conversation keeps the received part.
+        """Send a message with the attached images, and pass on the answer as it arrives.
+
+        After an interrupt, the conversation keeps the received part.
 
         Args:
             text: the message.
             on_text: called with each new piece of the answer.
         """
-        self.turns.append({"role": "user", "content": text})
+        self.turns.append(Message("user", text, tuple(self.attached)))
+        self.attached.clear()
         started = first = last = time.monotonic()
         num_tokens = 0
         answer: list[str] = []
@@ -67,19 +87,21 @@ class TalkConversation:
                 num_tokens = (event.get("usage") or {}).get("completion_tokens", num_tokens)
         finally:
             if answer:
-                self.turns.append({"role": "assistant", "content": "".join(answer)})
+                self.turns.append(Message("assistant", "".join(answer)))
             else:
                 self.turns.pop()
         return TurnSpeed(num_tokens, first - started, last - first)
 
     def retract(self) -> str:
-        """Remove the last message and its answer; return the message, empty if there is none."""
+        """Remove the last message and its answer, attach its images again, and return its text; empty if there is none."""
         while self.turns:
             turn = self.turns.pop()
-            if turn["role"] == "user":
-                return turn["content"]
+            if turn.role == "user":
+                self.attached[:0] = turn.images
+                return turn.text
         return ""
 
     def _body(self) -> dict[str, Any]:
         system = [{"role": "system", "content": self.system}] if self.system else []
-        return {**self.fields, "messages": [*system, *self.turns], "stream_options": {"include_usage": True}}
+        messages = [*system, *(turn.body() for turn in self.turns)]
+        return {**self.fields, "messages": messages, "stream_options": {"include_usage": True}}

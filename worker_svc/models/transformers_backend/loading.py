@@ -18,6 +18,7 @@ from tetrad.worker_svc.checkpoint.source import DOWNLOAD_AGAIN
 from tetrad.worker_svc.families.foreign import CODE_CLASS, Foreign
 from tetrad.worker_svc.models.transformers_backend.interface import IMPLEMENTATION, UnservableError, register
 from tetrad.worker_svc.models.transformers_backend.longrope import fix_longrope
+from tetrad.worker_svc.models.transformers_backend.quiet import quiet
 
 _MAX_NAMED = 3
 
@@ -61,7 +62,7 @@ def load_module(
     with _errors_of(foreign.architecture):
         model_class, settings = _class_and_config(foreign, path, config)
     check_class(model_class, settings)
-    with _errors_of(foreign.architecture), _quiet():
+    with _errors_of(foreign.architecture), quiet():
         if tensors is None:
             module = _random(model_class, settings, seed, dtype)
         else:
@@ -169,19 +170,3 @@ def _errors_of(architecture: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ModelError(f"transformers cannot make {architecture[:80]}: {one_line(error)}.") from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress transformers' progress bars and advice."""
-    from transformers.utils import logging
-
-    level, has_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if has_bar:
-            logging.enable_progress_bar()

@@ -6,7 +6,7 @@
 namespace tetrad {
 
 enum Kind : int32_t { EMBED = 0, NORM = 1, LINEAR = 2, ROTATE = 3, ATTEND = 4, ROTATE_PACKED = 5, ATTEND_PACKED = 6, ROUTE = 7,
-                     EXPERTS = 8, MIX = 9, SUM = 10 };
+                     EXPERTS = 8, MIX = 9, SUM = 10, DEEPEN = 11 };
 enum SumStatus : int32_t { SUMMED = 0, RANK_LOST = 1, TIMED_OUT = 2, FAILED = 3 };
 enum Epilogue : int32_t { STORE = 0, ADD = 1, GATE = 2, TOP = 3, ACTIVATE = 4 };
 enum HeadNorms : int32_t { NONE = 0, EACH_HEAD = 1, ALL_HEADS = 2 };
@@ -24,7 +24,7 @@ struct Routing {
 struct Operation {
   int32_t kind, epilogue;
   int32_t source, target;  // buffers
-  int32_t column;          // LINEAR: first column of the target
+  int32_t column;          // LINEAR: first column of the target; DEEPEN: number of the layer in Step::deep
   int32_t is_prepared;     // LINEAR, EXPERTS: whether a norm has converted the source to the form that the products read
   int32_t layer;           // ROTATE, ATTEND: index of the layer's page among the pages of a block
   int32_t group, window;   // ROTATE, ATTEND: KV group of the layer; number of last keys that a query attends to, 0: all keys.
@@ -63,16 +63,19 @@ struct Step {
   const int64_t* token_ids;      // [T]
   const int64_t* slots;          // [G, T], page * block_size + offset; G KV groups
   const int64_t* positions;      // [T]
-  const float* const* turns;     // tables of the rotation; each has, per position, rotary_dim / 2 cosines and as many sines
+  const float* const* turns;     // tables of the rotation; each has, per row, rotary_dim / 2 cosines and as many sines
+  const int64_t* turn_rows;      // [T], row of each token in these tables: its position, or its index if positions have 3 axes
   const int32_t* pages;          // [G, R, table_stride]
   int64_t table_stride;
   const int64_t* first_tokens;   // [R]
+  const int64_t* ends;           // [T], for each token the position behind the last key that it attends to; null: its own + 1
   const int64_t* num_computed;   // [R]
   const int64_t* num_scheduled;  // [R]
   void* cache;                   // pages of all blocks; those of one block stand layer by layer
   const LoraSite* const* adapters;  // [T], table of sites of each token's adapter, or null; null: no token has an adapter
   int64_t adapter_rank;          // the largest rank of the adapters' sites
   const float* const* embeddings;  // [T], row that replaces the token's row of the table, or null; null: no token has one
+  const float* const* deep;      // [L, T], row that is added to the token's hidden states behind layer l, or null; null: none
   AddUp add_up;                  // for programs with SUM
   void* ranks;                   // the first argument of add_up
 };

@@ -48,6 +48,7 @@ class Run {
         case EXPERTS: experts(operation, phases); break;
         case MIX: mix(operation, phases[0]); break;
         case SUM: sum(operation, phases); break;
+        case DEEPEN: deepen(operation, phases[0]); break;
       }
       if (status() != SUMMED) return;
     }
@@ -105,7 +106,9 @@ class Run {
     program_.tiles.clear();
     for (int64_t table = 0; table < program_.num_groups * step_.num_sequences; table++) {
       const int64_t r = table % step_.num_sequences;
-      program_.sequences.push_back({step_.pages + table * step_.table_stride, step_.first_tokens[r], step_.num_computed[r]});
+      const int64_t first = step_.first_tokens[r];
+      program_.sequences.push_back({step_.pages + table * step_.table_stride, first, step_.num_computed[r],
+                                    step_.ends ? step_.ends + first : nullptr});
     }
     for (int64_t r = 0; r < step_.num_sequences; r++) {
       const int64_t rows = step_.num_scheduled[r] * heads.group();
@@ -281,6 +284,15 @@ class Run {
     });
   }
 
+  // Add the further rows of images to the residual stream.
+  void deepen(const Operation& operation, ThreadPhase phase) {
+    if (!step_.deep) return;
+    const float* const* rows = step_.deep + operation.column * step_.num_tokens;
+    phase.work_off(step_.num_tokens, [&](int64_t token) {
+      if (rows[token]) add_row(rows[token], width(operation.target), 1.0f, row(operation.target, token));
+    });
+  }
+
   // Number of work items per group of tokens: each item computes a x for RANKS_AT_ONCE ranks.
   int64_t rank_pieces() const { return (step_.adapter_rank + RANKS_AT_ONCE - 1) / RANKS_AT_ONCE; }
 
@@ -343,7 +355,7 @@ class Run {
     const int64_t* slots = step_.slots + operation.group * step_.num_tokens;
     phase.work_off(step_.num_tokens, [&](int64_t token) {
       float* head = row(operation.source, token);
-      const float* turns = table + step_.positions[token] * 2 * half;
+      const float* turns = table + step_.turn_rows[token] * 2 * half;
       if (operation.clamp != 0.0f) bound_row(head, width(operation.source), operation.clamp);
       if (operation.head_norms == ALL_HEADS) {
         float* keys = head + heads.num_heads * size;

@@ -16,8 +16,11 @@ export class CodeDialog {
   }
 
   open(body) {
-    this.body = body;
-    setText(byId("code-note"), key.get() ? "TETRAD_API_KEY stands for your API key." : "");
+    const { named, number } = withoutImages(body);
+    this.body = named;
+    const notes = [key.get() && "TETRAD_API_KEY stands for your API key."];
+    if (number) notes.push(`IMAGE_1${number > 1 ? ` to IMAGE_${number} stand` : " stands"} for your image${number > 1 ? "s" : ""} in base64.`);
+    setText(byId("code-note"), notes.filter(Boolean).join(" "));
     this.show(this.language ?? "curl");
     this.dialog.showModal();
   }
@@ -28,4 +31,17 @@ export class CodeDialog {
     const base = new URL(".", location.href).href;
     setText(byId("code-text"), LANGUAGES[language](base, this.body, Boolean(key.get())));
   }
+}
+
+/** Replace the base64 of images by names: it may have millions of characters. Return the body and the number of images. */
+function withoutImages(body) {
+  let number = 0;
+  const part = (each) => {
+    if (each.type !== "image_url") return each;
+    const [head] = each.image_url.url.split(",", 1);
+    number += 1;
+    return { ...each, image_url: { url: `${head},IMAGE_${number}` } };
+  };
+  const turn = ({ role, content }) => ({ role, content: Array.isArray(content) ? content.map(part) : content });
+  return { named: { ...body, messages: body.messages.map(turn) }, number };
 }

@@ -1,6 +1,7 @@
 // Playground: a conversation with the model, kept in this page alone.
 
 import { Answer } from "./answer.js";
+import { Attachments } from "./attachments.js";
 import { CodeDialog } from "./code_dialog.js";
 import { byId, el, setText } from "./dom.js";
 import { ask, events } from "./server.js";
@@ -11,6 +12,7 @@ export class Playground {
   constructor(onKeyNeeded) {
     this.onKeyNeeded = onKeyNeeded;
     this.sampling = new Sampling();
+    this.attachments = new Attachments();
     this.codeDialog = new CodeDialog();
     this.regenerate = el("button", { class: "quiet", type: "button" }, "Regenerate");
     this.turns = [];
@@ -59,19 +61,23 @@ export class Playground {
     this.running?.abort();
     this.turns = [];
     this.latest = null;
+    for (const image of this.messages.querySelectorAll(".message img")) URL.revokeObjectURL(image.src);
     this.messages.replaceChildren(this.messages.firstElementChild, byId("welcome") ?? this.welcome);
     this.focus();
   }
 
   async send() {
-    const content = this.input.value.trim();
-    const fields = this.running || !content ? null : this.sampling.fields();
+    const text = this.input.value.trim();
+    const fields = this.running || !(text || this.attachments.pictures.length) ? null : this.sampling.fields();
     if (!fields) return;
     this.welcome ??= byId("welcome");
     this.welcome.remove();
     this.input.value = "";
-    this.messages.append(el("article", { class: "message user" }, el("div", { class: "body" }, content)));
-    await this.answer([...this.turns, { role: "user", content }], fields);
+    const pictures = this.attachments.take();
+    const shown = pictures.length ? [el("div", { class: "pictures" }, ...pictures.map((picture) => picture.element()))] : [];
+    if (text) shown.push(el("div", { class: "body" }, text));
+    this.messages.append(el("article", { class: "message user" }, ...shown));
+    await this.answer([...this.turns, userTurn(text, pictures)], fields);
   }
 
   /** Ask for the latest answer again, with the settings as they are now. */
@@ -107,9 +113,10 @@ export class Playground {
   showCode() {
     const fields = this.sampling.fields();
     if (!fields) return;
-    const content = this.input.value.trim();
-    const next = { role: "user", content: content || "Hello!" };
-    const turns = !content && this.latest ? this.latest.asked : [...this.turns, next];
+    const text = this.input.value.trim();
+    const { pictures } = this.attachments;
+    const isNew = text || pictures.length || !this.latest;
+    const turns = isNew ? [...this.turns, userTurn(text || "Hello!", pictures)] : this.latest.asked;
     this.codeDialog.open(this.body(turns, fields));
   }
 
@@ -145,4 +152,11 @@ export class Playground {
     byId("stop").hidden = !running;
     if (hadFocus) byId(running ? "stop" : "send").focus();
   }
+}
+
+/** Images precede the text, as models are trained. */
+function userTurn(text, pictures) {
+  if (!pictures.length) return { role: "user", content: text };
+  const parts = pictures.map((picture) => picture.part());
+  return { role: "user", content: text ? [...parts, { type: "text", text }] : parts };
 }

@@ -38,7 +38,7 @@ async def test_the_page_runs_its_own_scripts_and_calls_its_own_server_only(http)
         "default-src": "'none'",
         "script-src": "'self'",
         "style-src": "'self'",
-        "img-src": "'self'",
+        "img-src": "'self' blob:",
         "connect-src": "'self'",
         "base-uri": "'none'",
         "form-action": "'none'",

@@ -1,0 +1,62 @@
+"""Media items: the images of a prompt, before and after they are fetched. Values only."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+IMAGE: Final = "image"
+"""The modality of images, in the words of the tokenizer and the engine core."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModalityFacts:
+    """What a model takes of one kind of media.
+
+    Attributes:
+        modality: "image", "audio" or "video".
+        max_items: maximum number of items in a prompt; 0: no limit of the model.
+        max_embeds_per_item: maximum number of embeddings that one item becomes.
+    """
+
+    modality: str
+    max_items: int = 0
+    max_embeds_per_item: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaSource:
+    """An image of a request, and where it is. At most one of `url`, `base64` and `data` is set; none: `uuid` alone names it.
+
+    Attributes:
+        where: the field of the request, for errors.
+        url: a data:, http:, https: or file: URL.
+        base64: the file in base64.
+        data: the file.
+        uuid: the client's own name of the content; empty: its hash.
+        media_type: as "image/png"; empty: unknown.
+    """
+
+    where: str
+    url: str = field(default="", repr=False)
+    base64: str = field(default="", repr=False)
+    data: bytes | None = field(default=None, repr=False)
+    uuid: str = ""
+    media_type: str = ""
+    modality: str = IMAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaItem:
+    """An image as it was fetched.
+
+    Attributes:
+        data: the file; empty: the tokenizer has the image under `uuid`.
+        uuid: the client's own name of the content; empty: its hash.
+        media_type: as "image/png"; empty: unknown.
+        where: the field of the request, for errors.
+    """
+
+    data: bytes = field(repr=False)
+    uuid: str = ""
+    media_type: str = ""
+    modality: str = IMAGE
+    where: str = ""

@@ -1,0 +1,110 @@
+"""Images in the playground: chosen, dropped, pasted, removed, sent and shown as code. The model's answer is a fixed one."""
+
+import base64
+import json
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.console.chat import ANSWERED, ask, mock_answer
+from tetrad.library.png import png_of
+
+RED, BLUE = png_of(b"\xd0\x20\x20" * 19200, 160, 120, 3), png_of(b"\x20\x40\xd0" * 10800, 90, 120, 3)
+TILE = "#attachments .tile img"
+
+
+def url_of(data: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(data).decode()}"
+
+
+@pytest.fixture
+def page(server, visit) -> Page:
+    page = visit(f"{server.url}/#playground")
+    expect(page.locator("#message")).to_be_focused()
+    mock_answer(page, "A red rectangle.")
+    return page
+
+
+def choose(page: Page, *files: tuple[str, bytes]) -> None:
+    before = page.locator(TILE).count()
+    page.set_input_files("#image-files", [{"name": name, "mimeType": "image/png", "buffer": data} for name, data in files])
+    expect(page.locator(TILE)).to_have_count(before + len(files))
+
+
+def hand_over(page: Page, target: str, event: str, name: str, kind: str, data: bytes) -> None:
+    """Let an element receive an event that carries a file: "drop" or "paste"."""
+    page.evaluate(
+        """([target, event, name, kind, bytes]) => {
+            const carrier = new DataTransfer();
+            carrier.items.add(new File([new Uint8Array(bytes)], name, {type: kind}));
+            const options = {bubbles: true, cancelable: true};
+            const made = event === "paste" ? new ClipboardEvent(event, {...options, clipboardData: carrier})
+                                           : new DragEvent(event, {...options, dataTransfer: carrier});
+            document.querySelector(target).dispatchEvent(made);
+        }""",
+        [target, event, name, kind, list(data)],
+    )
+
+
+def test_images_are_sent_before_the_text_of_their_message_and_stay_in_the_conversation(page):
+    choose(page, ("red.png", RED))
+    choose(page, ("blue.png", BLUE))
+    with page.expect_request("**/v1/chat/completions") as asked:
+        ask(page, "What is it?")
+    expect(page.locator(ANSWERED)).to_have_count(1)
+    with page.expect_request("**/v1/chat/completions") as later:
+        ask(page, "And now?")
+
+    pictures = [{"type": "image_url", "image_url": {"url": url_of(data)}} for data in (RED, BLUE)]
+    [first] = asked.value.post_data_json["messages"]
+    assert first == {"role": "user", "content": [*pictures, {"type": "text", "text": "What is it?"}]}
+    assert later.value.post_data_json["messages"][0] == first
+    assert later.value.post_data_json["messages"][2] == {"role": "user", "content": "And now?"}
+    expect(page.locator(TILE)).to_have_count(0)
+    shown = page.locator(".message.user img")
+    assert [shown.nth(place).get_attribute("alt") for place in (0, 1)] == ["red.png", "blue.png"]
+    assert shown.first.evaluate("image => image.naturalWidth") == 160
+
+
+def test_an_image_may_be_sent_without_a_text(page):
+    choose(page, ("red.png", RED))
+    with page.expect_request("**/v1/chat/completions") as asked:
+        page.click("#send")
+
+    [part] = asked.value.post_data_json["messages"][0]["content"]
+    assert part["image_url"]["url"] == url_of(RED)
+
+
+@pytest.mark.parametrize(("target", "event"), [("#messages", "drop"), ("#message", "paste")])
+def test_an_image_is_dropped_or_pasted(page, target, event):
+    hand_over(page, target, event, "red.png", "image/png", RED)
+
+    expect(page.locator(TILE)).to_have_count(1)
+    assert page.input_value("#message") == ""
+
+
+def test_a_file_that_is_no_image_is_refused_by_its_name(page):
+    hand_over(page, "#messages", "drop", "notes.txt", "text/plain", b"text")
+
+    expect(page.get_by_role("alert")).to_have_text("notes.txt is not an image.")
+    expect(page.locator(TILE)).to_have_count(0)
+
+
+def test_an_attached_image_can_be_removed(page):
+    choose(page, ("red.png", RED), ("blue.png", BLUE))
+    page.get_by_role("button", name="Remove red.png").click()
+    with page.expect_request("**/v1/chat/completions") as asked:
+        ask(page, "What is it?")
+
+    assert [part["type"] for part in asked.value.post_data_json["messages"][0]["content"]] == ["image_url", "text"]
+    assert url_of(BLUE) in json.dumps(asked.value.post_data_json)
+
+
+def test_code_names_images_instead_of_their_base64(page):
+    choose(page, ("red.png", RED), ("blue.png", BLUE))
+    page.fill("#message", "What is it?")
+    page.click("#show-code")
+
+    expect(page.locator("#code-text")).to_contain_text('"url": "data:image/png;base64,IMAGE_2"')
+    expect(page.locator("#code-note")).to_have_text("IMAGE_1 to IMAGE_2 stand for your images in base64.")
+    assert base64.b64encode(RED).decode() not in page.locator("#code-text").text_content()

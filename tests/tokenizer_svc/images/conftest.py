@@ -1,0 +1,71 @@
+"""Tiny models that read images, served by the real service on a Unix socket."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.vision_files import save_vision_model
+from tetrad.services.rpc.channel import open_channel
+from tetrad.tokenizer_svc.config import TokenizerSettings
+from tetrad.tokenizer_svc.service import serve
+from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
+
+ServeModel = Callable[..., AbstractAsyncContextManager[tokenizer_pb2_grpc.TokenizerServiceStub]]
+ModelDirectory = Callable[[str], Path]
+
+
+@pytest.fixture(scope="session")
+def model_directory(tmp_path_factory: pytest.TempPathFactory) -> ModelDirectory:
+    """Returns the directory of a kind of vision model, written once."""
+    found: dict[str, Path] = {}
+
+    def write(kind: str) -> Path:
+        if kind not in found:
+            found[kind] = tmp_path_factory.mktemp("vision") / kind.replace(" ", "_")
+            save_vision_model(found[kind], kind)
+        return found[kind]
+
+    return write
+
+
+@pytest.fixture
+def serve_model(tmp_path: Path) -> ServeModel:
+    """Serves a model's directory with these settings; gives a stub."""
+
+    @contextlib.asynccontextmanager
+    async def run(directory: Path, **fields: Any) -> AsyncIterator[tokenizer_pb2_grpc.TokenizerServiceStub]:
+        settings = TokenizerSettings(listen=f"unix:{tmp_path}/tokenizer", model=str(directory), image_processes=1, **fields)
+        shutdown = asyncio.Event()
+        running = asyncio.create_task(serve(settings, shutdown))
+        channel = open_channel(settings.listen)
+        stub = tokenizer_pb2_grpc.TokenizerServiceStub(channel)
+        try:
+            await stub.GetInfo(tokenizer_pb2.GetInfoRequest(), wait_for_ready=True)
+            yield stub
+        finally:
+            await channel.close()
+            shutdown.set()
+            await running
+
+    return run
+
+
+def item(data: bytes, **fields: str) -> tokenizer_pb2.MediaItem:
+    """Return an image of a request."""
+    return tokenizer_pb2.MediaItem(modality="image", data=data, **fields)
+
+
+def chat(parts: Sequence[str | bytes], **fields: Any) -> tokenizer_pb2.RenderChatRequest:
+    """Return a conversation of one message with these texts and images in their order."""
+    content = [{"type": "text", "text": part} if isinstance(part, str) else {"type": "image"} for part in parts]
+    return tokenizer_pb2.RenderChatRequest(
+        messages_json=json.dumps([{"role": "user", "content": content}]).encode(),
+        media=[item(part) for part in parts if isinstance(part, bytes)],
+        **fields,
+    )

@@ -1,0 +1,53 @@
+"""Decoding: turns an image file into RGB pixels with Pillow.
+
+Runs in the image process. Knows file formats and their limits; knows no models. Only the first frame of an animation is read.
+"""
+
+import io
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+"""Formats that are read. Pillow's other readers are older and attacked more often, and no client sends such files."""
+_WHITE = (255, 255, 255)
+
+
+class ImageError(Exception):
+    """The image cannot be read or processed; the text is for the client."""
+
+
+def decode_image(data: bytes, *, max_pixels: int) -> Image.Image:
+    """Return an image in RGB, upright as its EXIF orientation says, with transparent parts on white as in vLLM.
+
+    Args:
+        data: the file.
+        max_pixels: maximum of width times height; it is checked before the pixels are decoded.
+
+    Raises:
+        ImageError: the data is no image of `FORMATS`, is damaged, or has more pixels.
+    """
+    # The check below replaces Pillow's own limit, which only warns up to twice its value.
+    Image.MAX_IMAGE_PIXELS = None
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            num_pixels = image.width * image.height
+            if num_pixels > max_pixels:
+                size = f"{image.width} x {image.height} pixels"
+                raise ImageError(f"the image has {size}, {num_pixels} in all; the limit is {max_pixels} (max_image_pixels)")
+            image.load()
+            return _rgb(ImageOps.exif_transpose(image))
+    except UnidentifiedImageError:
+        raise ImageError(f"the data is no image of these formats: {', '.join(FORMATS)}") from None
+    except (ImageError, MemoryError):
+        raise
+    except Exception as error:  # the readers raise any error of Python for damaged files
+        raise ImageError(f"the image is damaged: {error}") from error
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if not image.has_transparency_data:
+        return image if image.mode == "RGB" else image.convert("RGB")
+    layered = image.convert("RGBA")
+    flat = Image.new("RGB", layered.size, _WHITE)
+    flat.paste(layered, mask=layered.getchannel("A"))
+    return flat

@@ -1,0 +1,120 @@
+"""ImagePreprocessor: turns the images of a request into features: limits, identifiers, the cache, processes, the family's rule.
+
+Called on the event loop. Knows images; `expansion.py` places them in prompts.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tetrad.services.errors import InvalidRequest
+from tetrad.tokenizer_svc.images.families.family import Family
+from tetrad.tokenizer_svc.images.families.model import ImageModel, ProcessedImage
+from tetrad.tokenizer_svc.images.feature_cache import FeatureCache
+from tetrad.tokenizer_svc.images.items import ImageFeature, ImageItem
+from tetrad.tokenizer_svc.images.processes import ImageProcesses
+
+_KWARGS = "mm_processor_kwargs_json"
+
+
+class ImagePreprocessor:
+    """Preprocesses images for one model.
+
+    Args:
+        model: the facts of the model.
+        family: the rules of its family.
+        processes: run the image processor; owned by this object.
+        cache: images that were seen.
+        tokenizer_hash: digest of the tokenizer's files.
+        max_images: maximum number of images of a prompt.
+
+    Attributes:
+        max_images: as given.
+        max_embeds: number of embeddings of the largest image.
+        placeholder: text of an image in a prompt before it is expanded.
+        message_text: text of an image in a message for templates that read only texts.
+        mark, mark_id: text and id of the token that an embedding replaces.
+    """
+
+    def __init__(
+        self,
+        model: ImageModel,
+        family: Family,
+        processes: ImageProcesses,
+        cache: FeatureCache,
+        *,
+        tokenizer_hash: str,
+        max_images: int,
+    ) -> None:
+        self._model, self._family, self._processes, self._cache = model, family, processes, cache
+        settings = json.dumps([tokenizer_hash, model.settings], sort_keys=True)
+        self._salt = hashlib.sha256(settings.encode()).digest()
+        self.max_images = max_images
+        self.max_embeds = family.max_embeds(model)
+        self.placeholder, self.message_text = family.placeholder(model), family.message_text(model)
+        self.mark, self.mark_id = model.mark, model.mark_id
+
+    def kwargs(self, text: str) -> dict[str, Any]:
+        """Return the processor's settings of a request. Raises InvalidRequest for others than the family takes."""
+        if not text:
+            return {}
+        try:
+            kwargs = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InvalidRequest(f"{_KWARGS} is not JSON: {error}.", field=_KWARGS) from error
+        if not isinstance(kwargs, dict):
+            raise InvalidRequest(f"{_KWARGS} is not a JSON object.", field=_KWARGS)
+        if unknown := kwargs.keys() - set(self._family.kwargs):
+            taken = ", ".join(self._family.kwargs) or "none"
+            raise InvalidRequest(f"mm_processor_kwargs has {min(unknown)!r}; this model takes {taken}.", field=_KWARGS)
+        return kwargs
+
+    async def preprocess(self, items: Sequence[ImageItem], kwargs: Mapping[str, Any]) -> list[ImageFeature]:
+        """Return the features of images in their order.
+
+        Raises:
+            InvalidRequest: there are too many images, one cannot be read or processed, or is named by a uuid that is not known.
+        """
+        if len(items) > self.max_images:
+            text = f"At most {self.max_images} image(s) may be provided in one prompt."
+            raise InvalidRequest(f"{text} There are {len(items)} (max_images_per_prompt).", field="media")
+        settings = json.dumps(kwargs, sort_keys=True)
+        try:
+            async with asyncio.TaskGroup() as group:
+                works = [group.create_task(self._feature(i, item, kwargs, settings)) for i, item in enumerate(items)]
+        except ExceptionGroup as failed:  # the answer is the first error; the other images are left
+            raise failed.exceptions[0] from None
+        return [work.result() for work in works]
+
+    async def _feature(self, i: int, item: ImageItem, kwargs: Mapping[str, Any], settings: str) -> ImageFeature:
+        identifier = await asyncio.to_thread(self._identifier, item, settings)
+        found = self._cache.get(identifier)
+        if found is not None:
+            return found
+        if not item.data:
+            raise InvalidRequest(f"Cache miss for image at index {i} but data is not provided.", field="media")
+        image = await self._processes.process(item.data, kwargs, name=f"image {i}")
+        feature = self._written(identifier, image)
+        if feature.expansion.num_embeds > self.max_embeds:
+            text = f"Image {i} becomes {feature.expansion.num_embeds} embeddings; the limit is {self.max_embeds}"
+            raise InvalidRequest(f"{text}, those of the largest image with the model's own settings.", field=_KWARGS)
+        self._cache.put(feature)
+        return feature
+
+    async def close(self) -> None:
+        """Stop the processes."""
+        await self._processes.close()
+
+    def _identifier(self, item: ImageItem, settings: str) -> str:
+        digest = hashlib.sha256(self._salt)
+        digest.update(f"{len(settings)} {settings}".encode())
+        digest.update(f"uuid {item.uuid}".encode() if item.uuid else b"data ")
+        if not item.uuid:
+            digest.update(item.data)
+        return digest.hexdigest()
+
+    def _written(self, identifier: str, image: ProcessedImage) -> ImageFeature:
+        family, model = self._family, self._model
+        return ImageFeature(identifier, image, family.expand(model, image), family.grid(model, image))

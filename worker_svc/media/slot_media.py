@@ -1,0 +1,207 @@
+"""Slot media: the images of each request by slot, and the image rows of a step.
+
+A SlotListener of the request table. It gathers the embeddings of a step's image tokens from the encoder cache, and the
+positions of all tokens on three axes. Knows no tower and no device.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tetrad.services.errors import InvalidRequest, Unsupported
+from tetrad.worker_svc.core.media import EncodedItem, EncodedItems, ModelMedia
+from tetrad.worker_svc.core.plan import GivenRows, Ints, MediaSpan, NewRequest
+from tetrad.worker_svc.core.request_table import SlotListener
+from tetrad.worker_svc.core.step_inputs import StepInputs, StepRows
+from tetrad.worker_svc.media.positions import PromptAxes
+
+
+class StepMedia(SlotListener, Protocol):
+    """The images of a runner's requests."""
+
+    def check(self, request: NewRequest) -> None:
+        """Raise the error of a request whose images the model cannot take."""
+
+    def gather(self, rows: StepRows, given: GivenRows | None) -> GivenRows | None:
+        """Return the rows of a step's tokens that are given as embeddings: those of images, and those in `given`.
+
+        Raises InvalidRequest if an image is not in the encoder cache.
+        """
+
+    def placed(self, inputs: StepInputs) -> StepInputs:
+        """Return the inputs with positions on three axes, if a request of the step has them."""
+
+
+class NoMedia:
+    """The StepMedia of a model that takes only text."""
+
+    def add(self, slot: int, request: NewRequest) -> None:
+        """Do nothing: `check` has refused images."""
+
+    def remove(self, slot: int) -> None:
+        """Do nothing: no slot has images."""
+
+    def check(self, request: NewRequest) -> None:
+        """Raise Unsupported if the request has images."""
+        if request.media:
+            raise Unsupported("The model on this worker takes only text, no images.", field="mm_features")
+
+    def gather(self, rows: StepRows, given: GivenRows | None) -> GivenRows | None:  # noqa: ARG002 - of StepMedia
+        """Return `given`."""
+        return given
+
+    def placed(self, inputs: StepInputs) -> StepInputs:
+        """Return the inputs: every token has its index on all axes."""
+        return inputs
+
+
+class _Place(NamedTuple):
+    """The place of an image in a prompt: its tokens [start, end), and the number of embeddings before each of them, and after.
+
+    `rank` is None if every token takes an embedding.
+    """
+
+    identifier: str
+    start: int
+    end: int
+    rank: Ints | None
+
+
+class _Prompt(NamedTuple):
+    """The images of a request: their places, the index behind the last one, and positions on axes if the model has them."""
+
+    places: Sequence[_Place]
+    end: int
+    axes: PromptAxes | None
+
+
+class SlotMedia:
+    """The StepMedia of a model with a tower.
+
+    Args:
+        media: the tower, and the encoder cache from which rows are gathered.
+    """
+
+    def __init__(self, media: ModelMedia) -> None:
+        self._cache: EncodedItems = media.cache
+        self._modality, self._num_deep = media.tower.modality.modality, media.tower.num_deep_layers
+        self._of_slot: dict[int, _Prompt] = {}
+
+    def add(self, slot: int, request: NewRequest) -> None:
+        """Store the places of a request's images."""
+        if spans := request.media:
+            axes = PromptAxes(spans) if spans[0].grid is not None else None
+            self._of_slot[slot] = _Prompt([_place(span) for span in spans], spans[-1].offset + spans[-1].length, axes)
+
+    def remove(self, slot: int) -> None:
+        """Delete the slot's images."""
+        self._of_slot.pop(slot, None)
+
+    def check(self, request: NewRequest) -> None:
+        """Raise Unsupported for another modality than the tower's, InvalidRequest for spans that contradict the prompt."""
+        behind, with_grid = 0, sum(span.grid is not None for span in request.media)
+        for span in request.media:
+            if span.modality != self._modality:
+                text = f"The model on this worker takes media of modality {self._modality!r}, not {span.modality[:80]!r}."
+                raise Unsupported(text, field="mm_features")
+            _check_span(span, behind, request.num_prompt_tokens)
+            behind = span.offset + span.length
+        if with_grid not in (0, len(request.media)):
+            raise InvalidRequest(f"{with_grid} of {len(request.media)} images have a grid; all or none must have one.")
+
+    def gather(self, rows: StepRows, given: GivenRows | None) -> GivenRows | None:
+        """See StepMedia."""
+        if not self._of_slot:
+            return given
+        parts = list(self._parts(rows))
+        if not parts:
+            return given
+        deep = None
+        if self._num_deep:
+            deep = np.concatenate([self._deep_of(encoded, first, end) for _, encoded, first, end in parts], axis=1)
+        own = GivenRows(
+            rows=np.concatenate([places for places, *_ in parts]),
+            values=np.concatenate([encoded.rows[first:end] for _, encoded, first, end in parts]),
+            deep=deep,
+        )
+        return own if given is None else _joined(own, given)
+
+    def placed(self, inputs: StepInputs) -> StepInputs:
+        """See StepMedia."""
+        axes: Ints | None = None
+        for row, slot in enumerate(inputs.slots.tolist() if self._of_slot else ()):
+            its = self._of_slot.get(slot)
+            if its is None or its.axes is None:
+                continue
+            if axes is None:
+                axes = np.tile(inputs.positions, (3, 1))
+            first, count = int(inputs.first_token[row]), int(inputs.num_scheduled[row])
+            axes[:, first : first + count] = its.axes.of(int(inputs.num_computed[row]), count)
+        return inputs if axes is None else replace(inputs, axes=axes)
+
+    def _parts(self, rows: StepRows) -> Iterator[tuple[Ints, EncodedItem, int, int]]:
+        """Yield the rows of each image of the step, the image, and the range of its embeddings that these rows take."""
+        for row, slot in enumerate(rows.slots.tolist()):
+            its, start = self._of_slot.get(slot), int(rows.num_computed[row])
+            if its is None or start >= its.end:
+                continue
+            end, shift = start + int(rows.num_scheduled[row]), int(rows.first_token[row]) - start
+            for place in its.places:
+                low, high = max(start, place.start), min(end, place.end)
+                if low >= high:
+                    continue
+                tokens, first, last = _embedded(place, low, high)
+                if first < last:
+                    yield tokens + shift, self._encoded(place.identifier), first, last
+
+    def _encoded(self, identifier: str) -> EncodedItem:
+        encoded = self._cache.get(identifier)
+        if encoded is None:
+            raise InvalidRequest(f"The plan has tokens of media item {identifier[:80]}, which is not in the encoder cache.")
+        return encoded
+
+    def _deep_of(self, encoded: EncodedItem, first: int, end: int) -> Any:
+        assert encoded.deep is not None, "the tower says that it has these layers"
+        return encoded.deep[:, first:end]
+
+
+def _place(span: MediaSpan) -> _Place:
+    rank = None if span.is_embed is None else np.concatenate([[0], np.cumsum(span.is_embed)])
+    return _Place(span.identifier, span.offset, span.offset + span.length, rank)
+
+
+def _embedded(place: _Place, low: int, high: int) -> tuple[Ints, int, int]:
+    """Return the indices of the tokens in [low, high) that take an embedding, and the range of these embeddings."""
+    low, high = low - place.start, high - place.start
+    if place.rank is None:
+        return np.arange(low, high) + place.start, low, high
+    ranks = place.rank[low : high + 1]
+    return np.flatnonzero(np.diff(ranks)) + low + place.start, int(ranks[0]), int(ranks[-1])
+
+
+def _joined(own: GivenRows, given: GivenRows) -> GivenRows:
+    """Return the rows of both, ascending; rows of `given` get no deep values."""
+    rows = np.concatenate([own.rows, given.rows])
+    order = np.argsort(rows)
+    deep = None
+    if own.deep is not None:
+        none = np.zeros((len(own.deep), *given.values.shape), np.float32)
+        deep = np.ascontiguousarray(np.concatenate([own.deep, none], axis=1)[:, order])
+    return GivenRows(rows[order], np.concatenate([own.values, given.values])[order], deep)
+
+
+def _check_span(span: MediaSpan, behind: int, num_prompt_tokens: int) -> None:
+    end = span.offset + span.length
+    if not behind <= span.offset < end <= num_prompt_tokens:
+        raise InvalidRequest(
+            f"A media item has tokens {span.offset} to {end}; items must not overlap, and the prompt has {num_prompt_tokens}."
+        )
+    marked = span.length if span.is_embed is None else int(span.is_embed.sum())
+    if span.is_embed is not None and len(span.is_embed) != span.length:
+        raise InvalidRequest(f"is_embed has {len(span.is_embed)} values for {span.length} tokens.")
+    if not marked or marked != span.num_embeds:
+        raise InvalidRequest(f"A media item has num_embeds {span.num_embeds} for {marked} tokens that take an embedding.")
+    if span.grid is not None and int(np.prod(span.grid)) != marked:
+        raise InvalidRequest(f"A media item has grid {span.grid} for {marked} tokens that take an embedding.")

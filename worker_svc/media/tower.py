@@ -1,0 +1,127 @@
+"""Tower of transformers: runs the vision model and projector of a model with transformers' own modules, on any device.
+
+Knows nothing of files: tower_loading.py makes the module.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from tetrad.services.errors import InternalError, TetradError, one_line
+from tetrad.services.log import get_logger
+from tetrad.worker_svc.core.media import EncodedItem, Modality
+from tetrad.worker_svc.core.memory_shortage import memory_for
+from tetrad.worker_svc.core.plan import EncoderItem
+from tetrad.worker_svc.media.pixels import Normalization
+from tetrad.worker_svc.media.tower_kinds import TowerKind
+
+_DEVICE_ERRORS = (InternalError,)
+SMALLER_IMAGE = "Send a smaller image, or lower --kv-cache-memory-gib or --gpu-memory-utilization."
+
+log = get_logger()
+
+
+class TransformersTower:
+    """See core.media.Tower.
+
+    Args:
+        module: transformers' model without its text layers, in evaluation mode on its device.
+        kind: how the architecture reads items.
+        processor: the settings of the model's image processor.
+        modality: the modality, with the largest number of embeddings of an item.
+        has_own_thread: see Tower.
+    """
+
+    def __init__(self, module: Any, kind: TowerKind, processor: Any, modality: Modality, *, has_own_thread: bool) -> None:
+        self._module, self._read, self._processor = module, kind.read, processor
+        self.uses_mrope = kind.uses_mrope
+        self._normal = normalization_of(processor)
+        self._hidden_size = int(module.config.get_text_config().hidden_size)
+        self._vision: Any = module.config.vision_config
+        self.modality, self.has_own_thread = modality, has_own_thread
+        self.num_deep_layers = len(getattr(self._vision, "deepstack_visual_indexes", None) or ())
+        weights = list(module.parameters())
+        self.num_parameters = sum(each.numel() for each in weights)
+        self.size_bytes = sum(each.nbytes for each in weights)
+        self.value_bytes: int = weights[0].element_size()
+
+    @torch.inference_mode()
+    def encode(self, item: EncoderItem) -> EncodedItem:
+        """See Tower."""
+        try:
+            with memory_for(f"Encoding a media item of {item.num_embeds} embeddings", None, SMALLER_IMAGE):
+                encoded = self._encode(item)
+        except TetradError:
+            raise
+        except Exception as error:
+            if self._is_lost():
+                raise
+            log.warning("media.failed", identifier=item.identifier, exc_info=error)
+            raise InternalError(f"The media item cannot be encoded: {one_line(error)}.") from error
+        self._check(item, encoded)
+        return encoded
+
+    def activation_bytes(self, num_embeds: int) -> int:
+        """See Tower: the activations of one layer for all patches, and the values of a patch."""
+        size = _first(self._vision, "embed_dim", "hidden_size")
+        inner = _first(self._vision, "intermediate_size") or 4 * size
+        merged = _first(self._vision, "spatial_merge_size") or int(getattr(self._module.config, "scale_factor", 2))
+        return num_embeds * merged**2 * (8 * size + 2 * inner + 1024) * self.value_bytes
+
+    def _encode(self, item: EncoderItem) -> EncodedItem:
+        weight = next(self._module.parameters())
+        inputs = {
+            name: each.to(weight.device, weight.dtype if each.is_floating_point() else None)
+            for name, each in self._read(item, self._processor, self._normal).items()
+        }
+        output = self._module.get_image_features(**inputs)
+        rows = _rows(output.pooler_output)
+        deep = getattr(output, "deepstack_features", None) if self.num_deep_layers else None
+        return self._kept(rows, None if deep is None else torch.stack([_rows(each) for each in deep]))
+
+    def _kept(self, rows: torch.Tensor, deep: torch.Tensor | None) -> EncodedItem:
+        """Return the output [N, hidden], and deep values [L, N, hidden], in the memory that the encoder cache is in."""
+        return EncodedItem(_host(rows), None if deep is None else _host(deep))
+
+    def _is_lost(self) -> bool:
+        """Return whether the device can no longer be used after an error; on a host, an error concerns the item alone."""
+        return False
+
+    def _are_finite(self, values: Any) -> bool:
+        return bool(np.isfinite(values).all())
+
+    def _check(self, item: EncoderItem, encoded: EncodedItem) -> None:
+        if encoded.rows.shape != (item.num_embeds, self._hidden_size):
+            raise InternalError(
+                f"The media item became embeddings of shape {list(encoded.rows.shape)}; its prompt has {item.num_embeds} "
+                f"placeholders for embeddings of {self._hidden_size} values."
+            )
+        if not all(self._are_finite(each) for each in encoded if each is not None):
+            raise InternalError("The media item became embeddings that are not finite.")
+
+
+def normalization_of(processor: Any) -> Normalization:
+    """Return the normalisation of an image processor."""
+    normalizes = bool(processor.do_normalize)
+    return Normalization(
+        processor.image_mean if normalizes else None,
+        processor.image_std if normalizes else None,
+        float(processor.rescale_factor) if processor.do_rescale else None,
+    )
+
+
+def _rows(features: Any) -> torch.Tensor:
+    """Return features of one item, [N, hidden]: of each tile, or a list with one entry for each image."""
+    parts = list(features) if isinstance(features, (list, tuple)) else [features]
+    return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
+
+
+def _host(rows: torch.Tensor) -> Any:
+    return rows.float().cpu().contiguous().numpy()
+
+
+def _first(config: Any, *names: str) -> int:
+    found: Mapping[str, Any] = {name: getattr(config, name, None) for name in names}
+    return next((value for value in found.values() if isinstance(value, int)), 0)

@@ -1,0 +1,188 @@
+"""Tower kinds: how the vision model of each architecture reads an item, and how large an item can be.
+
+The calls are those of transformers' `get_image_features`. Knows processors' settings and configs; loads nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from tetrad.services.errors import InvalidRequest
+from tetrad.worker_svc.core.plan import EncoderItem
+from tetrad.worker_svc.media.pixels import Normalization
+
+_PIXELS, _GRID, _SIZES, _MASK = "pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask"
+_GIVEN_DEFAULT = 2048
+
+Inputs = dict[str, torch.Tensor]
+"""Arguments of get_image_features."""
+
+
+class TowerKind(NamedTuple):
+    """How an architecture's vision model is called.
+
+    Attributes:
+        read: converts an item to arguments, with the processor's settings and normalisation.
+        largest: returns the largest number of embeddings of an item, from the processor's settings and the model's config.
+        uses_mrope: see Tower.
+    """
+
+    read: Callable[[EncoderItem, Any, Normalization], Inputs]
+    largest: Callable[[Any, Any], int]
+    uses_mrope: bool = False
+
+
+def _tensor(item: EncoderItem, name: str, *shape: int) -> Any:
+    """Return an item's array in a shape with -1 where any size is allowed; raise InvalidRequest if it does not fit."""
+    array = item.tensors.get(name)
+    if array is None:
+        raise InvalidRequest(f"A media item has no tensor {name!r}; it has {', '.join(sorted(item.tensors)) or 'none'}.")
+    fits = array.ndim == len(shape) and all(wanted in (-1, size) for size, wanted in zip(array.shape, shape, strict=True))
+    if not fits or not array.size:
+        raise InvalidRequest(f"Tensor {name!r} of a media item has shape {list(array.shape)}; expected {list(shape)}.")
+    return array
+
+
+def _numbers(item: EncoderItem, name: str, count: int) -> Any:
+    """Return an item's `count` numbers as [1, count] int64."""
+    array = item.tensors.get(name)
+    if array is None or array.size != count or array.min() < 1:
+        raise InvalidRequest(f"Tensor {name!r} of a media item must have {count} numbers of at least 1.")
+    return torch.from_numpy(array.reshape(1, count).astype(np.int64))
+
+
+def _image(item: EncoderItem) -> EncoderItem:
+    """Return an item whose single image [3, H, W] may have a leading axis of one."""
+    pixels = item.tensors.get(_PIXELS)
+    if pixels is None or pixels.ndim != 3:
+        return item
+    return EncoderItem(item.identifier, item.modality, {**item.tensors, _PIXELS: pixels[None]}, item.num_embeds)
+
+
+def _read_tiles(item: EncoderItem, _processor: Any, normal: Normalization) -> Inputs:
+    """Tiles [tiles, 3, H, W] of one image, or the whole image."""
+    return {_PIXELS: torch.from_numpy(normal.of(_tensor(_image(item), _PIXELS, -1, normal.num_channels, -1, -1), 1))}
+
+
+def _read_masked_tiles(item: EncoderItem, processor: Any, normal: Normalization) -> Inputs:
+    """Tiles as above, and a mask [tiles, H, W] of the pixels that are no padding."""
+    pixels = _read_tiles(item, processor, normal)[_PIXELS]
+    inputs = {_PIXELS: pixels[None]}
+    if _MASK in item.tensors:
+        mask = torch.from_numpy(_tensor(item, _MASK, len(pixels), *pixels.shape[2:]) != 0)
+        pixels.mul_(mask[:, None])  # transformers pads normalised images with zeros
+        inputs[_MASK] = mask[None]
+    return inputs
+
+
+def _read_sized(item: EncoderItem, processor: Any, normal: Normalization) -> Inputs:
+    """One image [3, H, W] with its size [height, width]."""
+    return _read_tiles(item, processor, normal) | {_SIZES: _numbers(item, _SIZES, 2)}
+
+
+def _read_whole_image(item: EncoderItem, processor: Any, normal: Normalization) -> Inputs:
+    """One image [3, H, W], with its size if the vision model takes any size (Pixtral)."""
+    return (_read_sized if _SIZES in item.tensors else _read_tiles)(item, processor, normal)
+
+
+def _read_anyres(item: EncoderItem, processor: Any, normal: Normalization) -> Inputs:
+    """Tiles of one image, the whole image first, with the size of the image before preprocessing."""
+    inputs = _read_sized(item, processor, normal)
+    return inputs | {_PIXELS: inputs[_PIXELS][None]}
+
+
+def _read_patches(item: EncoderItem, processor: Any, normal: Normalization) -> Inputs:
+    """Rows of patches [patches, channels * patch * patch], each standing for `temporal_patch_size` equal frames, and a grid."""
+    size, frames = int(processor.patch_size), int(processor.temporal_patch_size)
+    grid = _numbers(item, _GRID, 3)
+    rows, area = int(grid.prod()), size * size
+    array = _tensor(item, _PIXELS, rows, -1)
+    whole = normal.num_channels * area
+    if array.shape[1] not in (whole, whole * frames):
+        raise InvalidRequest(f"Rows of {_PIXELS!r} have {array.shape[1]} values; a patch has {whole} in {frames} frames.")
+    patches = normal.of(array.reshape(rows, normal.num_channels, -1, area), 1)
+    if array.shape[1] == whole:
+        patches = np.repeat(patches, frames, axis=2)
+    return {_PIXELS: torch.from_numpy(patches.reshape(rows, -1)), _GRID: grid}
+
+
+def _edge(size: Any, *names: str) -> int:
+    """Return a value of a processor's size, which may have several names."""
+    values = size if isinstance(size, Mapping) else vars(size) if hasattr(size, "__dict__") else {}
+    return next((int(values[name]) for name in names if values.get(name)), _GIVEN_DEFAULT)
+
+
+def _of_patches(processor: Any, _config: Any) -> int:
+    most = int(getattr(processor, "max_pixels", None) or _edge(processor.size, "longest_edge"))
+    return max(1, most // (int(processor.patch_size) * int(processor.merge_size)) ** 2)
+
+
+def _of_videos_patches(processor: Any, config: Any) -> int:
+    # Its limit counts the pixels of temporal_patch_size frames.
+    return max(1, _of_patches(processor, config) // int(processor.temporal_patch_size))
+
+
+def _of_split_tiles(processor: Any, config: Any) -> int:
+    vision = config.vision_config
+    per_tile = (int(vision.image_size) // int(vision.patch_size)) ** 2 // int(config.scale_factor) ** 2
+    longest, tile = _edge(processor.size, "longest_edge"), _edge(processor.max_image_size, "longest_edge")
+    return ((-(-longest // tile)) ** 2 + 1) * per_tile
+
+
+def _side(value: Any) -> int:
+    return int(value[0] if isinstance(value, (list, tuple)) else value)
+
+
+def _of_whole_image(processor: Any, config: Any) -> int:
+    vision = config.vision_config
+    if vision.model_type == "pixtral":
+        return _of_any_size(processor, config)
+    is_default = getattr(config, "vision_feature_select_strategy", "default") == "default"
+    return (_side(vision.image_size) // _side(vision.patch_size)) ** 2 + (0 if is_default else 1)
+
+
+def _of_cropped_tiles(processor: Any, config: Any) -> int:
+    vision = config.vision_config
+    per_tile = int((_side(vision.image_size) // _side(vision.patch_size) * float(config.downsample_ratio)) ** 2)
+    return max(1, per_tile) * (int(processor.max_patches) + 1)
+
+
+def _of_any_size(processor: Any, config: Any) -> int:
+    merged = int(config.vision_config.patch_size) * int(getattr(config, "spatial_merge_size", 1))
+    side = -(-_edge(processor.size, "longest_edge") // merged)
+    return side * side
+
+
+def _of_pinpoints(_processor: Any, config: Any) -> int:
+    size, patch = _side(config.vision_config.image_size), _side(config.vision_config.patch_size)
+    side = size // patch
+    tiles = [(int(height) // size, int(width) // size) for height, width in config.image_grid_pinpoints]
+    return side * side + max(rows * side * (columns * side + 1) for rows, columns in tiles)
+
+
+_PATCHES = TowerKind(_read_patches, _of_patches, uses_mrope=True)
+_VIDEO_PATCHES = TowerKind(_read_patches, _of_videos_patches, uses_mrope=True)
+_SPLIT_TILES = TowerKind(_read_masked_tiles, _of_split_tiles)
+_ANYRES = TowerKind(_read_anyres, _of_pinpoints)
+
+TOWER_KINDS: Mapping[str, TowerKind] = {
+    "Glm46VForConditionalGeneration": _VIDEO_PATCHES,
+    "Glm4vForConditionalGeneration": _VIDEO_PATCHES,
+    "Glm4vMoeForConditionalGeneration": _VIDEO_PATCHES,
+    "Idefics3ForConditionalGeneration": _SPLIT_TILES,
+    "InternVLForConditionalGeneration": TowerKind(_read_tiles, _of_cropped_tiles),
+    "LlavaForConditionalGeneration": TowerKind(_read_whole_image, _of_whole_image),
+    "LlavaNextForConditionalGeneration": _ANYRES,
+    "LlavaOnevisionForConditionalGeneration": _ANYRES,
+    "Mistral3ForConditionalGeneration": TowerKind(_read_sized, _of_any_size),
+    "Qwen2VLForConditionalGeneration": _PATCHES,
+    "Qwen2_5_VLForConditionalGeneration": _PATCHES,
+    "Qwen3VLForConditionalGeneration": _PATCHES,
+    "Qwen3VLMoeForConditionalGeneration": _PATCHES,
+    "Qwen3_5ForConditionalGeneration": _PATCHES,
+    "Qwen3_5MoeForConditionalGeneration": _PATCHES,
+    "SmolVLMForConditionalGeneration": _SPLIT_TILES,
+}
+"""Architecture -> kind of its tower. Models of other architectures take only text."""

@@ -1,0 +1,150 @@
+"""Tower loading: builds the vision model and projector of a checkpoint with transformers' classes, without its text model.
+
+Weights come from this worker's readers of files. The text model is left with no layers and a vocabulary of one.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tetrad.services.errors import ModelError, one_line
+from tetrad.services.log import get_logger
+from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
+from tetrad.worker_svc.checkpoint.open import open_files
+from tetrad.worker_svc.checkpoint.source import DOWNLOAD_AGAIN, WeightSource
+from tetrad.worker_svc.core.device import LoadRequest
+from tetrad.worker_svc.core.media import IMAGE, Modality, Tower
+from tetrad.worker_svc.families.values import architecture_of
+from tetrad.worker_svc.media.tower import TransformersTower
+from tetrad.worker_svc.media.tower_kinds import TOWER_KINDS
+from tetrad.worker_svc.models.transformers_backend.quiet import quiet
+
+_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+_PARTS = ("visual.", "vision_tower.", "vision_model.", "multi_modal_projector.", "connector.", "image_newline")
+_VISION = tuple(prefix + part for prefix in ("", "model.") for part in _PARTS)
+"""Beginnings of the names of a tower's tensors, in files of older and newer releases of transformers."""
+_TEXT = ("lm_head.", "model.language_model.", "model.text_model.", "language_model.", "model.image_newline_")
+_UNUSED = (".position_ids", ".inv_freq")
+"""Ends of the names of buffers that some files have, and that transformers computes."""
+_MAX_NAMED = 3
+
+log = get_logger()
+
+
+def load_tower(
+    request: LoadRequest,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    has_own_thread: bool,
+    make: Callable[..., Tower] = TransformersTower,
+) -> Tower | None:
+    """Return the tower of a model; None if the model takes only text, or its files lack the image processor or the tower.
+
+    Args:
+        request: the model and its options.
+        dtype, device: type and place of the weights.
+        has_own_thread: see Tower.
+        make: makes the tower, of the arguments of TransformersTower.
+
+    Raises ModelError if the tower's files are wrong.
+    """
+    if not request.takes_media or not request.path.is_dir() or request.runner == "pooling":
+        return None
+    config = apply_overrides(read_model_config(request.path), request.hf_overrides_json)
+    architecture = architecture_of(config)
+    kind = TOWER_KINDS.get(architecture)
+    if kind is None:
+        return None
+    if not any((request.path / name).is_file() for name in _PROCESSORS):
+        log.warning("model.takes_only_text", architecture=architecture, reason=f"its files have no {_PROCESSORS[0]}")
+        return None
+    with _errors_of(architecture), quiet():
+        tensors = None if request.random_weights else _tensors(open_files(request)[0])
+        if tensors is not None and not tensors:
+            log.warning("model.takes_only_text", architecture=architecture, reason="its files have no vision model")
+            return None
+        processor = _processor(request.path)
+        module = _module(architecture, config, tensors, request.seed, dtype)
+        largest = kind.largest(processor, module.config)
+        return make(module.to(device), kind, processor, Modality(IMAGE, largest), has_own_thread=has_own_thread)
+
+
+def _tensors(source: WeightSource) -> dict[str, torch.Tensor]:
+    """Return the tower's tensors in float32, under the names of the files."""
+    names = [name for name in source.unread() if name.startswith(_VISION) and not name.endswith(_UNUSED)]
+    if source.config.get("quantization_config") is not None:
+        names = _unpacked(source, names)
+    return {name: source.load(name)[0] for name in names}
+
+
+def _unpacked(source: WeightSource, names: list[str]) -> list[str]:
+    """Return the names under which a quantized checkpoint's tensors are read: without scales and other parts of matrices."""
+    modules = {name.rpartition(".")[0] for name in names}
+    matrices = {module for module in modules if source.has(f"{module}.weight")}
+    others = [name for name in names if name.endswith(".bias") or name.rpartition(".")[0] not in matrices]
+    return [*(f"{module}.weight" for module in matrices), *others]
+
+
+def _processor(path: Path) -> Any:
+    from transformers import AutoImageProcessor
+
+    return AutoImageProcessor.from_pretrained(path, backend="pil", local_files_only=True)
+
+
+def _module(
+    architecture: str, values: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] | None, seed: int, dtype: torch.dtype
+) -> Any:
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    model_class = getattr(transformers, architecture)
+    config = CONFIG_MAPPING[values["model_type"]].from_dict(dict(values))
+    _leave_out_text(config)
+    if tensors is None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = model_class._from_config(config, dtype=dtype, attn_implementation="sdpa")  # noqa: SLF001 - AutoModel calls it
+    else:
+        module = _filled(model_class, config, tensors, dtype)
+    return module.eval().requires_grad_(False).model
+
+
+def _leave_out_text(config: Any) -> None:
+    text = config.get_text_config()
+    text.num_hidden_layers, text.vocab_size, text.pad_token_id = 0, 1, None
+    if getattr(text, "layer_types", None):
+        text.layer_types = []
+    config.quantization_config = None
+
+
+def _filled(model_class: Any, config: Any, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Any:
+    module, info = model_class.from_pretrained(
+        None,
+        config=config,
+        state_dict=dict(tensors),
+        dtype=dtype,
+        attn_implementation="sdpa",
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+    )
+    for name, found, asked in sorted(info["mismatched_keys"]):
+        raise ModelError(f"Tensor {name} has shape {tuple(found)}, but the config asks for {tuple(asked)}. {DOWNLOAD_AGAIN}")
+    missing = sorted(name for name in info["missing_keys"] if not name.startswith(_TEXT))
+    if missing:
+        raise ModelError(f"The model's files have no tensor {', '.join(missing[:_MAX_NAMED])}. {DOWNLOAD_AGAIN}")
+    return module
+
+
+@contextmanager
+def _errors_of(architecture: str) -> Iterator[None]:
+    """Convert any error of transformers while the tower loads into a ModelError."""
+    try:
+        yield
+    except (ModelError, MemoryError):
+        raise
+    except Exception as error:
+        raise ModelError(f"transformers cannot make the vision model of {architecture[:80]}: {one_line(error)}.") from error
