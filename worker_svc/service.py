@@ -5,7 +5,6 @@ import os
 import resource
 import sys
 import uuid
-from collections.abc import Sequence
 from functools import partial
 
 from tetrad.services.errors import FailedPrecondition
@@ -15,7 +14,7 @@ from tetrad.services.observability.profiling import StepProfiler, profile_direct
 from tetrad.services.observability.tracer import open_tracer
 from tetrad.services.rpc.carrier import GRPC, Carrier
 from tetrad.services.rpc.server import Server
-from tetrad.v1 import types_pb2, worker_pb2_grpc
+from tetrad.v1 import worker_pb2_grpc
 from tetrad.worker_svc.api.lifecycle import LifecycleServicer
 from tetrad.worker_svc.api.servicer import WorkerServicer
 from tetrad.worker_svc.api.trace_points import trace_points
@@ -47,16 +46,7 @@ class WorkerServer:
         self.metrics = WorkerMetrics(worker.snapshot)
         self.lost_device = LostDevice(settings.stuck_timeout_s)
         instance_id = uuid.uuid4().hex
-
-        def capabilities() -> Sequence[types_pb2.Capability]:
-            return capabilities_of(
-                verifies_drafts=worker.verifies_drafts,
-                joins_groups=worker.joins_groups,
-                takes_embeddings=worker.takes_embeddings,
-                keeps_states=worker.keeps_states,
-                takes_media=worker.media is not None,
-            )
-
+        capabilities = partial(capabilities_of, worker)
         self._execute = execute = WorkerServicer(
             worker,
             compute,

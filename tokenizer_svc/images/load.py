@@ -8,9 +8,9 @@ from typing import Any
 from tetrad.services.errors import InternalError, ModelError
 from tetrad.services.log import get_logger
 from tetrad.tokenizer_svc.images.families.family import Family
+from tetrad.tokenizer_svc.images.families.model import ImageModel, ModelFiles
 from tetrad.tokenizer_svc.images.families.table import family_of
 from tetrad.tokenizer_svc.images.feature_cache import FeatureCache
-from tetrad.tokenizer_svc.images.model import ImageModel, ModelFiles
 from tetrad.tokenizer_svc.images.preprocessor import ImagePreprocessor
 from tetrad.tokenizer_svc.images.processes import ImageLimits, ImageProcesses
 from tetrad.tokenizer_svc.images.prompts import Images, ModelImages, NoImages
