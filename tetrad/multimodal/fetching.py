@@ -5,7 +5,7 @@ It runs in the program, with the program's rights: any host may be named, and an
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.media.items import MediaSource
@@ -28,12 +28,12 @@ _RULES = FrontendSettings(
 )
 
 
-def fetch_image(image_url: str, image_io_kwargs: None = None) -> "Image":
+def fetch_image(image_url: str, image_io_kwargs: dict[str, Any] | None = None) -> "Image":
     """Return the image at a URL, upright and in RGB; what is transparent becomes white.
 
     Args:
         image_url: an http:, https:, data: or file: URL.
-        image_io_kwargs: must be None.
+        image_io_kwargs: must be empty.
 
     Raises:
         InvalidRequest: there is no image at the URL.
