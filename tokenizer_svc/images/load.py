@@ -12,6 +12,7 @@ from tetrad.tokenizer_svc.images.feature_cache import FeatureCache
 from tetrad.tokenizer_svc.images.preprocessor import ImagePreprocessor
 from tetrad.tokenizer_svc.images.processes import ImageLimits, ImageProcesses
 from tetrad.tokenizer_svc.images.prompts import Images, ModelImages, NoImages
+from tetrad.tokenizer_svc.observability.metrics import TokenizerMetrics
 from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer
 
 log = get_logger()
@@ -34,7 +35,7 @@ class ImageOptions:
     max_images: int = 999
 
 
-async def open_images(tokenizer: Tokenizer, model: str, options: ImageOptions) -> Images:
+async def open_images(tokenizer: Tokenizer, model: str, options: ImageOptions, metrics: TokenizerMetrics) -> Images:
     """Return what preprocesses a model's images.
 
     A model whose image processor cannot be used is served as one that reads text only, and images are refused with the reason.
@@ -43,6 +44,7 @@ async def open_images(tokenizer: Tokenizer, model: str, options: ImageOptions) -
         tokenizer: the model's tokenizer.
         model: the model's name.
         options: limits.
+        metrics: counts images.
     """
     files = ModelFiles(tokenizer)
     family = family_of(files)
@@ -53,7 +55,7 @@ async def open_images(tokenizer: Tokenizer, model: str, options: ImageOptions) -
         facts = ImageModel(tokenizer, await processes.describe())
         cache = FeatureCache(options.cache_bytes)
         preprocessor = ImagePreprocessor(
-            facts, family, processes, cache, tokenizer_hash=tokenizer.hash, max_images=options.max_images
+            facts, family, processes, cache, tokenizer_hash=tokenizer.hash, max_images=options.max_images, metrics=metrics
         )
     except (ModelError, InternalError, KeyError, TypeError, ValueError) as error:  # settings of a processor may be anything
         await processes.close()
