@@ -54,7 +54,6 @@ UNREAD: dict[str, str] = {
         SchedulerStats.num_waiting_for_remote_kvs_reqs
         ChatResponse.kv_transfer_params_json ChatResponse.weight_version GenerateResponse.kv_transfer_params_json
         GenerateResponse.weight_version
-        RenderChatResponse.mm_features
         KvBlocksStored.extra_keys
         KvCacheGroup.attention_chunk_size KvCacheGroup.head_size_v
         KvCacheGroup.num_state_blocks

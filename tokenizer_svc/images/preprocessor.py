@@ -11,9 +11,9 @@ from typing import Any
 
 from tetrad.services.errors import InvalidRequest
 from tetrad.tokenizer_svc.images.families.family import Family
+from tetrad.tokenizer_svc.images.families.model import ImageModel, ProcessedImage
 from tetrad.tokenizer_svc.images.feature_cache import FeatureCache
 from tetrad.tokenizer_svc.images.items import ImageFeature, ImageItem
-from tetrad.tokenizer_svc.images.model import ImageModel, ProcessedImage
 from tetrad.tokenizer_svc.images.processes import ImageProcesses
 
 _KWARGS = "mm_processor_kwargs_json"

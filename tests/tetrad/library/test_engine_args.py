@@ -18,6 +18,7 @@ DERIVED = {"model", "tokenizer", "revision", "tokenizer_revision", "served_model
 DERIVED |= {"tokenizer_pool_size", "otlp_traces_endpoint", "hf_overrides", "disable_log_stats", "speculative_config"}
 DERIVED |= {"data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size", "pooler_config"}
 DERIVED |= {"hf_token", "download_dir", "override_generation_config"}
+DERIVED |= {"limit_mm_per_prompt", "language_model_only", "mm_processor_kwargs", "mm_processor_cache_gb"}
 VERDICTS = verdicts_of(EngineArgs)
 REFUSED = {name: verdict for name, verdict in VERDICTS.items() if verdict.kind == "refused"}
 
@@ -150,7 +151,7 @@ def test_vllms_own_defaults_are_accepted():
 
 
 def test_what_asks_for_what_is_so_anyway_is_accepted():
-    EngineArgs(task="generate", runner="generate", tokenizer_mode="slow", mm_processor_kwargs={}, model_impl="vllm")
+    EngineArgs(task="generate", runner="generate", tokenizer_mode="slow", media_io_kwargs={}, model_impl="vllm")
 
 
 def test_tuning_of_vllms_machinery_is_accepted():
