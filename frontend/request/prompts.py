@@ -82,7 +82,7 @@ def normalize_prompt(prompt: PromptType, *, cache_salt: str = "") -> Prompt:
         return Prompt(None, _checked_ids(list(prompt)), _checked_salt(cache_salt))
     if not isinstance(prompt, dict):
         raise _wrong(f"A prompt is a string, a list of token ids, a TextPrompt or a TokensPrompt, got {type(prompt).__name__}.")
-    fields = dict(prompt)
+    fields: dict[str, Any] = dict(prompt)
     salt = _checked_salt(str(fields.pop("cache_salt", None) or cache_salt))
     text, ids = fields.pop("prompt", None), fields.pop("prompt_token_ids", None)
     given = fields.pop("prompt_embeds", None)

@@ -9,7 +9,7 @@ from tetrad.tokenizer_svc.images.prompts import MediaLimits
 from tetrad.v1 import tokenizer_pb2, types_pb2
 
 _DTYPES = {"uint8": types_pb2.DATA_TYPE_UINT8, "int64": types_pb2.DATA_TYPE_INT64}
-_INTERNAL = frozenset({"rows", "cols", "num_patches"})
+_INTERNAL = frozenset({"rows", "cols", "num_patches", "num_crops"})
 """Tensors that only the expansion of placeholders needs."""
 
 
