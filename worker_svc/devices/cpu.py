@@ -175,7 +175,7 @@ class CpuDevice:
 
     def _load_media(self, request: LoadRequest) -> ModelMedia | None:
         """Load the tower of a model that takes images."""
-        tower = load_tower(request, torch.float32, torch.device("cpu"), has_own_thread=True)
+        tower = load_tower(request, torch.float32, torch.device("cpu"), has_own_thread=True, sees_ahead=True)
         return None if tower is None else ModelMedia(tower, EncoderCache())
 
     def _load_part(
