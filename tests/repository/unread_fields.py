@@ -13,12 +13,12 @@ UNREAD: dict[str, str] = {
         ChatRequest.kv_transfer_params_json ChatRequest.mm_processor_kwargs_json
         ContentPart.audio ContentPart.image ContentPart.video
         EngineCoreRequest.encoder_prompt_token_ids EngineCoreRequest.kv_transfer EngineCoreRequest.kv_transfer_params
-        EngineCoreRequest.mm_features
         EngineCoreRequest.reasoning_ended
         EngineCoreRequest.resumable EngineCoreRequest.session_id
         GenerateRequest.kv_transfer_params_json GenerateRequest.media GenerateRequest.mm_processor_kwargs_json
         LoadModelRequest.config_format LoadModelRequest.kv_connector LoadModelRequest.load_format
         LoadModelRequest.revision
+        MultiModalFeature.layouts
         NewRequestData.num_encoder_tokens
         PoolingParams.extra_args PoolingParams.late_interaction
         SchedulerOutput.block_copies SchedulerOutput.block_ids_to_zero
@@ -26,7 +26,7 @@ UNREAD: dict[str, str] = {
         SchedulerOutput.kv_connector_metadata SchedulerOutput.kv_transfers
     """,
     INSIDE_REFUSED: """
-        LateInteraction.* MediaPart.* MultiModalFeature.*
+        LateInteraction.* MediaPart.*
         RemoteRef.* SharedMemoryRef.*
         KvConnectorConfig.* KvLease.* KvReceive.* KvTransferParams.* KvTransferPlan.*
         GetKvTransferEndpointResponse.agent GetKvTransferEndpointResponse.compatibility_hash
@@ -39,7 +39,6 @@ UNREAD: dict[str, str] = {
     """,
     NOT_SENT: """
         ExecuteHello.capabilities SessionHello.capabilities KvTransferEvents.*
-        EncoderEvents.* ExecuteResponse.encoder_events
     """,
     NOT_SET: """
         EncoderInputs.handles EncoderInputs.input_indices EncoderInputs.num_inputs
@@ -47,14 +46,12 @@ UNREAD: dict[str, str] = {
         EngineCoreOutput.spec_decode_metrics EngineCoreOutput.trace_headers
         EngineCoreOutputs.weight_version PrefillStats.num_external_cached_tokens
         EngineInfo.instance_id EngineInfo.kv_cache_size_bytes EngineInfo.kv_connector
-        EngineInfo.kv_role EngineInfo.max_media_bytes
+        EngineInfo.kv_role
         EngineInfo.weight_version
         SchedulerStats.connector_prefix_cache_hits SchedulerStats.connector_prefix_cache_queries
-        SchedulerStats.encoder_cache_usage SchedulerStats.mm_cache_hits SchedulerStats.mm_cache_queries
         SchedulerStats.num_waiting_for_remote_kvs_reqs
         ChatResponse.kv_transfer_params_json ChatResponse.weight_version GenerateResponse.kv_transfer_params_json
         GenerateResponse.weight_version
-        KvBlocksStored.extra_keys
         KvCacheGroup.attention_chunk_size KvCacheGroup.head_size_v
         KvCacheGroup.num_state_blocks
         KvCacheGroup.sharing_layers

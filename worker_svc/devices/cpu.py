@@ -276,7 +276,8 @@ class CpuDevice:
             self._kv_cache_gib,
             int(available * utilization) - activations - logits - media,
             default_bytes=_DEFAULT_KV_CACHE_BYTES,
-            why=f"gpu_memory_utilization {utilization:g} of {available / _GIB:.1f} GiB of free memory, less what a step takes",
+            why=f"gpu_memory_utilization {utilization:g} of {available / _GIB:.1f} GiB of free memory, less what a step takes"
+            + (f" and what images take, {media / _GIB:.1f} GiB" if media else ""),
         )
 
     def give_back_memory(self) -> None:
