@@ -38,7 +38,7 @@ def encode(group: Group, item: EncoderItem) -> None:
 
 def cached(group: Group, driver: Driver, identifier: str) -> list[bool]:
     """Return for each rank whether it has the embeddings of an image, after a step that all ranks have run."""
-    driver.step({handle: 1 for handle in driver.requests})
+    driver.step(dict.fromkeys(driver.requests, 1))
     return group.each(lambda worker: worker.media.cache.get(identifier) is not None)
 
 
