@@ -6,7 +6,6 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from tetrad.cli.planning.tower import count_tower
 
 from benchmarks.splits import cases
 from tests.documents import Page
@@ -18,6 +17,7 @@ from tetrad.cli.planning.gpu_types import GpuType
 from tetrad.cli.planning.number_types import WeightBytes, matrix_bytes
 from tetrad.cli.planning.splits import Split, splits_of
 from tetrad.cli.planning.stage import Stage, Step
+from tetrad.cli.planning.tower import count_tower
 from tetrad.services.errors import InvalidRequest, ModelError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import LoadRequest
