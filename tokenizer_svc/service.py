@@ -1,6 +1,7 @@
 """Service: loads one tokenizer and serves it until it is stopped. Only this file knows all parts."""
 
 import asyncio
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -31,10 +32,10 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event, *, carrier
     load = partial(load_tokenizer, settings.model, settings.tokenizer, chat_template=settings.chat_template)
     tokenizer = await asyncio.to_thread(load)
     limits = ChatLimits(settings.chat_template_timeout_s, settings.chat_template_memory_bytes, settings.max_text_bytes)
-    images = await open_images(tokenizer, settings.model, _image_options(settings))
+    metrics = TokenizerMetrics()
+    images = await open_images(tokenizer, settings.model, _image_options(settings), metrics)
     chat = ChatRenderer(tokenizer.facts, limits, image=images.message_text)
     pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="encode")
-    metrics = TokenizerMetrics()
     tracer = open_tracer("tokenizer", settings.otlp_endpoint)
     servicer = TokenizerServicer(
         tokenizer,
@@ -77,4 +78,5 @@ def _image_options(settings: TokenizerSettings) -> ImageOptions:
         memory_bytes=settings.image_memory_bytes,
         max_pixels=settings.max_image_pixels,
     )
-    return ImageOptions(limits, settings.image_cache_bytes, settings.max_images_per_prompt)
+    kwargs = json.loads(settings.mm_processor_kwargs or "{}")
+    return ImageOptions(limits, settings.image_cache_bytes, settings.max_images_per_prompt, kwargs)

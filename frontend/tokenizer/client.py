@@ -107,17 +107,25 @@ class TokenizerClient:
         return [unpack_u32(encoding.token_ids) for encoding in encodings]
 
     async def encode_with_media(
-        self, text: str, media: Sequence[MediaItem], kwargs: Mapping[str, Any] | None, *, add_special_tokens: bool
+        self,
+        prompt: str | Sequence[int],
+        media: Sequence[MediaItem],
+        kwargs: Mapping[str, Any] | None,
+        *,
+        add_special_tokens: bool,
     ) -> tuple[list[int], tuple[MediaFeature, ...]]:
-        """Return the ids of a text with expanded placeholders, and the features of its images.
+        """Return the ids of a prompt with expanded placeholders, and the features of its images.
 
         Args:
-            text: the text, with a placeholder for each image.
+            prompt: text or ids, with a placeholder for each image.
             media: the images, in the order of the placeholders.
             kwargs: settings of the media processor.
-            add_special_tokens: add BOS and the like.
+            add_special_tokens: add BOS and the like to a text.
         """
-        request = tokenizer_pb2.EncodeRequest(texts=[text], add_special_tokens=add_special_tokens)
+        if isinstance(prompt, str):
+            request = tokenizer_pb2.EncodeRequest(texts=[prompt], add_special_tokens=add_special_tokens)
+        else:
+            request = tokenizer_pb2.EncodeRequest(token_ids=pack_u32(prompt))
         set_media(request, media, kwargs)
         try:
             with call_phase("tokenize"):

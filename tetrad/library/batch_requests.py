@@ -78,6 +78,7 @@ class BatchRequests:
         tokenization_kwargs: Mapping[str, Any] | None,
         lora_request: Adapters,
         priority: Priorities,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
         **template: Any,
     ) -> list[BatchItem]:
         """Render conversations and return their requests. Arguments and errors: see LLM.chat."""
@@ -91,13 +92,15 @@ class BatchRequests:
             add_special_tokens=tokenization_of(tokenization_kwargs).get("add_special_tokens", False),
             **template,
         )
-        calls = [functools.partial(render, each) for each in conversations]
+        with_images = functools.partial(render, mm_processor_kwargs=mm_processor_kwargs)
         own_template = template_text is not None
-        texts = [call for call, each in zip(calls, conversations, strict=True) if not has_media_parts(each)]
+        texts = [functools.partial(render, each) for each in conversations if not has_media_parts(each)]
         rendered = iter(self._running.run(self._batches.render_chats(texts, own_template=own_template)))
         prompts = [
-            self._batches.maker(call, own_template=own_template) if has_media_parts(each) else next(rendered)
-            for call, each in zip(calls, conversations, strict=True)
+            self._batches.maker(functools.partial(with_images, each), own_template=own_template)
+            if has_media_parts(each)
+            else next(rendered)
+            for each in conversations
         ]
         return self.of_prompts(
             prompts, params, lora_request=lora_request, priority=priority, tokenization_kwargs=tokenization_kwargs

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tetrad.drop_in.missing_methods import MissingFromLLM
-from tetrad.drop_in.shared_verdicts import NO_MEDIA, PROMPT_ADAPTER
+from tetrad.drop_in.shared_verdicts import PROMPT_ADAPTER
 from tetrad.frontend.llm.beam_search import BeamSearchOutput, BeamSearchParams
 from tetrad.frontend.request.outputs import RequestOutput
 from tetrad.frontend.request.prompts import PromptType
@@ -38,7 +38,6 @@ from tetrad.library.request_counter import RequestCounter
 from tetrad.library.running_llm import RunningLLM
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.hub.model_files import DEFAULT_MODEL
-from tetrad.services.verdicts import takes
 
 
 class LLM(Operations, PoolingMethods, MissingFromLLM):
@@ -187,7 +186,6 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
         with ProgressBar(self._batches.num_enqueued, use_tqdm=use_tqdm) as bar:
             return self._running.run(self._batches.collect(bar.add))
 
-    @takes(mm_processor_kwargs=NO_MEDIA)
     def chat(
         self,
         messages: Conversation | Sequence[Conversation],
@@ -202,11 +200,13 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
         tools: Sequence[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Return the next turn of one conversation, or of each of a list of them.
 
         Args:
-            messages: OpenAI's messages ({"role", "content"}), or a list of such lists.
+            messages: OpenAI's messages ({"role", "content"}), or a list of such lists. Parts of a content are texts and images:
+                of type image_url, or of type image_pil with a PIL image or an array.
             sampling_params: for all conversations, or one per conversation; None: the values the model's authors recommend.
             use_tqdm: see `generate`.
             lora_request: see `generate`.
@@ -220,6 +220,7 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
             chat_template_kwargs: further variables for the template.
             tokenization_kwargs: `add_special_tokens` (by default only those of the template), `truncate_prompt_tokens`,
                 `truncation_side`.
+            mm_processor_kwargs: settings of the model's image processor, for the conversations with images.
 
         Raises:
             TypeError: an argument of the wrong type.
@@ -238,11 +239,11 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             chat_template_kwargs=chat_template_kwargs,
+            mm_processor_kwargs=mm_processor_kwargs,
         )
         with ProgressBar(len(items), use_tqdm=use_tqdm) as bar:
             return self._running.run(self._batches.run(items, bar.add))
 
-    @takes(mm_processor_kwargs=NO_MEDIA)
     def enqueue_chat(
         self,
         messages: Conversation | Sequence[Conversation],
@@ -257,6 +258,7 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
         tools: Sequence[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[str]:
         """Start turns and return their ids at once, like `enqueue`. Arguments and errors are those of `chat`."""
         conversations = conversations_of(messages)
@@ -272,6 +274,7 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             chat_template_kwargs=chat_template_kwargs,
+            mm_processor_kwargs=mm_processor_kwargs,
         )
         with ProgressBar(len(items), use_tqdm=use_tqdm, what="Adding requests", shows_speed=False) as bar:
             return self._running.run(self._batches.enqueue(items, bar.step))

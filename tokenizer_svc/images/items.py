@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tetrad.tokenizer_svc.images.families.family import Expansion, Grid
-from tetrad.tokenizer_svc.images.model import ProcessedImage
+from tetrad.tokenizer_svc.images.families.model import ProcessedImage
 
 
 @dataclass(frozen=True)

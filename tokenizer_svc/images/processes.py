@@ -12,8 +12,8 @@ from typing import Any
 
 from tetrad.services.errors import InvalidRequest, ModelError
 from tetrad.services.sandbox.sandbox import Sandbox, SandboxDied, SandboxTimeout
+from tetrad.tokenizer_svc.images.families.model import ProcessedImage
 from tetrad.tokenizer_svc.images.framing import join_frame, split_frame
-from tetrad.tokenizer_svc.images.model import ProcessedImage
 
 _MODULE = "tetrad.tokenizer_svc.images.image_process"
 

@@ -60,19 +60,17 @@ def load_tower(
     if kind is None:
         return None
     if not any((request.path / name).is_file() for name in _PROCESSORS):
-        return _text_only(architecture, f"its files have no {_PROCESSORS[0]}")
+        log.warning("model.takes_only_text", architecture=architecture, reason=f"its files have no {_PROCESSORS[0]}")
+        return None
     with _errors_of(architecture), quiet():
         tensors = None if request.random_weights else _tensors(open_files(request)[0])
         if tensors is not None and not tensors:
-            return _text_only(architecture, "its files have no vision model")
+            log.warning("model.takes_only_text", architecture=architecture, reason="its files have no vision model")
+            return None
         processor = _processor(request.path)
         module = _module(architecture, config, tensors, request.seed, dtype)
         largest = kind.largest(processor, module.config)
         return make(module.to(device), kind, processor, Modality(IMAGE, largest), has_own_thread=has_own_thread)
-
-
-def _text_only(architecture: str, reason: str) -> None:
-    log.warning("model.takes_only_text", architecture=architecture, reason=reason)
 
 
 def _tensors(source: WeightSource) -> dict[str, torch.Tensor]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import io
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from tests.vision_files import save_vision_model
 from tetrad.services.rpc.channel import open_channel
@@ -56,19 +54,6 @@ def serve_model(tmp_path: Path) -> ServeModel:
             await running
 
     return run
-
-
-def noise(width: int, height: int) -> Image.Image:
-    """Return an image of this size whose pixels all differ."""
-    red, green, blue = (Image.effect_noise((width, height), sigma) for sigma in (20, 50, 90))
-    return Image.merge("RGB", (red, green, blue))
-
-
-def png(image: Image.Image) -> bytes:
-    """Return an image as a file."""
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return file.getvalue()
 
 
 def item(data: bytes, **fields: str) -> tokenizer_pb2.MediaItem:

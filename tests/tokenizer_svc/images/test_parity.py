@@ -1,6 +1,7 @@
 """Token ids, pixels and grids of the service equal those of transformers' own processor on the same files."""
 
-from collections.abc import Mapping
+import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +9,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from transformers import AutoConfig
 
-from tests.tokenizer_svc.images.conftest import ModelDirectory, ServeModel, chat, noise, png
-from tests.tokenizer_svc.images.reference import reference_inputs, reference_processor
-from tests.vision_files import KINDS
+from tests.tokenizer_svc.images.conftest import ModelDirectory, ServeModel, chat
+from tests.vision_kinds import KINDS
+from tests.vision_reference import load_processor, picture
 from tetrad.services.rpc.columns import unpack_u32
-from tetrad.v1 import types_pb2
+from tetrad.v1 import tokenizer_pb2, types_pb2
 
 SIZES = ((100, 60), (60, 100), (28, 28), (31, 17), (200, 40))
 DTYPES = {types_pb2.DATA_TYPE_UINT8: np.uint8, types_pb2.DATA_TYPE_INT64: np.int64}
-PATCH_ROWS = frozenset(kind for kind, its in KINDS.items() if "temporal_patch_size" in its.processor)
+LISTED = frozenset({"rows", "cols", "num_patches", "num_crops", "pixel_attention_mask"})
+"""What transformers' processors return besides the tensors of the model's towers, or is all ones for one image."""
 
 
 def arrays(feature: types_pb2.MultiModalFeature) -> dict[str, NDArray[Any]]:
@@ -28,77 +31,70 @@ def arrays(feature: types_pb2.MultiModalFeature) -> dict[str, NDArray[Any]]:
     }
 
 
-def normalised(kind: str, directory: Path, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return pixels as the worker normalises them: frames of patch rows are repeated, then scaled as the model's files say."""
-    processor = reference_processor(directory).image_processor
-    mean, std = (np.asarray(value, np.float32) for value in (processor.image_mean, processor.image_std))
-    if kind not in PATCH_ROWS:
-        scaled = pixels.astype(np.float32) * np.float32(processor.rescale_factor)
-        return (scaled - mean[:, None, None]) / std[:, None, None]
-    scaled = pixels.reshape(len(pixels), len(mean), 1, -1).astype(np.float32) * np.float32(processor.rescale_factor)
-    scaled = (scaled - mean[:, None, None]) / std[:, None, None]
-    return np.repeat(scaled, processor.temporal_patch_size, axis=2).reshape(len(pixels), -1)
+def normalised(processor: Any, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return pixels as the worker normalises them: frames of patch rows are repeated, all are scaled as the model's files say.
+
+    Args:
+        processor: transformers' image processor.
+        pixels: rows of patches [N, 3 * side * side], or images [..., 3, H, W].
+    """
+    mean, std = (np.asarray(value, np.float32)[:, None, None] for value in (processor.image_mean, processor.image_std))
+    frames = getattr(processor, "temporal_patch_size", None)
+    shaped = pixels if frames is None else pixels.reshape(len(pixels), len(mean), 1, -1)
+    scaled = (shaped.astype(np.float32) * np.float32(processor.rescale_factor) - mean) / std
+    return scaled if frames is None else np.repeat(scaled, frames, axis=2).reshape(len(pixels), -1)
 
 
-def joined(items: list[Mapping[str, NDArray[Any]]], name: str, expected: NDArray[Any]) -> NDArray[Any]:
-    """Return the images' tensors of a name as the processor joins them: stacked, or one behind the other."""
-    values = [tensors[name] for tensors in items]
-    return np.concatenate(values) if values[0].ndim == expected.ndim else np.stack(values).reshape(expected.shape)
+def expected(processor: Any, prompt: str, files: Sequence[bytes]) -> dict[str, NDArray[Any]]:
+    """Return transformers' inputs of a prompt with images."""
+    images = [Image.open(io.BytesIO(data)).convert("RGB") for data in files]
+    options = {"return_tensors": "pt", "add_special_tokens": False, "return_mm_token_type_ids": False}
+    found = processor(images=[images], text=[prompt], **options)
+    return {name: np.asarray(value) for name, value in found.items()}
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
-async def test_one_image_equals_transformers(kind: str, model_directory: ModelDirectory, serve_model: ServeModel) -> None:
-    directory = model_directory(kind)
-    async with serve_model(directory) as stub:
-        for width, height in SIZES:
-            image = noise(width, height)
-
-            answer = await stub.RenderChat(chat(["before ", png(image), " after"]))
-
-            [feature] = answer.mm_features
-            expected = reference_inputs(directory, answer.prompt, [image])
-            ours = arrays(feature)
-            pixels = normalised(kind, directory, ours["pixel_values"])
-            assert unpack_u32(answer.token_ids) == list(expected["input_ids"][0])
-            np.testing.assert_allclose(pixels.ravel(), np.asarray(expected["pixel_values"]).ravel(), rtol=0, atol=1e-6)
-            for name in ours.keys() - {"pixel_values"}:
-                np.testing.assert_array_equal(joined([ours], name, expected[name]), expected[name])
+def assert_equal(processor: Any, answer: tokenizer_pb2.RenderChatResponse, files: Sequence[bytes]) -> None:
+    """Compare a response with transformers' inputs: the ids of the prompt, and each image as if it were alone."""
+    assert unpack_u32(answer.token_ids) == list(expected(processor, answer.prompt, files)["input_ids"][0])
+    placeholder = getattr(processor, "boi_token", processor.image_token)
+    for feature, data in zip(answer.mm_features, files, strict=True):
+        ours, theirs = arrays(feature), expected(processor, placeholder, [data])
+        pixels = normalised(processor.image_processor, ours.pop("pixel_values"))
+        np.testing.assert_allclose(pixels.ravel(), theirs["pixel_values"].ravel(), rtol=0, atol=1e-6)
+        named = {name for name in processor.image_processor.model_input_names if name in theirs}
+        assert named - LISTED == {"pixel_values", *ours}
+        for name, value in ours.items():
+            np.testing.assert_array_equal(value, theirs[name][0])
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
-async def test_two_images_equal_transformers_one_by_one(
-    kind: str, model_directory: ModelDirectory, serve_model: ServeModel
-) -> None:
-    directory = model_directory(kind)
-    images = [noise(100, 60), noise(30, 30)]
-    async with serve_model(directory) as stub:
-        answer = await stub.RenderChat(chat([png(images[0]), "and", png(images[1])]))
-
-    token_ids = unpack_u32(answer.token_ids)
-    assert token_ids == list(reference_inputs(directory, answer.prompt, images)["input_ids"][0])
-    for image, feature in zip(images, answer.mm_features, strict=True):
-        alone = reference_inputs(directory, KINDS[kind].image, [image])
-        pixels = normalised(kind, directory, arrays(feature)["pixel_values"])
-        np.testing.assert_allclose(pixels.ravel(), np.asarray(alone["pixel_values"]).ravel(), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", sorted(KINDS))
-async def test_spans_mark_the_tokens_that_take_an_embedding(
-    kind: str, model_directory: ModelDirectory, serve_model: ServeModel
-) -> None:
-    directory = model_directory(kind)
-    async with serve_model(directory) as stub:
-        answer = await stub.RenderChat(chat(["a", png(noise(100, 60)), "b", png(noise(30, 30)), "c"]))
-
-    image_id = reference_processor(directory).image_token_id
-    token_ids = unpack_u32(answer.token_ids)
+def assert_marked(answer: tokenizer_pb2.RenderChatResponse, mark_id: int) -> None:
+    """Check that the spans of all images mark all tokens that an embedding replaces, and no others."""
     places = []
     for feature in answer.mm_features:
         marks = list(feature.is_embed) or [1] * feature.length
         assert len(marks) == feature.length
         assert (marks[0], marks[-1], sum(marks)) == (1, 1, feature.num_embeds)
         places += [feature.offset + place for place, mark in enumerate(marks) if mark]
-    assert places == [place for place, token_id in enumerate(token_ids) if token_id == image_id]
+    assert places == [place for place, token_id in enumerate(unpack_u32(answer.token_ids)) if token_id == mark_id]
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+async def test_prompts_with_images_equal_transformers(
+    kind: str, model_directory: ModelDirectory, serve_model: ServeModel
+) -> None:
+    directory = model_directory(kind)
+    processor = load_processor(directory)
+    mark_id = AutoConfig.from_pretrained(directory).image_token_id
+    first, *others = [picture(width, height, seed) for seed, (width, height) in enumerate(SIZES)]
+    async with serve_model(directory) as stub:
+        info = await stub.GetInfo(tokenizer_pb2.GetInfoRequest())
+        for files in ([first], *([first, other] for other in others)):
+            answer = await stub.RenderChat(chat(["before\n", files[0], "\nafter ", *files[1:], "."]))
+
+            assert_equal(processor, answer, files)
+            assert_marked(answer, mark_id)
+            most = info.modalities[0].max_embeds_per_item
+            assert all(feature.num_embeds <= most for feature in answer.mm_features)
 
 
 @pytest.mark.parametrize(
@@ -109,11 +105,8 @@ async def test_formats_and_modes_are_read(
 ) -> None:
     directory = model_directory("llava")
     file = tmp_path / "image"
-    noise(28, 28).convert(mode).save(file, save)
+    Image.open(io.BytesIO(picture(28, 28))).convert(mode).save(file, save)
     async with serve_model(directory) as stub:
         answer = await stub.RenderChat(chat([file.read_bytes()]))
 
-    with Image.open(file) as image:
-        expected = reference_inputs(directory, answer.prompt, [image.convert("RGB")])["pixel_values"]
-    pixels = normalised("llava", directory, arrays(answer.mm_features[0])["pixel_values"])
-    np.testing.assert_allclose(pixels.ravel(), np.asarray(expected).ravel(), rtol=0, atol=1e-6)
+    assert_equal(load_processor(directory), answer, [file.read_bytes()])

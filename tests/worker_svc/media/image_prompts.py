@@ -6,11 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tests.vision_reference import Prepared, VisionReference
-from tetrad.services.rpc.columns import pack_u32
-from tetrad.v1 import types_pb2, worker_pb2
 from tetrad.worker_svc.core.plan import EncoderItem, MediaSpan
-
-_TYPES = {np.dtype("u1"): types_pb2.DATA_TYPE_UINT8, np.dtype("i8"): types_pb2.DATA_TYPE_INT64}
 
 
 @dataclass(frozen=True)
@@ -68,40 +64,3 @@ def _span(reference: VisionReference, identifier: str, places: np.ndarray, tenso
         merge = reference.processor.image_processor.merge_size
         grid = (frames, rows // merge, columns // merge)
     return MediaSpan(identifier, "image", offset, length, None if is_embed.all() else is_embed, len(places), grid)
-
-
-def feature(span: MediaSpan) -> types_pb2.MultiModalFeature:
-    """Return the message of a span."""
-    return types_pb2.MultiModalFeature(
-        modality=span.modality,
-        identifier=span.identifier,
-        hash=span.identifier,
-        offset=span.offset,
-        length=span.length,
-        is_embed=b"" if span.is_embed is None else span.is_embed.astype(np.uint8).tobytes(),
-        num_embeds=span.num_embeds,
-        grid=span.grid or (),
-    )
-
-
-def encoder_inputs(items: Sequence[EncoderItem]) -> worker_pb2.ExecuteRequest:
-    """Return the message that requests items."""
-    messages = [
-        worker_pb2.EncoderItem(
-            identifier=item.identifier,
-            modality=item.modality,
-            tensors={name: _tensor(array) for name, array in item.tensors.items()},
-            num_embeds=item.num_embeds,
-        )
-        for item in items
-    ]
-    return worker_pb2.ExecuteRequest(encoder_inputs=worker_pb2.EncoderInputs(items=messages))
-
-
-def _tensor(array: np.ndarray) -> types_pb2.Tensor:
-    return types_pb2.Tensor(dtype=_TYPES[array.dtype], shape=array.shape, inline=array.tobytes())
-
-
-def blocks(first: int, count: int) -> list[bytes]:
-    """Return a block table of one group."""
-    return [pack_u32(list(range(first, first + count)))]

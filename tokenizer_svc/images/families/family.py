@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tetrad.tokenizer_svc.images.model import ImageModel, ModelFiles, ProcessedImage
+from tetrad.tokenizer_svc.images.families.model import ImageModel, ModelFiles, ProcessedImage
 
 Grid = tuple[int, int, int]
 

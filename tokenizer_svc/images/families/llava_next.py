@@ -5,7 +5,7 @@ Source: transformers' models/llava_next/processing_llava_next.py.
 
 from tetrad.tokenizer_svc.images.families.cropped import crop_embeds, crop_size
 from tetrad.tokenizer_svc.images.families.family import Expansion, Family
-from tetrad.tokenizer_svc.images.model import ImageModel, ProcessedImage
+from tetrad.tokenizer_svc.images.families.model import ImageModel, ProcessedImage
 
 
 def _expand(model: ImageModel, image: ProcessedImage) -> Expansion:

@@ -8,7 +8,7 @@ import math
 from functools import partial
 
 from tetrad.tokenizer_svc.images.families.family import Expansion, Family, Grid
-from tetrad.tokenizer_svc.images.model import ImageModel, ProcessedImage
+from tetrad.tokenizer_svc.images.families.model import ImageModel, ProcessedImage
 
 _MAX_ASPECT_RATIO = 200
 """The processors refuse longer images."""

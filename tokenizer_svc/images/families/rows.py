@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tetrad.tokenizer_svc.images.families.family import Expansion, Family
-from tetrad.tokenizer_svc.images.model import ImageModel, ModelFiles, ProcessedImage
+from tetrad.tokenizer_svc.images.families.model import ImageModel, ModelFiles, ProcessedImage
 
 
 def _side(files: ModelFiles) -> int:

@@ -6,9 +6,9 @@ from tetrad.tokenizer_svc.images.families.cropped import GEMMA3, INTERNVL, LLAVA
 from tetrad.tokenizer_svc.images.families.family import Family
 from tetrad.tokenizer_svc.images.families.llava_next import LLAVA_NEXT
 from tetrad.tokenizer_svc.images.families.merged import GLM, QWEN
+from tetrad.tokenizer_svc.images.families.model import ModelFiles
 from tetrad.tokenizer_svc.images.families.rows import PIXTRAL
 from tetrad.tokenizer_svc.images.families.tiled import TILED
-from tetrad.tokenizer_svc.images.model import ModelFiles
 
 FAMILIES: Mapping[str, Family] = {
     "gemma3": GEMMA3,

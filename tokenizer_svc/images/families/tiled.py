@@ -6,7 +6,7 @@ Source: transformers' models/smolvlm/processing_smolvlm.py, `get_image_prompt_st
 from functools import partial
 
 from tetrad.tokenizer_svc.images.families.family import Expansion, Family
-from tetrad.tokenizer_svc.images.model import ImageModel, ProcessedImage
+from tetrad.tokenizer_svc.images.families.model import ImageModel, ProcessedImage
 
 
 def _expand(model: ImageModel, image: ProcessedImage) -> Expansion:
