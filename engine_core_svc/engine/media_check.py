@@ -79,8 +79,8 @@ class MediaCheck:
             text = f"{named} has {span.num_embeds} embeddings; the maximum of one {span.modality} is {most}. Reduce its size."
             raise _refusal(text)
         if span.num_embeds > self._cache_size:
-            text = f"{named} has {span.num_embeds} embeddings, which exceeds the encoder cache size {self._cache_size}."
-            raise _refusal(f"{text} Reduce its size, or raise --max-num-batched-tokens.")
+            text = f"{named} has {span.num_embeds} embeddings; the encoder cache has room for {self._cache_size}."
+            raise _refusal(f"{text} Reduce its size.")
 
 
 NO_MEDIA = MediaCheck("The model")
