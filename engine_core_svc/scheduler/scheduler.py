@@ -39,6 +39,7 @@ from tetrad.engine_core_svc.scheduler.remote_loads import RemoteLoads
 from tetrad.engine_core_svc.scheduler.request_states import RequestStates
 from tetrad.engine_core_svc.scheduler.results import Results
 from tetrad.engine_core_svc.scheduler.stage_filling import ALL_ROWS, NoStages, Rows, StageFillings
+from tetrad.engine_core_svc.scheduler.urgent_arrivals import UrgentArrivals
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
@@ -89,6 +90,8 @@ class Scheduler:
         self.media = NoMedia() if media is None else media
         self.states = RequestStates(ORDERS[limits.policy], kv_cache, self.grammars, self.adapters, self.media)
         self._seats = CallSeats(self.states, kv_cache, limits.max_num_seqs)
+        self._serves_by_priority = limits.policy == "priority"
+        self._urgent_arrivals = UrgentArrivals(self.states, kv_cache, limits.max_num_seqs, self._is_ready)
         self.requests, self.waiting, self.running = self.states.requests, self.states.waiting, self.states.running
         self.step_counter = 0
         self.admitting = True
@@ -140,7 +143,7 @@ class Scheduler:
             return None
         plan = SchedulerOutput(step_id=self.step_counter)
         self.media.begin_plan()
-        make_room = self.limits.policy == "priority" and self._preempt_for_urgent_arrival()
+        make_room = self._serves_by_priority and self.admitting and self._urgent_arrivals.make_room()
         num_kept = self._seats.make_room() if self.admitting else 0
         preemptions_before = self.states.num_preemptions
         budget = self._budget()
@@ -337,28 +340,11 @@ class Scheduler:
         start = self.kv_cache.find_prefix(request).num_tokens
         return budget.messages.most_tokens(request, start, request.num_tokens - start) > 0
 
-    # --- preemption -------------------------------------------------------------------------------------------------
-
-    def _preempt_for_urgent_arrival(self) -> bool:
-        """Preempt the least urgent requests if the first waiting request is more urgent and can run then.
-
-        Returns whether requests were preempted. They wait behind that request, so they are not preempted for it a second time.
-        """
-        first = self.waiting.peek()
-        if first is None or not self.admitting or first.num_placeholders or first.is_held or self._could_run(first):
+    def _is_ready(self, request: Request) -> bool:
+        """Return whether a waiting request computes tokens as soon as there is room for it."""
+        if request.num_placeholders or request.is_held:
             return False
-        victims = [request for request in self.running if request.priority < first.priority]
-        reclaimable = sum(len(self.kv_cache.blocks_of(victim)) for victim in victims)
-        if not victims or self.kv_cache.blocks_missing(first) > reclaimable:
-            return False
-        if not (first.sizes.is_light or self._num_ready(first, self.kv_cache.find_prefix(first))):
-            return False
-        while self.running and self.running[-1].priority < first.priority and not self._could_run(first):
-            self.states.preempt(self.running[-1])
-        return True
-
-    def _could_run(self, request: Request) -> bool:
-        return len(self.running) < self.limits.max_num_seqs and self.kv_cache.blocks_missing(request) <= 0
+        return request.sizes.is_light or self._num_ready(request, self.kv_cache.find_prefix(request)) > 0
 
     def isolate(self, key: int | None) -> None:
         """Plan only the request with this key from now on, or nothing if there is no such request; None: plan all again."""
