@@ -122,8 +122,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
             elif request.token_ids:
                 encodings = [await self._encode_prompt_ids(request)]
             else:
-                if request.media and len(request.texts) != 1:
-                    raise InvalidRequest(f"media belong to one text; texts has {len(request.texts)}.", field="texts")
+                self._images.check_number(len(request.media))
                 encode = partial(
                     self._encode_to_wire,
                     add_special_tokens=adds_special_tokens(request),
@@ -152,6 +151,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     ) -> tokenizer_pb2.RenderChatResponse:
         """Render a conversation to a prompt, and return it with its ids."""
         with self._in_flight(request), spanned(self._tracer, "render_chat", kind="server") as span:
+            self._images.check_number(len(request.media))
             with self._metrics.render.time():
                 prompt = await self._chat.render(decode_conversation(request))
             encode = partial(

@@ -80,11 +80,8 @@ class ImagePreprocessor:
         """Return the features of images in their order.
 
         Raises:
-            InvalidRequest: there are too many images, one cannot be read or processed, or is named by a uuid that is not known.
+            InvalidRequest: an image cannot be read or processed, or is named by a uuid that is not known.
         """
-        if len(items) > self.max_images:
-            text = f"At most {self.max_images} image(s) may be provided in one prompt."
-            raise InvalidRequest(f"{text} There are {len(items)} (max_images_per_prompt).", field="media")
         settings = json.dumps(kwargs, sort_keys=True)
         try:
             async with asyncio.TaskGroup() as group:

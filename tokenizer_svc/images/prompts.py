@@ -77,6 +77,9 @@ class Images(Protocol):
     message_text: str | None
     limits: Sequence[MediaLimits]
 
+    def check_number(self, number: int) -> None:
+        """Raise InvalidRequest if a prompt cannot have this many images; costs little, before the prompt is rendered."""
+
     async def preprocess(self, items: Sequence[ImageItem], kwargs: str) -> PromptImages:
         """Return the images of one prompt, in their order.
 
@@ -85,7 +88,7 @@ class Images(Protocol):
             kwargs: settings of the image processor, a JSON object; empty: none.
 
         Raises:
-            InvalidRequest: images are not read, or one of these is refused.
+            InvalidRequest: an image is refused.
         """
 
     async def close(self) -> None:
@@ -104,6 +107,11 @@ class NoImages:
         self.message_text: str | None = None
         self.limits: Sequence[MediaLimits] = ()
         self._text = reason or f"{model} is not a multimodal model"
+
+    def check_number(self, number: int) -> None:
+        """Raise InvalidRequest for any image."""
+        if number:
+            raise InvalidRequest(self._text, field="media")
 
     async def preprocess(self, *_: object) -> PromptImages:
         """Raise InvalidRequest."""
@@ -125,6 +133,13 @@ class ModelImages:
         self._tokenizer, self._preprocessor = tokenizer, preprocessor
         self.message_text: str | None = preprocessor.message_text
         self.limits: Sequence[MediaLimits] = (MediaLimits("image", preprocessor.max_images, preprocessor.max_embeds),)
+
+    def check_number(self, number: int) -> None:
+        """Raise InvalidRequest for more images than a prompt may have."""
+        most = self._preprocessor.max_images
+        if number > most:
+            text = f"At most {most} image(s) may be provided in one prompt. There are {number} (max_images_per_prompt)."
+            raise InvalidRequest(text, field="media")
 
     async def preprocess(self, items: Sequence[ImageItem], kwargs: str) -> PromptImages:
         """Return the images of one prompt. Raises the errors of ImagePreprocessor."""
