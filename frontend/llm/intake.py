@@ -163,7 +163,8 @@ class RequestIntake(Intake[InputProcessor]):
         # The ids of a prompt of embeddings identify no prefix cache entry.
         ids = pack_u32(prepared.state.prompt_token_ids) if prepared.embeds is None else b""
         lora = prepared.state.sequences[0].lora_request
-        return self._engines.choose(prepared.data_parallel_rank, ids, prepared.cache_salt, lora.lora_name if lora else "")
+        lora_name, features = lora.lora_name if lora else "", prepared.state.features
+        return self._engines.choose(prepared.data_parallel_rank, ids, prepared.cache_salt, lora_name, features)
 
     async def _activate(self, prepared: PreparedRequest, engine: EngineClient) -> tuple[EngineClient, list[ActiveSequence]]:
         """Return the sequences with their messages, and the engine to run them; their spans begin here.
@@ -184,7 +185,7 @@ class RequestIntake(Intake[InputProcessor]):
                 engine = self._choose(prepared)
             largest = max(each.most_bytes for each in active)
             if largest > engine.max_message_bytes:
-                what = "The request, with its images and" if prepared.features else "The request, with"
+                what = "The request, with its images and" if state.features else "The request, with"
                 raise too_large(f"{what} all that may be generated,", largest, engine.max_message_bytes)
         except BaseException:
             for sequence in state.sequences:
