@@ -344,6 +344,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     async def _encode_prompt_ids(self, request: tokenizer_pb2.EncodeRequest) -> tokenizer_pb2.Encoding:
         token_ids, truncation = decode_prompt_ids(request), decode_truncation(request)
         media = decode_media(request)
+        self._images.check_number(len(media.items))
         images = await self._images.preprocess(media.items, media.kwargs_json)
 
         def encode() -> tokenizer_pb2.Encoding:
