@@ -145,7 +145,7 @@ class TestSettings:
             ({"image_mean": [0, 0, 0]}, "mm_processor_kwargs has 'image_mean'; this model takes size, min_pixels"),
             ({"patch_size": 7}, "mm_processor_kwargs has 'patch_size'"),
             ({"size": "large"}, "Failed to load image 0"),
-            ({"max_pixels": 1 << 20, "min_pixels": 1 << 20}, "the limit is 56, those of the largest image"),
+            ({"max_pixels": 1 << 20, "min_pixels": 1 << 20}, "embeddings; the limit is 56, those of the largest image"),
             ([], "mm_processor_kwargs_json is not a JSON object"),
         ],
     )
