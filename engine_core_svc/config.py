@@ -146,6 +146,12 @@ class EngineCoreSettings(ServiceSettings):
         description="Maximum number of prompt tokens of all waiting requests; further requests are refused with "
         "RESOURCE_EXHAUSTED.",
     )
+    max_total_media_bytes: int = Field(
+        1 << 30,
+        ge=1,
+        description="Maximum bytes of preprocessed media of all unfinished requests; further requests with media are refused "
+        "with RESOURCE_EXHAUSTED. Requests with the same image share its bytes.",
+    )
     grammar_timeout_s: float = Field(
         5.0, gt=0, description="Maximum time to compile the grammar of a structured output, in seconds."
     )

@@ -15,11 +15,14 @@ from tetrad.engine_core_svc.core.message_sizes import MessageLimits
 from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
 from tetrad.engine_core_svc.engine.admission import Admission, AdmissionLimits
 from tetrad.engine_core_svc.engine.engine import Engine
+from tetrad.engine_core_svc.engine.media_check import MediaCheck
 from tetrad.engine_core_svc.engine.queue_limits import QueueLimits
 from tetrad.engine_core_svc.kv_cache.connector import ConnectorChain
 from tetrad.engine_core_svc.kv_cache.event_log import KvEventLog
 from tetrad.engine_core_svc.kv_cache.host_tier import HostTier
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.media.planning import Media, NoMedia
+from tetrad.engine_core_svc.media.store import MediaStore
 from tetrad.engine_core_svc.observability.metrics import EngineMetrics
 from tetrad.engine_core_svc.observability.request_spans import RequestSpans
 from tetrad.engine_core_svc.scheduler.adapters import AdapterLimits, Adapters
@@ -130,7 +133,7 @@ async def start_engine(
         carrier=carrier,
     )
     engine = Engine(
-        _scheduler(settings, layout, messages, kv_events, drafts),
+        _scheduler(settings, layout, messages, kv_events, drafts, _media(settings, layout, facts)),
         _admission(settings, layout, facts, messages),
         workers,
         GrammarCompiler(
@@ -178,7 +181,12 @@ def _drafts(settings: EngineCoreSettings, facts: WorkerFacts, layout: KVCacheLay
 
 
 def _scheduler(
-    settings: EngineCoreSettings, layout: KVCacheLayout, messages: MessageLimits, kv_events: KvEventLog, drafts: Drafts
+    settings: EngineCoreSettings,
+    layout: KVCacheLayout,
+    messages: MessageLimits,
+    kv_events: KvEventLog,
+    drafts: Drafts,
+    media: Media | NoMedia,
 ) -> Scheduler:
     limits = SchedulerLimits(
         max_num_seqs=settings.max_num_seqs,
@@ -203,7 +211,18 @@ def _scheduler(
     fan_outs = MeasuringFanOutThrottle(settings.max_decode_slowdown) if settings.max_decode_slowdown else NoFanOutThrottle()
     grammars = Grammars(ThreadFiller(settings.grammar_threads))
     stages = StageFilling(settings.pipeline_parallel_size) if settings.pipeline_parallel_size > 1 else NoStages()
-    return Scheduler(limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, stages)
+    return Scheduler(limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, stages, media)
+
+
+def _media(settings: EngineCoreSettings, layout: KVCacheLayout, facts: WorkerFacts) -> Media | NoMedia:
+    if not facts.modalities:
+        return NoMedia()
+    return Media(
+        MediaStore(settings.max_total_media_bytes),
+        facts.encoder_cache_size(layout),
+        max_step_tokens=layout.max_num_batched_tokens,
+        splits_prompts=settings.enable_chunked_prefill,
+    )
 
 
 def _admission(settings: EngineCoreSettings, layout: KVCacheLayout, facts: WorkerFacts, messages: MessageLimits) -> Admission:
@@ -222,6 +241,12 @@ def _admission(settings: EngineCoreSettings, layout: KVCacheLayout, facts: Worke
             needs_all_tokens=facts.pooling is not None and facts.pooling.needs_all_tokens,
             answer_row_bytes=facts.answer_row_bytes,
             takes_extra_args=bool(facts.logits_processors),
+            media=MediaCheck(
+                settings.model,
+                facts.modalities,
+                cache_size=facts.encoder_cache_size(layout),
+                max_message_bytes=facts.max_message_bytes,
+            ),
         )
     )
 

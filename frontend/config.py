@@ -17,14 +17,14 @@ from tetrad.frontend.further_models import (
     check_names_differ,
     names_of,
 )
-from tetrad.frontend.public_settings import PublicSettings
+from tetrad.frontend.media.settings import MediaSettings
 from tetrad.services.settings import Names, OptionalPath
 
 GATEWAY_APIS = ("smg", "vllm", "openengine")
 _MOST_INTERVAL = 2**31 - 1
 
 
-class FrontendSettings(PublicSettings):
+class FrontendSettings(MediaSettings):
     """Options of the frontend.
 
     Each is a flag (--max-n), an environment variable (TETRAD_FRONTEND_MAX_N) or a key of a YAML file

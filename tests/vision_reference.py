@@ -93,7 +93,7 @@ class VisionReference:
     def deep_embeddings(self, prepared: Prepared) -> list[torch.Tensor]:
         """Return what the first layers add at the images' placeholders, [N, hidden] a layer; none without DeepStack."""
         features = self.model.get_image_features(**prepared.tensors)
-        return list(getattr(features, "deepstack_features", None) or [])
+        return [_rows(each) for each in getattr(features, "deepstack_features", None) or []]
 
     @torch.no_grad()
     def generate(self, prepared: Prepared, count: int) -> Generated:

@@ -1,6 +1,7 @@
 """Service: loads one tokenizer and serves it until it is stopped. Only this file knows all parts."""
 
 import asyncio
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -77,4 +78,5 @@ def _image_options(settings: TokenizerSettings) -> ImageOptions:
         memory_bytes=settings.image_memory_bytes,
         max_pixels=settings.max_image_pixels,
     )
-    return ImageOptions(limits, settings.image_cache_bytes, settings.max_images_per_prompt)
+    kwargs = json.loads(settings.mm_processor_kwargs or "{}")
+    return ImageOptions(limits, settings.image_cache_bytes, settings.max_images_per_prompt, kwargs)

@@ -7,6 +7,7 @@ runs it on a device from the traits that the programs support. A test compares t
 from collections.abc import Iterator
 from typing import Any
 
+from tetrad.tokenizer_svc.images.families.table import FAMILIES as PREPROCESSED
 from tetrad.worker_svc.checkpoint.gguf_architectures import ARCHITECTURES as GGUF
 from tetrad.worker_svc.cuda.decoder import TRAITS as KERNEL_TRAITS
 from tetrad.worker_svc.cuda.torch_attention import MAX_HEAD_DIM
@@ -14,6 +15,7 @@ from tetrad.worker_svc.devices.decoder_pooling import TASKS_OF_CLASSIFIERS
 from tetrad.worker_svc.families.encoders import ENCODERS, family_of
 from tetrad.worker_svc.families.pooling import KINDS, generator_of
 from tetrad.worker_svc.families.registry import FAMILIES, WRAPPERS, read_config
+from tetrad.worker_svc.media.tower_kinds import TOWER_KINDS
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.quantization import CHECKPOINT_METHODS
 from tetrad.worker_svc.model_facts.tensor_names import Stored
@@ -107,6 +109,7 @@ from dataclasses import replace
 
 from tetrad.worker_svc.families.decoder import decoder
 from tetrad.worker_svc.families.values import Values
+from tetrad.worker_svc.media.tower_kinds import TOWER_KINDS
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
 
@@ -134,12 +137,14 @@ def internlm2(values: Values) -> ModelConfig:
 _WRAPPERS = """
 ## Models that read images
 
-Of these the text model is served, from the files of the whole model; the rest of the files is not read. A request with an image
-is refused in one line. Their text model runs as its family does on each device. Other `...ForConditionalGeneration` models
-whose text model transformers has, such as Gemma 4, run as [other models](#other-models) do.
+Their text model runs as its family does on each device. The vision model of those that read images here is transformers' own
+class; it encodes images beside the steps of other requests ([requests.md](requests.md#images),
+[worker_svc/media](../worker_svc/media)). Of the others the text model alone is served, and a request with an image is refused
+in one line, also if the files of a model have no `preprocessor_config.json`. Other `...ForConditionalGeneration` models whose
+text model transformers has, such as Gemma 4, run as [other models](#other-models) do.
 
-| family | architecture |
-|---|---|
+| family | architecture | images |
+|---|---|---|
 """
 _GRANITE = {"embedding_multiplier": 12.0, "attention_multiplier": 0.015625, "residual_multiplier": 0.22, "logits_scaling": 8.0}
 _NEEDED: dict[str, dict[str, Any]] = {
@@ -234,7 +239,16 @@ def _variants() -> str:
 
 
 def _wrapper_rows() -> list[str]:
-    return sorted(f"| {family.title} | `{architecture}` |\n" for architecture, family in WRAPPERS.items())
+    rows = ((family.title, architecture, _reads_images(architecture)) for architecture, family in WRAPPERS.items())
+    return sorted(f"| {title} | `{architecture}` | {'read' if reads else 'refused'} |\n" for title, architecture, reads in rows)
+
+
+def _reads_images(architecture: str) -> bool:
+    """Return whether both the worker and the tokenizer read images of an architecture."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+    kinds = {kind for kind, name in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.items() if name == architecture}
+    return architecture in TOWER_KINDS and not kinds.isdisjoint(PREPROCESSED)
 
 
 def _encoders() -> dict[str, list[str]]:

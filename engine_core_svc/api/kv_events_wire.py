@@ -26,6 +26,7 @@ def _encode_event(event: KvEvent, block_size: int) -> pb.KvCacheEvent:
             medium=_MEDIUM,
             cache_salt=event.cache_salt,
             lora_name=event.lora_name,
+            extra_keys=event.extra_keys,
         )
         return pb.KvCacheEvent(stored=stored)
     if isinstance(event, BlocksRemoved):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.core.media import Modality
 from tetrad.engine_core_svc.core.plan import (
     EngineCoreOutput,
     FinishReason,
@@ -65,12 +66,23 @@ def encode_info(
         pooling=types_pb2.PoolingInfo(**asdict(facts.pooling)) if facts.pooling else None,
         num_speculative_tokens=0 if config is None else config.num_speculative_tokens,
         logits_processors=facts.logits_processors,
+        modalities=map(_encode_modality, facts.modalities),
+        encoder_cache_size=facts.encoder_cache_size(layout),
+        max_media_bytes=settings.max_total_media_bytes if facts.modalities else 0,
     )
 
 
+def _encode_modality(modality: Modality) -> types_pb2.ModalityInfo:
+    return types_pb2.ModalityInfo(modality=modality.name, max_items=modality.max_items, max_embeds_per_item=modality.max_embeds)
+
+
 def _optional_capabilities(settings: EngineCoreSettings, facts: WorkerFacts) -> list[types_pb2.Capability]:
-    lora = [types_pb2.CAPABILITY_LORA] if settings.enable_lora else []
-    return [*lora, types_pb2.CAPABILITY_PROMPT_EMBEDS] if facts.takes_embeddings else lora
+    has = {
+        types_pb2.CAPABILITY_LORA: settings.enable_lora,
+        types_pb2.CAPABILITY_PROMPT_EMBEDS: facts.takes_embeddings,
+        types_pb2.CAPABILITY_MULTIMODAL: bool(facts.modalities),
+    }
+    return [capability for capability, is_there in has.items() if is_there]
 
 
 def encode_message(
@@ -195,6 +207,9 @@ def encode_stats(stats: SchedulerStats) -> engine_core_pb2.SchedulerStats:
         prefix_cache_hits=stats.prefix_cache_hits,
         num_preemptions=stats.num_preemptions,
         step_counter=stats.step_counter,
+        encoder_cache_usage=stats.encoder_cache_usage,
+        mm_cache_queries=stats.mm_cache_queries,
+        mm_cache_hits=stats.mm_cache_hits,
         num_drafts=stats.num_drafts,
         num_draft_tokens=stats.num_draft_tokens,
         num_accepted_tokens=stats.num_accepted_tokens,

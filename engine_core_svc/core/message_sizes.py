@@ -27,8 +27,9 @@ class MessageSizes:
         prompt_logprob_bytes: bytes of the log-probabilities of one token of its prompt, in a result. 0: not requested.
         mask_bytes: bytes of its mask, in a plan in which it samples. 0: it is not constrained.
         answer_bytes: bytes of a pooling request's answer for all tokens of its prompt. 0: the answer is for one token.
-        is_light: whether its steps have no log-probabilities, no masks and no answers for many tokens. Computed once, since the
-            scheduler reads it at each step.
+        has_media: whether its prompt has media, which messages of their own contain.
+        is_light: whether its steps have no log-probabilities, no masks, no answers for many tokens and no media. Computed once,
+            since the scheduler reads it at each step.
     """
 
     params_bytes: int = 0
@@ -38,13 +39,13 @@ class MessageSizes:
     prompt_logprob_bytes: int = 0
     mask_bytes: int = 0
     answer_bytes: int = 0
+    has_media: bool = False
     is_light: bool = field(init=False)
 
     def __post_init__(self) -> None:
         """Compute `is_light`."""
-        object.__setattr__(
-            self, "is_light", not (self.logprob_bytes or self.prompt_logprob_bytes or self.mask_bytes or self.answer_bytes)
-        )
+        is_heavy = self.logprob_bytes or self.prompt_logprob_bytes or self.mask_bytes or self.answer_bytes or self.has_media
+        object.__setattr__(self, "is_light", not is_heavy)
 
     def described_bytes(self, num_tokens: int, block_size: int, num_groups: int = 1) -> int:
         """Return the bytes of the request in the plan that describes it, without its parameters.

@@ -3,8 +3,10 @@
 Immutable. Wire modules decode and encode the parameters (params_wire.py); scheduler and KV cache see them as one opaque value.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tetrad.engine_core_svc.core.media import MediaSpan
 from tetrad.engine_core_svc.core.prompt_embeds import PromptEmbeds
 from tetrad.services.request_context import NO_CONTEXT, RequestContext
 
@@ -25,6 +27,7 @@ class WorkerPayload:
         context: context of the client's request.
         seed: replaces the seed of the parameters; None: use their seed.
         prompt_embeds: positions of the prompt that are vectors; None: all positions are token ids.
+        media: places of the prompt's media, in their order.
     """
 
     params: EncodedParams
@@ -32,6 +35,7 @@ class WorkerPayload:
     context: RequestContext = NO_CONTEXT
     seed: int | None = None
     prompt_embeds: PromptEmbeds | None = None
+    media: Sequence[MediaSpan] = ()
 
 
 NO_PAYLOAD = WorkerPayload(EncodedParams())

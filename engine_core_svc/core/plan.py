@@ -105,6 +105,8 @@ class SchedulerOutput:
     total_num_scheduled_tokens: int = 0
     grammar_masks: GrammarMasks | None = None
     swaps: Swaps = field(default_factory=Swaps)
+    freed_encoder_hashes: Sequence[str] = ()
+    """Identifiers of the entries that the worker drops from its encoder cache before the step."""
 
     @property
     def num_requests(self) -> int:

@@ -12,6 +12,7 @@ from tetrad.engine_core_svc.core.message_sizes import DEFAULT_LIMITS, MessageLim
 from tetrad.engine_core_svc.core.params_wire import sampling_of
 from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.request import ALONE, NO_LOGPROBS, LogprobWidths, Purpose, Request, RequestStatus
+from tetrad.engine_core_svc.engine.media_check import NO_MEDIA, MediaCheck
 from tetrad.engine_core_svc.engine.sampling_wire import check_sampling, logprob_widths, message_sizes
 from tetrad.engine_core_svc.engine.submission_wire import Submission
 from tetrad.services.errors import InvalidRequest, PromptTooLong, Unsupported
@@ -21,6 +22,8 @@ log = get_logger()
 
 _POOLING_BYTES = 64
 """Assumed bytes of the parameters of a pooling request."""
+_SPAN_BYTES = 80
+"""Upper limit of the bytes of the numbers of a media item's place in a plan, and of its fields."""
 _FIELDS_BYTES = 256
 """Assumed bytes of the numbers of a request in a plan, and of the names of its trace headers."""
 
@@ -42,6 +45,7 @@ class AdmissionLimits:
         answer_row_bytes: bytes of the answer for one token of a prompt, if a request pools tokens.
         embedding_size: number of values of one prompt embedding; 0: prompts must be token ids.
         takes_extra_args: whether the workers have custom logits processors, which read extra_args.
+        media: the limits of media.
     """
 
     max_model_len: int
@@ -57,6 +61,7 @@ class AdmissionLimits:
     answer_row_bytes: int = 0
     embedding_size: int = 0
     takes_extra_args: bool = False
+    media: MediaCheck = NO_MEDIA
 
 
 class Admission:
@@ -97,7 +102,7 @@ class Admission:
             or (submission.pools and self._limits.needs_all_tokens),
             logprobs=measured.widths,
             payload=submission.payload,
-            sizes=replace(measured.sizes, other_bytes=_names_bytes(submission)),
+            sizes=replace(measured.sizes, other_bytes=_names_bytes(submission), has_media=bool(submission.payload.media)),
             status=RequestStatus.WAITING if submission.constraint is None else RequestStatus.WAITING_FOR_GRAMMAR,
             queued_at=time.monotonic(),
             context=submission.context,
@@ -151,6 +156,8 @@ class Admission:
                 f"Token id {largest} is out of vocabulary. Vocabulary size: {limits.vocab_size}.", field="prompt_token_ids"
             )
         self._check_embeds(submission)
+        if submission.payload.media:
+            limits.media.check(submission.payload.media, submission.encoder_inputs, len(prompt))
         if submission.predicted_token_ids and max(submission.predicted_token_ids) >= limits.vocab_size:
             largest = max(submission.predicted_token_ids)
             text = f"Token id {largest} is out of vocabulary. Vocabulary size: {limits.vocab_size}."
@@ -226,5 +233,11 @@ def _names_bytes(submission: Submission) -> int:
     texts = [submission.request_id, *submission.context.headers().values()]
     if submission.lora is not None:
         texts += [submission.lora.name, submission.lora.path]
-    embeds = submission.payload.prompt_embeds
-    return _FIELDS_BYTES + sum(len(text.encode()) for text in texts) + (embeds.size_bytes if embeds is not None else 0)
+    embeds, media = submission.payload.prompt_embeds, submission.payload.media
+    media_bytes = sum(_SPAN_BYTES + span.size_bytes for span in media)
+    return (
+        _FIELDS_BYTES
+        + sum(len(text.encode()) for text in texts)
+        + (embeds.size_bytes if embeds is not None else 0)
+        + media_bytes
+    )

@@ -182,17 +182,22 @@ class Engine:
             self._metrics.note_result(result.step_id)
             self._plan_timing.note_result(result.compute_s)
             self._publisher.publish(self._update(result))
+        if (events := executor.take_encoder_events()) is not None and (failed := self.scheduler.note_encoded(events)):
+            self._publisher.publish(failed)
         if ended := self.scheduler.finish_constrained():
             self._publisher.publish(ended)
-        self._suspects.choose(executor.num_in_flight)
+        self._suspects.choose(executor.num_in_flight + self.scheduler.media.num_encoding)
         while self._may_plan(executor) and (plan := self._schedule()) is not None:
             self._note_admissions(plan)
             self._metrics.note_plan(plan)
             executor.dispatch(plan)
             self._plan_timing.note_dispatched(executor.num_in_flight, lets_in=bool(plan.new_requests))
-        if executor.num_in_flight == 0:
+        if asked := self.scheduler.media.take_asked():
+            executor.encode(asked)
+        is_idle = executor.num_in_flight == 0
+        if is_idle:
             self._publisher.report_idle()
-        self._stall_watch.note_step(is_standing=executor.num_in_flight == 0 and self._has_work)
+        self._stall_watch.note_step(is_standing=is_idle and self._has_work and not self.scheduler.media.num_encoding)
         self.observers.notify()
 
     def _wake(self) -> None:
@@ -252,6 +257,7 @@ class Engine:
             session.check_free(submission.request_id, submission.handle)
             self._check_open(submission)
             request = self._admission.accept(submission, session.key)
+            self.scheduler.media.check(request, submission.encoder_inputs)
             if submission.lora is not None:
                 request.adapter = self.scheduler.adapters.resolve(submission.lora, resumed=submission.resumed)
         except TetradError as error:
@@ -259,7 +265,7 @@ class Engine:
             return
         self.sessions.add(request)
         self._deadlines.watch(request.key, submission.timeout_s)
-        self.scheduler.add_request(request)
+        self.scheduler.add_request(request, submission.encoder_inputs)
         if submission.constraint is not None:
             self._preparations.start(request, submission.constraint)
         self._wake()

@@ -2,10 +2,12 @@
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tetrad.engine_core_svc.core.adapter import LoraRef
+from tetrad.engine_core_svc.core.media import NO_INPUTS, EncoderInput, MediaSpan
+from tetrad.engine_core_svc.core.media_wire import decode_inputs, decode_span
 from tetrad.engine_core_svc.core.params_wire import PoolingMessage, SamplingMessage
 from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.request import RepetitionRule, StopRules
@@ -21,7 +23,6 @@ _OWNER = "This engine"
 UNREAD_OF_REQUEST = UnreadFields(
     engine_core_pb2.EngineCoreRequest,
     (
-        "mm_features",
         "encoder_prompt_token_ids",
         "resumable",
         "reasoning_ended",
@@ -57,6 +58,8 @@ class Submission:
     call_number: int = 0
     pools_tokens: bool = False
     predicted_token_ids: Sequence[int] = ()
+    encoder_inputs: Mapping[str, EncoderInput] = field(default_factory=lambda: NO_INPUTS)
+    """Identifier -> item of the request's media; those that other requests have may be missing."""
 
 
 class SharedSampling:
@@ -123,12 +126,14 @@ def decode_submission(message: engine_core_pb2.EngineCoreRequest, shared: Shared
             context,
             message.seed if message.HasField("seed") else None,
             decode_prompt_embeds(message) if message.HasField("prompt_embeds") else None,
+            _decode_media(message),
         ),
         resumed=message.resumed or bool(message.resumed_output_token_ids),
         context=context,
         lora=decode_lora(message.lora_request) if message.HasField("lora_request") else None,
         predicted_token_ids=unpack_u32(message.predicted_token_ids),
         call_number=message.call_number,
+        encoder_inputs=decode_inputs(message.mm_features) if message.mm_features else NO_INPUTS,
     )
 
 
@@ -150,14 +155,21 @@ def _decode_pooling(message: engine_core_pb2.EngineCoreRequest, context: Request
         cache_salt=message.cache_salt,
         skip_reading_prefix_cache=params.skip_reading_prefix_cache or pools_tokens,
         constraint=None,
-        payload=WorkerPayload(PoolingMessage(params), context=context),
+        payload=WorkerPayload(PoolingMessage(params), context=context, media=_decode_media(message)),
         resumed=message.resumed,
         context=context,
         pools=True,
         lora=decode_lora(message.lora_request) if message.HasField("lora_request") else None,
         call_number=message.call_number,
         pools_tokens=pools_tokens,
+        encoder_inputs=decode_inputs(message.mm_features) if message.mm_features else NO_INPUTS,
     )
+
+
+def _decode_media(message: engine_core_pb2.EngineCoreRequest) -> Sequence[MediaSpan]:
+    if message.mm_features and message.HasField("prompt_embeds"):
+        raise Unsupported("prompt_embeds is not supported together with mm_features.", field="prompt_embeds")
+    return tuple(map(decode_span, message.mm_features))
 
 
 def _decode_timeout_s(message: engine_core_pb2.EngineCoreRequest) -> float | None:

@@ -14,6 +14,7 @@ from itertools import islice
 
 from tetrad.engine_core_svc.core.request import Request
 from tetrad.engine_core_svc.kv_cache.connector import KVConnector
+from tetrad.engine_core_svc.kv_cache.prefix_hash import media_of_block
 from tetrad.services.rpc.columns import pack_u32
 
 _SNAPSHOT_BLOCKS = 512
@@ -30,6 +31,7 @@ class BlocksStored:
         token_ids: u32 column of all their tokens.
         cache_salt: the salt of their sequence: only requests with the same salt share it.
         lora_name: the adapter that computed them; empty: the base model.
+        extra_keys: for each block, the identifiers of the media in it, each followed by a zero byte; empty: there are none.
     """
 
     block_hashes: list[bytes]
@@ -37,6 +39,7 @@ class BlocksStored:
     token_ids: bytes
     cache_salt: str = ""
     lora_name: str = ""
+    extra_keys: Sequence[bytes] = ()
 
 
 @dataclass(slots=True)
@@ -75,6 +78,7 @@ class _Block:
     token_ids: bytes
     cache_salt: str
     lora_name: str
+    extra_key: bytes = b""
 
 
 class KvEventLog(KVConnector):
@@ -109,12 +113,18 @@ class KvEventLog(KVConnector):
         size = 4 * self.block_size
         token_ids = pack_u32(request.token_ids[first * self.block_size : end * self.block_size])
         salt, lora = request.cache_salt, "" if request.adapter is None else request.adapter.ref.name
-        run = BlocksStored(hashes[first:end], hashes[first - 1] if first else None, token_ids, salt, lora)
+        extra_keys = self._extra_keys(request, first, end) if request.payload.media else ()
+        run = BlocksStored(hashes[first:end], hashes[first - 1] if first else None, token_ids, salt, lora, extra_keys)
         parent = run.parent
         for index, block_hash in enumerate(run.block_hashes):
-            self._cached[block_hash] = _Block(parent, token_ids[index * size : (index + 1) * size], salt, lora)
+            extra_key = run.extra_keys[index] if run.extra_keys else b""
+            self._cached[block_hash] = _Block(parent, token_ids[index * size : (index + 1) * size], salt, lora, extra_key)
             parent = block_hash
         self._add(run)
+
+    def _extra_keys(self, request: Request, first: int, end: int) -> Sequence[bytes]:
+        blocks = (media_of_block(request, index, self.block_size) for index in range(first, end))
+        return _present([b"".join(span.identifier.encode() + b"\0" for span in media) for media in blocks])
 
     def removed(self, key: bytes) -> None:
         """Note that a block was removed from the cache."""
@@ -195,4 +205,10 @@ def _runs(blocks: Iterable[tuple[bytes, _Block]]) -> Iterable[BlocksStored]:
 def _joined(run: Sequence[tuple[bytes, _Block]]) -> BlocksStored:
     first = run[0][1]
     hashes = [block_hash for block_hash, _ in run]
-    return BlocksStored(hashes, first.parent, b"".join(block.token_ids for _, block in run), first.cache_salt, first.lora_name)
+    token_ids, extra_keys = b"".join(block.token_ids for _, block in run), [block.extra_key for _, block in run]
+    return BlocksStored(hashes, first.parent, token_ids, first.cache_salt, first.lora_name, _present(extra_keys))
+
+
+def _present(extra_keys: Sequence[bytes]) -> Sequence[bytes]:
+    """Return the extra keys of blocks, or nothing if no block has one."""
+    return extra_keys if any(extra_keys) else ()

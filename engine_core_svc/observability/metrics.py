@@ -162,6 +162,12 @@ class _Pulled:
         yield _gauge("host_usage", "Share of host blocks in use, 0 to 1.", tier.num_used / (tier.num_blocks or 1))
         yield _counter("blocks_swapped_out", "KV blocks copied to the second tier.", tier.num_saved)
         yield _counter("blocks_swapped_in", "KV blocks copied from the second tier to the device.", tier.num_loaded)
+        media = scheduler.media
+        yield _gauge("encoder_cache_usage", "Share of the encoder cache in use, 0 to 1.", media.usage)
+        yield _gauge("media_encoding", "Media items that the worker is encoding.", media.num_encoding)
+        yield _gauge("media_bytes", "Bytes of the media of unfinished requests.", media.num_bytes)
+        yield _counter("mm_cache_queries", "Media items looked up in the encoder cache.", media.stats.queries)
+        yield _counter("mm_cache_hits", "Media items found in the encoder cache.", media.stats.hits)
         yield _counter("preemptions", "Requests preempted.", states.num_preemptions)
         yield _counter("steps", "Steps planned.", scheduler.step_counter)
         level = self._engine.sleeper.level if self._engine.sleeper.is_asleep else 0

@@ -6,6 +6,7 @@ that no longer run. Knows nothing of budgets and plans.
 
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.media.planning import Media, NoMedia
 from tetrad.engine_core_svc.scheduler.adapters import Adapters, NoAdapters
 from tetrad.engine_core_svc.scheduler.call_counts import CallCounts
 from tetrad.engine_core_svc.scheduler.deferred_frees import DeferredFrees
@@ -22,6 +23,7 @@ class RequestStates:
         kv_cache: frees the blocks.
         grammars: grammars of the constrained requests.
         adapters: decides which requests may join the queue.
+        media: the media of the requests.
 
     Attributes:
         requests: all unfinished requests, by key.
@@ -32,14 +34,21 @@ class RequestStates:
         num_preemptions: number of preemptions since start.
     """
 
-    def __init__(self, order: Order, kv_cache: KVCacheManager, grammars: Grammars, adapters: Adapters | NoAdapters) -> None:
+    def __init__(
+        self,
+        order: Order,
+        kv_cache: KVCacheManager,
+        grammars: Grammars,
+        adapters: Adapters | NoAdapters,
+        media: Media | NoMedia,
+    ) -> None:
         self.requests: dict[int, Request] = {}
         self.waiting = RequestQueue(order)
         self.running = RunningList(order.key)
         self.calls = CallCounts()
         self.deferred_frees = DeferredFrees(kv_cache.release)
         self.num_preemptions = 0
-        self._kv_cache, self._grammars, self._adapters = kv_cache, grammars, adapters
+        self._kv_cache, self._grammars, self._adapters, self._media = kv_cache, grammars, adapters, media
         self._waiting_for_grammar, self._waiting_for_remote_kvs = RequestSet(), RequestSet()
         self._waiting_for_lora = RequestSet()
         adapters.bind(self.lora_ready, lambda: self.deferred_frees.last_returned_step)
@@ -78,8 +87,9 @@ class RequestStates:
 
     @property
     def in_flight(self) -> list[Request]:
-        """The requests that a plan in flight names."""
-        return [request for request in self.requests.values() if request.last_step_id > self.deferred_frees.last_returned_step]
+        """The requests that a plan in flight names, and those that wait for media which are being encoded."""
+        last_returned, waiting = self.deferred_frees.last_returned_step, self._media.waiting_keys()
+        return [each for each in self.requests.values() if each.last_step_id > last_returned or each.key in waiting]
 
     def add(self, request: Request) -> None:
         """Add a request: to the queue, or to those that wait for their grammar or adapter."""
@@ -142,6 +152,7 @@ class RequestStates:
         self.calls.stop(request)
         request.move_to(RequestStatus.PREEMPTED)
         self._kv_cache.release(self._kv_cache.blocks_of(request))
+        self._media.stop(request)
         request.restart()
         request.num_preemptions += 1
         self.num_preemptions += 1
@@ -170,6 +181,7 @@ class RequestStates:
             self.waiting.remove(request)
         request.move_to(status)
         self._grammars.remove(request)
+        self._media.end(request)
         del self.requests[request.key]
         self.calls.finish(request)
         self._give_back(request)

@@ -10,8 +10,9 @@ With drafts a step yields several tokens for a request, and plans wait for the r
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
+from tetrad.engine_core_svc.core.media import NO_INPUTS, EncoderEvents, EncoderInput
 from tetrad.engine_core_svc.core.plan import (
     FINISH_REASONS,
     EngineCoreOutput,
@@ -24,6 +25,7 @@ from tetrad.engine_core_svc.core.request import Purpose, Request, RequestStatus
 from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK
 from tetrad.engine_core_svc.kv_cache.coordinator import Prefix
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.media.planning import Media, NoMedia
 from tetrad.engine_core_svc.scheduler.adapters import Adapters, NoAdapters
 from tetrad.engine_core_svc.scheduler.budget import StepBudget
 from tetrad.engine_core_svc.scheduler.call_seats import CallSeats
@@ -37,6 +39,7 @@ from tetrad.engine_core_svc.scheduler.remote_loads import RemoteLoads
 from tetrad.engine_core_svc.scheduler.request_states import RequestStates
 from tetrad.engine_core_svc.scheduler.results import Results
 from tetrad.engine_core_svc.scheduler.stage_filling import ALL_ROWS, NoStages, Rows, StageFillings
+from tetrad.engine_core_svc.scheduler.urgent_arrivals import UrgentArrivals
 from tetrad.engine_core_svc.structured_output.filler import InlineFiller
 from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 from tetrad.engine_core_svc.structured_output.grammars import Grammars
@@ -57,6 +60,7 @@ class Scheduler:
         fan_outs: limits further sequences of a call beside other calls. None: no limit.
         adapters: decides which LoRA adapters requests may run with. None: no adapters.
         stages: divides requests among the stages of a pipeline. None: a single stage.
+        media: decides which media the worker encodes. None: requests have no media.
         clock: returns monotonic seconds; the time between results determines whether drafts pay.
 
     Attributes:
@@ -73,6 +77,7 @@ class Scheduler:
         fan_outs: FanOutThrottle | None = None,
         adapters: Adapters | NoAdapters | None = None,
         stages: StageFillings | None = None,
+        media: Media | NoMedia | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits
@@ -82,8 +87,11 @@ class Scheduler:
         self.adapters = NoAdapters() if adapters is None else adapters
         self.fan_outs = NoFanOutThrottle() if fan_outs is None else fan_outs
         self.stages = NoStages() if stages is None else stages
-        self.states = RequestStates(ORDERS[limits.policy], kv_cache, self.grammars, self.adapters)
+        self.media = NoMedia() if media is None else media
+        self.states = RequestStates(ORDERS[limits.policy], kv_cache, self.grammars, self.adapters, self.media)
         self._seats = CallSeats(self.states, kv_cache, limits.max_num_seqs)
+        self._serves_by_priority = limits.policy == "priority"
+        self._urgent_arrivals = UrgentArrivals(self.states, kv_cache, limits.max_num_seqs, self._is_ready)
         self.requests, self.waiting, self.running = self.states.requests, self.states.waiting, self.states.running
         self.step_counter = 0
         self.admitting = True
@@ -96,8 +104,9 @@ class Scheduler:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def add_request(self, request: Request) -> None:
-        """Add a request; see RequestStates.add."""
+    def add_request(self, request: Request, encoder_inputs: Mapping[str, EncoderInput] = NO_INPUTS) -> None:
+        """Add a request, with the inputs of its media; see RequestStates.add."""
+        self.media.begin(request, encoder_inputs)
         self.states.add(request)
         self.drafting.add_request(request)
 
@@ -133,7 +142,8 @@ class Scheduler:
         if self.drafting.awaits_result:
             return None
         plan = SchedulerOutput(step_id=self.step_counter)
-        make_room = self.limits.policy == "priority" and self._preempt_for_urgent_arrival()
+        self.media.begin_plan()
+        make_room = self._serves_by_priority and self.admitting and self._urgent_arrivals.make_room()
         num_kept = self._seats.make_room() if self.admitting else 0
         preemptions_before = self.states.num_preemptions
         budget = self._budget()
@@ -142,7 +152,7 @@ class Scheduler:
         if self.states.num_preemptions == preemptions_before or make_room:
             self._schedule_waiting(plan, budget, num_kept, rows)
         self.drafting.add_drafts(plan, budget)
-        if plan.num_requests == 0 and not self.kv_cache.connector.has_new_transfers:
+        if plan.num_requests == 0 and not (self.kv_cache.connector.has_new_transfers or self.media.must_plan):
             return None
         self._note_sampling(plan)
         num_decodes = plan.total_num_scheduled_tokens - budget.num_prompt_tokens
@@ -152,6 +162,7 @@ class Scheduler:
         plan.removed_keys = self.states.take_removed_keys()
         plan.grammar_masks = self.grammars.masks(plan)
         self.kv_cache.note_sent(plan)
+        self.media.end_plan(plan)
         self.step_counter += 1
         return plan
 
@@ -230,19 +241,22 @@ class Scheduler:
                     break
                 self.waiting.pass_over(request)
                 continue
-            if request.num_placeholders or request.is_held or not self._fits_messages(request, budget):
-                # It was preempted while a plan was in flight: the plan's token will be part of the prefix to recompute.
-                # Or its grammar holds it back (is_held). Or the step's messages are full.
+            num_ready, prefix = 0, None
+            if not (request.num_placeholders or request.is_held) and self._fits_messages(request, budget):
+                prefix = self.kv_cache.find_prefix(request)
+                if self.loads.begin(request, prefix, num_reserved):
+                    continue
+                num_ready = self._num_ready(request, prefix)
+            if prefix is None or num_ready == 0:
+                # It was preempted while a plan was in flight: the plan's token will be part of the prefix to recompute. Or its
+                # grammar holds it back (is_held). Or the step's messages are full. Or its media are not encoded.
                 num_reserved += self.kv_cache.blocks_for(request.num_tokens)
                 if num_held_back == _MAX_OVERTAKEN or num_reserved > self.kv_cache.pool.num_free:
                     break
                 self.waiting.pass_over(request)
                 num_held_back += 1
                 continue
-            prefix = self.kv_cache.find_prefix(request)
-            if self.loads.begin(request, prefix, num_reserved):
-                continue
-            num_new = self._admit(request, prefix, budget, num_reserved)
+            num_new = self._admit(request, prefix, num_ready, budget, num_reserved)
             if num_new == 0:
                 if self._seats.preempt_idle_row(request, plan.step_id):
                     continue
@@ -252,12 +266,16 @@ class Scheduler:
             num_kept -= not is_further
         self.waiting.look_again()
 
-    def _admit(self, request: Request, prefix: Prefix, budget: StepBudget, num_reserved: int) -> int:
-        """Allocate a waiting request's blocks; return the number of tokens to compute now, 0 if it cannot run in this step."""
+    def _num_ready(self, request: Request, prefix: Prefix) -> int:
+        """Return how many tokens of a waiting request may be computed after its prefix, before media that are not encoded."""
         remaining = request.num_tokens - prefix.num_tokens
-        if remaining > budget.num_tokens and not self.limits.enable_chunked_prefill:
+        return remaining if request.sizes.is_light else self.media.most_tokens(request, prefix.num_tokens, remaining)
+
+    def _admit(self, request: Request, prefix: Prefix, num_ready: int, budget: StepBudget, num_reserved: int) -> int:
+        """Allocate a waiting request's blocks; return the number of tokens to compute now, 0 if it cannot run in this step."""
+        if num_ready > budget.num_tokens and not self.limits.enable_chunked_prefill:
             return 0
-        num_wanted = budget.messages.most_tokens(request, request.num_tokens - remaining, remaining)
+        num_wanted = budget.messages.most_tokens(request, prefix.num_tokens, num_ready)
         num_new = budget.take(num_wanted)
         if num_new and not self.kv_cache.admit(request, num_new, prefix, num_reserved=num_reserved):
             budget.give_back(num_wanted, num_new)
@@ -267,6 +285,7 @@ class Scheduler:
     def _add_new_request(self, plan: SchedulerOutput, request: Request, num_new: int, budget: StepBudget) -> None:
         budget.messages.describe(request)
         self.states.start(request)
+        self.media.start(request)
         if not request.first_output_sent:
             # A request that is resumed after a crash may find its output cached, too, from an equal earlier request.
             request.num_cached_tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
@@ -291,6 +310,7 @@ class Scheduler:
         """Count the planned tokens as computed, so that the next plan does not wait for this plan's result."""
         if not request.sizes.is_light:
             budget.messages.compute(request, request.num_computed_tokens, num_new)
+            self.media.advance(request, request.num_computed_tokens, num_new)
         budget.share.spend(request, num_new)
         request.num_computed_tokens += num_new
         request.last_step_id = plan.step_id
@@ -307,6 +327,7 @@ class Scheduler:
             return 0  # its last token is in flight
         num_tokens = known - request.num_computed_tokens
         if not request.sizes.is_light:
+            num_tokens = self.media.most_tokens(request, request.num_computed_tokens, num_tokens)
             num_tokens = budget.messages.most_tokens(request, request.num_computed_tokens, num_tokens)
         return budget.take(num_tokens)
 
@@ -319,26 +340,11 @@ class Scheduler:
         start = self.kv_cache.find_prefix(request).num_tokens
         return budget.messages.most_tokens(request, start, request.num_tokens - start) > 0
 
-    # --- preemption -------------------------------------------------------------------------------------------------
-
-    def _preempt_for_urgent_arrival(self) -> bool:
-        """Preempt the least urgent requests if the first waiting request is more urgent and can run then.
-
-        Returns whether requests were preempted. They wait behind that request, so they are not preempted for it a second time.
-        """
-        first = self.waiting.peek()
-        if first is None or not self.admitting or first.num_placeholders or first.is_held or self._could_run(first):
+    def _is_ready(self, request: Request) -> bool:
+        """Return whether a waiting request computes tokens as soon as there is room for it."""
+        if request.num_placeholders or request.is_held:
             return False
-        victims = [request for request in self.running if request.priority < first.priority]
-        reclaimable = sum(len(self.kv_cache.blocks_of(victim)) for victim in victims)
-        if not victims or self.kv_cache.blocks_missing(first) > reclaimable:
-            return False
-        while self.running and self.running[-1].priority < first.priority and not self._could_run(first):
-            self.states.preempt(self.running[-1])
-        return True
-
-    def _could_run(self, request: Request) -> bool:
-        return len(self.running) < self.limits.max_num_seqs and self.kv_cache.blocks_missing(request) <= 0
+        return request.sizes.is_light or self._num_ready(request, self.kv_cache.find_prefix(request)) > 0
 
     def isolate(self, key: int | None) -> None:
         """Plan only the request with this key from now on, or nothing if there is no such request; None: plan all again."""
@@ -353,7 +359,17 @@ class Scheduler:
         self.fan_outs.note_returned(result.step_id)
         self.stages.note_returned(result.step_id)
         self.adapters.note_step()
+        self.media.note_returned(result.step_id)
         return outputs
+
+    def note_encoded(self, events: EncoderEvents) -> list[EngineCoreOutput]:
+        """Apply the ends of encodings; end the requests whose media could not be encoded, and return their outputs."""
+        status = RequestStatus.FINISHED_ERROR
+        return [
+            EngineCoreOutput(request, [], FINISH_REASONS[status], error=error)
+            for key, error in self.media.apply(events)
+            for request in self.finish_requests([key], status)
+        ]
 
     def note_transfers(self, events: TransferEvents) -> None:
         """Continue requests whose blocks have arrived from another engine core, and free blocks that have been read."""
@@ -365,6 +381,7 @@ class Scheduler:
         """Recompute all requests, in their order: the worker is lost, with its blocks and all results in flight."""
         self.loads.forget_worker()
         self.states.forget_worker()
+        self.media.forget_worker()
         self.throttle.forget_steps()
         self.fan_outs.forget_steps()
         self.stages.forget_steps()

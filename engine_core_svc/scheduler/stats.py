@@ -22,6 +22,9 @@ class SchedulerStats(NamedTuple):
     running_loras: Sequence[str] = ()
     waiting_loras: Sequence[str] = ()
     num_accepted_by_place: Sequence[int] = ()
+    encoder_cache_usage: float = 0.0
+    mm_cache_queries: int = 0
+    mm_cache_hits: int = 0
 
     @property
     def is_idle(self) -> bool:
@@ -46,4 +49,7 @@ def take_stats(scheduler: Scheduler) -> SchedulerStats:
         running_loras=scheduler.adapters.running_names,
         waiting_loras=scheduler.adapters.waiting_names,
         num_accepted_by_place=tuple(drafts.num_accepted_by_place),
+        encoder_cache_usage=scheduler.media.usage,
+        mm_cache_queries=scheduler.media.stats.queries,
+        mm_cache_hits=scheduler.media.stats.hits,
     )

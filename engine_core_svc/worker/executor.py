@@ -7,11 +7,15 @@ executor. Knows nothing of requests.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import grpc
 
+from tetrad.engine_core_svc.core.media import EncoderEvents, EncoderInput, MediaSpan
+from tetrad.engine_core_svc.core.media_wire import decode_events, encode_items
 from tetrad.engine_core_svc.core.plan import ModelRunnerOutput, SchedulerOutput
+from tetrad.engine_core_svc.worker.encodings import Encodings
 from tetrad.engine_core_svc.worker.group import Loss
 from tetrad.engine_core_svc.worker.in_flight import InFlight, fault
 from tetrad.engine_core_svc.worker.watchdog import Watchdog
@@ -60,7 +64,8 @@ class Executor:
         self._outbound: asyncio.Queue[worker_pb2.ExecuteRequest] = asyncio.Queue()
         self._unanswered = InFlight(vocab_size)
         self._results: list[ModelRunnerOutput] = []
-        self._watchdog = Watchdog(step_timeout_s, self._give_up_waiting)
+        self._watchdog = Watchdog(step_timeout_s, partial(self._give_up_waiting, "step"))
+        self._encodings = Encodings(step_timeout_s, partial(self._give_up_waiting, "media item"))
         self._call: grpc.aio.StreamStreamCall | None = None
         self._reader: asyncio.Task[None]
         self._writer: asyncio.Task[None]
@@ -125,9 +130,20 @@ class Executor:
         results, self._results = self._results, []
         return results
 
+    def encode(self, items: Sequence[tuple[MediaSpan, EncoderInput]]) -> None:
+        """Send media items to encode."""
+        self._encodings.add(span.identifier for span, _ in items)
+        for message in encode_items(item for _, item in items):
+            self._outbound.put_nowait(message)
+
+    def take_encoder_events(self) -> EncoderEvents | None:
+        """Return the items whose encoding has ended since the last call; None if there are none."""
+        return self._encodings.take()
+
     async def close(self) -> None:
         """End the stream, without an error if the worker answers within 1 s. The worker then forgets every request."""
         self._watchdog.close()
+        self._encodings.close()
         if self._call is None:
             return
         self._writer.cancel()
@@ -162,6 +178,10 @@ class Executor:
     def _take(self, response: worker_pb2.ExecuteResponse | None) -> None:
         if response is None:  # gRPC returns None for bytes that are not a message
             raise fault("it sent bytes that are no ExecuteResponse")
+        if response.HasField("encoder_events"):
+            self._encodings.note(decode_events(response.encoder_events))
+            self._on_change()
+            return
         if not response.HasField("output"):
             raise fault("it sent something other than a result")
         result = decode_result(response.output)
@@ -173,14 +193,15 @@ class Executor:
             self._watchdog.rest()
         self._on_change()
 
-    def _give_up_waiting(self) -> None:
-        text = f"No step has come back for {self._step_timeout_s:g} s."
+    def _give_up_waiting(self, what: str) -> None:
+        text = f"No {what} has come back for {self._step_timeout_s:g} s."
         self._lose(Loss(Unavailable(text, reason="STEP_TIMEOUT"), is_crash=True))
 
     def _lose(self, loss: Loss) -> None:
         """Record the loss of the worker; the first reason stays."""
         self.lost = self.lost or loss
         self._watchdog.rest()
+        self._encodings.close()
         self._on_change()
 
 

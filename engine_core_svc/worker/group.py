@@ -11,6 +11,7 @@ from typing import Protocol
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.adapter import Adapter
+from tetrad.engine_core_svc.core.media import EncoderEvents, EncoderInput, MediaSpan, Modality
 from tetrad.engine_core_svc.core.plan import ModelRunnerOutput, SchedulerOutput
 from tetrad.engine_core_svc.core.pooling import PoolingFacts
 from tetrad.engine_core_svc.worker.kv_layout import KVCacheLayout
@@ -37,12 +38,22 @@ class WorkerFacts:
     verifies_drafts: bool = False
     keeps_states: bool = False  # whether drafts may be planned with a model that has states
     logits_processors: tuple[str, ...] = ()  # names of their custom logits processors
+    modalities: tuple[Modality, ...] = ()  # media that prompts may have
 
     def settings_for_model(self, settings: EngineCoreSettings) -> EngineCoreSettings:
         """Return the settings adapted to the model: an encoder computes a prompt in one step and caches nothing."""
         if self.pooling is None or self.pooling.is_causal:
             return settings
         return settings.model_copy(update={"enable_chunked_prefill": False, "enable_prefix_caching": False, "swap_space": 0})
+
+    def largest_item(self, max_model_len: int) -> int:
+        """Return the maximum number of embeddings of a media item in a prompt of this maximum length; 0: there are no media."""
+        return min(max((modality.max_embeds for modality in self.modalities), default=0), max_model_len)
+
+    def encoder_cache_size(self, layout: KVCacheLayout) -> int:
+        """Return the room of the encoder cache in embeddings: those of a step or of the largest item, as in vLLM; 0: none."""
+        largest = self.largest_item(layout.max_model_len)
+        return max(layout.max_num_batched_tokens, largest) if largest else 0
 
     @property
     def answer_row_bytes(self) -> int:
@@ -105,6 +116,12 @@ class PlanStream(Protocol):
 
     def take_results(self) -> list[ModelRunnerOutput]:
         """Return the results that have arrived since the last call, one per step for any number of ranks."""
+
+    def encode(self, items: Sequence[tuple[MediaSpan, EncoderInput]]) -> None:
+        """Let the group encode media items, in this order, beside its steps."""
+
+    def take_encoder_events(self) -> EncoderEvents | None:
+        """Return the items whose encoding has ended since the last call, once for any number of ranks; None: there are none."""
 
     async def close(self) -> None:
         """End the stream; the workers then forget every request."""

@@ -1,12 +1,13 @@
 """Group stream: combines the Execute streams of a worker group's ranks to one PlanStream.
 
-Plans are sent to the leader, rank 0, which makes the members compute and returns the results. The members' streams carry no
-plans: they are open to detect a member that ends or hangs, which is the loss of the group.
+Plans and media are sent to the leader, rank 0, which makes the members compute and returns the results. The members' streams
+carry neither: they are open to detect a member that ends or hangs, which is the loss of the group.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 
+from tetrad.engine_core_svc.core.media import EncoderEvents, EncoderInput, MediaSpan
 from tetrad.engine_core_svc.core.plan import ModelRunnerOutput, SchedulerOutput
 from tetrad.engine_core_svc.worker.executor import Executor
 from tetrad.engine_core_svc.worker.group import Loss
@@ -56,6 +57,14 @@ class GroupStream:
     def take_results(self) -> list[ModelRunnerOutput]:
         """Return the leader's results."""
         return self._leader.take_results()
+
+    def encode(self, items: Sequence[tuple[MediaSpan, EncoderInput]]) -> None:
+        """Let the leader encode media items; it makes the members have them, too."""
+        self._leader.encode(items)
+
+    def take_encoder_events(self) -> EncoderEvents | None:
+        """Return the leader's events."""
+        return self._leader.take_encoder_events()
 
     async def close(self) -> None:
         """End every stream."""

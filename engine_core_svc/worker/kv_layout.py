@@ -128,8 +128,12 @@ def largest_step(settings: EngineCoreSettings, max_position_embeddings: int) -> 
         return settings.max_num_batched_tokens
     if settings.enable_chunked_prefill:
         return _DEFAULT_STEP
-    longest = settings.max_model_len if isinstance(settings.max_model_len, int) else max_position_embeddings
-    return max(_DEFAULT_STEP, longest)
+    return max(_DEFAULT_STEP, longest_prompt(settings, max_position_embeddings))
+
+
+def longest_prompt(settings: EngineCoreSettings, max_position_embeddings: int) -> int:
+    """Return an upper limit of the length of a prompt, in tokens, before the maximum length of a sequence is known."""
+    return settings.max_model_len if isinstance(settings.max_model_len, int) else max_position_embeddings
 
 
 def _check_step(settings: EngineCoreSettings, max_model_len: int) -> int:

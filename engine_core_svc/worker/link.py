@@ -16,13 +16,14 @@ import grpc
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.engine_core_svc.core.adapter import Adapter
+from tetrad.engine_core_svc.core.media import Modality
 from tetrad.engine_core_svc.core.pooling import PoolingFacts
 from tetrad.engine_core_svc.worker.executor import Executor
 from tetrad.engine_core_svc.worker.first_meeting import FirstMeeting
 from tetrad.engine_core_svc.worker.group import Pause, PlanStream, WorkerFacts
 from tetrad.engine_core_svc.worker.group_stream import GroupStream
 from tetrad.engine_core_svc.worker.kv_groups_wire import block_size_bytes, decode_groups, least_room, tokens_per_block
-from tetrad.engine_core_svc.worker.kv_layout import KVCacheLayout, largest_step, plan_layout
+from tetrad.engine_core_svc.worker.kv_layout import KVCacheLayout, largest_step, longest_prompt, plan_layout
 from tetrad.engine_core_svc.worker.lora_wire import encode_adapter, encode_lora_limits
 from tetrad.engine_core_svc.worker.pause_link import PauseLink
 from tetrad.engine_core_svc.worker.rank_link import Info, RankLink, error_of, unavailable_if_replaced
@@ -280,7 +281,15 @@ class WorkerLink:
             verifies_drafts=types_pb2.CAPABILITY_DRAFT_TOKENS in info.capabilities,
             keeps_states=types_pb2.CAPABILITY_DRAFTS_WITH_STATES in info.capabilities,
             logits_processors=tuple(info.logits_processors),
+            modalities=self._check_modalities(_decode_modalities(model)),
         )
+
+    def _check_modalities(self, modalities: tuple[Modality, ...]) -> tuple[Modality, ...]:
+        """Return the media that the workers take. Raises Unavailable if later workers do not take those of the first."""
+        if self._layout is not None and self._facts is not None and modalities != self._facts.modalities:
+            names = [", ".join(each.name for each in some) or "none" for some in (modalities, self._facts.modalities)]
+            raise Unavailable(f"The worker takes other media ({names[0]}) than the one before it ({names[1]}); upgrade it.")
+        return modalities
 
     async def _find_layout(self, facts: WorkerFacts) -> KVCacheLayout:
         settings = facts.settings_for_model(self._settings)
@@ -289,6 +298,7 @@ class WorkerLink:
         memory_request = worker_pb2.DetermineAvailableMemoryRequest(
             gpu_memory_utilization=settings.gpu_memory_utilization,
             max_num_batched_tokens=largest_step(settings, facts.max_position_embeddings),
+            max_num_encoder_tokens=facts.largest_item(longest_prompt(settings, facts.max_position_embeddings)),
         )
         available = await together(*(rank.available_bytes(memory_request) for rank in self._ranks))
         self._groups = [spec.groups for spec in specs]
@@ -325,6 +335,7 @@ class WorkerLink:
             max_num_batched_tokens=layout.max_num_batched_tokens,
             num_host_blocks=layout.num_host_blocks,
             groups=groups if len(groups) > 1 else (),
+            encoder_cache_size=0 if self._facts is None else self._facts.encoder_cache_size(layout),
         )
 
 
@@ -334,6 +345,10 @@ def _common_digest(digests: Sequence[bytes]) -> bytes:
     if other is not None:
         raise ModelError(f"Rank {other} has other files than rank 0; all ranks need the same files at this path.")
     return digests[0]
+
+
+def _decode_modalities(model: worker_pb2.ModelInfo) -> tuple[Modality, ...]:
+    return tuple(Modality(each.modality, each.max_items, each.max_embeds_per_item) for each in model.modalities)
 
 
 def _decode_pooling(message: types_pb2.PoolingInfo) -> PoolingFacts:

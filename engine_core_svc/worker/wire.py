@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
+from tetrad.engine_core_svc.core.media_wire import encode_span
 from tetrad.engine_core_svc.core.params_wire import PoolingMessage, sampling_of
 from tetrad.engine_core_svc.core.payload import EncodedParams
 from tetrad.engine_core_svc.core.plan import Logprobs, ModelRunnerOutput, NewRequestData, PoolingOutput, SchedulerOutput
@@ -32,6 +33,7 @@ def encode_plan(plan: SchedulerOutput, *, shares_params: bool = True) -> worker_
     shared = _shared_params(plan.new_requests) if shares_params and plan.new_requests else {}
     step = worker_pb2.SchedulerOutput(
         step_id=plan.step_id,
+        freed_encoder_hashes=plan.freed_encoder_hashes,
         new_requests=[_encode_new_request(new, shared, has_seed=shares_params) for new in plan.new_requests],
         shared_sampling_params=[sampling_of(params) for params in shared],
         removed_handles=pack_u32(plan.removed_keys),
@@ -102,6 +104,7 @@ def _encode_new_request(new: NewRequestData, shared: dict[EncodedParams, int], *
         message.prompt_embeds.shape.extend((embeds.num_rows, embeds.hidden_size))
         message.prompt_embeds.inline = embeds.content
         message.prompt_is_token_ids = embeds.is_token_ids
+    message.mm_features.extend(map(encode_span, payload.media))
     if payload.seed is not None and not has_seed:
         message.sampling_params.seed = payload.seed
     return message

@@ -50,6 +50,7 @@ class Conversation:
         add_generation_prompt: start a new turn of the assistant.
         continue_final_message: continue the last message instead.
         add_special_tokens: let the tokenizer add BOS and the like to the rendered text.
+        mm_processor_kwargs: settings of the model's media processor.
         embeds: prompt embeddings; the messages have one mark for each (chat/embedded.py), in order.
     """
 
@@ -63,4 +64,5 @@ class Conversation:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False
+    mm_processor_kwargs: dict[str, Any] | None = None
     embeds: Sequence[PromptEmbeds] = ()

@@ -16,12 +16,16 @@ from tetrad.frontend.parsing.elements.interface import Tool
 from tetrad.frontend.parsing.formats import ChatFormats
 from tetrad.frontend.request.prompts import TokensPrompt
 from tetrad.frontend.request.sampling_params import SamplingParams
+from tetrad.services.errors import InvalidRequest
 
 _NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
-async def render_conversation(llm: AsyncLLM, conversation: Conversation) -> TokensPrompt:
-    """Return the prompt of a conversation without embeddings. Errors: see Texts.encode_chat."""
+async def render_conversation(llm: AsyncLLM, conversation: Conversation, cache_salt: str = "") -> TokensPrompt:
+    """Return the prompt of a conversation without embeddings; `cache_salt` separates names of images.
+
+    Errors: see Texts.encode_chat.
+    """
     tools = () if conversation.tool_choice == "none" else conversation.tools
     return await llm.texts.encode_chat(
         conversation.messages,
@@ -32,6 +36,8 @@ async def render_conversation(llm: AsyncLLM, conversation: Conversation) -> Toke
         add_generation_prompt=conversation.add_generation_prompt,
         continue_final_message=conversation.continue_final_message,
         add_special_tokens=conversation.add_special_tokens,
+        mm_processor_kwargs=conversation.mm_processor_kwargs,
+        cache_salt=cache_salt,
     )
 
 
@@ -41,11 +47,11 @@ def callable_conversation(conversation: Conversation) -> Conversation:
 
 
 async def prepare_turn(
-    llm: AsyncLLM, conversation: Conversation, params: SamplingParams, formats: ChatFormats
+    llm: AsyncLLM, conversation: Conversation, params: SamplingParams, formats: ChatFormats, cache_salt: str = ""
 ) -> tuple[TokensPrompt, SamplingParams]:
     """Return the prompt of a turn, and `params` with its constraint, as they are sent. Arguments: see start_turn."""
     conversation = callable_conversation(conversation)
-    prompt = await render_conversation(llm, conversation)
+    prompt = await render_conversation(llm, conversation, cache_salt)
     params = constrained(params, conversation, formats, prompt.get("prompt") or "")
     if params.skip_special_tokens and needs_special_tokens(formats, conversation):
         params = dataclasses.replace(params, skip_special_tokens=False)
@@ -89,8 +95,10 @@ async def start_turn(
     """
     formats = llm.chat_formats if formats is None else formats
     conversation = callable_conversation(conversation)
-    rendered, params = await prepare_turn(llm, conversation, params, formats)
+    rendered, params = await prepare_turn(llm, conversation, params, formats, cache_salt)
     text, embeds = rendered.get("prompt") or "", conversation.embeds
+    if embeds and "mm_features" in rendered:
+        raise InvalidRequest("Images are not compatible with prompt embeds.", field="messages")
     prompt = await prompt_with_embeds(llm.texts, text, embeds) if embeds else rendered
     stream = await llm.add_request(
         request_id,

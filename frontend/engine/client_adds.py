@@ -7,7 +7,7 @@ client's request have the same sampling parameters: a message holds these once, 
 from collections.abc import Iterable, Iterator
 
 from tetrad.frontend.engine.client_sequence import OVERHEAD_BYTES, ActiveSequence, SharedParams
-from tetrad.frontend.engine.wire import set_embeds, set_time_left
+from tetrad.frontend.engine.wire import set_embeds, set_features, set_time_left
 from tetrad.services.message_size import BATCH_BYTES
 from tetrad.services.timers.time_slice import TimeSlice
 from tetrad.v1 import engine_core_pb2
@@ -60,6 +60,7 @@ class AddMessage:
             request.prompt_token_ids = each.prompt_token_ids
             if each.embeds is not None:
                 set_embeds(request, each.embeds)
+            set_features(request, each.features)
             set_time_left(request, each.sequence)
             if each.params.message is None:
                 continue

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from tetrad.frontend.engine.prepared_request import PreparedRequest
 from tetrad.frontend.engine.wire import encode_request, encode_sampling
+from tetrad.frontend.media.features import MediaFeature, total_bytes
 from tetrad.frontend.request.prompt_embeds import PromptEmbeds
 from tetrad.frontend.request.request_state import RequestState
 from tetrad.frontend.request.sequence import Sequence
@@ -59,6 +60,7 @@ class ActiveSequence:
         params: the sampling parameters.
         num_message_bytes: encoded size of `message` before any token was generated.
         embeds: the embeddings of the prompt, also one object for all sequences; None: the prompt has ids only.
+        features: the preprocessed images of the prompt, also the same objects for all sequences.
         was_sent: whether an engine core may have accepted the sequence; if so, queue limits do not apply when it is sent again.
     """
 
@@ -70,6 +72,7 @@ class ActiveSequence:
     params: SharedParams
     num_message_bytes: int
     embeds: PromptEmbeds | None = None
+    features: tuple[MediaFeature, ...] = ()
     was_sent: bool = False
 
     @property
@@ -82,6 +85,7 @@ class ActiveSequence:
         """The upper bound of the sequence's bytes in an AddRequests message, with the tokens so far, without the parameters."""
         num_column_bytes = len(self.prompt_token_ids) + U32_BYTES * len(self.sequence.output_token_ids)
         num_column_bytes += self.embeds.num_bytes if self.embeds is not None else 0
+        num_column_bytes += total_bytes(self.features) + OVERHEAD_BYTES * len(self.features)
         return self.num_message_bytes + num_column_bytes + OVERHEAD_BYTES
 
     @property
@@ -106,7 +110,7 @@ async def active_sequences(prepared: PreparedRequest, engine: Engine) -> list[Ac
             params, prompt = _shared_params(sequence, prepared), pack_u32(sequence.prompt_token_ids)
         message = encode_request(sequence, prepared)
         size, embeds = message.ByteSize(), prepared.embeds
-        made.append(ActiveSequence(sequence, prepared.state, engine, message, prompt, params, size, embeds))
+        made.append(ActiveSequence(sequence, prepared.state, engine, message, prompt, params, size, embeds, prepared.features))
         await time_slice.check()
     return made
 

@@ -3,11 +3,14 @@
 import math
 import sys
 from array import array
+from collections.abc import Iterable
+from typing import cast
 
 from google.protobuf import json_format
 
 from tetrad.frontend.engine.facts_wire import decode_scheduler
 from tetrad.frontend.engine.prepared_request import PreparedRequest
+from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.request.outputs import FinishReasonName, LoRARequest
 from tetrad.frontend.request.pooling import PooledTensor, PoolingParams
 from tetrad.frontend.request.prompt_embeds import PromptEmbeds
@@ -90,6 +93,14 @@ def set_embeds(request: engine_core_pb2.EngineCoreRequest, embeds: PromptEmbeds)
     tensor.dtype, tensor.inline = types_pb2.DATA_TYPE_FLOAT32, embeds.content
     tensor.shape.extend((embeds.num_rows, embeds.hidden_size))
     request.prompt_is_token_ids = embeds.is_token_ids
+
+
+def set_features(request: engine_core_pb2.EngineCoreRequest, features: Iterable[MediaFeature]) -> None:
+    """Write the preprocessed images of a prompt into its request: the only copy of their tensors."""
+    for feature in features:
+        message = request.mm_features.add()
+        message.CopyFrom(cast(types_pb2.MultiModalFeature, feature.message))
+        message.offset = feature.offset
 
 
 def set_time_left(request: engine_core_pb2.EngineCoreRequest, sequence: Sequence) -> None:

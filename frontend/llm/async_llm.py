@@ -118,8 +118,9 @@ class AsyncLLM:
         tokenizer = await self.backends.start(timeout_s)
         model = await ServedModel.of(self.settings, tokenizer, self.backends)
         self.backends.processor.eos_token_ids = tokenizer.eos_token_ids
-        self._texts = Texts(model, self.backends.tokenizer, self.admission, self.metrics, self.settings.request_timeout_s)
-        self._intake.open(InputProcessor(self.backends.tokenizer, model, self._prompt_adapters), model.names.root)
+        timeout_s, media = self.settings.request_timeout_s, self.shared.media
+        self._texts = Texts(model, self.backends.tokenizer, self.admission, self.metrics, media, timeout_s)
+        self._intake.open(InputProcessor(self.backends.tokenizer, model, self._prompt_adapters, media), model.names.root)
         self._pooling_intake.open(PoolingInputs(self.backends.tokenizer, model.limits, self._prompt_adapters), model.names.root)
         self._model = model
         await self.adapters.load_named(model.names.adapters, supports_lora=self.engine_info.supports_lora)
@@ -260,6 +261,11 @@ class AsyncLLM:
     def engine_info(self) -> EngineInfo:
         """The latest description of the first engine core."""
         return self.backends.engines.info
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """The media that prompts may have, such as "image"; empty: text only."""
+        return self._require_model().media.modalities
 
     @property
     def pooling(self) -> PoolingFacts | None:

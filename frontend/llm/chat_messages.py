@@ -1,11 +1,13 @@
 """Chat messages: converts OpenAI's forms of a message to the form of chat templates. Checks form and size; knows
-no templates.
+no templates, and reads no images: it takes them out of the messages.
 """
 
 import json
 from collections.abc import Sequence
 from typing import Any
 
+from tetrad.frontend.media.items import IMAGE
+from tetrad.frontend.media.parts import Media, media_of_part
 from tetrad.services.errors import InvalidRequest
 
 _FIELD = "messages"
@@ -13,18 +15,21 @@ _FIELD = "messages"
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
-def plain_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def plain_messages(messages: Sequence[dict[str, Any]], media: list[Media] | None = None) -> list[dict[str, Any]]:
     """Return the messages with joined text parts, without null fields, and with reasoning in the field that templates read.
+
+    A content with images stays a list of parts: {"type": "text", "text": ...} and {"type": "image"}, one for each image.
 
     Args:
         messages: {"role", "content", ...}; content is a string, a list of parts, or None.
+        media: receives the images, in order; None: images are refused.
 
     Raises:
-        InvalidRequest: an unknown role, parts that are not text, or tool calls with missing fields or fields of other types.
+        InvalidRequest: an unknown role, parts of other types, or tool calls with missing fields or fields of other types.
     """
     if not messages:
         raise InvalidRequest("messages cannot be empty", field=_FIELD)
-    return [_plain(f"{_FIELD}[{place}]", message) for place, message in enumerate(messages)]
+    return [_plain(f"{_FIELD}[{place}]", message, media) for place, message in enumerate(messages)]
 
 
 def in_parts(messages: Sequence[dict[str, Any]], plain: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -53,11 +58,11 @@ def num_chars(value: object) -> int:
     return number
 
 
-def _plain(where: str, message: dict[str, Any]) -> dict[str, Any]:
+def _plain(where: str, message: dict[str, Any], media: list[Media] | None) -> dict[str, Any]:
     # Absent fields stay absent: templates test whether a field is defined.
     plain = {name: value for name, value in message.items() if value is not None}
     plain["role"] = _role(where, message.get("role"))
-    plain["content"] = _content(where, message)
+    plain["content"] = _content(where, message, media)
     plain.pop("refusal", None)
     if plain.get("reasoning"):
         plain.setdefault("reasoning_content", plain.pop("reasoning"))
@@ -79,17 +84,32 @@ def _role(where: str, role: object) -> str:
     return "tool" if role == "function" else role
 
 
-def _content(where: str, message: dict[str, Any]) -> str:
+def _content(where: str, message: dict[str, Any], media: list[Media] | None) -> str | list[dict[str, str]]:
     content = message.get("content")
     if content is None:
         # A refusal takes the place of the assistant's content.
         return message["refusal"] if isinstance(message.get("refusal"), str) else ""
     if isinstance(content, list):
-        return "\n".join(_text(f"{where}.content", part) for part in content)
+        return _joined(f"{where}.content", content, media)
     if not isinstance(content, str):
         text = f"{where}.content must be a string or a list of parts, got {type(content).__name__}."
         raise InvalidRequest(text, field=f"{where}.content")
     return content
+
+
+def _joined(where: str, parts: list[Any], media: list[Media] | None) -> str | list[dict[str, str]]:
+    """Return parts as one text, or as a list of parts if there are images among them."""
+    made: list[dict[str, str]] = []
+    for place, part in enumerate(parts):
+        found = None if media is None else media_of_part(f"{where}[{place}]", part)
+        if found is None or media is None:
+            made.append({"type": "text", "text": _text(where, part)})
+        else:
+            media.append(found)
+            made.append({"type": IMAGE})
+    if any(part["type"] == IMAGE for part in made):
+        return made
+    return "\n".join(part["text"] for part in made)
 
 
 def _parts(given: object, text: str) -> list[dict[str, str]]:
@@ -100,6 +120,8 @@ def _parts(given: object, text: str) -> list[dict[str, str]]:
 def _text(where: str, part: object) -> str:
     if isinstance(part, str):
         return part
+    if isinstance(part, dict) and part.get("type") is None:
+        raise InvalidRequest(f"{where}: Missing 'type' field in multimodal part.", field=where)
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
     text: object = None
     if isinstance(part, dict) and kind in ("text", "input_text", "output_text"):
@@ -107,7 +129,8 @@ def _text(where: str, part: object) -> str:
     elif isinstance(part, dict) and kind == "refusal":
         text = part.get("refusal")
     if not isinstance(text, str):
-        message = f"{where}: parts of type {kind!r} are not supported by this model, only text."
+        message = f"{where}: Unsupported chat content part type: {kind!r:.64}; "
+        message += "there are text and image_url." if kind != "text" else "its text is missing."
         raise InvalidRequest(message, field=where)
     return text
 

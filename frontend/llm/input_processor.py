@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from tetrad.frontend.engine.prepared_request import PreparedRequest
 from tetrad.frontend.llm.constraint_start import behind_open_reasoning, behind_reasoning
 from tetrad.frontend.llm.prompt_adapters import PromptAdapters
+from tetrad.frontend.llm.prompt_ids import PromptIds, PromptReader
 from tetrad.frontend.llm.served_model import ServedModel
 from tetrad.frontend.llm.thinking_budget import check_budget, marks_of_budget
+from tetrad.frontend.media.loader import MediaLoader
 from tetrad.frontend.request.deadlines import Deadline
 from tetrad.frontend.request.new_request import NewRequest
 from tetrad.frontend.request.outputs import LoRARequest
@@ -45,10 +47,14 @@ class InputProcessor:
         tokenizer: encodes texts.
         model: gives special ids, limits and the marks of reasoning.
         prompt_adapters: the adapters whose virtual tokens precede prompts.
+        media: reads the files of images.
     """
 
-    def __init__(self, tokenizer: TokenizerClient, model: ServedModel, prompt_adapters: PromptAdapters) -> None:
+    def __init__(
+        self, tokenizer: TokenizerClient, model: ServedModel, prompt_adapters: PromptAdapters, media: MediaLoader
+    ) -> None:
         self._tokenizer, self._prompt_adapters = tokenizer, prompt_adapters
+        self._reader = PromptReader(tokenizer, model, media)
         self._info, self._formats = model.tokenizer, model.formats
         self._stream_interval, self._names_reasoning = model.stream_interval, model.names_reasoning
         self.limits = model.limits
@@ -63,10 +69,11 @@ class InputProcessor:
             deadline: the deadline that the engine keeps.
             new_handle: returns the handle of each sequence.
         """
-        params, prompt, ids, virtual = await self._read(request)
+        params, prompt, read, virtual = await self._read(request)
+        ids = read.token_ids
         params.stream_interval = params.stream_interval or self._stream_interval
         embeds = prompt.embeds if virtual is None else virtual.before(len(ids), prompt.embeds)
-        _check_embeds(embeds, params)
+        _check_embeds(embeds, params, read)
         self.limits.check_prompt(ids)
         params = await self._with_start(params, prompt.text, ids, request)
         all_ids = ids if virtual is None else [0] * virtual.num_rows + ids
@@ -97,26 +104,38 @@ class InputProcessor:
             data_parallel_rank=request.data_parallel_rank,
             predicted_ids=predicted_ids,
             embeds=embeds,
+            features=read.features,
         )
 
     async def render(self, request: NewRequest) -> RenderedPrompt:
         """Return a request's prompt as ids, with the parameters to send; InvalidRequest if the request is invalid."""
-        params, prompt, ids, virtual = await self._read(request)
+        params, prompt, read, virtual = await self._read(request)
+        ids = read.token_ids
+        if read.features:
+            raise InvalidRequest(
+                "A prompt with images has no form of token ids alone; send it to a chat endpoint.", field="prompt"
+            )
         num_virtual = 0 if virtual is None else virtual.num_rows
         self.limits.check_prompt(ids, num_new_tokens=1 + num_virtual)
         params = await self._with_start(params, prompt.text, ids, request)
         params.max_tokens = self.limits.resolve_max_tokens(params, num_virtual + len(ids))
         return RenderedPrompt(ids, params)
 
-    async def _read(self, request: NewRequest) -> tuple[SamplingParams, Prompt, list[int], PromptEmbeds | None]:
-        """Return a copy of a request's parameters, its prompt in normal form, the prompt's ids, and its virtual tokens."""
+    async def _read(self, request: NewRequest) -> tuple[SamplingParams, Prompt, PromptIds, PromptEmbeds | None]:
+        """Return a copy of a request's parameters, its prompt in normal form and as ids, and its virtual tokens."""
         params = request.params.clone()
         self.limits.check_params(params, max_logprobs=request.max_logprobs)
         check_budget(params, self._formats)
         prompt = normalize_prompt(request.prompt, cache_salt=request.cache_salt)
         virtual = await self._prompt_adapters.rows_of(request.lora_request)
         keep = self._tokens_to_keep(request, 0 if virtual is None else virtual.num_rows)
-        return params, prompt, await self._encode(prompt, keep, request), virtual
+        read = await self._reader.read(
+            prompt,
+            most=keep,
+            keep_end=request.truncation_side != "right",
+            add_special_tokens=request.add_special_tokens,
+        )
+        return params, prompt, read, virtual
 
     async def _with_start(
         self, params: SamplingParams, text: str | None, ids: list[int], request: NewRequest
@@ -145,20 +164,6 @@ class InputProcessor:
         if truncate != -1:
             return truncate
         return max(limit - num_virtual - (request.params.max_tokens or 1), 1)
-
-    async def _encode(self, prompt: Prompt, keep: int | None, request: NewRequest) -> list[int]:
-        keep_end = request.truncation_side != "right"
-        if prompt.embeds is not None and keep is not None:
-            text = "truncate_prompt_tokens is not compatible with prompt embeds."
-            raise InvalidRequest(text, field="truncate_prompt_tokens")
-        if prompt.token_ids is not None:
-            return kept(prompt.token_ids, keep, keep_end)
-        text = prompt.text or ""
-        self.limits.check_text(text)
-        [ids] = await self._tokenizer.encode(
-            [text], add_special_tokens=request.add_special_tokens, max_tokens=keep, keep_end=keep_end
-        )
-        return ids
 
     async def _encode_prediction(self, text: str) -> list[int]:
         """Return the ids of the expected output, at most max_model_len of them."""
@@ -222,15 +227,11 @@ class InputProcessor:
             )
 
 
-def kept(ids: list[int], most: int | None, keep_end: bool) -> list[int]:
-    """Return at most `most` ids: the last ones if `keep_end`, else the first. None: all ids."""
-    if most is None or len(ids) <= most:
-        return ids
-    return ids[-most:] if keep_end else ids[:most]
-
-
-def _check_embeds(embeds: PromptEmbeds | None, params: SamplingParams) -> None:
-    """Refuse parameters that need the prompt's ids if the prompt consists of embeddings."""
+def _check_embeds(embeds: PromptEmbeds | None, params: SamplingParams, read: PromptIds) -> None:
+    """Refuse images beside embeddings, and parameters that need the prompt's ids if the prompt consists of embeddings."""
+    if embeds is not None and read.features:
+        text = "Images are not compatible with prompt embeds, and so with adapters of virtual tokens."
+        raise InvalidRequest(text, field="messages")
     if embeds is not None and params.prompt_logprobs is not None:
         raise InvalidRequest("prompt_logprobs is not compatible with prompt embeds.", field="prompt_logprobs")
 

@@ -184,7 +184,8 @@ class RequestIntake(Intake[InputProcessor]):
                 engine = self._choose(prepared)
             largest = max(each.most_bytes for each in active)
             if largest > engine.max_message_bytes:
-                raise too_large("The request, with all that may be generated,", largest, engine.max_message_bytes)
+                what = "The request, with its images and" if prepared.features else "The request, with"
+                raise too_large(f"{what} all that may be generated,", largest, engine.max_message_bytes)
         except BaseException:
             for sequence in state.sequences:
                 state.call.end_sequence(sequence, received_ns=None)

@@ -5,9 +5,9 @@ Called by the pooling intake. Calls the tokenizer, with all texts of a request i
 
 from collections.abc import Sequence
 
-from tetrad.frontend.llm.input_processor import kept
 from tetrad.frontend.llm.limits import Limits
 from tetrad.frontend.llm.prompt_adapters import PromptAdapters
+from tetrad.frontend.llm.prompt_ids import kept
 from tetrad.frontend.request.new_pooling import NewPooling
 from tetrad.frontend.request.prompts import Prompt, normalize_prompt
 from tetrad.frontend.tokenizer.client import TokenizerClient
@@ -66,6 +66,8 @@ class PoolingInputs:
             prompt = normalize_prompt(given, cache_salt=new.cache_salt)  # type: ignore[arg-type] # it checks the type
             if prompt.embeds is not None:
                 raise InvalidRequest("prompt_embeds are not supported for pooling.", field="prompt_embeds")
+            if prompt.media or prompt.features:
+                raise InvalidRequest("images are not supported for pooling.", field="multi_modal_data")
             if prompt.token_ids is None:
                 self._limits.check_text(prompt.text or "", longest=longest)
             return prompt

@@ -12,6 +12,8 @@ from tetrad.frontend.engine.facts import EngineInfo, TokenizerInfo
 from tetrad.frontend.llm.adapter_names import AdapterNames
 from tetrad.frontend.llm.backends import Backends
 from tetrad.frontend.llm.limits import Limits
+from tetrad.frontend.llm.media_limits import MediaLimits
+from tetrad.frontend.media.settings import item_limits
 from tetrad.frontend.parsing.formats import ChatFormats, choose_chat_formats
 from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.sampling_defaults import sampling_defaults
@@ -61,6 +63,7 @@ class ServedModel:
         limits: the limits of requests.
         formats: the formats of the model's tool calls and reasoning.
         template_variables: the variables of the chat template for conversations that do not set them.
+        media: the limits of images in prompts.
         names_reasoning: whether the settings name the format of reasoning; else it follows from the chat template.
         sampling_defaults: the model authors' sampling parameters, by SamplingParams' names; empty if they are not to be used.
         stream_interval: the default of requests that do not set it.
@@ -71,6 +74,7 @@ class ServedModel:
     limits: Limits
     formats: ChatFormats
     sampling_defaults: dict[str, Any]
+    media: MediaLimits
     stream_interval: int = 1
     template_variables: dict[str, Any] = field(default_factory=dict)
     names_reasoning: bool = False
@@ -105,6 +109,7 @@ class ServedModel:
             Limits(settings, context=backends.engines, vocab_size=vocab_size),
             formats,
             sampling_defaults(recommended, settings.override_generation_config),
+            MediaLimits(root, item_limits(settings.limit_mm_per_prompt), tokenizer.modalities, backends.engines),
             settings.stream_interval,
             template_variables=json.loads(settings.default_chat_template_kwargs or "{}"),
             names_reasoning=settings.reasoning_parser not in ("auto", "none"),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.llm.model_tasks import ModelTasks
+from tetrad.frontend.media.loader import MediaLoader
 from tetrad.frontend.net.peers import Peers
 from tetrad.frontend.observability.merged_metrics import merged
 from tetrad.frontend.observability.recent_requests import RecentRequests
@@ -29,6 +30,7 @@ class SharedResources:
         tracer: makes the frontend's spans.
         recent: the last requests of all models.
         tasks: the tasks of all models.
+        media: reads the images of all requests.
     """
 
     def __init__(self, settings: FrontendSettings) -> None:
@@ -40,6 +42,7 @@ class SharedResources:
         )
         self.tracer = open_tracer("frontend", settings.otlp_endpoint)
         self.tasks = ModelTasks()
+        self.media = MediaLoader(settings)
         self.recent = RecentRequests(_NUM_RECENT_REQUESTS if settings.console else 0)
 
     async def start(self, render: Callable[[], bytes]) -> None:

@@ -4,12 +4,16 @@ Owned by AsyncLLM. Refuses texts too long for a prompt of the served model; star
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
 from tetrad.frontend.llm.chat_messages import in_parts, num_chars, plain_messages
 from tetrad.frontend.llm.pooling_inputs import placed, tokens_to_keep
 from tetrad.frontend.llm.served_model import ServedModel
+from tetrad.frontend.media.items import MediaItem
+from tetrad.frontend.media.loader import MediaLoader
+from tetrad.frontend.media.parts import Media, image_part, media_of_part
 from tetrad.frontend.net.together import all_of
 from tetrad.frontend.observability.metrics import FrontendMetrics, counting_errors
 from tetrad.frontend.request.admission import Admission, estimated_tokens
@@ -34,6 +38,8 @@ class ChatOptions(TypedDict, total=False):
         add_generation_prompt: end the prompt with the opening of an assistant's turn, as by default.
         continue_final_message: leave the last message open.
         add_special_tokens: let the tokenizer add BOS and the like.
+        mm_processor_kwargs: settings of the model's media processor.
+        cache_salt: separates the names that clients give to images.
         keep_parts: keep contents as lists of text parts, for templates that read such lists; else the parts are joined.
     """
 
@@ -44,7 +50,26 @@ class ChatOptions(TypedDict, total=False):
     add_generation_prompt: bool
     continue_final_message: bool
     add_special_tokens: bool
+    mm_processor_kwargs: dict[str, Any] | None
+    cache_salt: str
     keep_parts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Chat:
+    """A conversation that has been checked.
+
+    Attributes:
+        arguments: the arguments of the tokenizer's render_chat without images.
+        media: the images, not yet fetched.
+        cache_salt: separates the images' names.
+        num_chars: number of characters of the conversation.
+    """
+
+    arguments: dict[str, Any]
+    media: list[Media]
+    cache_salt: str
+    num_chars: int
 
 
 class Texts:
@@ -55,6 +80,7 @@ class Texts:
         tokenizer: client of the tokenizer service.
         admission: limits the texts and conversations in progress.
         metrics: count refused calls.
+        media: reads the files of images.
         timeout_s: maximum duration of a call in seconds; None: no limit.
     """
 
@@ -64,9 +90,11 @@ class Texts:
         tokenizer: TokenizerClient,
         admission: Admission,
         metrics: FrontendMetrics,
+        media: MediaLoader,
         timeout_s: float | None,
     ) -> None:
         self.metrics = metrics
+        self._media = media
         self._model = model
         self._tokenizer = tokenizer
         self._admission = admission
@@ -74,15 +102,16 @@ class Texts:
 
     @counting_errors
     async def encode_chat(self, messages: Sequence[dict[str, Any]], **options: Unpack[ChatOptions]) -> TokensPrompt:
-        """Return the prompt of a conversation, as text and ids.
+        """Return the prompt of a conversation, as text and ids, with the features of its images.
 
         Raises:
-            InvalidRequest: there are no messages, or the model's template refuses them; PromptTooLong if they are far too long.
+            InvalidRequest: there are no messages, an image cannot be read or is not allowed, or the model's template refuses
+                the conversation; PromptTooLong if it is far too long.
             Overloaded, DeadlineExceeded: as in AsyncLLM.add_request.
         """
-        chat, size = self._checked_chat(messages, options)
+        chat = self._checked_chat(messages, options)
         # The admission is released after rendering; a following `add_request` takes it in the same iteration of the event loop.
-        async with self._admitted(size):
+        async with self._admitted(chat.num_chars):
             return await self._rendered(chat)
 
     @counting_errors
@@ -94,30 +123,46 @@ class Texts:
         There is at least one. Options and errors: see `encode_chat`; with several, an InvalidRequest names the index of one.
         """
 
-        def checked(place: int) -> tuple[dict[str, Any], int]:
+        def checked(place: int) -> _Chat:
             try:
-                return self._checked_chat(conversations[place], options)
+                chat = self._checked_chat(conversations[place], options)
+                if chat.media:
+                    raise InvalidRequest("images are not supported for pooling.", field="messages")
+                return chat
             except InvalidRequest as error:
                 raise placed(error, place, conversations) from None
 
-        async def rendered(place: int, chat: dict[str, Any]) -> TokensPrompt:
+        async def rendered(place: int, chat: _Chat) -> TokensPrompt:
             try:
                 return await self._rendered(chat)
             except InvalidRequest as error:
                 raise placed(error, place, conversations) from None
 
-        chats, sizes = zip(*map(checked, range(len(conversations))), strict=True)
-        async with self._admitted(sum(sizes)):
+        chats = [checked(place) for place in range(len(conversations))]
+        async with self._admitted(sum(chat.num_chars for chat in chats)):
             work = (rendered(place, chat) for place, chat in enumerate(chats))
             # Tokenizers limit how many clients' templates they run at a time.
             return await all_of(work) if options.get("chat_template") is None else [await each for each in work]
 
-    def _checked_chat(self, messages: Sequence[dict[str, Any]], options: ChatOptions) -> tuple[dict[str, Any], int]:
-        """Return the arguments of the tokenizer's render_chat, and the number of characters of the conversation."""
+    @counting_errors
+    async def with_files(self, messages: Sequence[dict[str, Any]], cache_salt: str = "") -> list[dict[str, Any]]:
+        """Return messages with the files of their images, for conversations that are rendered more than once."""
+        media: list[Media] = []
+        plain_messages(messages, media)
+        self._model.media.check(media, kwargs={})
+        if not media:
+            return list(messages)
+        async with self._admitted(0):
+            files = iter(await self._files(media, cache_salt))
+        return [_with_files(message, files) for message in messages]
+
+    def _checked_chat(self, messages: Sequence[dict[str, Any]], options: ChatOptions) -> _Chat:
         given: dict[str, Any] = {"add_generation_prompt": True, **options}
         if self._model.template_variables:
             given["chat_template_kwargs"] = self._model.template_variables | (given.get("chat_template_kwargs") or {})
-        plain = plain_messages(messages)
+        media: list[Media] = []
+        plain = plain_messages(messages, media)
+        self._model.media.check(media, kwargs=given.get("mm_processor_kwargs") or {})
         if given["add_generation_prompt"] and given.get("continue_final_message"):
             text = "Cannot set both `continue_final_message` and `add_generation_prompt` to True."
             raise InvalidRequest(text, field="continue_final_message")
@@ -125,11 +170,23 @@ class Texts:
             plain = in_parts(messages, plain)
         size = num_chars([plain, *(given.get(name) for name in ("tools", "documents", "chat_template_kwargs"))])
         self._model.limits.check_num_chars(size, field="messages")
-        return {"messages": plain, **given, "max_prompt_chars": self._model.limits.max_prompt_chars}, size
+        salt = given.pop("cache_salt", "")
+        arguments = {"messages": plain, **given, "max_prompt_chars": self._model.limits.max_prompt_chars}
+        return _Chat(arguments, media, salt, size)
 
-    async def _rendered(self, chat: dict[str, Any]) -> TokensPrompt:
-        found = await self._tokenizer.render_chat(**chat)
-        return TokensPrompt(prompt=found.prompt, prompt_token_ids=found.token_ids)
+    async def _rendered(self, chat: _Chat) -> TokensPrompt:
+        media = await self._files(chat.media, chat.cache_salt)
+        found = await self._tokenizer.render_chat(**chat.arguments, media=media)
+        prompt = TokensPrompt(prompt=found.prompt, prompt_token_ids=found.token_ids)
+        if found.features:
+            prompt["mm_features"] = found.features
+        return prompt
+
+    async def _files(self, media: Sequence[Media], cache_salt: str) -> list[MediaItem]:
+        """Return the files of images, in order; those that are loaded already unchanged."""
+        sources = [each for each in media if not isinstance(each, MediaItem)]
+        loaded = iter(await self._media.load(sources, cache_salt) if sources else ())
+        return [each if isinstance(each, MediaItem) else next(loaded) for each in media]
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text."""
@@ -223,3 +280,12 @@ class Texts:
         with self._admission.admit(num_tokens=estimated_tokens(num_chars)):
             async with within(earliest_deadline(self._timeout_s)):
                 yield
+
+
+def _with_files(message: dict[str, Any], files: Iterator[MediaItem]) -> dict[str, Any]:
+    """Return a message whose images are the next of `files`."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    parts = [part if media_of_part("", part) is None else image_part(next(files)) for part in content]
+    return {**message, "content": parts}

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tetrad.frontend.media.features import MediaFeature
+from tetrad.frontend.media.items import MediaItem
 from tetrad.frontend.net.together import all_of
 from tetrad.frontend.request.call_trace import call_phase
 from tetrad.frontend.tokenizer.client_calls import TokenizerCalls
+from tetrad.frontend.tokenizer.media_wire import decode_features, placed_at_source, set_media
 from tetrad.frontend.tokenizer.replicas import TokenizerReplicas
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES, batches
@@ -26,10 +29,11 @@ _MESSAGE_OF_MANY_BYTES = 16 << 10
 
 @dataclass(frozen=True)
 class RenderedChat:
-    """The rendered prompt of a conversation, as text and ids."""
+    """The rendered prompt of a conversation, as text and ids, with the features of its images."""
 
     prompt: str
     token_ids: list[int]
+    features: tuple[MediaFeature, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,35 @@ class TokenizerClient:
         """
         encodings = await self._encode(texts, add_special_tokens, max_tokens, keep_end, with_strings=False)
         return [unpack_u32(encoding.token_ids) for encoding in encodings]
+
+    async def encode_with_media(
+        self,
+        prompt: str | Sequence[int],
+        media: Sequence[MediaItem],
+        kwargs: Mapping[str, Any] | None,
+        *,
+        add_special_tokens: bool,
+    ) -> tuple[list[int], tuple[MediaFeature, ...]]:
+        """Return the ids of a prompt with expanded placeholders, and the features of its images.
+
+        Args:
+            prompt: text or ids, with a placeholder for each image.
+            media: the images, in the order of the placeholders.
+            kwargs: settings of the media processor.
+            add_special_tokens: add BOS and the like to a text.
+        """
+        if isinstance(prompt, str):
+            request = tokenizer_pb2.EncodeRequest(texts=[prompt], add_special_tokens=add_special_tokens)
+        else:
+            request = tokenizer_pb2.EncodeRequest(token_ids=pack_u32(prompt))
+        set_media(request, media, kwargs)
+        try:
+            with call_phase("tokenize"):
+                response = await self._calls.answer("Encode", request)
+        except InvalidRequest as error:
+            raise placed_at_source(error, media) from None
+        [encoding] = response.encodings
+        return unpack_u32(encoding.token_ids), decode_features(encoding.mm_features)
 
     async def encode_many(
         self, texts: Sequence[str], *, add_special_tokens: bool, max_tokens: int | None, keep_end: bool
@@ -186,8 +219,13 @@ class TokenizerClient:
         add_special_tokens: bool = False,
         max_tokens: int | None = None,
         max_prompt_chars: int | None = None,
+        media: Sequence[MediaItem] = (),
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> RenderedChat:
-        """Return the prompt of a conversation; InvalidRequest with the template's message if the template refuses it."""
+        """Return the prompt of a conversation.
+
+        InvalidRequest with the template's message if the template refuses it, or with the reason if an image cannot be read.
+        """
         request = tokenizer_pb2.RenderChatRequest(
             messages_json=_json(messages),
             tools_json=_json(tools),
@@ -200,14 +238,15 @@ class TokenizerClient:
             max_tokens=max_tokens,
             max_prompt_chars=max_prompt_chars,
         )
+        set_media(request, media, mm_processor_kwargs)
         try:
             with call_phase("tokenize"):
                 response = await self._calls.answer("RenderChat", request)
         except InvalidRequest as error:
             # The public API has these fields without the suffix of the internal message.
             error.field = (error.field or "messages").removesuffix("_json")
-            raise
-        return RenderedChat(response.prompt, unpack_u32(response.token_ids))
+            raise placed_at_source(error, media) from None
+        return RenderedChat(response.prompt, unpack_u32(response.token_ids), decode_features(response.mm_features))
 
     async def load_token_texts(self, token_ids: Iterable[int]) -> None:
         """Load the texts of tokens for `text_of`, in one call for all unknown ones; ids without a token stay unknown.

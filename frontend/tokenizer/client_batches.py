@@ -31,8 +31,15 @@ log = get_logger()
 
 
 def goes_together(call: object) -> TypeGuard[Call]:
-    """Return whether a call may share a message: it is small and has no client's template."""
-    return isinstance(call, Call) and not call.HasField("chat_template") and call.ByteSize() <= _MOST_BYTES
+    """Return whether a call may share a message: it is small and has neither a client's template nor images."""
+    if not isinstance(call, Call) or call.HasField("chat_template") or has_media(call):
+        return False
+    return call.ByteSize() <= _MOST_BYTES
+
+
+def has_media(call: object) -> bool:
+    """Return whether a call has images, whose preprocessing takes long and whose answer is large."""
+    return isinstance(call, Call) and len(call.media) > 0
 
 
 class TokenizerBatches:

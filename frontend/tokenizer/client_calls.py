@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 
 from tetrad.frontend.net.backoff import Backoff
-from tetrad.frontend.tokenizer.client_batches import TokenizerBatches, goes_together
+from tetrad.frontend.tokenizer.client_batches import TokenizerBatches, goes_together, has_media
 from tetrad.frontend.tokenizer.replicas import Connection, Replica, TokenizerReplicas
 from tetrad.services.errors import PoisonousRequest, Unavailable
 from tetrad.services.message_size import too_large
@@ -33,6 +33,7 @@ _BROKEN = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 _REFUSED = object()
 _LOSSES_TO_BE_ALONE, _MOST_LOSSES = 2, 3
 _CONTENTS = {"Encode": "Text to tokenize", "Decode": "A list of token ids", "RenderChat": "The conversation, with its tools,"}
+_CONTENTS_WITH_MEDIA = {"Encode": "The text, with its images,", "RenderChat": "The conversation, with its images,"}
 _MOST_LIGHT_BYTES = 64 << 10
 """Size of the largest light call. Its texts are encoded in less than 0.1 s."""
 
@@ -78,7 +79,8 @@ class TokenizerCalls:
         """
         num_bytes = request.ByteSize()
         if num_bytes > self._max_message_bytes:
-            raise too_large(_CONTENTS[method], num_bytes, self._max_message_bytes)
+            contents = _CONTENTS_WITH_MEDIA if has_media(request) else _CONTENTS
+            raise too_large(contents[method], num_bytes, self._max_message_bytes)
         backoff = Backoff()
         lost: set[Connection] = set()
         started = time.perf_counter()
@@ -150,10 +152,10 @@ class TokenizerCalls:
 
 
 def _is_light(request: Any) -> bool:
-    """Return whether a call is short: it has short texts and no client's template, which may run without end."""
+    """Return whether a call is short: it has short texts, no images and no client's template, which may run without end."""
     calls = (tokenizer_pb2.EncodeRequest, tokenizer_pb2.RenderChatRequest)
     has_template = isinstance(request, calls) and request.HasField("chat_template")
-    return not has_template and request.ByteSize() <= _MOST_LIGHT_BYTES
+    return not has_template and not has_media(request) and request.ByteSize() <= _MOST_LIGHT_BYTES
 
 
 def _note_loss(connection: Connection, lost: set[Connection]) -> None:

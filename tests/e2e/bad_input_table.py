@@ -142,8 +142,8 @@ CHATS = (
     chat(
         "image",
         [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
-        "parts of type 'image_url' are not supported by this model, only text.",
-        "messages[0].content",
+        "is not a multimodal model",
+        "messages[0].content[0]",
         NO_GRPC,
     ),
     chat(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import grpc
 from grpc_status import rpc_status
 
+from tests.engine_core_svc.fake_encoder import FakeEncoder, merged
 from tetrad.services.errors import FailedPrecondition, TetradError
 from tetrad.services.rpc.columns import pack_u32, split_rows, unpack_u32
 from tetrad.services.rpc.status import to_status
@@ -38,6 +39,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         self.go, self.crashed, self.cut = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.holds_after_cut = False
         self.go.set()
+        self.encoder = FakeEncoder()
         self.verifies_drafts = self.keeps_states = False
         self.logits_processors: list[str] = []
         self.poison: int | None = None
@@ -66,6 +68,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         has = {
             types_pb2.CAPABILITY_DRAFT_TOKENS: self.verifies_drafts,
             types_pb2.CAPABILITY_DRAFTS_WITH_STATES: self.keeps_states,
+            types_pb2.CAPABILITY_MULTIMODAL: bool(self.encoder.modalities),
         }
         return [capability for capability, is_there in has.items() if is_there]
 
@@ -96,8 +99,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
             self.stuck_loads -= 1
             await asyncio.Event().wait()
         model = worker_pb2.ModelInfo(
-            model=request.model, vocab_size=VOCAB_SIZE, max_position_embeddings=MAX_LEN, dtype="float32"
-        )
+            model=request.model, vocab_size=VOCAB_SIZE, max_position_embeddings=MAX_LEN, dtype="float32",
+            modalities=self.encoder.modalities,
+        )  # fmt: skip
         yield worker_pb2.LoadModelResponse(model=model)
 
     async def GetKvCacheSpec(self, request, context):
@@ -109,6 +113,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         return worker_pb2.DetermineAvailableMemoryResponse(available_bytes=64 * 1024)
 
     async def InitializeKvCache(self, request, context):
+        self.encoder.size = request.encoder_cache_size
         return worker_pb2.InitializeKvCacheResponse()
 
     async def WarmUp(self, request, context):
@@ -135,7 +140,16 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
     async def Execute(self, request_iterator, context):
         assert not self.asleep, "a worker that sleeps takes no plans"
         self.known.clear()
+        self.encoder.forget()
+        to_encode = asyncio.Queue()
+        async for response in merged(self._answers(request_iterator, context, to_encode), to_encode, self.encoder):
+            yield response
+
+    async def _answers(self, request_iterator, context, to_encode):
         async for message in request_iterator:
+            if message.HasField("encoder_inputs"):
+                to_encode.put_nowait(message.encoder_inputs)
+                continue
             if message.HasField("hello") and self.not_ready:
                 self.not_ready -= 1
                 error = FailedPrecondition("There is no KV cache.", reason="NOT_READY")
@@ -171,6 +185,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
     def _run(self, step):
         self.num_steps += 1
         self.seen.append(step)
+        self.encoder.begin_step(step)
         for handle in unpack_u32(step.removed_handles):
             self.known.pop(handle, None)
         work = []

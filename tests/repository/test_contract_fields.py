@@ -12,6 +12,7 @@ from tetrad.services.rpc.unread_fields import UnreadFields
 WRITTEN_AT_ONCE = {"ModelInfo"}
 DECODERS = (
     "tetrad.engine_core_svc.engine.submission_wire",
+    "tetrad.engine_core_svc.core.media_wire",
     "tetrad.worker_svc.api.wire",
     "tetrad.worker_svc.api.pooling_wire",
     "tetrad.worker_svc.api.lifecycle",
@@ -101,7 +102,9 @@ def _message_class(descriptor):
 def _with(descriptor, name):
     """Return a message that sets one field, to a value that is not its zero."""
     message, field = _message_class(descriptor)(), descriptor.fields_by_name[name]
-    if field.is_repeated:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        getattr(message, name)["x"] = 1
+    elif field.is_repeated:
         values = getattr(message, name)
         values.add() if field.message_type is not None else values.append("x" if field.cpp_type == field.CPPTYPE_STRING else 1)
     elif field.message_type is not None:

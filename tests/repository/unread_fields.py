@@ -12,23 +12,21 @@ UNREAD: dict[str, str] = {
     REFUSED: """
         ChatRequest.kv_transfer_params_json ChatRequest.mm_processor_kwargs_json
         ContentPart.audio ContentPart.image ContentPart.video
-        DetermineAvailableMemoryRequest.max_num_encoder_tokens
         EngineCoreRequest.encoder_prompt_token_ids EngineCoreRequest.kv_transfer EngineCoreRequest.kv_transfer_params
-        EngineCoreRequest.mm_features
         EngineCoreRequest.reasoning_ended
         EngineCoreRequest.resumable EngineCoreRequest.session_id
         GenerateRequest.kv_transfer_params_json GenerateRequest.media GenerateRequest.mm_processor_kwargs_json
-        InitializeKvCacheRequest.encoder_cache_size
         LoadModelRequest.config_format LoadModelRequest.kv_connector LoadModelRequest.load_format
         LoadModelRequest.revision
-        NewRequestData.mm_features NewRequestData.num_encoder_tokens
+        MultiModalFeature.layouts
+        NewRequestData.num_encoder_tokens
         PoolingParams.extra_args PoolingParams.late_interaction
         SchedulerOutput.block_copies SchedulerOutput.block_ids_to_zero
-        SchedulerOutput.encoder_inputs SchedulerOutput.freed_encoder_hashes
+        SchedulerOutput.encoder_inputs
         SchedulerOutput.kv_connector_metadata SchedulerOutput.kv_transfers
     """,
     INSIDE_REFUSED: """
-        EncoderInputs.* LateInteraction.* MediaPart.* MultiModalFeature.*
+        LateInteraction.* MediaPart.*
         RemoteRef.* SharedMemoryRef.*
         KvConnectorConfig.* KvLease.* KvReceive.* KvTransferParams.* KvTransferPlan.*
         GetKvTransferEndpointResponse.agent GetKvTransferEndpointResponse.compatibility_hash
@@ -41,27 +39,24 @@ UNREAD: dict[str, str] = {
     """,
     NOT_SENT: """
         ExecuteHello.capabilities SessionHello.capabilities KvTransferEvents.*
-        EncoderEvents.* EncoderItem.* ExecuteResponse.encoder_events
     """,
     NOT_SET: """
+        EncoderInputs.handles EncoderInputs.input_indices EncoderInputs.num_inputs
         EngineCoreOutput.kv_transfer EngineCoreOutput.kv_transfer_params EngineCoreOutput.num_nans_in_logits
         EngineCoreOutput.spec_decode_metrics EngineCoreOutput.trace_headers
         EngineCoreOutputs.weight_version PrefillStats.num_external_cached_tokens
-        EngineInfo.encoder_cache_size EngineInfo.instance_id EngineInfo.kv_cache_size_bytes EngineInfo.kv_connector
-        EngineInfo.kv_role EngineInfo.max_media_bytes EngineInfo.modalities
+        EngineInfo.instance_id EngineInfo.kv_cache_size_bytes EngineInfo.kv_connector
+        EngineInfo.kv_role
         EngineInfo.weight_version
         SchedulerStats.connector_prefix_cache_hits SchedulerStats.connector_prefix_cache_queries
-        SchedulerStats.encoder_cache_usage SchedulerStats.mm_cache_hits SchedulerStats.mm_cache_queries
         SchedulerStats.num_waiting_for_remote_kvs_reqs
         ChatResponse.kv_transfer_params_json ChatResponse.weight_version GenerateResponse.kv_transfer_params_json
         GenerateResponse.weight_version
-        RenderChatResponse.mm_features GetInfoResponse.modalities
-        KvBlocksStored.extra_keys
         KvCacheGroup.attention_chunk_size KvCacheGroup.head_size_v
         KvCacheGroup.num_state_blocks
         KvCacheGroup.sharing_layers
-        ModelInfo.first_layer ModelInfo.is_encoder_decoder ModelInfo.modalities ModelInfo.num_stage_layers
-        ModelInfo.supports_transcription ModelInfo.uses_mrope ModelInfo.weight_version ModalityInfo.*
+        ModelInfo.first_layer ModelInfo.is_encoder_decoder ModelInfo.num_stage_layers
+        ModelInfo.supports_transcription ModelInfo.uses_mrope ModelInfo.weight_version
         WorkerLifecycleServiceGetInfoResponse.lora_limits
     """,
     OTHERS_READ: """

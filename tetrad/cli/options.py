@@ -37,6 +37,12 @@ _HELP = {
     "1 for a program that uses the library.",
     "otlp_traces_endpoint": "OpenTelemetry collector that receives the spans of all services: http://host:4317. Unset: none.",
     "hf_overrides": "JSON object whose values replace those of the model's config.json. Unset: none.",
+    "limit_mm_per_prompt": 'Maximum number of images in a prompt, a JSON object such as {"image": 4}. Unset: 999, or the '
+    "model's own limit.",
+    "language_model_only": "Refuse images in prompts.",
+    "mm_processor_kwargs": 'JSON object of settings of the model\'s image processor, such as {"max_pixels": 200704}; they '
+    "replace those of the model's files, and requests may set others. Unset: none.",
+    "mm_processor_cache_gb": "Preprocessed images that each tokenizer service keeps, in GiB. Unset: 0.25.",
     "speculative_config": "JSON object with vLLM's options of speculative decoding: method (ngram, suffix, draft_model, "
     "eagle3 or mtp), num_speculative_tokens, prompt_lookup_min, prompt_lookup_max and others (docs/speculation.md). "
     "Unset: none.",
@@ -52,9 +58,16 @@ _NO_FLAG = ("model", *PROGRAMS_ALONE)
 
 
 _NAMED_MODEL = "named_model"
-_NAMES = {"served_model_name": "NAME", "logits_processors": "MODULE:CLASS"}
+_NAMES = {"served_model_name": "NAME", "logits_processors": "MODULE:CLASS", "allowed_media_domains": "HOST"}
 """Arguments with several names -> the metavar of a name."""
-_JSON = ("hf_overrides", "speculative_config", "pooler_config", "override_generation_config")
+_JSON = (
+    "hf_overrides",
+    "speculative_config",
+    "pooler_config",
+    "override_generation_config",
+    "limit_mm_per_prompt",
+    "mm_processor_kwargs",
+)
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -125,7 +138,7 @@ def _help(name: str) -> str:
     owner, setting = SETTING_OF[name]
     field = owner.model_fields[setting]
     # For an unset argument the service's default applies, so this is the default to show.
-    unset = EngineArgs.__dataclass_fields__[name].default is None and field.default not in (None, "")
+    unset = EngineArgs.__dataclass_fields__[name].default is None and field.default not in (None, "", ())
     return f"{field.description}{f' (default: {field.default})' if unset else ''}"
 
 

@@ -26,6 +26,7 @@ from tetrad.library.async_lora_operations import AsyncLoraOperations
 from tetrad.library.async_operations import AsyncOperations
 from tetrad.library.engine_args import EngineArgs
 from tetrad.library.llm_services import LocalServices, RemoteServices, Services
+from tetrad.library.media_prompts import with_files
 from tetrad.library.pooling_outputs import PooledRequestOutput, PoolingOutput, pooled_answer
 from tetrad.library.stat_loggers import StatLoggerFactory, StatReporter, reporter_of
 from tetrad.services.errors import Unavailable
@@ -172,7 +173,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
             prompt = {"prompt_token_ids": prompt, "prompt": prompt_text}
         return await (await self.start()).add_request(
             request_id,
-            prompt,
+            await with_files(prompt),
             checked_params(params),
             arrival_time=arrival_time,
             lora_request=lora_request,
@@ -235,7 +236,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         check_adapter(lora_request)
         frontend = await self.start()
         output = await frontend.encode(
-            prompt,
+            await with_files(prompt),
             pooling_params_of(pooling_params, 1)[0],
             request_id if request_id is not None else f"request-{next(self._numbers)}",
             priority=priority,
@@ -259,6 +260,7 @@ class AsyncLLM(AsyncLoraOperations, AsyncOperations, MissingFromAsyncLLM):
         params = checked_beam_params(params)
         frontend = await self.start()
         request_id = request_id if request_id is not None else f"request-{next(self._numbers)}"
+        prompt = await with_files(prompt)
         return await beam_search(frontend, request_id, prompt, params, priority=priority, lora_request=lora_request)
 
     @takes(internal=ONE_ID)

@@ -14,6 +14,8 @@ from tetrad.frontend.request.outputs import LoRARequest, RequestOutput
 from tetrad.frontend.request.pooling import PoolingParams, PoolingRequestOutput
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
+from tetrad.library.media_prompts import has_media, with_files
+from tetrad.library.media_window import MediaWindow
 from tetrad.library.request_counter import RequestCounter
 
 # Maximum number of prompts that are tokenized at the same time; the number of requests in the engine is not limited.
@@ -27,15 +29,32 @@ OnFinished = Callable[[RequestOutput], None]
 """Called with the output of each finished request, in the order of completion; on the event loop."""
 
 
+PromptMaker = Callable[[], Coroutine[Any, Any, PromptType]]
+"""Makes a prompt when its request starts."""
+
+
 @dataclass(frozen=True)
 class BatchItem:
-    """One request of a batch. `priority`: a larger value is more urgent; `tokenization`: options of AsyncLLM.add_request."""
+    """One request of a batch.
 
-    prompt: PromptType
+    Attributes:
+        prompt: the prompt; or its maker, for a conversation with images, which need much memory once they are preprocessed.
+        params: the sampling parameters.
+        priority: a larger value is more urgent.
+        lora_request: the adapter; None: none.
+        tokenization: options of AsyncLLM.add_request.
+    """
+
+    prompt: PromptType | PromptMaker
     params: SamplingParams
     priority: int = 0
     lora_request: LoRARequest | None = None
     tokenization: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_media(self) -> bool:
+        """Whether its prompt has images."""
+        return callable(self.prompt) or has_media(self.prompt)
 
 
 class BatchRunner:
@@ -53,6 +72,7 @@ class BatchRunner:
         self.numbers = RequestCounter()
         self._encoding = asyncio.Semaphore(_MAX_ENCODING)
         self._rendering = asyncio.Semaphore(_MAX_RENDERING)
+        self._media = MediaWindow()
         self._enqueued: list[OutputStream] = []
 
     async def run(self, items: Sequence[BatchItem], on_finished: OnFinished) -> list[RequestOutput]:
@@ -76,7 +96,8 @@ class BatchRunner:
             return []
         ids = [self._new_id() for _ in prompts]
         options = {**tokenization, "lora_requests": lora_requests, "on_answer": on_finished}
-        every = await self._llm.encode_all(prompts, params, ids[0], **options)
+        readable = await all_of(map(with_files, prompts))
+        every = await self._llm.encode_all(readable, params, ids[0], **options)
         return [replace(output, request_id=each) for each, output in zip(ids, every, strict=True)]
 
     async def enqueue(self, items: Sequence[BatchItem], on_added: Callable[[], None]) -> list[str]:
@@ -124,6 +145,16 @@ class BatchRunner:
 
         return await all_of(one(call) for call in render)
 
+    def maker(self, render: Callable[[], Coroutine[Any, Any, TokensPrompt]], *, own_template: bool) -> PromptMaker:
+        """Return a function that renders one conversation when its request starts; arguments as of `render_chats`."""
+
+        async def made() -> PromptType:
+            # The request itself holds a place among those that are encoded.
+            async with self._rendering if own_template else contextlib.nullcontext():
+                return await render()
+
+        return made
+
     async def beam_search(
         self,
         prompts: Sequence[PromptType],
@@ -138,7 +169,8 @@ class BatchRunner:
 
         async def search(prompt: PromptType, lora_request: LoRARequest | None) -> BeamSearchOutput:
             async with limit:
-                output = await beam_search(self._llm, self._new_id(), prompt, params, lora_request=lora_request)
+                readable = await with_files(prompt)
+                output = await beam_search(self._llm, self._new_id(), readable, params, lora_request=lora_request)
             on_found()
             return output
 
@@ -148,15 +180,19 @@ class BatchRunner:
         return str(next(self.numbers))
 
     async def _run_one(self, item: BatchItem, request_id: str, on_finished: OnFinished) -> RequestOutput:
-        return await _finish(await self._start(item, request_id), on_finished)
+        async def attempt() -> RequestOutput:
+            return await _finish(await self._start(item, request_id), on_finished)
+
+        return await (self._media.run(attempt) if item.has_media else attempt())
 
     async def _start(self, item: BatchItem, request_id: str) -> OutputStream:
         # Only final outputs are read, so no others are requested.
         params = replace(item.params, output_kind=RequestOutputKind.FINAL_ONLY)
         async with self._encoding:
+            prompt = await item.prompt() if callable(item.prompt) else await with_files(item.prompt)
             return await self._llm.add_request(
                 request_id,
-                item.prompt,
+                prompt,
                 params,
                 priority=item.priority,
                 lora_request=item.lora_request,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tetrad.frontend.request.outputs import LoRARequest
-from tetrad.frontend.request.prompts import PromptType
+from tetrad.frontend.request.prompts import PromptType, TokensPrompt
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.library.arguments import (
     Conversation,
@@ -22,7 +22,8 @@ from tetrad.library.arguments import (
     tokenization_of,
     tools_of,
 )
-from tetrad.library.batch import BatchItem, BatchRunner
+from tetrad.library.batch import BatchItem, BatchRunner, PromptMaker
+from tetrad.library.media_prompts import has_media_parts, messages_with_files, with_processor_kwargs
 from tetrad.library.running_llm import RunningLLM
 from tetrad.services.errors import InvalidRequest
 
@@ -49,19 +50,20 @@ class BatchRequests:
 
     def of_prompts(
         self,
-        prompts: Sequence[PromptType],
+        prompts: Sequence[PromptType | PromptMaker],
         params: Sequence[SamplingParams],
         *,
         lora_request: Adapters,
         priority: Priorities,
         tokenization_kwargs: Mapping[str, Any] | None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[BatchItem]:
         """Return the requests of prompts. Arguments and errors: see LLM.generate."""
         adapters = lora_requests_of(lora_request, len(prompts))
         numbers = priorities_of(priority, len(prompts))
         options = tokenization_of(tokenization_kwargs)
         return [
-            BatchItem(prompt, self._seeded(each), number, adapter, options)
+            BatchItem(_with_kwargs(prompt, mm_processor_kwargs), self._seeded(each), number, adapter, options)
             for prompt, each, number, adapter in zip(prompts, params, numbers, adapters, strict=True)
         ]
 
@@ -76,21 +78,30 @@ class BatchRequests:
         tokenization_kwargs: Mapping[str, Any] | None,
         lora_request: Adapters,
         priority: Priorities,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
         **template: Any,
     ) -> list[BatchItem]:
         """Render conversations and return their requests. Arguments and errors: see LLM.chat."""
         check_content_format(content_format)
         template_text = chat_template or self._chat_template
         render = functools.partial(
-            self._running.frontend.texts.encode_chat,
+            self._rendered,
             tools=tools_of(tools),
             chat_template=template_text,
             keep_parts=content_format == "openai",
             add_special_tokens=tokenization_of(tokenization_kwargs).get("add_special_tokens", False),
             **template,
         )
-        calls = [functools.partial(render, each) for each in conversations]
-        prompts = self._running.run(self._batches.render_chats(calls, own_template=template_text is not None))
+        with_images = functools.partial(render, mm_processor_kwargs=mm_processor_kwargs)
+        own_template = template_text is not None
+        texts = [functools.partial(render, each) for each in conversations if not has_media_parts(each)]
+        rendered = iter(self._running.run(self._batches.render_chats(texts, own_template=own_template)))
+        prompts = [
+            self._batches.maker(functools.partial(with_images, each), own_template=own_template)
+            if has_media_parts(each)
+            else next(rendered)
+            for each in conversations
+        ]
         return self.of_prompts(
             prompts, params, lora_request=lora_request, priority=priority, tokenization_kwargs=tokenization_kwargs
         )
@@ -100,10 +111,18 @@ class BatchRequests:
         default = self._running.frontend.get_default_sampling_params
         return sampling_params_of(default() if params is None else params, num_prompts)
 
+    async def _rendered(self, messages: Conversation, **options: Any) -> TokensPrompt:
+        """Return the prompt of a conversation; options: see ChatOptions."""
+        return await self._running.frontend.texts.encode_chat(await messages_with_files(messages), **options)
+
     def _seeded(self, params: SamplingParams) -> SamplingParams:
         if self._seeds is None or params.seed is not None:
             return params
         return dataclasses.replace(params, seed=self._seeds.getrandbits(62))
+
+
+def _with_kwargs(prompt: PromptType | PromptMaker, kwargs: Mapping[str, Any] | None) -> PromptType | PromptMaker:
+    return prompt if callable(prompt) else with_processor_kwargs(prompt, kwargs)
 
 
 def template_of(given: Path | str | None) -> str | None:

@@ -17,7 +17,7 @@ from tetrad.drop_in.config_overrides import Overrides, changes, overrides_json, 
 from tetrad.drop_in.older_engine_arguments import ALIASES, IN_BYTES, OlderEngineArguments
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
-from tetrad.library.engine_argument_checks import check_values, processor_names, to_gib
+from tetrad.library.engine_argument_checks import check_values, domain_names, processor_names, to_gib
 from tetrad.library.engine_settings import SETTING_OF, S, build_settings
 from tetrad.services.hub.download import HubAccess, Report
 from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
@@ -92,6 +92,13 @@ class EngineArgs(OlderEngineArguments):
         max_loras: maximum number of different adapters in one step.
         max_lora_rank: maximum rank of an adapter.
         max_cpu_loras: maximum number of adapters in memory; others are read again when they are needed. None: max_loras.
+        limit_mm_per_prompt: maximum number of images in a prompt: {"image": 4}. None: 999, or the model's own limit.
+        language_model_only: refuse images; `limit_mm_per_prompt={"image": 0}` does the same.
+        allowed_local_media_path: directory whose files messages may name as file: URLs of images. Empty: none.
+        allowed_media_domains: hosts from which images of messages are fetched (http, https); "*": all public ones. None: none.
+        mm_processor_kwargs: settings of the model's image processor that replace those of its files, as {"max_pixels": 200704};
+            those of a request come before them.
+        mm_processor_cache_gb: GiB of preprocessed images that each tokenizer service keeps. None: 0.25.
         enable_prompt_embeds: accept prompts as embeddings over HTTP, too; LLM and AsyncLLM always accept them.
         log_level: minimum severity of events that the services log to stderr.
         otlp_traces_endpoint: OpenTelemetry collector that receives all services' spans: http://host:4317. None: no spans.
@@ -152,6 +159,12 @@ class EngineArgs(OlderEngineArguments):
     max_loras: int = 1
     max_lora_rank: int = 16
     max_cpu_loras: int | None = None
+    limit_mm_per_prompt: dict[str, Any] | None = None
+    language_model_only: bool = False
+    allowed_local_media_path: str | Path = ""
+    allowed_media_domains: Sequence[str] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+    mm_processor_cache_gb: float | None = None
     enable_prompt_embeds: bool = False
     log_level: str = "warning"
     otlp_traces_endpoint: str | None = None
@@ -173,6 +186,7 @@ class EngineArgs(OlderEngineArguments):
         self._apply_other_names()
         check_values(vars(self))
         self.logits_processors = processor_names(self.logits_processors)
+        self.allowed_media_domains = domain_names(self.allowed_media_domains)
         if self.task == "embed":
             self.runner = "pooling"
 
@@ -209,7 +223,7 @@ class EngineArgs(OlderEngineArguments):
         if path.is_dir() and (config := read_model_json(path, "config.json")) is not None:
             self._check_ranks(config)  # also for local files: a worker takes seconds to refuse them
         model = str(path)
-        tokenizer: dict[str, Any] = {"model": model, **shared, **self._chosen(TokenizerSettings)}
+        tokenizer: dict[str, Any] = {"model": model, **shared, **self._tokenizer_fields()}
         if self.tokenizer is not None:
             revision = self.tokenizer_revision or self.revision
             found = resolve_model(self.tokenizer, revision=revision, report=report, with_weights=False, access=access)
@@ -249,7 +263,25 @@ class EngineArgs(OlderEngineArguments):
             **({"served_model_names": (names,) if isinstance(names, str) else tuple(names)} if names else {}),
             **({"use_generation_config": self.generation_config == "auto"} if self._is_chosen("generation_config") else {}),
             **({"override_generation_config": json.dumps(overrides)} if (overrides := self.override_generation_config) else {}),
+            **self.media_settings(),
         }
+
+    def media_settings(self) -> dict[str, Any]:
+        """Return the frontend settings of images in prompts that the arguments set."""
+        limits = {"image": 0} if self.language_model_only else self.limit_mm_per_prompt
+        return {
+            **({"limit_mm_per_prompt": json.dumps(limits)} if limits is not None else {}),
+            **({"allowed_local_media_path": self.allowed_local_media_path} if self.allowed_local_media_path else {}),
+            **({"allowed_media_domains": self.allowed_media_domains} if self.allowed_media_domains else {}),
+        }
+
+    def _tokenizer_fields(self) -> dict[str, Any]:
+        fields = self._chosen(TokenizerSettings)
+        if self.mm_processor_kwargs:
+            fields["mm_processor_kwargs"] = json.dumps(self.mm_processor_kwargs)
+        if self.mm_processor_cache_gb is not None:
+            fields["image_cache_bytes"] = int(self.mm_processor_cache_gb * (1 << 30))
+        return fields
 
     def _check_config(self, config: Mapping[str, Any], worker: WorkerSettings) -> None:
         check_model(self._changed(config), worker.device, trusts_code=worker.trust_remote_code)

@@ -4,6 +4,7 @@ Called by EngineArgs when it is constructed. Raises InvalidRequest with the name
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,19 @@ from typing import Any
 from tetrad.engine_core_svc.core.speculative_config import read_speculative_config
 from tetrad.frontend.request.sampling_defaults import read_override
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.settings import split_names
 
 _MOST = {"tokenizer_pool_size": 64, "data_parallel_size": 64, "tensor_parallel_size": 64, "pipeline_parallel_size": 64}
 """Argument -> its maximum value."""
 _PROCESSORS = "logits_processors"
-_KINDS: dict[str, tuple[type, ...]] = {"hf_token": (str, bool), "download_dir": (str, Path)}
+_KINDS: dict[str, tuple[type, ...]] = {
+    "hf_token": (str, bool),
+    "download_dir": (str, Path),
+    "allowed_local_media_path": (str, Path),
+    "limit_mm_per_prompt": (dict,),
+    "mm_processor_kwargs": (dict,),
+    "mm_processor_cache_gb": (int, float),
+}
 """Argument -> its types, besides None."""
 
 
@@ -29,6 +38,12 @@ def check_values(values: Mapping[str, Any]) -> None:
     if values["speculative_config"] is not None:
         read_speculative_config(values["speculative_config"])
     _check_generation_config(values["generation_config"])
+    if values["language_model_only"] and values["limit_mm_per_prompt"]:
+        text = "language_model_only refuses all images: leave limit_mm_per_prompt out."
+        raise InvalidRequest(text, field="limit_mm_per_prompt")
+    if (cache := values["mm_processor_cache_gb"]) is not None and not 0 <= cache < math.inf:
+        text = f"mm_processor_cache_gb must be a number of GiB, 0 or more, got {cache!r}."
+        raise InvalidRequest(text, field="mm_processor_cache_gb")
     for name, most in _MOST.items():
         _check_count(name, values[name], most)
 
@@ -38,6 +53,15 @@ def to_gib(name: str, size_bytes: object) -> float:
     if isinstance(size_bytes, bool) or not isinstance(size_bytes, int | float) or size_bytes <= 0:
         raise InvalidRequest(f"{name} must be a positive number of bytes, got {size_bytes!r}.", field=name)
     return size_bytes / (1 << 30)
+
+
+def domain_names(given: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return host names, of which a text may have several, separated by commas; None if there are none."""
+    if given is not None and not isinstance(given, list | tuple | str):
+        text = f"allowed_media_domains must be a list of host names, got {given!r}."
+        raise InvalidRequest(text, field="allowed_media_domains")
+    texts = [given] if isinstance(given, str) else given or ()
+    return tuple(name for text in texts for name in split_names(str(text))) or None
 
 
 def processor_names(given: Sequence[str | type] | None) -> tuple[str, ...] | None:

@@ -18,6 +18,7 @@ from tetrad.frontend.request.pooling import PoolingParams
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
 from tetrad.library.arguments import checked_params
+from tetrad.library.media_prompts import with_files
 from tetrad.library.pooling_outputs import PooledRequestOutput, PoolingOutput, pooled_answer
 from tetrad.services.errors import InvalidRequest, TetradError
 
@@ -63,14 +64,14 @@ class EngineRequests:
     async def add(self, request_id: str, prompt: PromptType, params: SamplingParams, **options: Any) -> None:
         """Send a request to the engine. Errors: see AsyncLLM.add_request; InvalidRequest if the id is in use."""
         self._check_free(request_id)
-        stream = await self._frontend.add_request(request_id, prompt, checked_params(params), **options)
+        stream = await self._frontend.add_request(request_id, await with_files(prompt), checked_params(params), **options)
         live = self._unfinished[request_id] = _Live(request_id, stream)
         live.pump = asyncio.create_task(self._pump(live, stream))
 
     async def add_pooling(self, request_id: str, prompt: PromptType, params: PoolingParams, **options: Any) -> None:
         """Send a pooling request to the engine. Errors: see AsyncLLM.encode_all; InvalidRequest if the id is in use."""
         self._check_free(request_id)
-        job = await self._frontend.add_pooling_request(request_id, [prompt], [params], **options)
+        job = await self._frontend.add_pooling_request(request_id, [await with_files(prompt)], [params], **options)
         live = self._unfinished[request_id] = _Live(request_id, None)
         live.pump = asyncio.create_task(self._pump_answer(live, job))
 

@@ -61,6 +61,8 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
     "max_logprobs": (FrontendSettings, "max_logprobs"),
     "stream_interval": (FrontendSettings, "stream_interval"),
     "enable_prompt_embeds": (FrontendSettings, "enable_prompt_embeds"),
+    "allowed_local_media_path": (FrontendSettings, "allowed_local_media_path"),
+    "allowed_media_domains": (FrontendSettings, "allowed_media_domains"),
     "tool_call_parser": (FrontendSettings, "tool_call_parser"),
     "reasoning_parser": (FrontendSettings, "reasoning_parser"),
     "chat_template": (TokenizerSettings, "chat_template"),

@@ -5,17 +5,14 @@ decodes them. Called by media_prompts.py.
 """
 
 import io
-import struct
-import zlib
 from typing import Any
 
+from tetrad.library.png import MOST_CHANNELS, png_of
 from tetrad.services.errors import InvalidRequest
 
 _FIELD = "multi_modal_data"
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA")
 """PIL's modes that a PNG file holds and a decoder converts to RGB as PIL does."""
-_COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
-"""Number of channels of an array -> colour type of a PNG file: grey, grey with alpha, RGB, RGBA."""
 _FASTEST = 1
 """Level of compression: the file exists only between two processes."""
 
@@ -59,16 +56,10 @@ def _of_array(array: Any, where: str) -> bytes:
         text = f"{where} has the dtype {array.dtype}: the values of an image are uint8, from 0 to 255."
         raise InvalidRequest(text, field=_FIELD)
     height, width, channels = shape if len(shape) == 3 else (*shape, 1) if len(shape) == 2 else (0, 0, 0)
-    if channels not in _COLOUR_TYPES or not height or not width:
+    if not 1 <= channels <= MOST_CHANNELS or not height or not width:
         text = f"{where} has the shape {list(shape)}: an image is [height, width, channels] with 1 to 4 channels, none empty."
         raise InvalidRequest(text, field=_FIELD)
-    values, row = array.tobytes(), width * channels
-    lines = b"".join(b"\0" + values[first : first + row] for first in range(0, len(values), row))
-    head = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
-    chunks = _chunk(b"IHDR", head) + _chunk(b"IDAT", zlib.compress(lines, _FASTEST)) + _chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + chunks
-
-
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    """Return a part of a PNG file: its length, kind, content and checksum."""
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    pixels = array.reshape(height, width, channels)
+    differences = pixels.copy()
+    differences[:, 1:] -= pixels[:, :-1]
+    return png_of(differences.tobytes(), width, height, channels, is_difference=True)

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tetrad.drop_in.missing_methods import MissingFromLLM
-from tetrad.drop_in.shared_verdicts import NO_MEDIA, PROMPT_ADAPTER
+from tetrad.drop_in.shared_verdicts import PROMPT_ADAPTER
 from tetrad.frontend.llm.beam_search import BeamSearchOutput, BeamSearchParams
 from tetrad.frontend.request.outputs import RequestOutput
 from tetrad.frontend.request.prompts import PromptType
@@ -38,7 +38,6 @@ from tetrad.library.request_counter import RequestCounter
 from tetrad.library.running_llm import RunningLLM
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.hub.model_files import DEFAULT_MODEL
-from tetrad.services.verdicts import takes
 
 
 class LLM(Operations, PoolingMethods, MissingFromLLM):
@@ -93,7 +92,6 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
         """The counter that makes the ids of requests."""
         return self._batches.numbers
 
-    @takes(mm_processor_kwargs=NO_MEDIA)
     def generate(
         self,
         prompts: Prompts = None,
@@ -107,11 +105,13 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
         *,
         inputs: Prompts = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Return one finished output per prompt, in the prompts' order.
 
         Args:
-            prompts: one prompt (text, token ids, TextPrompt or TokensPrompt), or a list of them.
+            prompts: one prompt (text, token ids, TextPrompt or TokensPrompt), or a list of them. The images of a prompt are PIL
+                images, arrays [height, width, channels] of uint8 or the bytes of files.
             sampling_params: for all prompts, or one per prompt; None: the values that the model's authors recommend.
             prompt_token_ids: for older programs: ids of one prompt or of each; `prompts` are their texts, if any.
             use_tqdm: whether to show a progress bar on stderr; or a function that makes it, called like tqdm.
@@ -121,6 +121,7 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
             priority: for all prompts, or one number per prompt; see docs/requests.md.
             inputs: older name of `prompts`.
             tokenization_kwargs: `add_special_tokens`, `truncate_prompt_tokens`, `truncation_side`.
+            mm_processor_kwargs: settings of the model's image processor, for the prompts with images.
 
         Raises:
             TypeError: an argument of the wrong type.
@@ -130,12 +131,16 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
         every = prompts_of(inputs if prompts is None else prompts, prompt_token_ids)
         params = guided_by(guided_options_request, self._requests.params_of(sampling_params, len(every)))
         items = self._requests.of_prompts(
-            every, params, lora_request=lora_request, priority=priority, tokenization_kwargs=tokenization_kwargs
+            every,
+            params,
+            lora_request=lora_request,
+            priority=priority,
+            tokenization_kwargs=tokenization_kwargs,
+            mm_processor_kwargs=mm_processor_kwargs,
         )
         with ProgressBar(len(items), use_tqdm=use_tqdm) as bar:
             return self._running.run(self._batches.run(items, bar.add))
 
-    @takes(mm_processor_kwargs=NO_MEDIA)
     def enqueue(
         self,
         prompts: Prompts,
@@ -144,6 +149,7 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
         priority: Priorities = None,
         use_tqdm: UseTqdm = True,
         tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[str]:
         """Start requests and return their ids at once; `wait_for_completion` returns their outputs.
 
@@ -152,7 +158,12 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
         every = prompts_of(prompts)
         params = self._requests.params_of(sampling_params, len(every))
         items = self._requests.of_prompts(
-            every, params, lora_request=lora_request, priority=priority, tokenization_kwargs=tokenization_kwargs
+            every,
+            params,
+            lora_request=lora_request,
+            priority=priority,
+            tokenization_kwargs=tokenization_kwargs,
+            mm_processor_kwargs=mm_processor_kwargs,
         )
         with ProgressBar(len(items), use_tqdm=use_tqdm, what="Adding requests", shows_speed=False) as bar:
             return self._running.run(self._batches.enqueue(items, bar.step))
@@ -175,7 +186,6 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
         with ProgressBar(self._batches.num_enqueued, use_tqdm=use_tqdm) as bar:
             return self._running.run(self._batches.collect(bar.add))
 
-    @takes(mm_processor_kwargs=NO_MEDIA)
     def chat(
         self,
         messages: Conversation | Sequence[Conversation],
@@ -190,11 +200,13 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
         tools: Sequence[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Return the next turn of one conversation, or of each of a list of them.
 
         Args:
-            messages: OpenAI's messages ({"role", "content"}), or a list of such lists.
+            messages: OpenAI's messages ({"role", "content"}), or a list of such lists. Parts of a content are texts and images:
+                of type image_url, or of type image_pil with a PIL image or an array.
             sampling_params: for all conversations, or one per conversation; None: the values the model's authors recommend.
             use_tqdm: see `generate`.
             lora_request: see `generate`.
@@ -208,6 +220,7 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
             chat_template_kwargs: further variables for the template.
             tokenization_kwargs: `add_special_tokens` (by default only those of the template), `truncate_prompt_tokens`,
                 `truncation_side`.
+            mm_processor_kwargs: settings of the model's image processor, for the conversations with images.
 
         Raises:
             TypeError: an argument of the wrong type.
@@ -226,11 +239,11 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             chat_template_kwargs=chat_template_kwargs,
+            mm_processor_kwargs=mm_processor_kwargs,
         )
         with ProgressBar(len(items), use_tqdm=use_tqdm) as bar:
             return self._running.run(self._batches.run(items, bar.add))
 
-    @takes(mm_processor_kwargs=NO_MEDIA)
     def enqueue_chat(
         self,
         messages: Conversation | Sequence[Conversation],
@@ -245,6 +258,7 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
         tools: Sequence[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[str]:
         """Start turns and return their ids at once, like `enqueue`. Arguments and errors are those of `chat`."""
         conversations = conversations_of(messages)
@@ -260,6 +274,7 @@ class LLM(Operations, PoolingMethods, MissingFromLLM):
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             chat_template_kwargs=chat_template_kwargs,
+            mm_processor_kwargs=mm_processor_kwargs,
         )
         with ProgressBar(len(items), use_tqdm=use_tqdm, what="Adding requests", shows_speed=False) as bar:
             return self._running.run(self._batches.enqueue(items, bar.step))

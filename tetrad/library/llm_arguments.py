@@ -38,7 +38,9 @@ _POSITIONS = (
 )
 """The positional arguments after `model`, in the order of vLLM 0.8."""
 
-_OF_THE_CALLER = frozenset({"seed", "max_logprobs", "otlp_traces_endpoint", "disable_log_stats"})
+_OF_THE_FRONTEND = ("limit_mm_per_prompt", "language_model_only", "allowed_local_media_path", "allowed_media_domains")
+_OF_THE_CALLER = frozenset({"seed", "max_logprobs", "otlp_traces_endpoint", "disable_log_stats", *_OF_THE_FRONTEND})
+"""Arguments that mean something with a target: the program's own process has a frontend."""
 
 
 def engine_arguments(model: str, positional: tuple[Any, ...], named: Mapping[str, Any]) -> EngineArgs:
@@ -70,7 +72,13 @@ def make_llm(args: EngineArgs, target: str | None = None, admin_target: str | No
         services = LocalServices(args)
     else:
         _refuse_engine_arguments(args)
-        services = RemoteServices(target, admin_target, max_logprobs=args.max_logprobs, otlp_endpoint=args.otlp_traces_endpoint)
+        services = RemoteServices(
+            target,
+            admin_target,
+            max_logprobs=args.max_logprobs,
+            otlp_endpoint=args.otlp_traces_endpoint,
+            **args.media_settings(),
+        )
     own = args if target is None else None
     return functools.partial(AsyncLLM, services, args=own, log_stats=not args.disable_log_stats)
 

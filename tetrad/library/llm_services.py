@@ -95,7 +95,8 @@ class RemoteServices:
 
 def _of_one_caller(settings: FrontendSettings) -> FrontendSettings:
     """Return settings without the limits that protect other clients, because a library has one client."""
-    return settings.model_copy(update={"max_answer_logprobs": 0})
+    # The size of messages remains the limit of an image.
+    return settings.model_copy(update={"max_answer_logprobs": 0, "max_media_bytes": settings.max_message_bytes})
 
 
 def _tell(line: str) -> None:

@@ -31,6 +31,7 @@ from tetrad.tokenizer_svc.api.wire import (
     decode_conversation,
     decode_pair_template,
     decode_pairs,
+    decode_prompt_ids,
     decode_truncation,
     encode_info,
     encode_pair,
@@ -118,6 +119,8 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         with self._in_flight(request), spanned(self._tracer, "encode", kind="server") as span:
             if request.text_pairs:
                 encodings = await self._encode_pairs(request)
+            elif request.token_ids:
+                encodings = [await self._encode_prompt_ids(request)]
             else:
                 self._images.check_number(len(request.media))
                 encode = partial(
@@ -337,6 +340,17 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         strings = self._tokenizer.token_strings(token_ids) if with_strings else ()
         self._metrics.observe_encoded(time.perf_counter() - started, len(token_ids))
         return encode_tokens(token_ids, strings, placed)
+
+    async def _encode_prompt_ids(self, request: tokenizer_pb2.EncodeRequest) -> tokenizer_pb2.Encoding:
+        token_ids, truncation = decode_prompt_ids(request), decode_truncation(request)
+        media = decode_media(request)
+        images = await self._images.preprocess(media.items, media.kwargs_json)
+
+        def encode() -> tokenizer_pb2.Encoding:
+            ids, placed = images.encode_ids(token_ids, truncation=truncation, field="token_ids")
+            return encode_tokens(ids, (), placed)
+
+        return await self._threads.run(encode)
 
     def _decode(self, request: tokenizer_pb2.DecodeRequest) -> list[str]:
         skip = skips_special_tokens(request)

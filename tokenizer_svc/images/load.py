@@ -1,7 +1,9 @@
 """Loading: opens what preprocesses a model's images, if it reads any. Called once at start."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from tetrad.services.errors import InternalError, ModelError
 from tetrad.services.log import get_logger
@@ -28,11 +30,13 @@ class ImageOptions:
         limits: limits of one image.
         cache_bytes: maximum bytes of preprocessed images that are kept.
         max_images: maximum number of images of a prompt.
+        processor_kwargs: settings of the image processor that replace those of the model's files.
     """
 
     limits: ImageLimits
     cache_bytes: int = 256 << 20
     max_images: int = 999
+    processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
 async def open_images(tokenizer: Tokenizer, model: str, options: ImageOptions, metrics: TokenizerMetrics) -> Images:
@@ -43,14 +47,19 @@ async def open_images(tokenizer: Tokenizer, model: str, options: ImageOptions, m
     Args:
         tokenizer: the model's tokenizer.
         model: the model's name.
-        options: limits.
+        options: limits and settings.
         metrics: counts images.
+
+    Raises:
+        ModelError: the options have settings that the model does not take.
     """
     files = ModelFiles(tokenizer)
     family = family_of(files)
     if family is None or not files.image_processor:
+        _check_kwargs(options.processor_kwargs, ())
         return NoImages(model)
-    processes = ImageProcesses(_processor(files, family), options.limits)
+    _check_kwargs(options.processor_kwargs, family.kwargs)
+    processes = ImageProcesses(_processor(files, family, options.processor_kwargs), options.limits)
     try:
         facts = ImageModel(tokenizer, await processes.describe())
         cache = FeatureCache(options.cache_bytes)
@@ -66,13 +75,19 @@ async def open_images(tokenizer: Tokenizer, model: str, options: ImageOptions, m
     return ModelImages(tokenizer, preprocessor)
 
 
-def _processor(files: ModelFiles, family: Family) -> dict[str, object]:
+def _check_kwargs(kwargs: Mapping[str, Any], taken: Sequence[str]) -> None:
+    if unknown := kwargs.keys() - set(taken):
+        text = f"mm_processor_kwargs has {min(unknown)!r}; this model takes {', '.join(taken) or 'none'}."
+        raise ModelError(text, field="mm_processor_kwargs")
+
+
+def _processor(files: ModelFiles, family: Family, kwargs: Mapping[str, Any]) -> dict[str, object]:
     """Return the arguments of PilProcessor."""
     settings = dict(files.image_processor)
     given = settings.pop("image_processor_type", None) or settings.pop("feature_extractor_type", None)
     name = _SUFFIX.sub("ImageProcessor", given) if isinstance(given, str) else family.image_processor
     return {
-        "settings": {**settings, **family.settings(files)},
+        "settings": {**settings, **family.settings(files), **kwargs},
         "class_name": name,
         "stacked": family.stacked,
         "repeats_frames": family.repeats_frames,

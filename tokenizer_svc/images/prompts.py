@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tetrad.services.errors import InvalidRequest
-from tetrad.tokenizer_svc.images.expansion import expand_text, repeat_marks, shorten
+from tetrad.tokenizer_svc.images.expansion import expand_ids, expand_text, repeat_marks, shorten
 from tetrad.tokenizer_svc.images.items import ImageFeature, ImageItem, PlacedImage
 from tetrad.tokenizer_svc.images.preprocessor import ImagePreprocessor
 from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer, Truncation
@@ -54,6 +54,16 @@ class PromptImages:
         encoded, num_around = self.tokenizer.encode_whole(expanded, add_special_tokens=add_special_tokens)
         token_ids, placed = repeat_marks(encoded, self.mark_id, self.mark, self.features, field=field)
         return (token_ids, placed) if truncation is None else shorten(token_ids, placed, truncation, num_around)
+
+    def encode_ids(
+        self, token_ids: Sequence[int], *, truncation: Truncation | None, field: str
+    ) -> tuple[list[int], list[PlacedImage]]:
+        """Return the ids of a prompt of ids, as `encode` does for a text."""
+        texts = [self.placeholder, *(feature.expansion.text for feature in self.features)]
+        placeholder, *expansions = (self.tokenizer.encode(text, add_special_tokens=False) for text in texts)
+        expanded = expand_ids(token_ids, placeholder, expansions, text=self.placeholder, field=field)
+        repeated, placed = repeat_marks(expanded, self.mark_id, self.mark, self.features, field=field)
+        return (repeated, placed) if truncation is None else shorten(repeated, placed, truncation, (0, 0))
 
 
 class Images(Protocol):

@@ -5,16 +5,30 @@ on the event loop.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import NamedTuple, TypeVar
 
 from tetrad.services.errors import InvalidRequest, TetradError
-from tetrad.v1 import worker_pb2
-from tetrad.worker_svc.api.media_wire import decode_item, encode_failed, encode_ready
 from tetrad.worker_svc.core.plan import EncoderItem
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
 
 T = TypeVar("T")
+Event = TypeVar("Event")
+
+
+class RequestedItem(NamedTuple):
+    """A media item of a stream; `item` is the error if it cannot be read."""
+
+    identifier: str
+    num_embeds: int
+    item: EncoderItem | TetradError
+
+
+class EndedItem(NamedTuple):
+    """An item that is in the encoder cache, or the error of one that cannot be encoded."""
+
+    identifier: str
+    error: TetradError | None
 
 
 class StreamMedia:
@@ -39,14 +53,14 @@ class StreamMedia:
         fail: Callable[[BaseException], None],
     ) -> None:
         self._encode, self._thread, self._size, self._fail = encode, thread, size, fail
-        self.events: asyncio.Queue[worker_pb2.EncoderEvents] = asyncio.Queue()
+        self.events: asyncio.Queue[EndedItem] = asyncio.Queue()
         self._sizes: dict[str, int] = {}  # embeddings of each item that is in the cache, or on its way
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._last_step = 0
 
-    def take(self, message: worker_pb2.EncoderInputs) -> None:
+    def take(self, items: Iterable[RequestedItem]) -> None:
         """Queue items; raise InvalidRequest if they do not fit into the encoder cache with the others."""
-        for item in message.items:
+        for item in items:
             self._sizes[item.identifier] = item.num_embeds
             if (total := sum(self._sizes.values())) > self._size:
                 raise InvalidRequest(
@@ -68,14 +82,12 @@ class StreamMedia:
         for waiting in self._waiting.values():
             waiting.cancel()
 
-    def _queue(self, message: worker_pb2.EncoderItem) -> None:
-        identifier = message.identifier
+    def _queue(self, requested: RequestedItem) -> None:
+        identifier, _, item = requested
         if (earlier := self._waiting.pop(identifier, None)) is not None:
             earlier.cancel()
-        try:
-            item = decode_item(message)
-        except TetradError as error:
-            self._end(identifier, encode_failed(identifier, error))
+        if isinstance(item, TetradError):
+            self._end(identifier, item)
             return
         future = self._waiting[identifier] = self._thread.submit(self._encode, item, self._last_step)
         future.add_done_callback(lambda ended: self._note_end(identifier, ended))
@@ -85,21 +97,18 @@ class StreamMedia:
             return
         del self._waiting[identifier]
         error = ended.exception()
-        if error is None:
-            self._end(identifier, encode_ready(identifier))
-        elif isinstance(error, TetradError):
-            self._sizes.pop(identifier, None)
-            self._end(identifier, encode_failed(identifier, error))
+        if error is None or isinstance(error, TetradError):
+            self._end(identifier, error)
         else:
             self._fail(error)
 
-    def _end(self, identifier: str, event: worker_pb2.EncoderEvents) -> None:
-        if event.failures:
+    def _end(self, identifier: str, error: TetradError | None) -> None:
+        if error is not None:
             self._sizes.pop(identifier, None)
-        self.events.put_nowait(event)
+        self.events.put_nowait(EndedItem(identifier, error))
 
 
-async def merged(answers: AsyncIterator[T], events: asyncio.Queue[Any], make: Callable[[Any], T]) -> AsyncIterator[T]:
+async def merged(answers: AsyncIterator[T], events: asyncio.Queue[Event], make: Callable[[Event], T]) -> AsyncIterator[T]:
     """Yield answers, and what `make` returns for each event, as they come; end with the answers."""
     answer, event = _next(answers), asyncio.ensure_future(events.get())
     try:

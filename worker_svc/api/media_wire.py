@@ -8,6 +8,7 @@ import numpy.typing as npt
 from tetrad.services.errors import InvalidRequest, TetradError
 from tetrad.services.rpc.status import to_status
 from tetrad.v1 import types_pb2, worker_pb2
+from tetrad.worker_svc.api.encoding import EndedItem, RequestedItem
 from tetrad.worker_svc.core.device import ModelInfo
 from tetrad.worker_svc.core.plan import EncoderItem, MediaSpan
 
@@ -41,9 +42,16 @@ def _decode_span(feature: types_pb2.MultiModalFeature) -> MediaSpan:
     )
 
 
-def decode_item(message: worker_pb2.EncoderItem) -> EncoderItem:
-    """Return an item to encode, with arrays in the message's memory; raise InvalidRequest for a tensor that cannot be read."""
-    tensors = {name: _decode_tensor(name, tensor) for name, tensor in message.tensors.items()}
+def decode_items(message: worker_pb2.EncoderInputs) -> list[RequestedItem]:
+    """Return the items to encode, with arrays in the message's memory; a tensor that cannot be read is its item's error."""
+    return [RequestedItem(item.identifier, item.num_embeds, _decode_item(item)) for item in message.items]
+
+
+def _decode_item(message: worker_pb2.EncoderItem) -> EncoderItem | TetradError:
+    try:
+        tensors = {name: _decode_tensor(name, tensor) for name, tensor in message.tensors.items()}
+    except InvalidRequest as error:
+        return error
     return EncoderItem(message.identifier, message.modality, tensors, message.num_embeds)
 
 
@@ -58,14 +66,12 @@ def _decode_tensor(name: str, tensor: types_pb2.Tensor) -> npt.NDArray[np.generi
     return np.frombuffer(tensor.inline, dtype).reshape(shape)
 
 
-def encode_ready(identifier: str) -> worker_pb2.EncoderEvents:
-    """Return the message of an item whose embeddings are in the encoder cache."""
-    return worker_pb2.EncoderEvents(encoded=[identifier])
-
-
-def encode_failed(identifier: str, error: TetradError) -> worker_pb2.EncoderEvents:
-    """Return the message of an item that cannot be encoded."""
-    return worker_pb2.EncoderEvents(failures=[worker_pb2.EncoderFailure(identifier=identifier, error=to_status(error))])
+def encode_ended(ended: EndedItem) -> worker_pb2.EncoderEvents:
+    """Return the message of an item that has ended."""
+    if ended.error is None:
+        return worker_pb2.EncoderEvents(encoded=[ended.identifier])
+    failure = worker_pb2.EncoderFailure(identifier=ended.identifier, error=to_status(ended.error))
+    return worker_pb2.EncoderEvents(failures=[failure])
 
 
 def encode_modalities(info: ModelInfo) -> list[types_pb2.ModalityInfo]:

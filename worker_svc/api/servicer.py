@@ -17,7 +17,8 @@ from tetrad.services.log import get_logger
 from tetrad.services.observability.tracing import Tracer
 from tetrad.services.version import CONTRACT_REVISION, SCHEMA_REVISION
 from tetrad.v1 import types_pb2, worker_pb2, worker_pb2_grpc
-from tetrad.worker_svc.api.encoding import StreamMedia, merged
+from tetrad.worker_svc.api.encoding import EndedItem, StreamMedia, merged
+from tetrad.worker_svc.api.media_wire import decode_items, encode_ended
 from tetrad.worker_svc.api.wire import decode_plan, encode_result
 from tetrad.worker_svc.core.plan import ExecutedStep, ModelRunnerOutput, SchedulerOutput, StagedStep
 from tetrad.worker_svc.observability.metrics import WorkerMetrics
@@ -142,7 +143,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             log.error("encoding.failed", exc_info=error)
             stream.stop(InternalError(f"Encoding failed on the device: {error}", reason="STEP_FAILED"))
 
-        return StreamMedia(partial(self._worker.encode, stream_id), thread, layout.encoder_cache_size, fail)
+        encode = partial(self._metrics.run_encoding, self._worker.encode, stream_id)
+        return StreamMedia(encode, thread, layout.encoder_cache_size, fail)
 
     def _check_open(self) -> None:
         if self._draining:
@@ -241,7 +243,7 @@ class _Stream:
         try:
             if self.media is None:
                 raise InvalidRequest("encoder_inputs: the model on this worker takes only text.")
-            self.media.take(inputs)
+            self.media.take(decode_items(inputs))
         except InvalidRequest as error:
             raise InvalidRequest(error.message, reason="INVALID_PLAN") from error
 
@@ -283,8 +285,8 @@ def _read(request: worker_pb2.ExecuteRequest) -> SchedulerOutput:
         raise InvalidRequest(error.message, reason="INVALID_PLAN") from error
 
 
-def _event(event: worker_pb2.EncoderEvents) -> worker_pb2.ExecuteResponse:
-    return worker_pb2.ExecuteResponse(encoder_events=event)
+def _event(ended: EndedItem) -> worker_pb2.ExecuteResponse:
+    return worker_pb2.ExecuteResponse(encoder_events=encode_ended(ended))
 
 
 def _write(result: ModelRunnerOutput) -> worker_pb2.ModelRunnerOutput:

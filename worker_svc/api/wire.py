@@ -34,6 +34,7 @@ from tetrad.worker_svc.core.plan import (
     SamplingSpec,
     SchedulerOutput,
 )
+from tetrad.worker_svc.worker.worker import Worker
 
 _OWNER = "This worker"
 UNREAD_OF_PLAN = UnreadFields(
@@ -56,22 +57,15 @@ UNREAD_OF_NEW_REQUEST = UnreadFields(
 UNREAD_OF_PARAMS = UnreadFields(types_pb2.SamplingParams, ("structured_outputs",), owner=_OWNER)
 
 
-def capabilities_of(
-    *,
-    verifies_drafts: bool,
-    joins_groups: bool = False,
-    takes_embeddings: bool = False,
-    keeps_states: bool = False,
-    takes_media: bool = False,
-) -> Sequence[types_pb2.Capability]:
-    """Return a worker's capabilities in addition to the protocol revision that both sides have."""
+def capabilities_of(worker: Worker) -> Sequence[types_pb2.Capability]:
+    """Return a worker's capabilities with its present model, in addition to the protocol revision that both sides have."""
     has = {
         types_pb2.CAPABILITY_SHARED_SAMPLING_PARAMS: True,
-        types_pb2.CAPABILITY_DRAFT_TOKENS: verifies_drafts,
-        types_pb2.CAPABILITY_WORKER_GROUP: joins_groups,
-        types_pb2.CAPABILITY_PROMPT_EMBEDS: takes_embeddings,
-        types_pb2.CAPABILITY_DRAFTS_WITH_STATES: keeps_states,
-        types_pb2.CAPABILITY_MULTIMODAL: takes_media,
+        types_pb2.CAPABILITY_DRAFT_TOKENS: worker.verifies_drafts,
+        types_pb2.CAPABILITY_WORKER_GROUP: worker.joins_groups,
+        types_pb2.CAPABILITY_PROMPT_EMBEDS: worker.takes_embeddings,
+        types_pb2.CAPABILITY_DRAFTS_WITH_STATES: worker.keeps_states,
+        types_pb2.CAPABILITY_MULTIMODAL: worker.media is not None,
     }
     return [capability for capability, is_there in has.items() if is_there]
 

@@ -143,19 +143,22 @@ def _decode_group(
     places = first_pages[:, None] + np.arange(num_pages)
     in_use = places * block_size < num_keys[:, None]
     ids = np.take_along_axis(tables, np.where(in_use, places, 0), 1)
-    seen = _seen(num_keys[:, None] - 1, first_pages[:, None] * block_size + np.arange(num_pages * block_size), sight)
+    places = first_pages[:, None] * block_size + np.arange(num_pages * block_size)
+    seen = _seen(num_keys[:, None] - 1, places, sight, num_keys[:, None])
     return DecodeGroup(rows.start, rows.stop, Pages.of(np.where(in_use, ids, 0)), seen)
 
 
 def _chunk(inputs: StepInputs, row: int, table: np.ndarray, first_key: int, sight: Sight) -> Chunk:
     start, length = int(inputs.first_token[row]), int(inputs.num_scheduled[row])
     computed = int(inputs.num_computed[row])
+    positions = np.arange(computed, computed + length)
+    ends = positions + 1 if inputs.ends is None else inputs.ends[start : start + length]
     tiles = []
     for first in range(0, length, _TILE):
         last = min(first + _TILE, length)
-        keys = np.arange(int(_first_keys(computed + first, sight)), computed + last)
-        seen = _seen(np.arange(computed + first, computed + last)[:, None], keys, sight)
-        tiles.append(Tile(first, last, slice(int(keys[0]) - first_key, computed + last - first_key), seen))
+        first_seen, end = int(_first_keys(computed + first, sight)), int(ends[first:last].max())
+        seen = _seen(positions[first:last, None], np.arange(first_seen, end), sight, ends[first:last, None])
+        tiles.append(Tile(first, last, slice(first_seen - first_key, end - first_key), seen))
     return Chunk(start, start + length, Pages.of(table[None]), tuple(tiles))
 
 
@@ -181,8 +184,8 @@ def _first_keys(positions: Ints | int, sight: Sight) -> Ints:
     return first
 
 
-def _seen(positions: np.ndarray, keys: np.ndarray, sight: Sight) -> Seen:
-    """Return what the queries at positions [N, 1] see of the keys at keys [L] or [N, L]."""
-    hidden = (keys > positions) | (keys < _first_keys(positions, sight))
+def _seen(positions: np.ndarray, keys: np.ndarray, sight: Sight, ends: np.ndarray) -> Seen:
+    """Return what the queries at positions [N, 1] see of the keys at keys [L] or [N, L], before their ends [N, 1]."""
+    hidden = (keys >= ends) | (keys < _first_keys(positions, sight))
     mask = torch.from_numpy(np.where(hidden, np.float32("-inf"), np.float32(0)))
     return Seen(mask, torch.from_numpy((keys - positions).astype(np.float32)) if sight.has_distances else None)

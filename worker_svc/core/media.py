@@ -5,9 +5,9 @@ others, and keeps the embeddings in an encoder cache until the engine core frees
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from tetrad.worker_svc.core.plan import EncoderItem, Floats
+from tetrad.worker_svc.core.plan import EncoderItem
 
 IMAGE = "image"
 """The modality of images."""
@@ -15,22 +15,29 @@ IMAGE = "image"
 
 @dataclass(frozen=True, slots=True)
 class Modality:
-    """A kind of media that a model takes, and the largest number of embeddings that one item becomes by the model's files."""
+    """A kind of media that a model takes.
+
+    Attributes:
+        modality: the kind.
+        max_embeds_per_item: the largest number of embeddings that one item becomes by the model's files.
+        is_whole: whether the tokens of an item also attend to its later tokens; then no chunk may end inside an item.
+    """
 
     modality: str
     max_embeds_per_item: int
+    is_whole: bool = False
 
 
 class EncodedItem(NamedTuple):
-    """The output of a tower, in host memory.
+    """The output of a tower: arrays in host memory, in float32, or tensors on a device, in the type of activations.
 
     Attributes:
-        rows: [N, hidden] float32, the embeddings of the item's N placeholders in their order.
-        deep: [L, N, hidden] float32, added to the hidden states behind the first L layers; None: the model has no DeepStack.
+        rows: [N, hidden], the embeddings of the item's N placeholders in their order.
+        deep: [L, N, hidden], added to the hidden states behind the first L layers; None: the model has no DeepStack.
     """
 
-    rows: Floats
-    deep: Floats | None = None
+    rows: Any
+    deep: Any = None
 
 
 class Tower(Protocol):
@@ -42,6 +49,7 @@ class Tower(Protocol):
         uses_mrope: whether the model's positions have three axes: time, height and width.
         num_deep_layers: number of layers behind which the model adds an item's further values (L of EncodedItem).
         num_parameters, size_bytes: number of weights, and their bytes.
+        value_bytes: bytes of a value of the output.
     """
 
     modality: Modality
@@ -50,6 +58,7 @@ class Tower(Protocol):
     num_deep_layers: int
     num_parameters: int
     size_bytes: int
+    value_bytes: int
 
     def encode(self, item: EncoderItem) -> EncodedItem:
         """Return an item's embeddings.

@@ -33,12 +33,15 @@ class StepInputs(StepRows):
     Attributes:
         axes: [3, T] positions of the rotary embedding on the axes time, height and width, of models with M-RoPE; None: each
             token has its position on all axes. `positions` alone places keys and values, and says what a token attends to.
+        ends: [T], for each token the position behind the last key that it attends to, in models whose image tokens attend to
+            the whole image; all these keys are computed in this step or before it. None: a token attends to no later one.
     """
 
     token_ids: Ints  # [T]
     positions: Ints  # [T]
     slot_mappings: Ints  # [G, T]: for each KV group, block id * block size + offset
     axes: Ints | None = None
+    ends: Ints | None = None
 
 
 def order_rows(batch: InputBatch, slots: Ints, num_computed: Ints, num_scheduled: Ints) -> StepRows:

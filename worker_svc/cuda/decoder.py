@@ -29,6 +29,7 @@ from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.traits import Trait
 from tetrad.worker_svc.models.decoder import GivenEmbeddings
 from tetrad.worker_svc.models.draft_head import NoTaps, Taps
+from tetrad.worker_svc.models.layer_stack import NO_DEEP_ROWS, DeepRows
 from tetrad.worker_svc.quantization.context import product_context
 
 TRAITS = frozenset({Trait.WINDOWS, Trait.HEAD_NORMS, Trait.SCALE, Trait.SOFTCAP, Trait.SINKS})
@@ -71,6 +72,7 @@ class KernelDecoder:
         self.config = config if vocab_size is None else replace(config, vocab_size=vocab_size)
         self.offload, self._taps = offload, taps
         self.has_kernel_attention, self.host_steps, self.bytes_per_draft = True, None, 0
+        self._first_layer = config.stage.first_layer if config.stage else 0
         groups = groups_of(config)
         self._group_of_layers = group_of_layers(groups)
         self.kv_cache_spec = KvCacheSpec(groups, config.num_kv_heads, config.head_dim, kv_cache_dtype)
@@ -86,7 +88,7 @@ class KernelDecoder:
         [rope] = config.ropes
         assert rope is not None, "a model without rotation has a trait that is not this program's"
         self.dtype, device = linears.dtype, norms[0].device
-        self._rotary = rotary_of(rope.dim, rope.theta, rope.scaling).to(device)
+        self._rotary = rotary_of(rope.dim, rope.theta, rope.scaling, rope.axes).to(device)
         self._fused = FusedProducts(config, product_context(device, self.dtype))
         self._most_fused = MOST_ROWS if all(_can_fuse(layer, self.dtype) for layer in self._layers) else 0
 
@@ -98,17 +100,23 @@ class KernelDecoder:
         metadata: Sequence[DeviceStep],
         *,
         given: GivenEmbeddings | None = None,
+        axes: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the hidden states [T, hidden] after the last layer, normed if it is the model's; see DeviceModel."""
-        cos_sin = self._rotary.cos_sin(positions)
-        residual = self._ends.enter(token_ids, given)
+        cos_sin = self._rotary.cos_sin(positions, axes)
+        residual, deep = self._ends.enter(token_ids, given), NO_DEEP_ROWS if given is None else given.deep_rows
         steps = [metadata[group] for group in self._group_of_layers]
         run = self._run_fused if 0 < len(residual) <= self._most_fused else self._run
-        x = run(residual, cos_sin, caches, steps)
+        x = run(residual, cos_sin, caches, steps, deep)
         return residual if self._ends.norm is None else x
 
     def _run(
-        self, residual: torch.Tensor, cos_sin: torch.Tensor, caches: list[torch.Tensor], steps: Sequence[DeviceStep]
+        self,
+        residual: torch.Tensor,
+        cos_sin: torch.Tensor,
+        caches: list[torch.Tensor],
+        steps: Sequence[DeviceStep],
+        deep: DeepRows,
     ) -> torch.Tensor:
         """Run the layers on the residual stream [T, hidden], in place, and return the normed hidden states."""
         config = self.config
@@ -132,11 +140,17 @@ class KernelDecoder:
             attended = step.attend(query, cache, layer.shape)
             x = add_rms_norm(layer.output(attended), residual, layer.mlp_norm, config.norm_eps)
             x = layer.down(silu_mul(layer.gate_up(x)))
+            deep.add_to(residual, self._first_layer + index)  # to what the output is added to, since a norm follows at once
             x = add_rms_norm(x, residual, next_norm, config.norm_eps)
         return x
 
     def _run_fused(
-        self, residual: torch.Tensor, cos_sin: torch.Tensor, caches: list[torch.Tensor], steps: Sequence[DeviceStep]
+        self,
+        residual: torch.Tensor,
+        cos_sin: torch.Tensor,
+        caches: list[torch.Tensor],
+        steps: Sequence[DeviceStep],
+        deep: DeepRows,
     ) -> torch.Tensor:
         """Run the layers with fused products; see _run."""
         fused = self._fused
@@ -146,6 +160,7 @@ class KernelDecoder:
             self._taps.see(index, residual)
             query = fused.queries(stream, layer.qkv, cos_sin, step.kv_slots, cache, layer.shape, layer.head_norms)
             stream = fused.add(step.attend(query, cache, layer.shape), layer.output, residual, layer.mlp_norm)
+            deep.add_to(residual, self._first_layer + index)
             stream = fused.add(fused.gated(stream, layer.gate_up), layer.down, residual, next_norm)
         return rms_norm(residual, self._following[-1], self.config.norm_eps)
 

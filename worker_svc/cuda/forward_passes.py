@@ -6,14 +6,13 @@ A pass queues its work and waits for nothing. The runner's model and a draft mod
 import torch
 
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import GivenRows
 from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.interface import DeviceModel
+from tetrad.worker_svc.cuda.media.given_inputs import NOTHING_GIVEN, GivenInputs
 from tetrad.worker_svc.cuda.pass_inputs import InputGatherer, PassInputs
 from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.kv_cache.cache import KvCache
-from tetrad.worker_svc.models.decoder import GivenEmbeddings
 
 
 class ForwardPasses:
@@ -25,26 +24,33 @@ class ForwardPasses:
         state: the requests' tokens and block tables on the device.
         batch: the requests.
         accelerator: the device.
+        shifts: [S] int32, see Shifts; None: positions are places.
 
     Attributes:
         inputs: gathers the inputs of the passes.
     """
 
     def __init__(
-        self, model: DeviceModel, cache: KvCache, state: DeviceState, batch: InputBatch, accelerator: Accelerator
+        self,
+        model: DeviceModel,
+        cache: KvCache,
+        state: DeviceState,
+        batch: InputBatch,
+        accelerator: Accelerator,
+        shifts: torch.Tensor | None = None,
     ) -> None:
-        self._model, self._cache, self._accelerator = model, cache, accelerator
-        self.inputs = InputGatherer(model, state, batch, accelerator)
+        self._model, self._cache = model, cache
+        self.inputs = InputGatherer(model, state, batch, accelerator, shifts=shifts)
 
-    def of_rows(self, rows: StepRows, given: GivenRows | None = None) -> torch.Tensor:
-        """Return the hidden states [T, hidden] of a step of any shape; some tokens may be given as embeddings."""
-        upload = self._accelerator.upload
-        its = None if given is None else GivenEmbeddings(upload(given.rows), upload(given.values))
-        return self._run(self.inputs.of_rows(rows), its)
+    def of_rows(self, rows: StepRows, given: GivenInputs = NOTHING_GIVEN) -> torch.Tensor:
+        """Return the hidden states [T, hidden] of a step of any shape."""
+        return self._run(self.inputs.of_rows(rows), given)
 
     def of_inputs(self, inputs: PassInputs) -> torch.Tensor:
         """Return the hidden states [T, hidden] of a graph's inputs; some tokens may be padding."""
         return self._run(inputs)
 
-    def _run(self, inputs: PassInputs, given: GivenEmbeddings | None = None) -> torch.Tensor:
-        return self._model.forward(inputs.token_ids, inputs.positions, self._cache.layers, inputs.steps, given=given)
+    def _run(self, inputs: PassInputs, given: GivenInputs = NOTHING_GIVEN) -> torch.Tensor:
+        return self._model.forward(
+            inputs.token_ids, inputs.positions, self._cache.layers, inputs.steps, given=given.embeddings, axes=given.axes
+        )

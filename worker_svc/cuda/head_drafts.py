@@ -36,7 +36,7 @@ class HeadProgram:
 
     def __init__(self, runner: CudaModelRunner, head: DeviceHead, cache: KvCache, states: StepStates) -> None:
         self._head, self._cache, self._states = head.head, cache, states
-        self.inputs = InputGatherer(head, runner.state, runner.batch, runner.accelerator, offset=1)
+        self.inputs = InputGatherer(head, runner.state, runner.batch, runner.accelerator, shifts=runner.shifts, offset=1)
         self.hidden_size, self.dtype, self.logits = head.config.hidden_size, head.dtype, head.head.logits
 
     def compute(self, inputs: PassInputs) -> torch.Tensor:

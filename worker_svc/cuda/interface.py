@@ -64,16 +64,18 @@ class DeviceModel(PagedModel, Protocol):
         metadata: Sequence[DeviceStep],
         *,
         given: GivenEmbeddings | None = None,
+        axes: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the last layer's hidden states [T, hidden]; write keys, values and states to the caches.
 
         Args:
             token_ids: [T] int32. A stage after the first takes the hidden states [T, hidden] of the stage before in their
                 place, and may change them.
-            positions: [T] int32.
+            positions: [T] int32, of rotary embeddings.
             caches: for each layer [num_blocks, block_size, 2, num_kv_heads, head_dim], or [num_blocks, numbers] for a state.
             metadata: the step's metadata for each KV group.
-            given: embeddings that replace those of token ids.
+            given: embeddings that replace those of token ids, and rows that are added behind the first layers.
+            axes: [3, T] int32, positions on three axes that replace `positions` (M-RoPE); None: `positions` apply.
         """
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:

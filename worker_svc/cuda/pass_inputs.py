@@ -24,7 +24,7 @@ class PassInputs(NamedTuple):
     """The inputs of a forward pass over T tokens."""
 
     token_ids: torch.Tensor  # [T] int32
-    positions: torch.Tensor  # [T] int32
+    positions: torch.Tensor  # [T] int32, of rotary embeddings; see Shifts
     steps: list[DeviceStep]  # for each KV group
 
 
@@ -36,13 +36,21 @@ class InputGatherer:
         state: the requests' tokens and block tables on the device.
         batch: the requests.
         accelerator: the device.
+        shifts: [S] int32, see Shifts; None: positions are places.
         offset: distance from a row's position to the token that the row reads; 1 for a draft head, which reads the next one.
     """
 
     def __init__(
-        self, model: PagedModel, state: DeviceState, batch: InputBatch, accelerator: Accelerator, *, offset: int = 0
+        self,
+        model: PagedModel,
+        state: DeviceState,
+        batch: InputBatch,
+        accelerator: Accelerator,
+        *,
+        shifts: torch.Tensor | None = None,
+        offset: int = 0,
     ) -> None:
-        self._state, self._batch, self._accelerator = state, batch, accelerator
+        self._state, self._batch, self._accelerator, self._shifts = state, batch, accelerator, shifts
         self._token_ids = state.token_ids[:, offset:]
         self._attention = (
             PagedAttention(model.config, model.dtype, model.kv_cache_spec.dtype, accelerator)
@@ -111,4 +119,5 @@ class InputGatherer:
             block_size=self._batch.block_size,
             num_tokens=num_tokens,
             most_scheduled=most_scheduled,
+            shifts=self._shifts,
         )

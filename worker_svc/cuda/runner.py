@@ -24,6 +24,7 @@ from tetrad.worker_svc.core.step_inputs import StepRows, order_rows
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.loras import DeviceLoras
+from tetrad.worker_svc.cuda.media.slot_media import DeviceStepMedia, NoDeviceMedia
 from tetrad.worker_svc.cuda.pending import LaunchedStep, LaunchLog, PlainSamples
 from tetrad.worker_svc.cuda.pooling_rows import DevicePoolingRows, LaunchedPooling, NoDevicePooling
 from tetrad.worker_svc.cuda.runner_parts import WHOLE, PassParts, RunnerParts, SamplerParts
@@ -60,6 +61,7 @@ class CudaModelRunner:
         use_graphs: whether steps are recorded at warm-up and replayed, if the model's steps can be.
         loras: the model's adapters; None: the model does not support adapters.
         pooling: creates the pooling part for an input batch; None: the model only generates.
+        media: creates the part for images for an input batch; None: the model takes only text.
         processors: names and classes of the custom logits processors.
         parts: creates the parts that depend on whether the model is whole.
 
@@ -67,6 +69,7 @@ class CudaModelRunner:
         batch, state: the requests, on the host and on the device.
         uses_graphs: the argument `use_graphs`.
         sampler: chooses their tokens.
+        shifts: positions of the requests' tokens less their places, see DeviceStepMedia.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class CudaModelRunner:
         use_graphs: bool = True,
         loras: DeviceLoras | None = None,
         pooling: Callable[[InputBatch], DevicePoolingRows] | None = None,
+        media: Callable[[InputBatch], DeviceStepMedia] | None = None,
         processors: Sequence[tuple[str, type]] = (),
         parts: RunnerParts = WHOLE,
     ) -> None:
@@ -114,14 +118,17 @@ class CudaModelRunner:
         self._pooling: DevicePoolingRows = NoDevicePooling() if pooling is None else pooling(self.batch)
         self._loras = NoGraphLoras() if loras is None else SlotGraphLoras(loras, layout.max_num_seqs)
         self._embeds = SlotEmbeds(config.embedding_size)
-        listeners = (self.state, self.sampler, self._asked_prompts, self._pooling, self._loras, self._embeds)
-        checks = (self._pooling.check, self._loras.check, self._embeds.check, self.sampler.check)
+        self._media: DeviceStepMedia = NoDeviceMedia(accelerator) if media is None else media(self.batch)
+        self.shifts = self._media.shifts
+        listeners = (self.state, self.sampler, self._asked_prompts, self._pooling, self._loras, self._embeds, self._media)
+        checks = (self._pooling.check, self._loras.check, self._embeds.check, self._media.check, self.sampler.check)
         has_states = bool(model.kv_cache_spec.state_size)
         self._requests = RequestTable(self.batch, config.vocab_size, listeners, checks, has_states=has_states)
         self._verifier = Verifier(self.batch, self.state, self.sampler)
         self._log = LaunchLog()
         self._passes = parts.passes(
-            PassParts(model, self._kv_cache, self.state, self.batch, accelerator, self._loras, layout), use_graphs=use_graphs
+            PassParts(model, self._kv_cache, self.state, self.batch, accelerator, self._loras, layout, self.shifts),
+            use_graphs=use_graphs,
         )
 
     def watch(self, see: See) -> None:
@@ -262,7 +269,8 @@ class CudaModelRunner:
         """Run the model; launch the requested log-probabilities of prompts, and the answers of pooling requests."""
         prompts = self._asked_prompts.chunks(rows, self.batch)
         needs_hidden = bool(prompts) or self._pooling.pools(rows.slots)
-        hidden, logits = self._passes.run(rows, self._embeds.gather(rows), needs_hidden=needs_hidden)
+        given = self._media.given(rows, self._embeds.gather(rows))
+        hidden, logits = self._passes.run(rows, given, needs_hidden=needs_hidden)
         if hidden is None:
             assert logits is not None
             return Outputs(lambda tokens: self._select(logits, tokens))

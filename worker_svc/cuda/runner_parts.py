@@ -6,6 +6,8 @@ Used by the runner's constructor alone; the runner does not know which kind it h
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import torch
+
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
@@ -20,7 +22,10 @@ from tetrad.worker_svc.sampler.custom_classes import NamedProcessor
 
 
 class PassParts(NamedTuple):
-    """What the passes of a runner work with: its model, keys and values, requests, adapters, and the limits of a step."""
+    """What the passes of a runner work with: its model, keys and values, requests, adapters, and the limits of a step.
+
+    `shifts` are [S] int32, see Shifts; None: positions are places.
+    """
 
     model: DeviceModel
     cache: KvCache
@@ -29,10 +34,11 @@ class PassParts(NamedTuple):
     accelerator: Accelerator
     loras: NoGraphLoras | SlotGraphLoras
     layout: KvLayout
+    shifts: torch.Tensor | None = None
 
     def forward_passes(self) -> ForwardPasses:
         """Return the passes of a model that begins with its embeddings."""
-        return ForwardPasses(self.model, self.cache, self.state, self.batch, self.accelerator)
+        return ForwardPasses(self.model, self.cache, self.state, self.batch, self.accelerator, self.shifts)
 
     def step_passes(self, passes: ForwardPasses, *, use_graphs: bool, has_output: bool = True) -> StepPasses:
         """Return the passes of steps, recorded if they can be.
@@ -42,9 +48,9 @@ class PassParts(NamedTuple):
             use_graphs: whether they may be recorded.
             has_output: see RecordedPasses.
         """
-        model, _, _, batch, accelerator, loras, layout = self
+        model, batch, loras, layout = self.model, self.batch, self.loras, self.layout
         if use_graphs and model.host_steps is None and model.has_kernel_attention:
-            return RecordedPasses(model, passes, loras, accelerator, batch, layout, has_output=has_output)
+            return RecordedPasses(model, passes, loras, self.accelerator, batch, layout, has_output=has_output)
         return LaunchedPasses(passes, loras)
 
 

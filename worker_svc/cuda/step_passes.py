@@ -11,11 +11,11 @@ import torch
 
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import GivenRows
 from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.forward_passes import ForwardPasses
 from tetrad.worker_svc.cuda.interface import DeviceModel
+from tetrad.worker_svc.cuda.media.given_inputs import GivenInputs
 from tetrad.worker_svc.cuda.pass_inputs import PassInputs
 from tetrad.worker_svc.cuda.slot_loras import NoGraphLoras, SlotGraphLoras
 from tetrad.worker_svc.cuda.step_graphs import Runs, StepGraphs
@@ -44,7 +44,7 @@ class StepPasses(Protocol):
     num_graphs: int
     see: See
 
-    def run(self, rows: StepRows, given: GivenRows | None, *, needs_hidden: bool) -> PassValues:
+    def run(self, rows: StepRows, given: GivenInputs, *, needs_hidden: bool) -> PassValues:
         """Run the model over a step's tokens; `needs_hidden`: logits of the tokens do not suffice."""
 
     def record(self, report: Callable[[], None]) -> None:
@@ -67,7 +67,7 @@ class LaunchedPasses:
         self.num_graphs = 0
         self.see: See = _see_nothing
 
-    def run(self, rows: StepRows, given: GivenRows | None, *, needs_hidden: bool) -> PassValues:  # noqa: ARG002 - of RecordedPasses
+    def run(self, rows: StepRows, given: GivenInputs, *, needs_hidden: bool) -> PassValues:  # noqa: ARG002 - of RecordedPasses
         """See StepPasses."""
         self._loras.select_tokens(rows)
         hidden = self._passes.of_rows(rows, given)
@@ -114,9 +114,9 @@ class RecordedPasses(LaunchedPasses):
         self._logits = torch.empty(most, sizes.vocab_size, dtype=torch.float32, device=device)
         self._hidden = torch.empty(graphs.most_tokens, sizes.hidden_size, dtype=model.dtype, device=device)
 
-    def run(self, rows: StepRows, given: GivenRows | None, *, needs_hidden: bool) -> PassValues:
-        """See StepPasses; a step with given embeddings has no graph."""
-        graph = self._graphs.choose(rows, needs_hidden=needs_hidden) if given is None else None
+    def run(self, rows: StepRows, given: GivenInputs, *, needs_hidden: bool) -> PassValues:
+        """See StepPasses; a step with given inputs has no graph."""
+        graph = self._graphs.choose(rows, needs_hidden=needs_hidden) if not given else None
         if graph is None:
             return super().run(rows, given, needs_hidden=needs_hidden)
         graph.replay(self._loras.select_for_graph(np.repeat(rows.slots, rows.num_scheduled)))

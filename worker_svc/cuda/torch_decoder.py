@@ -62,10 +62,11 @@ class TorchDecoder:
         metadata: Sequence[DeviceStep],
         *,
         given: GivenEmbeddings | None = None,
+        axes: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See DeviceModel."""
         states = {group: step.states for group, step in enumerate(metadata) if step.states is not None}
-        return self._decoder.forward(token_ids, positions, caches, metadata, states, given)
+        return self._decoder.forward(token_ids, positions, caches, metadata, states, given, axes)
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """See Decoder."""

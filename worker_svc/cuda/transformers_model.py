@@ -70,9 +70,10 @@ class DeviceTransformersModel:
         metadata: Sequence[DeviceStep],
         *,
         given: GivenEmbeddings | None = None,
+        axes: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See DeviceModel; the hidden states are normed."""
-        assert given is None, "see embedding_size"
+        assert given is None and axes is None, "see embedding_size; its tower is not loaded"
         return self._paged.forward(token_ids.long(), positions.long(), caches, metadata)
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -262,8 +262,8 @@ class CpuDevice:
     ) -> int:
         """Return the configured KV cache size, or by default the smaller of the default size and the free share of memory.
 
-        The free share is `utilization` of the available memory, minus the activations of a step and what media take. Raises FailedPrecondition,
-        with the numbers, if the configured size exceeds it.
+        The free share is `utilization` of the available memory, minus the activations of a step and the memory of images.
+        Raises FailedPrecondition, with the numbers, if the configured size exceeds it.
         """
         # Per token, the residual, the fused gate and up, silu and qkv exist at the same time. Logits are computed for few rows;
         # the sampler keeps their log-probabilities and, for rows with penalties, the positions of seen token ids.
@@ -275,7 +275,8 @@ class CpuDevice:
             self._kv_cache_gib,
             int(available * utilization) - activations - logits - media,
             default_bytes=_DEFAULT_KV_CACHE_BYTES,
-            why=f"gpu_memory_utilization {utilization:g} of {available / _GIB:.1f} GiB of free memory, less what a step takes",
+            why=f"gpu_memory_utilization {utilization:g} of {available / _GIB:.1f} GiB of free memory, less what a step takes"
+            + (f" and what images take, {media / _GIB:.1f} GiB" if media else ""),
         )
 
     def give_back_memory(self) -> None:

@@ -28,20 +28,24 @@ from tetrad.worker_svc.core.device import (
     Progress,
     refuse_drafter,
     refuse_loras,
+    with_media,
 )
 from tetrad.worker_svc.core.lora import LoraLimits
 from tetrad.worker_svc.core.ranks import GroupPlace, Orders
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator, CudaAccelerator
+from tetrad.worker_svc.cuda.device.gpu_check import check_gpu
 from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
 from tetrad.worker_svc.cuda.experts import mix_of
 from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.linears import DeviceLinears
 from tetrad.worker_svc.cuda.loras import AdaptedLinears, DeviceLoras
+from tetrad.worker_svc.cuda.media.device_media import DeviceMedia
 from tetrad.worker_svc.cuda.ranks.links import DeviceChannels
 from tetrad.worker_svc.cuda.transformers_model import DeviceTransformersModel
 from tetrad.worker_svc.devices.cuda_drafted import CudaDraftedModel
 from tetrad.worker_svc.devices.cuda_drafters import CudaDrafterLoader
 from tetrad.worker_svc.devices.cuda_encoder import CudaEncoder, device_encoder
+from tetrad.worker_svc.devices.cuda_media import load_media
 from tetrad.worker_svc.devices.cuda_model import CudaModel, whole_model
 from tetrad.worker_svc.devices.cuda_programs import beyond_kernels, build_part, build_whole, part_config
 from tetrad.worker_svc.devices.cuda_ranks import (
@@ -65,12 +69,10 @@ from tetrad.worker_svc.families.pooling import is_bidirectional
 from tetrad.worker_svc.families.registry import find_family
 from tetrad.worker_svc.families.values import architecture_of
 from tetrad.worker_svc.layers.lora import LoraReader
+from tetrad.worker_svc.media.memory import media_bytes
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.bidirectional import BidirectionalDecoder
 from tetrad.worker_svc.models.draft_head import NoTaps, Tapped
-
-LEAST_CAPABILITY = (8, 0)
-"""Smallest supported compute capability: Ampere, the first with bfloat16."""
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _DEFAULT_DTYPE = "bfloat16"
@@ -187,7 +189,8 @@ class CudaDevice:
             if loras is not None:
                 loras.allocate()
             weights.check_complete(config)
-        info = _info(request, config, weights, linears, source.stored_type)
+            media = load_media(request, config, dtype, accelerator) if is_causal else None
+        info = _info(request, config, weights, linears, source.stored_type, media)
         info = replace(info, max_position_embeddings=longest, pooling=None if pooling is None else pooling.facts)
         del source, weights
         gc.collect()
@@ -204,6 +207,7 @@ class CudaDevice:
             use_graphs=self._use_graphs,
             loras=loras,
             pooling=pooling,
+            media=media,
             processors=request.logits_processors,
         )
 
@@ -291,7 +295,7 @@ class CudaDevice:
         *,
         utilization: float,
         max_num_batched_tokens: int,
-        max_num_encoder_tokens: int = 0,  # noqa: ARG002 - no model here has a tower
+        max_num_encoder_tokens: int = 0,
     ) -> int:
         """Return the bytes for KV blocks: kv_cache_memory_gib if it is set, otherwise all that is free.
 
@@ -302,6 +306,7 @@ class CudaDevice:
         accelerator = self._ready()
         try:
             step_bytes = model.worst_case_bytes(max_num_batched_tokens)
+            step_bytes += media_bytes(model, max_num_batched_tokens, max_num_encoder_tokens)
         except torch.OutOfMemoryError as error:
             free, total = accelerator.memory()
             raise FailedPrecondition(
@@ -345,8 +350,15 @@ def _loras_of(
     return None if request.loras is None else DeviceLoras(reader(request.loras), request.loras, accelerator, dtype)
 
 
-def _info(request: LoadRequest, config: ModelConfig, weights: WeightLoader, linears: DeviceLinears, stored: str) -> ModelInfo:
-    return ModelInfo(
+def _info(
+    request: LoadRequest,
+    config: ModelConfig,
+    weights: WeightLoader,
+    linears: DeviceLinears,
+    stored: str,
+    media: DeviceMedia | None = None,
+) -> ModelInfo:
+    info = ModelInfo(
         model=request.model,
         architecture=config.architecture,
         vocab_size=config.vocab_size,
@@ -358,28 +370,12 @@ def _info(request: LoadRequest, config: ModelConfig, weights: WeightLoader, line
         hidden_size=config.hidden_size,
         weights_dtype=stored,
     )
+    return with_media(info, None if media is None else media.media)
 
 
 def _refuse_offload(model: str, size_bytes: int) -> None:
     if size_bytes:
         raise ModelError(f"cpu_offload_gb is not supported for {model}; it takes 0.")
-
-
-def check_gpu() -> None:
-    """Raise ModelError, with a message of one line, if there is no usable GPU."""
-    if torch.version.hip is not None:
-        raise ModelError(
-            f"The cuda device does not run on AMD GPUs: this torch, {torch.__version__}, is built for ROCm. Install one built "
-            "for CUDA on a machine with an NVIDIA GPU, or use --device cpu."
-        )
-    if not torch.cuda.is_available():
-        raise ModelError("The cuda device needs an NVIDIA GPU and a torch built for CUDA; this machine has no usable one.")
-    capability = torch.cuda.get_device_capability()
-    if capability < LEAST_CAPABILITY:
-        raise ModelError(
-            f"{torch.cuda.get_device_name()} has compute capability {capability[0]}.{capability[1]}; "
-            f"the cuda device needs {LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]} or higher."
-        )
 
 
 def _dtype(request: LoadRequest) -> torch.dtype:

@@ -93,6 +93,7 @@ class CudaDraftedModel:
         self._target, self._drafter, self._accelerator = target, drafter, accelerator
         size_bytes = target.info.weights_size_bytes + drafter.weights_size_bytes
         self.info, self.loras = replace(target.info, weights_size_bytes=size_bytes), target.loras
+        self.media = target.media
 
     @property
     def weights_on_device_bytes(self) -> int:

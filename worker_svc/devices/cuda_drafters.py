@@ -69,7 +69,8 @@ class CudaDrafterLoader:
             target, drafter = self._with_mtp(alone, report)
         else:
             assert request.draft_path is not None, "the draft model or the head has files"
-            smaller = LoadRequest(str(request.draft_path), request.draft_path, dtype=request.dtype, runner="generate")
+            path = request.draft_path
+            smaller = LoadRequest(str(path), path, dtype=request.dtype, runner="generate", takes_media=False)
             load = self._with_eagle3 if request.draft_method == "eagle3" else self._with_model
             target, drafter = load(alone, smaller, report)
         log.info("model.drafts", method=request.draft_method, weights_size_bytes=drafter.weights_size_bytes)

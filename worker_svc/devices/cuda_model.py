@@ -9,11 +9,13 @@ import torch
 from tetrad.services.errors import FailedPrecondition, ModelError
 from tetrad.worker_svc.core.device import KvGroup, KvLayout, ModelInfo
 from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.media import ModelMedia
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.device.offload import Offload, tensors_in, wake_weights
 from tetrad.worker_svc.cuda.device.weight_offload import WeightOffload
 from tetrad.worker_svc.cuda.interface import DeviceModel
 from tetrad.worker_svc.cuda.loras import DeviceLoras
+from tetrad.worker_svc.cuda.media.device_media import DeviceMedia
 from tetrad.worker_svc.cuda.memory_profile import Wrap, largest_asked, worst_case_bytes
 from tetrad.worker_svc.cuda.pooling_rows import DevicePooling, DevicePoolingRows
 from tetrad.worker_svc.cuda.runner import CudaModelRunner
@@ -29,6 +31,7 @@ class CudaModel:
         uses_graphs: whether its steps are recorded, if they can be.
 
     Args:
+        media: its tower; None: it takes only text.
         parts: see CudaModelRunner.
     """
 
@@ -42,14 +45,21 @@ class CudaModel:
         use_graphs: bool,
         loras: DeviceLoras | None = None,
         pooling: Pooling | None = None,
+        media: DeviceMedia | None = None,
         processors: Sequence[tuple[str, type]] = (),
         parts: RunnerParts = WHOLE,
     ) -> None:
         self.decoder, self._accelerator, self._offload, self._pooling = model, accelerator, offload, pooling
         # A graph computes logits, which a model that only pools does not use.
         self.uses_graphs = use_graphs and (pooling is None or pooling.facts.generates)
-        self._weights = Offload(accelerator, tensors_in((model, loras, pooling)))
+        self._weights = Offload(accelerator, tensors_in((model, loras, pooling, None if media is None else media.media.tower)))
         self.info, self.loras, self._processors, self._parts = info, loras, processors, parts
+        self._media = media
+
+    @property
+    def media(self) -> ModelMedia | None:
+        """See TakesMedia."""
+        return None if self._media is None else self._media.media
 
     @property
     def weights_on_device_bytes(self) -> int:
@@ -70,6 +80,7 @@ class CudaModel:
             use_graphs=self.uses_graphs,
             loras=self.loras,
             pooling=self._pooling_rows(),
+            media=None if self._media is None else self._media.of,
             processors=self._processors,
             parts=self._parts,
         )

@@ -40,16 +40,18 @@ class Rotary:
             positions: [T].
             axes: [3, T], the positions on each axis; None: they are `positions`.
         """
-        if axes is None or self.axes is None:
-            angles = torch.outer(positions.float(), self.frequencies)
-        else:
-            angles = axes.T[:, self.axes].float() * self.frequencies
+        angles = self._angles(positions, axes)
         return torch.polar(torch.full_like(angles, self.gain), angles).unsqueeze(1)
 
-    def cos_sin(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return the rotations as [T, R] float32: R / 2 cosines and R / 2 sines."""
-        angles = torch.outer(positions.float(), self.frequencies)
+    def cos_sin(self, positions: torch.Tensor, axes: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the rotations as [T, R] float32: R / 2 cosines and R / 2 sines; see `turns`."""
+        angles = self._angles(positions, axes)
         return torch.cat([angles.cos(), angles.sin()], 1) * self.gain
+
+    def _angles(self, positions: torch.Tensor, axes: torch.Tensor | None) -> torch.Tensor:
+        if axes is None or self.axes is None:
+            return torch.outer(positions.float(), self.frequencies)
+        return axes.index_select(0, self.axes).T.float() * self.frequencies
 
     def to(self, device: torch.device) -> "Rotary":
         """Return a copy on another device."""

@@ -1,9 +1,7 @@
-"""Memory of media on a host: the encoder cache, and the activations of the tower."""
+"""Memory of media: the encoder cache, and the activations of the tower."""
 
 from tetrad.worker_svc.core.device import LoadedModel
 from tetrad.worker_svc.core.media import TakesMedia
-
-_FLOAT32_BYTES = 4
 
 
 def media_bytes(model: LoadedModel, max_num_batched_tokens: int, max_num_encoder_tokens: int) -> int:
@@ -18,4 +16,4 @@ def media_bytes(model: LoadedModel, max_num_batched_tokens: int, max_num_encoder
         return 0
     tower = model.media.tower
     rows = max(max_num_batched_tokens, max_num_encoder_tokens) * (1 + tower.num_deep_layers)
-    return rows * model.info.hidden_size * _FLOAT32_BYTES + tower.activation_bytes(max_num_encoder_tokens)
+    return rows * model.info.hidden_size * tower.value_bytes + tower.activation_bytes(max_num_encoder_tokens)

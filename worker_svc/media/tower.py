@@ -17,8 +17,7 @@ from tetrad.worker_svc.core.plan import EncoderItem
 from tetrad.worker_svc.media.pixels import Normalization
 from tetrad.worker_svc.media.tower_kinds import TowerKind
 
-_FLOAT32_BYTES = 4
-_DEVICE_ERRORS = (InternalError,)
+_PATCH_VALUES = 1024
 SMALLER_IMAGE = "Send a smaller image, or lower --kv-cache-memory-gib or --gpu-memory-utilization."
 
 log = get_logger()
@@ -46,6 +45,7 @@ class TransformersTower:
         weights = list(module.parameters())
         self.num_parameters = sum(each.numel() for each in weights)
         self.size_bytes = sum(each.nbytes for each in weights)
+        self.value_bytes: int = weights[0].element_size()
 
     @torch.inference_mode()
     def encode(self, item: EncoderItem) -> EncodedItem:
@@ -56,8 +56,7 @@ class TransformersTower:
         except TetradError:
             raise
         except Exception as error:
-            # On a host, an error of the module concerns the item alone.
-            if not self.has_own_thread:
+            if self._is_lost():
                 raise
             log.warning("media.failed", identifier=item.identifier, exc_info=error)
             raise InternalError(f"The media item cannot be encoded: {one_line(error)}.") from error
@@ -65,11 +64,20 @@ class TransformersTower:
         return encoded
 
     def activation_bytes(self, num_embeds: int) -> int:
-        """See Tower: the activations of one layer for all patches, and the values of a patch."""
+        """See Tower: for all patches, the activations of one layer as measured with several vision models, and the values of
+        a patch.
+        """
         size = _first(self._vision, "embed_dim", "hidden_size")
         inner = _first(self._vision, "intermediate_size") or 4 * size
-        merged = _first(self._vision, "spatial_merge_size") or int(getattr(self._module.config, "scale_factor", 2))
-        return num_embeds * merged**2 * (8 * size + 2 * inner + 1024) * _FLOAT32_BYTES
+        # Classes that choose a layer's output keep the outputs of all layers.
+        kept = _first(self._vision, "num_hidden_layers") if hasattr(self._module.config, "vision_feature_layer") else 0
+        values = (12 + kept) * size + 2 * inner + _PATCH_VALUES
+        return num_embeds * self._patches_per_embed() * values * self.value_bytes
+
+    def _patches_per_embed(self) -> int:
+        config = self._module.config
+        side = _first(self._vision, "spatial_merge_size") or _first(config, "spatial_merge_size", "scale_factor")
+        return (side or round(1 / getattr(config, "downsample_ratio", 1))) ** 2
 
     def _encode(self, item: EncoderItem) -> EncodedItem:
         weight = next(self._module.parameters())
@@ -80,8 +88,18 @@ class TransformersTower:
         output = self._module.get_image_features(**inputs)
         rows = _rows(output.pooler_output)
         deep = getattr(output, "deepstack_features", None) if self.num_deep_layers else None
-        layers = None if deep is None else np.stack([_host(_rows(each)) for each in deep])
-        return EncodedItem(_host(rows), layers)
+        return self._kept(rows, None if deep is None else torch.stack([_rows(each) for each in deep]))
+
+    def _kept(self, rows: torch.Tensor, deep: torch.Tensor | None) -> EncodedItem:
+        """Return the output [N, hidden], and deep values [L, N, hidden], in the memory that the encoder cache is in."""
+        return EncodedItem(_host(rows), None if deep is None else _host(deep))
+
+    def _is_lost(self) -> bool:
+        """Return whether the device can no longer be used after an error; on a host, an error concerns the item alone."""
+        return False
+
+    def _are_finite(self, values: Any) -> bool:
+        return bool(np.isfinite(values).all())
 
     def _check(self, item: EncoderItem, encoded: EncodedItem) -> None:
         if encoded.rows.shape != (item.num_embeds, self._hidden_size):
@@ -89,7 +107,7 @@ class TransformersTower:
                 f"The media item became embeddings of shape {list(encoded.rows.shape)}; its prompt has {item.num_embeds} "
                 f"placeholders for embeddings of {self._hidden_size} values."
             )
-        if not np.isfinite(encoded.rows).all() or (encoded.deep is not None and not np.isfinite(encoded.deep).all()):
+        if not all(self._are_finite(each) for each in encoded if each is not None):
             raise InternalError("The media item became embeddings that are not finite.")
 
 

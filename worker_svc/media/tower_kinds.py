@@ -82,6 +82,11 @@ def _read_sized(item: EncoderItem, processor: Any, normal: Normalization) -> Inp
     return _read_tiles(item, processor, normal) | {_SIZES: _numbers(item, _SIZES, 2)}
 
 
+def _read_whole_image(item: EncoderItem, processor: Any, normal: Normalization) -> Inputs:
+    """One image [3, H, W], with its size if the vision model takes any size (Pixtral)."""
+    return (_read_sized if _SIZES in item.tensors else _read_tiles)(item, processor, normal)
+
+
 def _read_anyres(item: EncoderItem, processor: Any, normal: Normalization) -> Inputs:
     """Tiles of one image, the whole image first, with the size of the image before preprocessing."""
     inputs = _read_sized(item, processor, normal)
@@ -130,8 +135,10 @@ def _side(value: Any) -> int:
     return int(value[0] if isinstance(value, (list, tuple)) else value)
 
 
-def _of_whole_image(_processor: Any, config: Any) -> int:
+def _of_whole_image(processor: Any, config: Any) -> int:
     vision = config.vision_config
+    if vision.model_type == "pixtral":
+        return _of_any_size(processor, config)
     is_default = getattr(config, "vision_feature_select_strategy", "default") == "default"
     return (_side(vision.image_size) // _side(vision.patch_size)) ** 2 + (0 if is_default else 1)
 
@@ -143,7 +150,8 @@ def _of_cropped_tiles(processor: Any, config: Any) -> int:
 
 
 def _of_any_size(processor: Any, config: Any) -> int:
-    side = -(-_edge(processor.size, "longest_edge") // (int(config.vision_config.patch_size) * int(config.spatial_merge_size)))
+    merged = int(config.vision_config.patch_size) * int(getattr(config, "spatial_merge_size", 1))
+    side = -(-_edge(processor.size, "longest_edge") // merged)
     return side * side
 
 
@@ -165,7 +173,7 @@ TOWER_KINDS: Mapping[str, TowerKind] = {
     "Glm4vMoeForConditionalGeneration": _VIDEO_PATCHES,
     "Idefics3ForConditionalGeneration": _SPLIT_TILES,
     "InternVLForConditionalGeneration": TowerKind(_read_tiles, _of_cropped_tiles),
-    "LlavaForConditionalGeneration": TowerKind(_read_tiles, _of_whole_image),
+    "LlavaForConditionalGeneration": TowerKind(_read_whole_image, _of_whole_image),
     "LlavaNextForConditionalGeneration": _ANYRES,
     "LlavaOnevisionForConditionalGeneration": _ANYRES,
     "Mistral3ForConditionalGeneration": TowerKind(_read_sized, _of_any_size),

@@ -3,7 +3,7 @@
 Weights come from this worker's readers of files. The text model is left with no layers and a vocabulary of one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,13 +34,21 @@ _MAX_NAMED = 3
 log = get_logger()
 
 
-def load_tower(request: LoadRequest, dtype: torch.dtype, device: torch.device, *, has_own_thread: bool) -> Tower | None:
+def load_tower(
+    request: LoadRequest,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    has_own_thread: bool,
+    make: Callable[..., Tower] = TransformersTower,
+) -> Tower | None:
     """Return the tower of a model; None if the model takes only text, or its files lack the image processor or the tower.
 
     Args:
         request: the model and its options.
         dtype, device: type and place of the weights.
         has_own_thread: see Tower.
+        make: makes the tower, of the arguments of TransformersTower.
 
     Raises ModelError if the tower's files are wrong.
     """
@@ -52,19 +60,17 @@ def load_tower(request: LoadRequest, dtype: torch.dtype, device: torch.device, *
     if kind is None:
         return None
     if not any((request.path / name).is_file() for name in _PROCESSORS):
-        return _text_only(architecture, f"its files have no {_PROCESSORS[0]}")
+        log.warning("model.takes_only_text", architecture=architecture, reason=f"its files have no {_PROCESSORS[0]}")
+        return None
     with _errors_of(architecture), quiet():
         tensors = None if request.random_weights else _tensors(open_files(request)[0])
         if tensors is not None and not tensors:
-            return _text_only(architecture, "its files have no vision model")
+            log.warning("model.takes_only_text", architecture=architecture, reason="its files have no vision model")
+            return None
         processor = _processor(request.path)
         module = _module(architecture, config, tensors, request.seed, dtype)
         largest = kind.largest(processor, module.config)
-        return TransformersTower(module.to(device), kind, processor, Modality(IMAGE, largest), has_own_thread=has_own_thread)
-
-
-def _text_only(architecture: str, reason: str) -> None:
-    log.warning("model.takes_only_text", architecture=architecture, reason=reason)
+        return make(module.to(device), kind, processor, Modality(IMAGE, largest), has_own_thread=has_own_thread)
 
 
 def _tensors(source: WeightSource) -> dict[str, torch.Tensor]:

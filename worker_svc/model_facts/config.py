@@ -281,6 +281,11 @@ class ModelConfig:
         return tuple(dict.fromkeys(layer.rope for layer in self.layers if layer.has_attention))
 
     @property
+    def has_axes(self) -> bool:
+        """Whether rotary embeddings turn by positions on three axes (M-RoPE)."""
+        return any(rope.axes for rope in self.ropes if rope)
+
+    @property
     def cache_kinds(self) -> tuple[CacheKind, ...]:
         """The kind of each cache, in the order in which layers use them."""
         return tuple(kind for layer in self.layers for kind in layer.cache_kinds)

@@ -49,6 +49,7 @@ class NativePages:
             block_size=batch.block_size,
             num_positions=num_positions,
             axes=inputs.axes,
+            ends=inputs.ends,
         )
 
 

@@ -55,6 +55,7 @@ class Pages:
     block_size: int
     num_positions: int  # length of the longest sequence, this step's tokens included
     axes: npt.NDArray[np.int64] | None = None  # [3, T], see StepInputs
+    ends: npt.NDArray[np.int64] | None = None  # [T], see StepInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,5 +251,7 @@ def _step(num_tokens: int, tokens: Tokens | None, pages: Pages | None) -> Step:
         _, step.num_sequences, step.table_stride = pages.tables.shape
         step.slots, step.pages = pages.slots.ctypes.data, pages.tables.ctypes.data
         step.first_tokens = pages.first_tokens.ctypes.data
+        if pages.ends is not None:
+            step.ends = pages.ends.ctypes.data
         step.num_computed, step.num_scheduled = pages.num_computed.ctypes.data, pages.num_scheduled.ctypes.data
     return step

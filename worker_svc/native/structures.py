@@ -161,6 +161,7 @@ class Step(ctypes.Structure):
         ("pages", _POINTER),
         ("table_stride", _LONG),
         ("first_tokens", _POINTER),
+        ("ends", _POINTER),
         ("num_computed", _POINTER),
         ("num_scheduled", _POINTER),
         ("cache", _POINTER),

@@ -314,8 +314,7 @@ class Worker:
     @property
     def media(self) -> ModelMedia | None:
         """The tower and the encoder cache of the loaded model; None: it takes only text. Safe on any thread."""
-        model = self._model
-        return model.media if isinstance(model, TakesMedia) else None
+        return _media_of(self._model)
 
     def encode(self, stream_id: int, item: EncoderItem, after_step: int) -> None:
         """Encode a media item of a stream, and store its embeddings in the encoder cache; on the tower's thread.
@@ -410,6 +409,10 @@ class Worker:
 
 def _report_nothing(done: int, total: int) -> None:
     """Ignore the progress of a load that no client requested."""
+
+
+def _media_of(model: object) -> ModelMedia | None:
+    return model.media if isinstance(model, TakesMedia) else None
 
 
 def _expert_tokens(model: object) -> Sequence[Ints]:

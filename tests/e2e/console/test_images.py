@@ -2,27 +2,14 @@
 
 import base64
 import json
-import struct
-import zlib
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e.console.chat import ANSWERED, ask, mock_answer
+from tetrad.library.png import png_of
 
-
-def png(width: int, height: int, colour: bytes) -> bytes:
-    """Return a PNG file of one colour."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    rows = (b"\0" + colour * width) * height
-    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-
-
-RED, BLUE = png(160, 120, b"\xd0\x20\x20"), png(90, 120, b"\x20\x40\xd0")
+RED, BLUE = png_of(b"\xd0\x20\x20" * 19200, 160, 120, 3), png_of(b"\x20\x40\xd0" * 10800, 90, 120, 3)
 TILE = "#attachments .tile img"
 
 

@@ -97,7 +97,13 @@ def test_repetition_needs_a_pattern_and_two_of_it(rule, read):
             "is_3d_lora_weight",
         ),
         ({"sampling_params": types_pb2.SamplingParams(), "prompt_embeds": types_pb2.Tensor()}, "prompt_embeds"),
-        ({"sampling_params": types_pb2.SamplingParams(), "mm_features": [types_pb2.MultiModalFeature()]}, "mm_features"),
+        (
+            {
+                "sampling_params": types_pb2.SamplingParams(),
+                "mm_features": [types_pb2.MultiModalFeature(layouts={"pixel_values": types_pb2.FIELD_LAYOUT_FLAT})],
+            },
+            "layouts",
+        ),
     ],
 )
 def test_what_this_engine_core_cannot_do_is_refused_by_its_field(fields, field):

@@ -79,6 +79,9 @@ class Stream:
         self.has_room = True
         return results
 
+    def take_encoder_events(self):
+        return None
+
     async def close(self):
         for rank in self._ranks:
             rank.known.clear()

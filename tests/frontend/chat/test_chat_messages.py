@@ -55,7 +55,7 @@ def test_forms_of_a_message(message, plain):
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
             "messages[1].content",
-            "parts of type 'image_url' are not supported",
+            "Unsupported chat content part type: 'image_url'",
         ),
         ({"role": "user", "content": [{"type": "input_audio"}]}, "messages[1].content", "'input_audio'"),
         ({"role": "user", "content": [{"type": "text"}]}, "messages[1].content", "'text'"),

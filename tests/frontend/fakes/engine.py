@@ -47,6 +47,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.shares_params = True  # what it says of itself
         self.supports_lora = False  # likewise
         self.logits_processors = ()  # likewise
+        self.modalities = ()  # likewise
         self.max_message_bytes = None
         self.num_steps = 0
         self.aborted = []
@@ -231,6 +232,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             supports_shared_sampling_params=self.shares_params,
             supports_lora=self.supports_lora,
             logits_processors=self.logits_processors,
+            modalities=self.modalities,
             max_message_bytes=self.max_message_bytes,
         )
 

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 
 from tests.frontend.fakes.alphabet import BOS, EOS, VOCAB_SIZE, text_of
+from tests.frontend.fakes.images import MARK, FakeImages
 from tests.frontend.fakes.server import Fake
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.rpc.columns import pack_u32, split_rows, unpack_u32
@@ -20,6 +21,12 @@ def _num_steps(append):
     for handle, num_tokens in zip(unpack_u32(append.handles), unpack_u32(append.num_tokens), strict=True):
         counts[handle] += num_tokens
     return max(counts.values())
+
+
+def _written(content):
+    if isinstance(content, str):
+        return content
+    return "".join(MARK if part["type"] == "image" else part["text"] for part in content)
 
 
 class _Decoder:
@@ -54,6 +61,9 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         self.failing_handles = set()
         self.rendered = []  # every RenderChatRequest received
         self.opened = []  # every DetokenizeOpen received
+        self.encoded = []  # every EncodeRequest with images received
+        self.modalities = ()  # what it says of itself
+        self.images = FakeImages()
         self.vocab_size = VOCAB_SIZE
         self.hung = asyncio.Event()
         self.hung.set()
@@ -76,6 +86,7 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
             has_chat_template=True,
             generation_config_json=self.generation_config,
             tokenizer_hash=self.hash,
+            modalities=self.modalities,
         )
 
     async def Encode(self, request, context):
@@ -83,6 +94,11 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         self.text_sizes += map(len, request.texts)
         await self.hung.wait()
         self.num_encoded += len(request.texts)
+        if request.media:
+            self.encoded.append(request)
+            [text] = request.texts
+            ids, features = self.images.expand(text, request.media)
+            return tokenizer_pb2.EncodeResponse(encodings=[tokenizer_pb2.Encoding(token_ids=ids, mm_features=features)])
         encodings = []
         for text in request.texts:
             ids = list(text.encode())
@@ -107,10 +123,11 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         messages = json.loads(request.messages_json)
         if any(message["content"] == "forbidden" for message in messages):
             raise InvalidRequest("Conversation roles must alternate", field="messages")
-        prompt = "".join(f"<{message['role']}>{message['content']}\n" for message in messages)
+        prompt = "".join(f"<{message['role']}>{_written(message['content'])}\n" for message in messages)
         if request.add_generation_prompt:
             prompt += "<assistant>"
-        return tokenizer_pb2.RenderChatResponse(prompt=prompt, token_ids=pack_u32(list(prompt.encode())))
+        ids, features = self.images.expand(prompt, request.media)
+        return tokenizer_pb2.RenderChatResponse(prompt=prompt, token_ids=ids, mm_features=features)
 
     async def Batch(self, request_iterator, context):
         turn = asyncio.Lock()  # gRPC takes one message at a time

@@ -1,14 +1,17 @@
 """`tetrad bench`: its datasets, arrivals, goodput, ratios, plots and options."""
 
 import asyncio
+import base64
+import io
 import json
 import math
 import xml.etree.ElementTree as ElementTree
 from itertools import islice, pairwise
 
 import pytest
+from PIL import Image
 
-from tetrad.cli.load.datasets import RandomPrompts, SharedPrefixes, read_conversations
+from tetrad.cli.load.datasets import RandomImages, RandomPrompts, SharedPrefixes, read_conversations
 from tetrad.cli.load.generator import Level, Load, Measured, Server, arrivals, run_load
 from tetrad.cli.load.options import levels_of, parse
 from tetrad.cli.load.plot import Line, plot
@@ -38,6 +41,29 @@ def test_prompts_share_as_many_prefixes_as_were_given():
     assert len({tuple(prompt[:5]) for prompt in prompts}) == 2
     assert len({tuple(prompt[5:]) for prompt in prompts}) == 6
     assert prompts[0][:5] == prompts[2][:5]
+
+
+def test_messages_with_images_have_other_pixels_each():
+    dataset = RandomImages(num_images=2, width=6, height=4, input_len=5, output_len=3)
+
+    [first, second] = fields_of(dataset, number=2)
+
+    [*images, text] = first["messages"][0]["content"]
+    urls = [part["image_url"]["url"] for part in [*images, *second["messages"][0]["content"][:2]]]
+    files = [base64.b64decode(url.removeprefix("data:image/png;base64,")) for url in urls]
+    assert [Image.open(io.BytesIO(file)).size for file in files] == [(6, 4)] * 4
+    assert len(set(files)) == 4
+    assert len(text["text"].split()) == 5
+    assert (first["max_tokens"], first["ignore_eos"]) == (3, True)
+    assert fields_of(dataset, number=2) == [first, second]
+
+
+@pytest.mark.parametrize("size", ["256", "0x5", "5x9000", "axb"])
+def test_a_size_of_images_that_is_none_is_refused(size, capsys):
+    with pytest.raises(SystemExit):
+        parse(["--dataset-name", "random-mm", "--image-size", size])
+
+    assert "must be a width and a height of 1 to 8192 pixels" in capsys.readouterr().err
 
 
 def written(path, *entries):

@@ -9,6 +9,7 @@ from tetrad import LLM, AsyncLLM, BeamSearchParams, EngineArgs, LoRARequest, Sam
 from tetrad.services.errors import InvalidRequest, TetradError
 
 PARAMS = SamplingParams(max_tokens=4, ignore_eos=True)
+NO_IMAGE = {"prompt": "a", "multi_modal_data": {"image": "photo.png"}}
 BEAMS = BeamSearchParams(beam_width=2, max_tokens=4)
 
 
@@ -284,7 +285,9 @@ def test_a_wrong_type_is_a_type_error_that_says_what_was_expected(llm, call, tex
         (lambda llm: llm.generate(None, PARAMS), "Either prompts or prompt_token_ids must be provided."),
         (lambda llm: llm.generate("a", PARAMS, [[1], [2]]), "lengths of prompts and prompt_token_ids must be the same"),
         (lambda llm: llm.generate("a", PARAMS, guided_options_request={"guided_colour": 1}), "unknown keys: guided_colour"),
-        (lambda llm: llm.generate("a", PARAMS, mm_processor_kwargs={"a": 1}), "mm_processor_kwargs=.* is not supported"),
+        (lambda llm: llm.generate(NO_IMAGE, PARAMS), r"multi_modal_data\['image'\]\[0\] must be a PIL image.*got str"),
+        (lambda llm: llm.embed(NO_IMAGE), r"multi_modal_data\['image'\]\[0\] must be a PIL image.*got str"),
+        (lambda llm: llm.beam_search(NO_IMAGE, BEAMS), r"multi_modal_data\['image'\]\[0\] must be a PIL image.*got str"),
         (lambda llm: llm.generate("a", PARAMS, prompt_adapter_request=1), "prompt_adapter_request=1 is not supported"),
         (lambda llm: llm.collective_rpc(print), "only in workers that the program started itself"),
         (lambda llm: llm.collective_rpc("sing"), "no collective method 'sing'"),

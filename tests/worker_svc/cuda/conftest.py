@@ -13,6 +13,7 @@ import torch
 
 from tests.worker_svc import fast_interpreter
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
+from tests.worker_svc.cuda.watching import Watch, watch_calls
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
 from tetrad.worker_svc.core.plan import SchedulerOutput, finished
@@ -52,6 +53,11 @@ def load_cuda() -> Callable[..., CudaModel]:
         return device.load_model(LoadRequest(str(path), path, **{"dtype": "float32", **options}), lambda *_: None)
 
     return load
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    return watch_calls(monkeypatch)
 
 
 @pytest.fixture(scope="session")

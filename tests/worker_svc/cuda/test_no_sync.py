@@ -4,21 +4,17 @@ On a GPU torch itself detects this (benchmarks/gpu.py); here calls that would sy
 reads kernel arguments, so it is exempt.
 """
 
-import contextlib
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
-from triton.runtime import interpreter
 
 from tests.eagle3_files import save_eagle3
 from tests.lora_files import save_lora
 from tests.mtp_files import save_mtp
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import TINY, layout_of, record_graphs
+from tests.worker_svc.cuda.watching import execute
 from tests.worker_svc.families.tiny_models import save_family
 from tests.worker_svc.pooling.checkpoints import CLASSIFIERS, save_encoder
 from tests.worker_svc.pooling.runs import plan_of
@@ -27,72 +23,6 @@ from tetrad.worker_svc.core.lora import LoraLimits
 from tetrad.worker_svc.core.plan import DraftTokens, GrammarRows, SamplingSpec
 from tetrad.worker_svc.core.pooling import PoolingSpec
 from tetrad.worker_svc.cuda.host_metadata import HostMetadata
-
-OPERATIONS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique_dim", "_unique2", "bincount"}
-METHODS = ("numpy", "tolist", "cpu", "__array__")
-
-
-class Watch(TorchDispatchMode):
-    """Notes what would wait."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self.is_on = True
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket.__name__
-        indices = args[1] if name in ("index", "index_put_", "index_put") else ()
-        by_mask = any(index is not None and index.dtype == torch.bool for index in indices)
-        by_number = name == "index_put_" and args[2].dim() == 0  # it is copied to the device first
-        if name in OPERATIONS or by_mask or by_number:
-            self.note(name)
-        return func(*args, **(kwargs or {}))
-
-    def note(self, name: str) -> None:
-        if self.is_on:
-            self.found.append(name)
-
-    @contextlib.contextmanager
-    def off(self) -> Iterator[None]:
-        before, self.is_on = self.is_on, False
-        try:
-            yield
-        finally:
-            self.is_on = before
-
-
-@pytest.fixture
-def watch(monkeypatch) -> Watch:
-    watch = Watch()
-    watched, call = torch.Tensor, interpreter.GridExecutor.__call__
-    for name in METHODS:
-        method = getattr(watched, name)
-
-        def noted(self, *args, _name=name, _method=method, **kwargs):
-            watch.note(_name)
-            return _method(self, *args, **kwargs)
-
-        monkeypatch.setattr(watched, name, noted)
-
-    def interpreted(self, *args, **kwargs):
-        with watch.off():
-            return call(self, *args, **kwargs)
-
-    monkeypatch.setattr(interpreter.GridExecutor, "__call__", interpreted)
-    return watch
-
-
-def execute(driver: Driver, watch: Watch, scheduled: dict[int, int], **extra: object) -> list[str]:
-    """Run a step and return the calls that would have waited while it was launched."""
-    watch.found.clear()
-    plan = driver.plan(scheduled, **extra)
-    with watch:
-        step = driver.runner.execute(plan)
-    found = list(watch.found)
-    driver.take(step.wait())
-    return found
-
 
 SAMPLINGS = {
     "greedy": SamplingSpec(temperature=0.0),

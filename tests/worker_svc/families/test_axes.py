@@ -100,7 +100,7 @@ def test_layers_with_further_rows_of_images(tmp_path):
     config = read_model_config(tmp_path)
     without = {key: value for key, value in config["vision_config"].items() if key != "deepstack_visual_indexes"}
 
-    assert read_config(config).num_deep_layers == 1
+    assert read_config(config).num_deep_layers == len(config["vision_config"]["deepstack_visual_indexes"])
     assert read_config(config | {"vision_config": without}).num_deep_layers == 3
 
     with pytest.raises(ModelError, match="deepstack_visual_indexes for 4 layers; the text model has 3"):

@@ -1,5 +1,6 @@
 """Decoders give transformers' log-probabilities for prompts with images, from rows, positions on axes, and DeepStack's rows."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,17 +8,21 @@ import pytest
 import torch
 
 from tests.worker_svc.conftest import Driver
-from tests.worker_svc.families.image_prompts import GivenPrompts, ImagePrompt, image_prompt
+from tests.worker_svc.families.image_prompts import ImagePrompt, image_prompt, media_of
 from tests.worker_svc.families.tiny_wrappers import save_wrapper
+from tetrad.worker_svc.checkpoint.model_config import read_model_config
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import KvLayout, LoadRequest
+from tetrad.worker_svc.core.media import ModelMedia
 from tetrad.worker_svc.core.plan import SamplingSpec
-from tetrad.worker_svc.devices.cpu import CpuDevice, CpuModel
+from tetrad.worker_svc.devices.cpu import CpuDevice
+from tetrad.worker_svc.devices.cpu_model import CpuModel
+from tetrad.worker_svc.families.registry import read_config
 
 LAYOUT = KvLayout(num_blocks=200, block_size=16, max_model_len=512, max_num_seqs=16, max_num_batched_tokens=1024)
 WITH_AXES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "glm4v", "glm4v_moe", "glm46v")
-NAMES = (*WITH_AXES, "smolvlm", "internvl", "mistral3")
-WITH_STATES = ("qwen3_5", "qwen3_5_moe")
+NAMES = (*WITH_AXES, "smolvlm", "internvl", "mistral3", "lfm2_vl", "gemma3")
+WITH_STATES = ("qwen3_5", "qwen3_5_moe", "lfm2_vl")
 """Models that torch runs. They enlarge rounding: transformers' results in float32 and float64 differ by up to 1e-3 as well."""
 PIECES = ([3, (4, 6), 5, (3, 2), 2], [(5, 3), 40], [30, (2, 9)], [37])
 TEXT = 3
@@ -28,26 +33,23 @@ ALL = SamplingSpec(temperature=0.0, num_logprobs=-1)
 
 @dataclass(frozen=True)
 class Case:
-    """A model on a device, transformers' own, and prompts with images."""
+    """A model on a device, transformers' own, prompts with images, and these images."""
 
     model: CpuModel
     reference: torch.nn.Module
-    prompts: dict[int, ImagePrompt]
-    has_axes: bool
+    prompts: list[ImagePrompt]
+    media: ModelMedia
     tolerance: float
 
-    def driver(self) -> Driver:
-        driver = Driver(self.model.make_runner(LAYOUT), LAYOUT)
-        GivenPrompts(driver, self.prompts, has_axes=self.has_axes)
-        return driver
-
-    def add(self, driver: Driver, *handles: int) -> None:
+    def driver(self, handles: Iterable[int] = range(len(PIECES))) -> Driver:
+        driver = Driver(self.model.host.make_runner(LAYOUT, media=self.media), LAYOUT)
         for handle in handles:
-            driver.add(handle, self.prompts[handle].token_ids, ALL)
+            driver.add(handle, self.prompts[handle].token_ids, ALL, media=self.prompts[handle].spans)
+        return driver
 
     def check(self, driver: Driver) -> None:
         for handle, request in driver.requests.items():
-            expected = self.prompts[handle].logprobs(self.reference, request.output, has_axes=self.has_axes)
+            expected = self.prompts[handle].logprobs(self.reference, request.output)
             assert request.output == expected.argmax(-1).tolist()
             for (ids, values, _), row in zip(request.logprobs, expected.numpy(), strict=True):
                 np.testing.assert_allclose(values, row[ids], atol=self.tolerance)
@@ -67,14 +69,13 @@ def case(request, devices, tmp_path_factory) -> Case:
     directory = tmp_path_factory.mktemp(name)
     reference = save_wrapper(directory, name)
     model = devices[kernels].load_model(LoadRequest(name, directory), lambda *_: None)
-    num_deep = 1 if "qwen3_vl" in name else 0
-    prompts = {handle: image_prompt(handle, pieces, num_deep=num_deep) for handle, pieces in enumerate(PIECES)}
-    return Case(model, reference, prompts, name in WITH_AXES, tolerance=5e-3 if name in WITH_STATES else 1e-4)
+    facts = {"has_axes": name in WITH_AXES, "num_deep": read_config(read_model_config(directory)).num_deep_layers}
+    prompts = [image_prompt(seed, pieces, **facts) for seed, pieces in enumerate(PIECES)]
+    return Case(model, reference, prompts, media_of(prompts, **facts), tolerance=5e-3 if name in WITH_STATES else 1e-4)
 
 
 def test_together_with_text(case):
     driver = case.driver()
-    case.add(driver, *case.prompts)
 
     driver.generate(NUM_TOKENS)
 
@@ -83,7 +84,6 @@ def test_together_with_text(case):
 
 def test_in_chunks_that_begin_inside_an_image(case):
     driver = case.driver()
-    case.add(driver, *case.prompts)
 
     driver.generate(NUM_TOKENS, chunk=10)
 
@@ -92,9 +92,7 @@ def test_in_chunks_that_begin_inside_an_image(case):
 
 @pytest.mark.parametrize("case", [(name, "auto") for name in NAMES if name not in WITH_STATES], indirect=True, ids="-".join)
 def test_text_beside_images_is_bit_for_bit_the_same_as_alone(case):
-    alone, beside = case.driver(), case.driver()
-    case.add(alone, TEXT)
-    case.add(beside, *case.prompts)
+    alone, beside = case.driver([TEXT]), case.driver()
 
     for driver in (alone, beside):
         driver.generate(NUM_TOKENS)

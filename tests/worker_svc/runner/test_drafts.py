@@ -1,6 +1,7 @@
 """Right and wrong drafts on the worker give the tokens of a run without drafts, on the CPU and on the simulated device."""
 
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -182,5 +183,7 @@ def test_the_tokens_of_a_request_stand_together_in_the_message():
 
 
 def test_devices_announce_whether_they_verify_drafts():
-    assert types_pb2.CAPABILITY_DRAFT_TOKENS in capabilities_of(verifies_drafts=True)
-    assert types_pb2.CAPABILITY_DRAFT_TOKENS not in capabilities_of(verifies_drafts=False)
+    others = {"joins_groups": False, "takes_embeddings": False, "keeps_states": False, "media": None}
+
+    assert types_pb2.CAPABILITY_DRAFT_TOKENS in capabilities_of(SimpleNamespace(verifies_drafts=True, **others))
+    assert types_pb2.CAPABILITY_DRAFT_TOKENS not in capabilities_of(SimpleNamespace(verifies_drafts=False, **others))

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import TypeVar
 
-from tetrad.cli.load.datasets import Dataset, RandomPrompts, SharedPrefixes, read_conversations
+from tetrad.cli.load.datasets import Dataset, RandomImages, RandomPrompts, SharedPrefixes, read_conversations
 from tetrad.cli.load.generator import Level
 from tetrad.cli.load.summary import LatencyLimits
 from tetrad.cli.load.sweep import Plan
@@ -17,6 +17,8 @@ Number = TypeVar("Number", int, float)
 
 _DEFAULT_CONCURRENCY = 16
 _COMPARISON_ROUNDS = 3
+_MOST_PIXELS = 8192
+"""Maximum width and height of an image."""
 _POSITIVE = (
     "num_requests",
     "input_len",
@@ -26,6 +28,7 @@ _POSITIVE = (
     "burstiness",
     "prefix_len",
     "num_prefixes",
+    "num_images",
     "rounds",
     "ttft_ms",
     "tpot_ms",
@@ -111,6 +114,9 @@ def _dataset(options: argparse.Namespace) -> Dataset:
         return read_conversations(options.dataset_path, options.output_len, ignore_eos=options.ignore_eos)
     if options.dataset_name == "prefix_repetition":
         return SharedPrefixes(options.num_prefixes, options.prefix_len, options.input_len, options.output_len)
+    if options.dataset_name == "random-mm":
+        width, height = options.image_size
+        return RandomImages(options.num_images, width, height, options.input_len, options.output_len)
     return RandomPrompts(options.input_len, options.output_len)
 
 
@@ -157,10 +163,10 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
 def _add_dataset(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("dataset")
     text = (
-        "random: prompts of random tokens. prefix_repetition: random prompts with shared prefixes. custom: conversations "
-        "of --dataset-path."
+        "random: prompts of random tokens. prefix_repetition: random prompts with shared prefixes. random-mm: "
+        "messages with images of random pixels. custom: conversations of --dataset-path."
     )
-    names = ("random", "prefix_repetition", "custom")
+    names = ("random", "prefix_repetition", "random-mm", "custom")
     group.add_argument("--dataset-name", choices=names, default="random", help=text)
     text = 'File with a JSON object in each line: "messages" or "prompt", and "output_tokens" where the line limits its output.'
     group.add_argument("--dataset-path", type=Path, default=None, metavar="FILE", help=text)
@@ -172,6 +178,10 @@ def _add_dataset(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--prefix-len", "--prefix-repetition-prefix-len", type=int, default=256, metavar="N", help=text)
     text = "Number of shared prefixes, which take turns."
     group.add_argument("--num-prefixes", "--prefix-repetition-num-prefixes", type=int, default=10, metavar="N", help=text)
+    text = "Number of images of each message of random-mm."
+    group.add_argument("--num-images", "--random-mm-base-items-per-request", type=int, default=1, metavar="N", help=text)
+    text = "Size of each image of random-mm, in pixels."
+    group.add_argument("--image-size", type=_size, default="256x256", metavar="WxH", help=text)
     text = "Generate the maximum of tokens for each request of custom."
     group.add_argument("--ignore-eos", action="store_true", help=text)
 
@@ -193,6 +203,13 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def _rates(text: str) -> tuple[float, ...]:
     return _list(text, float, "a number of more than 0")
+
+
+def _size(text: str) -> tuple[int, int]:
+    numbers = text.lower().split("x")
+    if len(numbers) != 2 or not all(each.isdecimal() and 0 < int(each) <= _MOST_PIXELS for each in numbers):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a width and a height of 1 to {_MOST_PIXELS} pixels, as 640x480")
+    return int(numbers[0]), int(numbers[1])
 
 
 def _list(text: str, kind: type[Number], wanted: str) -> tuple[Number, ...]:

@@ -4,7 +4,8 @@ These are copies to and from the device, copies on a second stream, graphs, and 
 consists of tensors and kernels and is the same for both.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -58,6 +59,15 @@ class Accelerator(Protocol):
         `work` must not allocate device memory. Before a step or a recording ends, it has to wait for all its marks.
         """
 
+    def keep(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Keep the memory of tensors, which `apart` has written, until the work that is queued so far has read it."""
+
+    def apart(self) -> AbstractContextManager[None]:
+        """Queue the work of this context on the calling thread's stream of its own, and wait for it at the end.
+
+        Steps continue meanwhile. Raises the device's error if the work fails.
+        """
+
     def wait_for(self, mark: Mark) -> None:
         """Make work that is queued from now on wait for the second stream up to a mark; the host does not wait."""
 
@@ -102,10 +112,10 @@ class CudaAccelerator:
         torch.cuda.set_device(self.device)
         self.num_processors = torch.cuda.get_device_properties(self.device).multi_processor_count
         self.has_fp8 = torch.cuda.get_device_capability(self.device) >= (8, 9)
-        # The same two streams during the whole lifetime: libraries keep a workspace for every stream that was ever used.
-        self._copies, self._rehearsals = (
+        # The same streams during the whole lifetime: libraries keep a workspace for every stream that was ever used.
+        self._copies, self._rehearsals, self._apart = (
             torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call] # torch leaves it bare
-            for _ in range(2)
+            for _ in range(3)
         )
         self._graph_memory = torch.cuda.MemPool()
 
@@ -138,6 +148,20 @@ class CudaAccelerator:
             work()
         mark: Mark = self._copies.record_event()
         return mark
+
+    def keep(self, tensors: Sequence[torch.Tensor]) -> None:
+        """See Accelerator; torch's allocator would reuse the memory on the stream that it belongs to."""
+        for tensor in tensors:
+            tensor.record_stream(torch.cuda.current_stream(self.device))
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """See Accelerator."""
+        with torch.cuda.device(self.device), torch.cuda.stream(self._apart):
+            yield
+            done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call] # likewise
+            done.record()
+        done.synchronize()
 
     def wait_for(self, mark: Mark) -> None:
         """Make the current stream wait for the mark."""
@@ -229,6 +253,13 @@ class HostAccelerator:
         """Run the work immediately."""
         work()
         return _Past()
+
+    def keep(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Do nothing: all work has ended."""
+
+    def apart(self) -> AbstractContextManager[None]:
+        """Run the work immediately."""
+        return nullcontext()
 
     def wait_for(self, mark: Mark) -> None:
         """Do nothing: all work has ended."""

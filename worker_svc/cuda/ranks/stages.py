@@ -12,18 +12,18 @@ import numpy as np
 import torch
 
 from tetrad.worker_svc.core.input_batch import InputBatch
-from tetrad.worker_svc.core.plan import GivenRows, GrammarRows, Ints
+from tetrad.worker_svc.core.plan import GrammarRows, Ints
 from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.forward_passes import ForwardPasses
 from tetrad.worker_svc.cuda.graphs import LEAST_ROWS
+from tetrad.worker_svc.cuda.media.given_inputs import NOTHING_GIVEN, GivenInputs
 from tetrad.worker_svc.cuda.pass_inputs import PassInputs
 from tetrad.worker_svc.cuda.ranks.links import StageLinks
 from tetrad.worker_svc.cuda.runner_parts import PassParts, SamplerParts
 from tetrad.worker_svc.cuda.sampling.sampler import DeviceSampled, DeviceSampler
 from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.cuda.step_passes import PassValues, See, StepPasses
-from tetrad.worker_svc.models.decoder import GivenEmbeddings
 from tetrad.worker_svc.runner.rank_channels import Arrival
 
 
@@ -73,15 +73,15 @@ class EnteredPasses(ForwardPasses):
     """
 
     def __init__(self, parts: PassParts) -> None:
-        super().__init__(parts.model, parts.cache, parts.state, parts.batch, parts.accelerator)
+        super().__init__(parts.model, parts.cache, parts.state, parts.batch, parts.accelerator, parts.shifts)
         model, limits = parts.model, parts.layout
         most_tokens = max(limits.max_num_batched_tokens, limits.max_num_seqs, LEAST_ROWS)
         size, device = model.config.hidden_size, parts.accelerator.device
         self.hidden = torch.zeros(most_tokens, size, dtype=model.dtype, device=device)
 
-    def _run(self, inputs: PassInputs, given: GivenEmbeddings | None = None) -> torch.Tensor:  # noqa: ARG002 - the first stage's
+    def _run(self, inputs: PassInputs, given: GivenInputs = NOTHING_GIVEN) -> torch.Tensor:
         hidden = self.hidden[: len(inputs.token_ids)].clone()  # the pass changes them
-        return self._model.forward(hidden, inputs.positions, self._cache.layers, inputs.steps)
+        return super()._run(inputs._replace(token_ids=hidden), given)
 
 
 class WrappedPasses:
@@ -118,16 +118,16 @@ class ReceivingPasses(WrappedPasses):
         super().__init__(inner, links)
         self._passes = passes
 
-    def run(self, rows: StepRows, given: GivenRows | None, *, needs_hidden: bool) -> PassValues:  # noqa: ARG002 - only the first stage embeds
-        """See StepPasses; embeddings are given to the first stage alone."""
+    def run(self, rows: StepRows, given: GivenInputs, *, needs_hidden: bool) -> PassValues:
+        """See StepPasses; the first stage alone reads embeddings, and the first layers alone read deep rows."""
         self._links.receive_hidden(self._passes.hidden[: rows.num_tokens])
-        return self._inner.run(rows, None, needs_hidden=needs_hidden)
+        return self._inner.run(rows, given, needs_hidden=needs_hidden)
 
 
 class SendingPasses(WrappedPasses):
     """Step passes that send their hidden states on."""
 
-    def run(self, rows: StepRows, given: GivenRows | None, *, needs_hidden: bool) -> PassValues:  # noqa: ARG002 - they are sent in any case
+    def run(self, rows: StepRows, given: GivenInputs, *, needs_hidden: bool) -> PassValues:  # noqa: ARG002 - they are sent in any case
         """See StepPasses; the logits are empty: [T, 0]."""
         hidden = self._inner.run(rows, given, needs_hidden=False).hidden
         assert hidden is not None, "a stage before the last computes no logits"

@@ -167,9 +167,12 @@ inline void attend_rows(const Heads& heads, const Element* cache, const Sequence
   const auto token_of = [&](int row) { return (tile.first + row) / group; };
   const auto head_of = [&](int h, int row) { return (tile.kv_head + h) * group + (tile.first + row) % group; };
   Sight<ROWS> sight;
+  int64_t last = 0;
   for (int row = 0; row < ROWS; row++) {
-    sight.seen[row] = sequence.num_computed + token_of(row) + 1;
-    sight.hidden[row] = heads.window && sight.seen[row] > heads.window ? sight.seen[row] - heads.window : 0;
+    const int64_t behind = sequence.num_computed + token_of(row) + 1;
+    sight.seen[row] = sequence.ends ? sequence.ends[token_of(row)] : behind;
+    sight.hidden[row] = heads.window && behind > heads.window ? behind - heads.window : 0;
+    last = std::max(last, sight.seen[row]);
   }
   Queries<ROWS, Element> its_queries[MAX_HEADS_TOGETHER];
   Running<ROWS> states[MAX_HEADS_TOGETHER];
@@ -181,7 +184,7 @@ inline void attend_rows(const Heads& heads, const Element* cache, const Sequence
       states[h].sums[row] = vf{};
       std::memset(states[h].totals[row], 0, size * sizeof(float));
     }
-  const int64_t first = sight.hidden[0] / STRIDE * STRIDE, last = sight.seen[ROWS - 1];
+  const int64_t first = sight.hidden[0] / STRIDE * STRIDE;
   const auto go = [&](auto walk) {
     for (int64_t begin = first; begin < last; begin += STRIDE) {
       const Stride<Element>& stride = walk.stride(begin);

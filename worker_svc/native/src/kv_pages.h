@@ -45,6 +45,7 @@ struct Sequence {
   const int32_t* pages;
   int64_t first_token;   // index of the sequence's first token in the step
   int64_t num_computed;  // position of that token
+  const int64_t* ends;   // of each of the tokens, the position behind the last key that it attends to; null: its own + 1
 };
 
 // Return the index of dimension `d` of the token in `slot`, within the keys or the values of one KV head.

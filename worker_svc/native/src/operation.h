@@ -68,6 +68,7 @@ struct Step {
   const int32_t* pages;          // [G, R, table_stride]
   int64_t table_stride;
   const int64_t* first_tokens;   // [R]
+  const int64_t* ends;           // [T], for each token the position behind the last key that it attends to; null: its own + 1
   const int64_t* num_computed;   // [R]
   const int64_t* num_scheduled;  // [R]
   void* cache;                   // pages of all blocks; those of one block stand layer by layer

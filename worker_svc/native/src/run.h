@@ -106,7 +106,9 @@ class Run {
     program_.tiles.clear();
     for (int64_t table = 0; table < program_.num_groups * step_.num_sequences; table++) {
       const int64_t r = table % step_.num_sequences;
-      program_.sequences.push_back({step_.pages + table * step_.table_stride, step_.first_tokens[r], step_.num_computed[r]});
+      const int64_t first = step_.first_tokens[r];
+      program_.sequences.push_back({step_.pages + table * step_.table_stride, first, step_.num_computed[r],
+                                    step_.ends ? step_.ends + first : nullptr});
     }
     for (int64_t r = 0; r < step_.num_sequences; r++) {
       const int64_t rows = step_.num_scheduled[r] * heads.group();

@@ -30,8 +30,8 @@ struct Sight {
   bool sees_none(int row, int64_t begin) const { return seen[row] <= begin || hidden[row] >= begin + STRIDE; }
   bool sees_all(int row, int64_t begin) const { return seen[row] >= begin + STRIDE && hidden[row] <= begin; }
 
-  // Return the positions of LANES keys from `key` on, minus that of the row's token. They are exact, so a linear bias depends on
-  // nothing else.
+  // Return the positions of LANES keys from `key` on, minus that of the row's token, which attends to no later one. They are
+  // exact, so a linear bias depends on nothing else.
   vf distances(int row, int64_t key) const {
     vf lanes;
     for (int lane = 0; lane < LANES; lane++) lanes[lane] = static_cast<float>(lane);

@@ -29,8 +29,10 @@ class ChatMessage(BaseModel):
     role: str = Field(description="system, developer, user, assistant or tool.")
     content: str | list[dict[str, Any]] | None = Field(
         None,
-        description="Text, or a list of parts of type text, of type prompt_embeds (`data`: base64 of a safetensors file) where"
-        " the server takes those, or refusal, for the assistant.",
+        description="Text, or a list of parts: of type text; of type image_url (`image_url`: a URL or {url, detail, uuid}; a"
+        " data: URL in base64, or another URL that the server may fetch; `uuid`: the client's name of the image, which may"
+        " stand for it later), where the model takes images; of type prompt_embeds (`data`: base64 of a safetensors file)"
+        " where the server takes those; of type refusal, for the assistant.",
     )
     name: str | None = Field(
         None, description="Name of the speaker, for chat templates that distinguish several speakers of one role."
@@ -147,6 +149,10 @@ class ChatCompletionRequest(SamplingBody):
     )
     chat_template: str | None = Field(None, description="A Jinja chat template to use instead of the model's.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables for the chat template.")
+    mm_processor_kwargs: dict[str, Any] | None = Field(
+        None,
+        description="Settings of the model's image processor for this request, such as {min_pixels, max_pixels} or {size}.",
+    )
 
     modalities: list[str] | None = Field(None, description="Only ['text'] is supported.")
     audio: dict[str, Any] | None = Field(None, description="Not supported: answers are text.")

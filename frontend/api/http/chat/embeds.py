@@ -8,6 +8,7 @@ from tetrad.frontend.api.http.chat.conversations import conversation_of
 from tetrad.frontend.api.http.requests.embeds import check_embeds_allowed, decode_files
 from tetrad.frontend.chat.conversation import Conversation
 from tetrad.frontend.chat.embedded import mark_of
+from tetrad.frontend.media.parts import media_of_part
 from tetrad.services.errors import InvalidRequest
 
 _TYPE = "prompt_embeds"
@@ -47,10 +48,11 @@ def conversation_without_embeds(body: ChatCompletionRequest) -> Conversation:
     conversation = conversation_of(body)
     for place, message in enumerate(conversation.messages):
         for number, part in enumerate(_parts(message)):
-            if _is_embedded(part):
-                field = f"messages[{place}].content[{number}]"
+            field = f"messages[{place}].content[{number}]"
+            if _is_embedded(part) or media_of_part(field, part) is not None:
+                kind = part.get("type") or "image_url"
                 raise InvalidRequest(
-                    f"{field} has the type {_TYPE}, which has no token ids; send it to a chat endpoint.", field=field
+                    f"{field} has the type {kind}, which has no token ids; send it to a chat endpoint.", field=field
                 )
     return conversation
 

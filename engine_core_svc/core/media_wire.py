@@ -1,0 +1,120 @@
+"""Media of requests, as messages: decodes the features of a request, and encodes their places and inputs for the worker."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from tetrad.engine_core_svc.core.media import EncoderEvents, EncoderInput, MediaSpan
+from tetrad.services.errors import InvalidRequest, Unsupported
+from tetrad.services.message_size import batches
+from tetrad.services.rpc.status import from_status
+from tetrad.services.rpc.unread_fields import UnreadFields
+from tetrad.v1 import types_pb2, worker_pb2
+
+UNREAD_OF_FEATURE = UnreadFields(types_pb2.MultiModalFeature, ("layouts",), owner="This engine")
+_FIELD = "mm_features"
+_ELEMENT_BYTES: Mapping[int, int] = {
+    types_pb2.DATA_TYPE_FLOAT32: 4,
+    types_pb2.DATA_TYPE_FLOAT16: 2,
+    types_pb2.DATA_TYPE_BFLOAT16: 2,
+    types_pb2.DATA_TYPE_INT64: 8,
+    types_pb2.DATA_TYPE_INT32: 4,
+    types_pb2.DATA_TYPE_UINT8: 1,
+    types_pb2.DATA_TYPE_BOOL: 1,
+    types_pb2.DATA_TYPE_INT16: 2,
+}
+
+
+class ItemMessage(EncoderInput):
+    """An item as a message. The message must not change: requests and messages to the worker share it.
+
+    Args:
+        message: the item with its tensors.
+    """
+
+    __slots__ = ("message",)
+
+    def __init__(self, message: worker_pb2.EncoderItem) -> None:
+        super().__init__(message.ByteSize())
+        self.message = message
+
+
+def decode_span(feature: types_pb2.MultiModalFeature) -> MediaSpan:
+    """Return the place of a feature. Raises Unsupported for fields that are not read."""
+    UNREAD_OF_FEATURE.refuse(feature)
+    return MediaSpan(
+        identifier=feature.identifier,
+        modality=feature.modality,
+        content_hash=feature.hash,
+        offset=feature.offset,
+        length=feature.length,
+        num_embeds=feature.num_embeds,
+        is_embed=feature.is_embed,
+        grid=tuple(feature.grid),
+    )
+
+
+def encode_span(span: MediaSpan) -> types_pb2.MultiModalFeature:
+    """Return a place without the tensors of its item."""
+    return types_pb2.MultiModalFeature(
+        modality=span.modality,
+        identifier=span.identifier,
+        hash=span.content_hash,
+        offset=span.offset,
+        length=span.length,
+        num_embeds=span.num_embeds,
+        is_embed=span.is_embed,
+        grid=span.grid,
+    )
+
+
+def decode_inputs(features: Iterable[types_pb2.MultiModalFeature]) -> dict[str, EncoderInput]:
+    """Return the items of those features that have tensors, by identifier.
+
+    Raises:
+        InvalidRequest: the elements of a tensor do not have its shape.
+        Unsupported: a tensor is not in the message itself.
+    """
+    inputs: dict[str, EncoderInput] = {}
+    for feature in features:
+        if not feature.tensors or feature.identifier in inputs:
+            continue
+        item = worker_pb2.EncoderItem(identifier=feature.identifier, modality=feature.modality, num_embeds=feature.num_embeds)
+        for name in feature.tensors:
+            _check_tensor(name, feature.tensors[name])
+            # Copied: a reference to a part of the request's message would keep all of it in memory.
+            item.tensors[name].CopyFrom(feature.tensors[name])
+        inputs[feature.identifier] = ItemMessage(item)
+    return inputs
+
+
+def encode_items(items: Iterable[EncoderInput]) -> Iterator[worker_pb2.ExecuteRequest]:
+    """Yield the messages that ask for these items, in order. Admission has checked that each item fits a message."""
+    for batch in batches(map(_message_of, items), lambda message: message.ByteSize()):
+        yield worker_pb2.ExecuteRequest(encoder_inputs=worker_pb2.EncoderInputs(items=batch))
+
+
+def decode_events(message: worker_pb2.EncoderEvents) -> EncoderEvents:
+    """Return the ends of encodings."""
+    return EncoderEvents(
+        tuple(message.encoded), {failure.identifier: from_status(failure.error) for failure in message.failures}
+    )
+
+
+def _message_of(item: EncoderInput) -> worker_pb2.EncoderItem:
+    """Return the message of an item. Raises TypeError for other inputs, which is a bug of the caller."""
+    if not isinstance(item, ItemMessage):
+        raise TypeError(f"{type(item).__name__} holds no message of an item")
+    return item.message
+
+
+def _check_tensor(name: str, tensor: types_pb2.Tensor) -> None:
+    payload = tensor.WhichOneof("payload")
+    if payload not in (None, "inline"):
+        raise Unsupported(f"This engine does not support {payload} of the tensor {name!r}; send it inline.", field=_FIELD)
+    shape: Sequence[int] = tensor.shape
+    element_bytes = _ELEMENT_BYTES.get(tensor.dtype)
+    if element_bytes is None:
+        raise Unsupported(f"The tensor {name!r} has type {types_pb2.DataType.Name(tensor.dtype)}.", field=_FIELD)
+    if min(shape, default=1) < 0 or math.prod(shape) * element_bytes != len(tensor.inline):
+        text = f"The tensor {name!r} of shape {list(shape)} cannot have {len(tensor.inline)} bytes."
+        raise InvalidRequest(text, field=_FIELD)

@@ -1,0 +1,141 @@
+"""MediaLoader: reads the files of a request's images from base64, URLs and local files.
+
+One for all models of a frontend: the limit of concurrent fetches holds for all of them. One event loop.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import urlsplit
+
+from tetrad.frontend.media.addresses import parse_networks
+from tetrad.frontend.media.base64_text import check_size, decode_base64
+from tetrad.frontend.media.items import MediaItem, MediaSource
+from tetrad.frontend.media.local_files import read_local_file
+from tetrad.frontend.media.settings import MediaSettings
+from tetrad.frontend.media.uuids import salted
+from tetrad.frontend.media.web_files import WebRules, fetch
+from tetrad.frontend.net.together import all_of
+from tetrad.services.errors import InvalidRequest, Overloaded
+
+_MAX_HEAD_CHARS = 256
+"""Maximum number of characters of a data: URL before its comma."""
+
+
+class MediaLoader:
+    """The reader of image files.
+
+    Args:
+        settings: the operator's rules and limits.
+    """
+
+    def __init__(self, settings: MediaSettings) -> None:
+        self._settings = settings
+        self._most = settings.max_media_bytes
+        self._rules = WebRules(
+            settings.allowed_media_domains,
+            parse_networks(settings.allowed_media_networks),
+            settings.max_media_redirects,
+            settings.max_media_bytes,
+        )
+        self._fetches = asyncio.Semaphore(settings.max_media_fetches)
+
+    async def load(self, sources: Sequence[MediaSource], cache_salt: str = "") -> list[MediaItem]:
+        """Return the files of the sources, in order.
+
+        Args:
+            sources: the images of one request.
+            cache_salt: separates the names of images of different tenants.
+
+        Raises:
+            InvalidRequest: a source is not allowed, cannot be read, or is too large; the error names its field. Also if the
+                files do not fit a message together.
+            Overloaded: too many images are being fetched.
+        """
+        total = _Total(self._settings.max_message_bytes)
+        return await all_of(self._item(source, cache_salt, total) for source in sources)
+
+    async def _item(self, source: MediaSource, cache_salt: str, total: "_Total") -> MediaItem:
+        data, media_type = await self._read(source)
+        total.add(len(data), source.where)
+        return MediaItem(
+            data=data,
+            uuid=salted(source.uuid, cache_salt),
+            media_type=source.media_type or media_type,
+            modality=source.modality,
+            where=source.where,
+        )
+
+    async def _read(self, source: MediaSource) -> tuple[bytes, str]:
+        """Return a file and its media type; an empty type is unknown, an empty file is known by its name."""
+        if source.data is not None:
+            check_size(len(source.data), source.where, self._most)
+            return source.data, ""
+        if source.base64:
+            return await decode_base64(source.base64, source.where, self._most), ""
+        if not source.url:
+            return b"", ""
+        scheme = source.url[:8].partition(":")[0].lower()
+        if scheme == "data":
+            return await self._from_data_url(source.url, source.where)
+        async with self._fetching(source.where):
+            if scheme == "file":
+                read = partial(
+                    read_local_file,
+                    urlsplit(source.url),
+                    source.where,
+                    allowed=self._settings.allowed_local_media_path,
+                    most=self._most,
+                )
+                return await asyncio.to_thread(read), ""
+            file = await fetch(source.url, source.where, self._rules)
+            return file.data, file.media_type
+
+    async def _from_data_url(self, url: str, where: str) -> tuple[bytes, str]:
+        comma = url.find(",", 0, _MAX_HEAD_CHARS)
+        if comma < 0:
+            text = f"{where}: the data: URL has no comma in its first {_MAX_HEAD_CHARS} characters."
+            raise InvalidRequest(text, field=where)
+        media_type, *parameters = url[len("data:") : comma].lower().split(";")
+        if not parameters or parameters[-1].strip() != "base64":
+            raise InvalidRequest(f"{where}: Only base64 data URLs are supported for now.", field=where)
+        return await decode_base64(url[comma + 1 :], where, self._most), media_type.strip()
+
+    @contextlib.asynccontextmanager
+    async def _fetching(self, where: str) -> AsyncIterator[None]:
+        """Limit the number and the time of fetches."""
+        patience_s = self._settings.media_fetch_timeout_s
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._fetches.acquire()
+        except TimeoutError:
+            most = self._settings.max_media_fetches
+            text = f"{most} images are being fetched, the limit (max_media_fetches); try again later."
+            raise Overloaded(text, retry_after_s=patience_s) from None
+        limit = asyncio.timeout(patience_s)
+        try:
+            async with limit:
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            text = f"{where}: Failed to fetch the image within {patience_s:g} s (media_fetch_timeout_s)."
+            raise InvalidRequest(text, field=where, reason="MEDIA_FETCH_FAILED") from None
+        finally:
+            self._fetches.release()
+
+
+@dataclass(slots=True)
+class _Total:
+    """The size of one request's files together: they travel in one message."""
+
+    most: int
+    num_bytes: int = 0
+
+    def add(self, num_bytes: int, where: str) -> None:
+        self.num_bytes += num_bytes
+        if self.num_bytes > self.most:
+            text = f"{where}: the images of the request have at least {self.num_bytes} bytes together; the limit is {self.most}"
+            raise InvalidRequest(f"{text} (max_message_bytes).", field=where, reason="MESSAGE_TOO_LARGE")

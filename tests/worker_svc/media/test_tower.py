@@ -1,0 +1,34 @@
+"""Towers: embeddings of 8-bit pixels equal those of transformers' whole model, for every family."""
+
+import numpy as np
+import pytest
+
+from tests.vision_files import save_vision_model
+from tests.vision_kinds import KINDS
+from tests.vision_reference import VisionReference, picture
+from tests.worker_svc.media.image_prompts import image_prompt
+from tetrad.worker_svc.media.tower_kinds import TOWER_KINDS
+
+IMAGES = [picture(60, 40), picture(30, 90, 1)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_embeddings_are_those_of_the_whole_model(kind, tmp_path, load):
+    architecture = type(save_vision_model(tmp_path, kind)).__name__
+    if architecture not in TOWER_KINDS:
+        pytest.skip("it takes only text")
+    reference = VisionReference(tmp_path)
+    prompt = image_prompt(reference, IMAGES)
+    expected = reference.embeddings(prompt.prepared).numpy()
+    deep = [layer.numpy() for layer in reference.deep_embeddings(prompt.prepared)]
+
+    model = load(tmp_path)
+    tower = model.media.tower
+    encoded = [tower.encode(item) for item in prompt.items]
+
+    assert np.abs(np.concatenate([each.rows for each in encoded]) - expected).max() < 1e-5
+    assert tower.num_deep_layers == len(deep)
+    for index, layer in enumerate(deep):
+        assert np.abs(np.concatenate([each.deep[index] for each in encoded]) - layer).max() < 1e-5
+    assert model.info.modalities[0].max_embeds_per_item >= max(item.num_embeds for item in prompt.items)
+    assert model.info.uses_mrope == (prompt.spans[0].grid is not None)

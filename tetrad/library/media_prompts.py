@@ -1,0 +1,108 @@
+"""Media prompts: replaces the images of a program's prompts and messages by the contents of image files.
+
+The frontend takes images as files alone, since it decodes no pixels. Knows vLLM's `multi_modal_data` and its content part
+`image_pil`; checks nothing else of a prompt. Encoding an image takes up to a second, so it runs in a thread.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from tetrad.frontend.request.prompts import PromptType
+from tetrad.library.arguments import Conversation
+from tetrad.library.image_bytes import image_bytes
+from tetrad.services.errors import InvalidRequest
+
+_DATA, _KWARGS, _IMAGE = "multi_modal_data", "mm_processor_kwargs", "image"
+_IMAGE_DIMENSIONS = 3
+
+
+def has_media(prompt: PromptType) -> bool:
+    """Return whether a prompt has images that are still to be preprocessed."""
+    return isinstance(prompt, dict) and bool(prompt.get(_DATA))
+
+
+def has_media_parts(messages: Conversation) -> bool:
+    """Return whether a message has a content part that is no text."""
+    texts = ("text", "input_text", "output_text", "refusal")
+    parts = (part for message in messages for part in _parts(message) if isinstance(part, Mapping))
+    return any(part.get("type") not in texts for part in parts)
+
+
+async def with_files(prompt: PromptType) -> PromptType:
+    """Return a prompt whose images are files; a prompt without images is returned as it is. InvalidRequest: one is no image."""
+    if not has_media(prompt):
+        return prompt
+    return await asyncio.to_thread(_with_files, cast(dict[str, Any], prompt))
+
+
+def with_processor_kwargs(prompt: PromptType, kwargs: Mapping[str, Any] | None) -> PromptType:
+    """Return a prompt with settings of the model's media processor beside its own, which have precedence.
+
+    A prompt without media is returned as it is.
+    """
+    if not kwargs or not has_media(prompt):
+        return prompt
+    fields = cast(dict[str, Any], prompt)
+    return cast(PromptType, {**fields, _KWARGS: {**kwargs, **(fields.get(_KWARGS) or {})}})
+
+
+async def messages_with_files(messages: Conversation) -> Conversation:
+    """Return the messages of a conversation, whose parts of type image_pil became parts with files.
+
+    Raises:
+        InvalidRequest: an image cannot be read.
+    """
+    if not any(_is_pil(part) for message in messages for part in _parts(message)):
+        return messages
+    return await asyncio.to_thread(_messages_with_files, messages)
+
+
+def _with_files(prompt: Mapping[str, Any]) -> PromptType:
+    data = prompt[_DATA]
+    if not isinstance(data, Mapping) or data.get(_IMAGE) is None:
+        return cast(PromptType, prompt)  # refused by the frontend
+    items = data[_IMAGE]
+    if isinstance(items, Mapping):
+        raise InvalidRequest(f"{_DATA}['{_IMAGE}']: image embeddings are not supported; give the image.", field=_DATA)
+    files = [_file(place, item) for place, item in enumerate(_listed(items))]
+    return cast(PromptType, {**prompt, _DATA: {**data, _IMAGE: files}})
+
+
+def _listed(items: Any) -> Iterable[Any]:
+    """Return the items of a list, or of an array [items, height, width, channels]; one item is a list of it."""
+    if isinstance(items, list | tuple):
+        return items
+    is_batch = hasattr(items, "__array_interface__") and hasattr(items, "shape") and len(items.shape) > _IMAGE_DIMENSIONS
+    return list(items) if is_batch else [items]
+
+
+def _file(place: int, item: object) -> bytes | None:
+    """Return an item as a file; None names an item that the server has seen, by its uuid."""
+    return None if item is None else image_bytes(item, f"{_DATA}['{_IMAGE}'][{place}]")
+
+
+def _messages_with_files(messages: Conversation) -> Conversation:
+    return [
+        {**message, "content": [_file_part(part) if _is_pil(part) else part for part in _parts(message)]}
+        if any(map(_is_pil, _parts(message)))
+        else message
+        for message in messages
+    ]
+
+
+def _parts(message: Mapping[str, Any]) -> Sequence[Any]:
+    content = message.get("content")
+    return content if isinstance(content, list | tuple) else ()
+
+
+def _is_pil(part: object) -> bool:
+    # vLLM also takes parts without a type.
+    return isinstance(part, Mapping) and "image_pil" in part and part.get("type") in ("image_pil", None)
+
+
+def _file_part(part: Mapping[str, Any]) -> dict[str, Any]:
+    image, uuid = part["image_pil"], part.get("uuid")
+    if image is None and uuid is not None:  # an image that the server has seen
+        return {"type": "image_url", "image_url": None, "uuid": uuid}
+    return {"type": "image", "image": image_bytes(image, "image_pil"), "uuid": uuid}
