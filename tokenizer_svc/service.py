@@ -32,10 +32,10 @@ async def serve(settings: TokenizerSettings, shutdown: asyncio.Event, *, carrier
     load = partial(load_tokenizer, settings.model, settings.tokenizer, chat_template=settings.chat_template)
     tokenizer = await asyncio.to_thread(load)
     limits = ChatLimits(settings.chat_template_timeout_s, settings.chat_template_memory_bytes, settings.max_text_bytes)
-    images = await open_images(tokenizer, settings.model, _image_options(settings))
+    metrics = TokenizerMetrics()
+    images = await open_images(tokenizer, settings.model, _image_options(settings), metrics)
     chat = ChatRenderer(tokenizer.facts, limits, image=images.message_text)
     pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="encode")
-    metrics = TokenizerMetrics()
     tracer = open_tracer("tokenizer", settings.otlp_endpoint)
     servicer = TokenizerServicer(
         tokenizer,

@@ -7,7 +7,7 @@ runs it on a device from the traits that the programs support. A test compares t
 from collections.abc import Iterator
 from typing import Any
 
-from tetrad.tokenizer_svc.images.families import FAMILIES as PREPROCESSED
+from tetrad.tokenizer_svc.images.families.table import FAMILIES as PREPROCESSED
 from tetrad.worker_svc.checkpoint.gguf_architectures import ARCHITECTURES as GGUF
 from tetrad.worker_svc.cuda.decoder import TRAITS as KERNEL_TRAITS
 from tetrad.worker_svc.cuda.torch_attention import MAX_HEAD_DIM
@@ -139,9 +139,9 @@ _WRAPPERS = """
 
 Their text model runs as its family does on each device. The vision model of those that read images here is transformers' own
 class; it encodes images beside the steps of other requests ([requests.md](requests.md#images),
-[worker_svc/media](../worker_svc/media)). Of the others the text model alone is served, and a request with an image is refused in
-one line, also if the files of a model have no `preprocessor_config.json`. Other `...ForConditionalGeneration` models whose text
-model transformers has, such as Gemma 4, run as [other models](#other-models) do.
+[worker_svc/media](../worker_svc/media)). Of the others the text model alone is served, and a request with an image is refused
+in one line, also if the files of a model have no `preprocessor_config.json`. Other `...ForConditionalGeneration` models whose
+text model transformers has, such as Gemma 4, run as [other models](#other-models) do.
 
 | family | architecture | images |
 |---|---|---|
@@ -239,8 +239,14 @@ def _variants() -> str:
 
 
 def _wrapper_rows() -> list[str]:
-    rows = ((family.title, architecture, _reads_images(architecture)) for architecture, family in WRAPPERS.items())
-    return sorted(f"| {title} | `{architecture}` | {'read' if reads else 'refused'} |\n" for title, architecture, reads in rows)
+    rows = ((family.title, architecture, _images(architecture)) for architecture, family in WRAPPERS.items())
+    return sorted(f"| {title} | `{architecture}` | {images} |\n" for title, architecture, images in rows)
+
+
+def _images(architecture: str) -> str:
+    if not _reads_images(architecture):
+        return "refused"
+    return "read on the CPU" if TOWER_KINDS[architecture].is_whole else "read"
 
 
 def _reads_images(architecture: str) -> bool:

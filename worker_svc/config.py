@@ -101,6 +101,9 @@ class WorkerSettings(ServiceSettings):
     sim_seconds_per_context_token: float = Field(
         0.0, ge=0, description="sim device: time for each token of context of a scheduled request, in seconds."
     )
+    sim_seconds_per_embedding: float = Field(
+        0.0, ge=0, description="sim device: time to encode an image, for each of its embeddings, in seconds."
+    )
     sim_crash_token_id: int | None = Field(
         None,
         ge=0,

@@ -31,6 +31,7 @@ from tetrad.worker_svc.worker.worker import Worker
 
 _ENCODER_NICENESS = 10
 """Added to the niceness of the thread that encodes images: steps, which other requests wait for, come first."""
+_ENCODER_TIMEOUT_S = 1.0
 
 log = get_logger()
 
@@ -115,12 +116,21 @@ class WorkerServer:
             Whether no thread is left in native code; otherwise the interpreter cannot exit normally.
         """
         await self.server.drain(self._execute.drain)
-        has_ended = await self._lifecycle.leave_group()
+        has_ended = await self._lifecycle.leave_group() and await self._has_encoded()
         self._compute.close()
         self._waiting.close()
         self._encoding.close()
         await asyncio.to_thread(self._tracer.close)
         return has_ended
+
+    async def _has_encoded(self) -> bool:
+        """Wait a moment for an image that is being encoded; return whether the encoder thread is idle."""
+        try:
+            async with asyncio.timeout(_ENCODER_TIMEOUT_S):
+                await self._encoding.submit(_do_nothing)
+        except TimeoutError:
+            return False
+        return True
 
 
 async def serve(settings: WorkerSettings, shutdown: asyncio.Event, *, carrier: Carrier = GRPC) -> None:
@@ -141,7 +151,7 @@ async def _serve(served: WorkerServer, shutdown: asyncio.Event) -> None:
         if lost.done():
             lost.result()
         if not await served.stop():
-            # The thread of a member waits for the leader in native code, which cannot be interrupted.
+            # The thread of a member waits for the leader, or an image is encoded: native code cannot be interrupted.
             log.info("worker.ended_while_following")
             sys.stderr.flush()
             os._exit(0)
@@ -166,6 +176,10 @@ def _open_worker(settings: WorkerSettings) -> Worker:
 
 def _report_nothing(done: int, total: int) -> None:
     """Ignore the progress of a load that no client requested."""
+
+
+def _do_nothing() -> None:
+    """Do nothing: as a queued call, this ends after all earlier calls have ended."""
 
 
 def _collective_methods(worker: Worker, settings: WorkerSettings) -> CollectiveMethods:

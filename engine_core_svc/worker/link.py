@@ -281,7 +281,7 @@ class WorkerLink:
             verifies_drafts=types_pb2.CAPABILITY_DRAFT_TOKENS in info.capabilities,
             keeps_states=types_pb2.CAPABILITY_DRAFTS_WITH_STATES in info.capabilities,
             logits_processors=tuple(info.logits_processors),
-            modalities=self._check_modalities(_decode_modalities(model, info)),
+            modalities=self._check_modalities(_decode_modalities(model)),
         )
 
     def _check_modalities(self, modalities: tuple[Modality, ...]) -> tuple[Modality, ...]:
@@ -347,10 +347,8 @@ def _common_digest(digests: Sequence[bytes]) -> bytes:
     return digests[0]
 
 
-def _decode_modalities(model: worker_pb2.ModelInfo, info: Info) -> tuple[Modality, ...]:
-    if types_pb2.CAPABILITY_MULTIMODAL not in info.capabilities:
-        return ()
-    return tuple(Modality(each.modality, each.max_items, each.max_embeds_per_item) for each in model.modalities)
+def _decode_modalities(model: worker_pb2.ModelInfo) -> tuple[Modality, ...]:
+    return tuple(Modality(each.modality, each.max_items, each.max_embeds_per_item, each.is_whole) for each in model.modalities)
 
 
 def _decode_pooling(message: types_pb2.PoolingInfo) -> PoolingFacts:

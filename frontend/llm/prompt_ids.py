@@ -46,10 +46,11 @@ class PromptReader:
         if prompt.embeds is not None and most is not None:
             text = "truncate_prompt_tokens is not compatible with prompt embeds."
             raise InvalidRequest(text, field="truncate_prompt_tokens")
-        if prompt.token_ids is not None:
+        if prompt.token_ids is not None and not prompt.media:
             return _kept(prompt.token_ids, prompt.features, most, keep_end)
         text = prompt.text or ""
-        self._model.limits.check_text(text)
+        if prompt.token_ids is None:
+            self._model.limits.check_text(text)
         self._model.media.check(prompt.media, kwargs=prompt.mm_processor_kwargs)
         if prompt.media:
             return await self._read_with_media(prompt, most, keep_end, add_special_tokens)
@@ -58,8 +59,9 @@ class PromptReader:
 
     async def _read_with_media(self, prompt: Prompt, most: int | None, keep_end: bool, add_special_tokens: bool) -> PromptIds:
         files = await self._media.load(prompt.media, prompt.cache_salt)
+        given = prompt.text or "" if prompt.token_ids is None else prompt.token_ids
         ids, features = await self._tokenizer.encode_with_media(
-            prompt.text or "", files, prompt.mm_processor_kwargs, add_special_tokens=add_special_tokens
+            given, files, prompt.mm_processor_kwargs, add_special_tokens=add_special_tokens
         )
         return _kept(ids, features, most, keep_end)
 

@@ -28,12 +28,18 @@ class TextPrompt(TypedDict):
 
 
 class TokensPrompt(TypedDict):
-    """A prompt as token ids; `prompt` is its text, if known, and `mm_features` are its preprocessed media, if it has any."""
+    """A prompt as token ids; `prompt` is its text, if known, and `mm_features` are its preprocessed media, if it has any.
+
+    Images that are not preprocessed are in the fields of TextPrompt; the ids have a placeholder for each.
+    """
 
     prompt_token_ids: list[int]
     prompt: NotRequired[str | None]
     cache_salt: NotRequired[str]
     mm_features: NotRequired[Sequence[MediaFeature]]
+    multi_modal_data: NotRequired[Mapping[str, Any] | None]
+    multi_modal_uuids: NotRequired[Mapping[str, Any] | None]
+    mm_processor_kwargs: NotRequired[Mapping[str, Any] | None]
 
 
 class EmbedsPrompt(TypedDict):
@@ -91,8 +97,9 @@ def normalize_prompt(prompt: PromptType, *, cache_salt: str = "") -> Prompt:
     kwargs = checked_kwargs(fields.pop("mm_processor_kwargs", None))
     if fields:
         raise _wrong(f"A prompt has no key {min(fields)!r}; it may have {_KEYS}.")
-    if media and (ids is not None or given is not None):
-        raise InvalidRequest("multi_modal_data needs a prompt of text, whose placeholders it fills.", field="multi_modal_data")
+    if media and (given is not None or features):
+        text = "multi_modal_data needs a prompt of text or of ids, whose placeholders it fills."
+        raise InvalidRequest(text, field="multi_modal_data")
     if given is not None:
         embeds = given if isinstance(given, PromptEmbeds) else embeds_of_tensor(given)
         if ids is not None and not embeds.is_token_ids:
@@ -100,7 +107,8 @@ def normalize_prompt(prompt: PromptType, *, cache_salt: str = "") -> Prompt:
         ids = [0] * embeds.num_rows if ids is None else _checked_ids(ids)
         return Prompt(text if isinstance(text, str) else None, ids, salt, embeds)
     if ids is not None:
-        return Prompt(text if isinstance(text, str) else None, _checked_ids(ids), salt, features=features)
+        known = text if isinstance(text, str) else None
+        return Prompt(known, _checked_ids(ids), salt, media=media, mm_processor_kwargs=kwargs, features=features)
     if text is None:
         raise _wrong("A prompt needs `prompt`, `prompt_token_ids` or `prompt_embeds`.")
     return Prompt(_checked_text(text), None, salt, media=media, mm_processor_kwargs=kwargs)

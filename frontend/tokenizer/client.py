@@ -107,23 +107,31 @@ class TokenizerClient:
         return [unpack_u32(encoding.token_ids) for encoding in encodings]
 
     async def encode_with_media(
-        self, text: str, media: Sequence[MediaItem], kwargs: Mapping[str, Any] | None, *, add_special_tokens: bool
+        self,
+        prompt: str | Sequence[int],
+        media: Sequence[MediaItem],
+        kwargs: Mapping[str, Any] | None,
+        *,
+        add_special_tokens: bool,
     ) -> tuple[list[int], tuple[MediaFeature, ...]]:
-        """Return the ids of a text with expanded placeholders, and the features of its images.
+        """Return the ids of a prompt with expanded placeholders, and the features of its images.
 
         Args:
-            text: the text, with a placeholder for each image.
+            prompt: text or ids, with a placeholder for each image.
             media: the images, in the order of the placeholders.
             kwargs: settings of the media processor.
-            add_special_tokens: add BOS and the like.
+            add_special_tokens: add BOS and the like to a text.
         """
-        request = tokenizer_pb2.EncodeRequest(texts=[text], add_special_tokens=add_special_tokens)
+        if isinstance(prompt, str):
+            request = tokenizer_pb2.EncodeRequest(texts=[prompt], add_special_tokens=add_special_tokens)
+        else:
+            request = tokenizer_pb2.EncodeRequest(token_ids=pack_u32(prompt))
         set_media(request, media, kwargs)
         try:
             with call_phase("tokenize"):
                 response = await self._calls.answer("Encode", request)
         except InvalidRequest as error:
-            raise placed_at_source(error, media) from None
+            raise placed_at_source(error, media, "prompt") from None
         [encoding] = response.encodings
         return unpack_u32(encoding.token_ids), decode_features(encoding.mm_features)
 
@@ -235,9 +243,7 @@ class TokenizerClient:
             with call_phase("tokenize"):
                 response = await self._calls.answer("RenderChat", request)
         except InvalidRequest as error:
-            # The public API has these fields without the suffix of the internal message.
-            error.field = (error.field or "messages").removesuffix("_json")
-            raise placed_at_source(error, media) from None
+            raise placed_at_source(error, media, "messages") from None
         return RenderedChat(response.prompt, unpack_u32(response.token_ids), decode_features(response.mm_features))
 
     async def load_token_texts(self, token_ids: Iterable[int]) -> None:

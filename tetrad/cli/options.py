@@ -138,7 +138,7 @@ def _help(name: str) -> str:
     owner, setting = SETTING_OF[name]
     field = owner.model_fields[setting]
     # For an unset argument the service's default applies, so this is the default to show.
-    unset = EngineArgs.__dataclass_fields__[name].default is None and field.default not in (None, "")
+    unset = EngineArgs.__dataclass_fields__[name].default is None and field.default not in (None, "", ())
     return f"{field.description}{f' (default: {field.default})' if unset else ''}"
 
 

@@ -1,9 +1,10 @@
-"""Images as base64, under vLLM's import path."""
+"""Images from URLs and as base64, under vLLM's import path."""
 
 import base64
 import io
 from typing import TYPE_CHECKING
 
+from tetrad.multimodal.fetching import fetch_image as fetch_image
 from tetrad.multimodal.image import convert_image_mode
 
 if TYPE_CHECKING:

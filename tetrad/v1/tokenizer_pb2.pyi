@@ -19,7 +19,7 @@ TRUNCATION_SIDE_LEFT: TruncationSide
 TRUNCATION_SIDE_RIGHT: TruncationSide
 
 class EncodeRequest(_message.Message):
-    __slots__ = ("texts", "add_special_tokens", "max_tokens", "truncation_side", "return_token_strings", "text_pairs", "media", "mm_processor_kwargs_json", "chat_template", "chat_template_kwargs_json")
+    __slots__ = ("texts", "add_special_tokens", "max_tokens", "truncation_side", "return_token_strings", "text_pairs", "media", "mm_processor_kwargs_json", "chat_template", "chat_template_kwargs_json", "token_ids")
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,7 @@ class EncodeRequest(_message.Message):
     MM_PROCESSOR_KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
     CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     CHAT_TEMPLATE_KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     texts: _containers.RepeatedScalarFieldContainer[str]
     add_special_tokens: bool
     max_tokens: int
@@ -40,7 +41,8 @@ class EncodeRequest(_message.Message):
     mm_processor_kwargs_json: bytes
     chat_template: str
     chat_template_kwargs_json: bytes
-    def __init__(self, texts: _Optional[_Iterable[str]] = ..., add_special_tokens: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., truncation_side: _Optional[_Union[TruncationSide, str]] = ..., return_token_strings: _Optional[bool] = ..., text_pairs: _Optional[_Iterable[str]] = ..., media: _Optional[_Iterable[_Union[MediaItem, _Mapping]]] = ..., mm_processor_kwargs_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ..., chat_template_kwargs_json: _Optional[bytes] = ...) -> None: ...
+    token_ids: bytes
+    def __init__(self, texts: _Optional[_Iterable[str]] = ..., add_special_tokens: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., truncation_side: _Optional[_Union[TruncationSide, str]] = ..., return_token_strings: _Optional[bool] = ..., text_pairs: _Optional[_Iterable[str]] = ..., media: _Optional[_Iterable[_Union[MediaItem, _Mapping]]] = ..., mm_processor_kwargs_json: _Optional[bytes] = ..., chat_template: _Optional[str] = ..., chat_template_kwargs_json: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ...) -> None: ...
 
 class MediaItem(_message.Message):
     __slots__ = ("modality", "data", "uuid", "media_type")

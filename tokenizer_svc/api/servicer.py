@@ -31,6 +31,7 @@ from tetrad.tokenizer_svc.api.wire import (
     decode_conversation,
     decode_pair_template,
     decode_pairs,
+    decode_prompt_ids,
     decode_truncation,
     encode_info,
     encode_pair,
@@ -118,9 +119,10 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         with self._in_flight(request), spanned(self._tracer, "encode", kind="server") as span:
             if request.text_pairs:
                 encodings = await self._encode_pairs(request)
+            elif request.token_ids:
+                encodings = [await self._encode_prompt_ids(request)]
             else:
-                if request.media and len(request.texts) != 1:
-                    raise InvalidRequest(f"media belong to one text; texts has {len(request.texts)}.", field="texts")
+                self._images.check_number(len(request.media))
                 encode = partial(
                     self._encode_to_wire,
                     add_special_tokens=adds_special_tokens(request),
@@ -149,6 +151,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     ) -> tokenizer_pb2.RenderChatResponse:
         """Render a conversation to a prompt, and return it with its ids."""
         with self._in_flight(request), spanned(self._tracer, "render_chat", kind="server") as span:
+            self._images.check_number(len(request.media))
             with self._metrics.render.time():
                 prompt = await self._chat.render(decode_conversation(request))
             encode = partial(
@@ -338,6 +341,18 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         self._metrics.observe_encoded(time.perf_counter() - started, len(token_ids))
         return encode_tokens(token_ids, strings, placed)
 
+    async def _encode_prompt_ids(self, request: tokenizer_pb2.EncodeRequest) -> tokenizer_pb2.Encoding:
+        token_ids, truncation = decode_prompt_ids(request), decode_truncation(request)
+        media = decode_media(request)
+        self._images.check_number(len(media.items))
+        images = await self._images.preprocess(media.items, media.kwargs_json)
+
+        def encode() -> tokenizer_pb2.Encoding:
+            ids, placed = images.encode_ids(token_ids, truncation=truncation, field="token_ids")
+            return encode_tokens(ids, (), placed)
+
+        return await self._threads.run(encode)
+
     def _decode(self, request: tokenizer_pb2.DecodeRequest) -> list[str]:
         skip = skips_special_tokens(request)
         return [self._tokenizer.decode(unpack_u32(sequence.ids), skip_special_tokens=skip) for sequence in request.sequences]
@@ -346,7 +361,8 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         """Return a response. Raises InvalidRequest if it does not fit a message: the caller must request less in one call."""
         num_bytes = response.ByteSize()
         if num_bytes > self._max_message_bytes:
-            raise too_large("The answer", num_bytes, self._max_message_bytes, field=field)
+            what = "The answer with its images" if getattr(response, "mm_features", ()) else "The answer"
+            raise too_large(what, num_bytes, self._max_message_bytes, field=field)
         return response
 
 

@@ -49,6 +49,17 @@ def encode_tokens(
     )
 
 
+def decode_prompt_ids(request: tokenizer_pb2.EncodeRequest) -> list[int]:
+    """Return the ids of a request's prompt. Raises InvalidRequest for fields that do not apply to a prompt of ids."""
+    if request.texts or not request.media:
+        text = "token_ids are a prompt with media, in place of texts: leave texts out, or tokenize nothing."
+        raise InvalidRequest(text, field="token_ids")
+    if request.return_token_strings or request.HasField("add_special_tokens"):
+        text = "A prompt of ids has its special tokens, and no token strings: leave add_special_tokens and "
+        raise InvalidRequest(f"{text}return_token_strings unset.", field="token_ids")
+    return unpack_u32(request.token_ids)
+
+
 def decode_pairs(request: tokenizer_pb2.EncodeRequest) -> list[tuple[str, str]]:
     """Return the pairs of texts of a request. Raises InvalidRequest for options that do not apply to pairs."""
     if request.media:

@@ -22,6 +22,36 @@ def expand_text(text: str, placeholder: str, features: Sequence[ImageFeature], *
     return first + "".join(f"{feature.expansion.text}{other}" for feature, other in zip(features, others, strict=True))
 
 
+def expand_ids(
+    token_ids: Sequence[int], placeholder: Sequence[int], expansions: Sequence[Sequence[int]], *, text: str, field: str
+) -> list[int]:
+    """Return a prompt of ids with the images' ids in place of the placeholders, in their order.
+
+    Args:
+        token_ids: the prompt.
+        placeholder: ids of a placeholder.
+        expansions: ids of each image's text.
+        text: text of a placeholder, for errors.
+        field: the request's field with the prompt, for errors.
+
+    Raises:
+        InvalidRequest: placeholders and images differ in number.
+    """
+    size = len(placeholder)
+    expanded: list[int] = []
+    start = number = 0
+    for place in range(len(token_ids) - size + 1):
+        # Most ids are not the first of a placeholder.
+        if token_ids[place] != placeholder[0] or place < start or list(token_ids[place : place + size]) != list(placeholder):
+            continue
+        expanded += token_ids[start:place]
+        if number < len(expansions):
+            expanded += expansions[number]
+        number, start = number + 1, place + size
+    _check_number(number, len(expansions), text, field)
+    return expanded + list(token_ids[start:])
+
+
 def repeat_marks(
     token_ids: Sequence[int], mark_id: int, mark: str, features: Sequence[ImageFeature], *, field: str
 ) -> tuple[list[int], list[PlacedImage]]:

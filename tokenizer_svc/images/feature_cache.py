@@ -16,20 +16,17 @@ class FeatureCache:
 
     Attributes:
         num_bytes: bytes of the images that are kept.
-        queries, hits: numbers of lookups, and of those that found their image.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._features: OrderedDict[str, ImageFeature] = OrderedDict()
-        self.num_bytes = self.queries = self.hits = 0
+        self.num_bytes = 0
 
     def get(self, identifier: str) -> ImageFeature | None:
         """Return an image, None if it is not kept."""
-        self.queries += 1
         feature = self._features.get(identifier)
         if feature is not None:
-            self.hits += 1
             self._features.move_to_end(identifier)
         return feature
 

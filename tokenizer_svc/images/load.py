@@ -1,5 +1,6 @@
 """Loading: opens what preprocesses a model's images, if it reads any. Called once at start."""
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from tetrad.tokenizer_svc.images.feature_cache import FeatureCache
 from tetrad.tokenizer_svc.images.preprocessor import ImagePreprocessor
 from tetrad.tokenizer_svc.images.processes import ImageLimits, ImageProcesses
 from tetrad.tokenizer_svc.images.prompts import Images, ModelImages, NoImages
+from tetrad.tokenizer_svc.observability.metrics import TokenizerMetrics
 from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer
 
 log = get_logger()
@@ -38,7 +40,7 @@ class ImageOptions:
     processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
-async def open_images(tokenizer: Tokenizer, model: str, options: ImageOptions) -> Images:
+async def open_images(tokenizer: Tokenizer, model: str, options: ImageOptions, metrics: TokenizerMetrics) -> Images:
     """Return what preprocesses a model's images.
 
     A model whose image processor cannot be used is served as one that reads text only, and images are refused with the reason.
@@ -47,6 +49,7 @@ async def open_images(tokenizer: Tokenizer, model: str, options: ImageOptions) -
         tokenizer: the model's tokenizer.
         model: the model's name.
         options: limits and settings.
+        metrics: counts images.
 
     Raises:
         ModelError: the options have settings that the model does not take.
@@ -62,13 +65,16 @@ async def open_images(tokenizer: Tokenizer, model: str, options: ImageOptions) -
         facts = ImageModel(tokenizer, await processes.describe())
         cache = FeatureCache(options.cache_bytes)
         preprocessor = ImagePreprocessor(
-            facts, family, processes, cache, tokenizer_hash=tokenizer.hash, max_images=options.max_images
+            facts, family, processes, cache, tokenizer_hash=tokenizer.hash, max_images=options.max_images, metrics=metrics
         )
     except (ModelError, InternalError, KeyError, TypeError, ValueError) as error:  # settings of a processor may be anything
         await processes.close()
         reason = f"{type(error).__name__}: {error}" if isinstance(error, (KeyError, TypeError, ValueError)) else str(error)
         log.warning("images.unavailable", model=model, reason=reason)
         return NoImages(model, f"This server cannot read images for {model}: {reason}")
+    except asyncio.CancelledError:  # the service ends while it starts
+        await processes.close()
+        raise
     log.info("images.ready", max_embeds=preprocessor.max_embeds, placeholder=preprocessor.placeholder)
     return ModelImages(tokenizer, preprocessor)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tetrad.services.errors import InvalidRequest
-from tetrad.tokenizer_svc.images.expansion import expand_text, repeat_marks, shorten
+from tetrad.tokenizer_svc.images.expansion import expand_ids, expand_text, repeat_marks, shorten
 from tetrad.tokenizer_svc.images.items import ImageFeature, ImageItem, PlacedImage
 from tetrad.tokenizer_svc.images.preprocessor import ImagePreprocessor
 from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer, Truncation
@@ -55,6 +55,16 @@ class PromptImages:
         token_ids, placed = repeat_marks(encoded, self.mark_id, self.mark, self.features, field=field)
         return (token_ids, placed) if truncation is None else shorten(token_ids, placed, truncation, num_around)
 
+    def encode_ids(
+        self, token_ids: Sequence[int], *, truncation: Truncation | None, field: str
+    ) -> tuple[list[int], list[PlacedImage]]:
+        """Return the ids of a prompt of ids, as `encode` does for a text."""
+        texts = [self.placeholder, *(feature.expansion.text for feature in self.features)]
+        placeholder, *expansions = (self.tokenizer.encode(text, add_special_tokens=False) for text in texts)
+        expanded = expand_ids(token_ids, placeholder, expansions, text=self.placeholder, field=field)
+        repeated, placed = repeat_marks(expanded, self.mark_id, self.mark, self.features, field=field)
+        return (repeated, placed) if truncation is None else shorten(repeated, placed, truncation, (0, 0))
+
 
 class Images(Protocol):
     """What preprocesses the images of a model.
@@ -67,6 +77,9 @@ class Images(Protocol):
     message_text: str | None
     limits: Sequence[MediaLimits]
 
+    def check_number(self, number: int) -> None:
+        """Raise InvalidRequest if a prompt cannot have this many images; costs little, before the prompt is rendered."""
+
     async def preprocess(self, items: Sequence[ImageItem], kwargs: str) -> PromptImages:
         """Return the images of one prompt, in their order.
 
@@ -75,7 +88,7 @@ class Images(Protocol):
             kwargs: settings of the image processor, a JSON object; empty: none.
 
         Raises:
-            InvalidRequest: images are not read, or one of these is refused.
+            InvalidRequest: an image is refused.
         """
 
     async def close(self) -> None:
@@ -94,6 +107,11 @@ class NoImages:
         self.message_text: str | None = None
         self.limits: Sequence[MediaLimits] = ()
         self._text = reason or f"{model} is not a multimodal model"
+
+    def check_number(self, number: int) -> None:
+        """Raise InvalidRequest for any image."""
+        if number:
+            raise InvalidRequest(self._text, field="media")
 
     async def preprocess(self, *_: object) -> PromptImages:
         """Raise InvalidRequest."""
@@ -115,6 +133,13 @@ class ModelImages:
         self._tokenizer, self._preprocessor = tokenizer, preprocessor
         self.message_text: str | None = preprocessor.message_text
         self.limits: Sequence[MediaLimits] = (MediaLimits("image", preprocessor.max_images, preprocessor.max_embeds),)
+
+    def check_number(self, number: int) -> None:
+        """Raise InvalidRequest for more images than a prompt may have."""
+        most = self._preprocessor.max_images
+        if number > most:
+            text = f"At most {most} image(s) may be provided in one prompt. There are {number} (max_images_per_prompt)."
+            raise InvalidRequest(text, field="media")
 
     async def preprocess(self, items: Sequence[ImageItem], kwargs: str) -> PromptImages:
         """Return the images of one prompt. Raises the errors of ImagePreprocessor."""

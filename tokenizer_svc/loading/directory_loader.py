@@ -45,7 +45,7 @@ def load_directory(path: Path, model_path: Path) -> LoadedTokenizer:
         rust=rust,
         special=special,
         eos_token_ids=_eos_token_ids(rust, special, generation_config, config),
-        chat_templates=_load_chat_templates(path, tokenizer_config),
+        chat_templates=_load_chat_templates(path, tokenizer_config, processor),
         max_length=_max_length(tokenizer_config, config),
         config=config,
         generation_config=generation_config,
@@ -123,9 +123,14 @@ def _eos_token_ids(
     return tuple(dict.fromkeys(token_id for token_id in (own, *ids) if isinstance(token_id, int) and token_id >= 0))
 
 
-def _load_chat_templates(path: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the templates by name; separate files override those of tokenizer_config.json."""
-    found = tokenizer_config.get("chat_template")
+def _load_chat_templates(path: Path, tokenizer_config: Mapping[str, Any], processor: Mapping[str, Any]) -> dict[str, str]:
+    """Return the templates by name; separate files override those of tokenizer_config.json.
+
+    Models that read images have theirs with the processor in chat_template.json or processor_config.json, which come first as
+    in vLLM.
+    """
+    of_processor = _load_json(path, "chat_template.json").get("chat_template") or processor.get("chat_template")
+    found = of_processor or tokenizer_config.get("chat_template")
     templates: dict[str, str] = {}
     if isinstance(found, str):
         templates["default"] = found

@@ -43,6 +43,13 @@ class TokenizerMetrics:
         self._batch = Histogram(
             f"{prefix}_detokenize_batch", "Sequences in a Detokenize message.", REQUESTS_OF_A_STEP, registry=self.registry
         )
+        self._image = Histogram(
+            f"{prefix}_image_seconds",
+            "Duration of preprocessing an image that is not in the cache, waiting included.",
+            SECONDS_OF_A_STEP,
+            registry=self.registry,
+        )
+        self._num_lookups = self._num_hits = 0
         self._num_tokens = 0
         self._streams: set[DetokenizeStream] = set()
         self.registry.register(self)
@@ -67,6 +74,15 @@ class TokenizerMetrics:
         self._batch.observe(num_sequences)
         self._num_tokens += num_tokens
 
+    def observe_image(self, seconds: float) -> None:
+        """Count a preprocessed image."""
+        self._image.observe(seconds)
+
+    def count_lookup(self, *, is_hit: bool) -> None:
+        """Count a lookup in the cache of preprocessed images."""
+        self._num_lookups += 1
+        self._num_hits += is_hit
+
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics that are computed at a scrape."""
         prefix, streams = "tetrad:tokenizer", list(self._streams)
@@ -75,4 +91,8 @@ class TokenizerMetrics:
         )
         num_open = sum(stream.num_open for stream in streams)
         yield GaugeMetricFamily(f"{prefix}_detokenize_handles", "Open sequences of all Detokenize streams.", value=num_open)
+        yield CounterMetricFamily(
+            f"{prefix}_image_cache_queries", "Images looked up in the cache of preprocessed ones.", value=self._num_lookups
+        )
+        yield CounterMetricFamily(f"{prefix}_image_cache_hits", "Images found in this cache.", value=self._num_hits)
         yield CounterMetricFamily(f"{prefix}_detokenized_tokens", "Tokens converted to text.", value=self._num_tokens)

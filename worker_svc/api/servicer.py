@@ -143,7 +143,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             log.error("encoding.failed", exc_info=error)
             stream.stop(InternalError(f"Encoding failed on the device: {error}", reason="STEP_FAILED"))
 
-        return StreamMedia(partial(self._worker.encode, stream_id), thread, layout.encoder_cache_size, fail)
+        encode = partial(self._metrics.run_encoding, self._worker.encode, stream_id)
+        return StreamMedia(encode, thread, layout.encoder_cache_size, fail)
 
     def _check_open(self) -> None:
         if self._draining:

@@ -15,10 +15,17 @@ IMAGE = "image"
 
 @dataclass(frozen=True, slots=True)
 class Modality:
-    """A kind of media that a model takes, and the largest number of embeddings that one item becomes by the model's files."""
+    """A kind of media that a model takes.
+
+    Attributes:
+        modality: the kind.
+        max_embeds_per_item: the largest number of embeddings that one item becomes by the model's files.
+        is_whole: whether the tokens of an item also attend to its later tokens; then no step ends inside an item.
+    """
 
     modality: str
     max_embeds_per_item: int
+    is_whole: bool = False
 
 
 class EncodedItem(NamedTuple):

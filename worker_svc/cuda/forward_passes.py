@@ -9,7 +9,8 @@ from tetrad.worker_svc.core.input_batch import InputBatch
 from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.interface import DeviceModel
-from tetrad.worker_svc.cuda.pass_inputs import NOTHING_GIVEN, GivenInputs, InputGatherer, PassInputs
+from tetrad.worker_svc.cuda.media.given_inputs import NOTHING_GIVEN, GivenInputs
+from tetrad.worker_svc.cuda.pass_inputs import InputGatherer, PassInputs
 from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.kv_cache.cache import KvCache
 

@@ -17,7 +17,6 @@ from tetrad.worker_svc.cuda.mixed_rows import MixedLayout, MixedRows
 from tetrad.worker_svc.cuda.row_tables import table_of
 from tetrad.worker_svc.cuda.sampling.state import DeviceState
 from tetrad.worker_svc.kernels.gather_inputs import NUM_KEYS, SLOT, Gathered, gather_inputs
-from tetrad.worker_svc.models.decoder import GivenEmbeddings
 from tetrad.worker_svc.models.host import HostStep
 
 
@@ -27,24 +26,6 @@ class PassInputs(NamedTuple):
     token_ids: torch.Tensor  # [T] int32
     positions: torch.Tensor  # [T] int32, of rotary embeddings; see Shifts
     steps: list[DeviceStep]  # for each KV group
-
-
-class GivenInputs(NamedTuple):
-    """Inputs of a step that are not in the device's state. No graph runs a step that has some.
-
-    Attributes:
-        embeddings: rows that replace the embeddings of token ids, or are added behind the first layers.
-        axes: [3, T] int32, positions of rotary embeddings on three axes; None: they are `positions`.
-    """
-
-    embeddings: GivenEmbeddings | None = None
-    axes: torch.Tensor | None = None
-
-    def __bool__(self) -> bool:
-        return self.embeddings is not None or self.axes is not None
-
-
-NOTHING_GIVEN = GivenInputs()
 
 
 class InputGatherer:

@@ -15,7 +15,8 @@ from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.forward_passes import ForwardPasses
 from tetrad.worker_svc.cuda.interface import DeviceModel
-from tetrad.worker_svc.cuda.pass_inputs import GivenInputs, PassInputs
+from tetrad.worker_svc.cuda.media.given_inputs import GivenInputs
+from tetrad.worker_svc.cuda.pass_inputs import PassInputs
 from tetrad.worker_svc.cuda.slot_loras import NoGraphLoras, SlotGraphLoras
 from tetrad.worker_svc.cuda.step_graphs import Runs, StepGraphs
 

@@ -25,13 +25,16 @@ from tetrad.worker_svc.core.device import (
     Progress,
     refuse_drafter,
     refuse_loras,
+    with_media,
 )
 from tetrad.worker_svc.core.input_batch import InputBatch
+from tetrad.worker_svc.core.media import ModelMedia
 from tetrad.worker_svc.core.plan import GrammarRows, Ints, ModelRunnerOutput, NewRequest, PendingStep, SchedulerOutput
 from tetrad.worker_svc.core.request_table import RequestTable
 from tetrad.worker_svc.core.verification import verify
 from tetrad.worker_svc.devices.kv_memory import kv_cache_bytes
 from tetrad.worker_svc.devices.sim_logprobs import SimLogprobs
+from tetrad.worker_svc.devices.sim_media import NoSimMedia, SimMedia, sim_media
 from tetrad.worker_svc.devices.sim_queue import SimQueue
 from tetrad.worker_svc.families.check import check_config
 from tetrad.worker_svc.kv_cache.layer_groups import group_layers
@@ -72,6 +75,7 @@ class SimDevice:
         self._cost = CostModel(
             settings.sim_seconds_per_step, settings.sim_seconds_per_token, settings.sim_seconds_per_context_token
         )
+        self._seconds_per_embedding = settings.sim_seconds_per_embedding
 
     def set_up(self) -> None:
         """Do nothing: there is no device."""
@@ -84,7 +88,8 @@ class SimDevice:
         check_generates(request, overridden, self.name)
         config = check_config(overridden, self.name)
         report(1, 1)
-        return SimModel(request.model, config, self._cost, self._crash_token_id, self._fail_token_id)
+        media = sim_media(request.path, overridden, config, self._seconds_per_embedding, takes_media=request.takes_media)
+        return SimModel(request.model, config, self._cost, self._crash_token_id, self._fail_token_id, media)
 
     def available_memory(
         self,
@@ -107,16 +112,26 @@ class SimDevice:
 
 
 class SimModel:
-    """A LoadedModel that consists of a description only."""
+    """A LoadedModel that consists of a description only.
+
+    Attributes:
+        media: its simulated tower; None: it takes only text.
+    """
 
     def __init__(
-        self, name: str, config: ModelConfig, cost: CostModel, crash_token_id: int | None, fail_token_id: int | None
+        self,
+        name: str,
+        config: ModelConfig,
+        cost: CostModel,
+        crash_token_id: int | None,
+        fail_token_id: int | None,
+        media: ModelMedia | None = None,
     ) -> None:
-        self._config, self._cost = config, cost
+        self._config, self._cost, self.media = config, cost, media
         self._groups = group_layers(config.cache_kinds)
         self._crash_token_id, self._fail_token_id = crash_token_id, fail_token_id
         self.loras = None
-        self.info = ModelInfo(
+        info = ModelInfo(
             model=name,
             architecture=config.architecture,
             vocab_size=config.vocab_size,
@@ -127,6 +142,7 @@ class SimModel:
             num_layers=config.num_layers,
             hidden_size=config.hidden_size,
         )
+        self.info = with_media(info, media)
 
     def kv_groups(self, block_size: int) -> tuple[KvGroup, ...]:
         """Return the groups that the real model's KV cache would have in float32."""
@@ -147,6 +163,7 @@ class SimModel:
             num_groups=len(self._groups),
             crash_token_id=self._crash_token_id,
             fail_token_id=self._fail_token_id,
+            media=self.media,
         )
 
     def sleep(self) -> None:
@@ -167,6 +184,7 @@ class SimRunner:
         queue: computes when steps begin and end.
         crash_token_id: a prompt with this token ends the process, like a fault of a real device; None: no token does.
         fail_token_id: a prompt with this token fails alone after three tokens, like a row of NaN logits; None: no token does.
+        media: the simulated tower and its cache; None: prompts have only text.
     """
 
     def __init__(
@@ -179,6 +197,7 @@ class SimRunner:
         num_groups: int = 1,
         crash_token_id: int | None = None,
         fail_token_id: int | None = None,
+        media: ModelMedia | None = None,
     ) -> None:
         self._cost, self._queue, self._crash_token_id = cost, queue or SimQueue(), crash_token_id
         self._batch = InputBatch(
@@ -191,7 +210,9 @@ class SimRunner:
         self._first_id = min(_SPECIAL_IDS, vocab_size // 4)
         self._num_ids = max(1, vocab_size - 2 * self._first_id)
         self._logprobs = SimLogprobs(vocab_size)
-        self._requests = RequestTable(self._batch, vocab_size, (self._seeds, self._logprobs), PLAIN_REQUESTS)
+        self._media = NoSimMedia() if media is None else SimMedia(media)
+        listeners, checks = (self._seeds, self._logprobs, self._media), (*PLAIN_REQUESTS, self._media.check)
+        self._requests = RequestTable(self._batch, vocab_size, listeners, checks)
 
     @property
     def num_requests(self) -> int:
@@ -204,6 +225,7 @@ class SimRunner:
         if self._crash_token_id is not None:
             self._crash_if_told(plan.new_requests)
         rows = self._requests.apply(plan)
+        self._media.check_encoded(self._batch, rows)
         input_seconds = time.perf_counter() - started
         batch = self._batch
         is_last = rows.num_computed + rows.num_scheduled == (batch.num_tokens + batch.num_drafts)[rows.slots]

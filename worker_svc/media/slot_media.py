@@ -31,7 +31,7 @@ class StepMedia(SlotListener, Protocol):
         """
 
     def placed(self, inputs: StepInputs) -> StepInputs:
-        """Return the inputs with positions on three axes, if a request of the step has them."""
+        """Return the inputs with positions on three axes, and with the ends of what tokens attend to, as the model needs."""
 
 
 class NoMedia:
@@ -53,7 +53,7 @@ class NoMedia:
         return given
 
     def placed(self, inputs: StepInputs) -> StepInputs:
-        """Return the inputs: every token has its index on all axes."""
+        """Return the inputs: every token has its index on all axes, and attends to no later one."""
         return inputs
 
 
@@ -70,11 +70,19 @@ class _Place(NamedTuple):
 
 
 class _Prompt(NamedTuple):
-    """The images of a request: their places, the index behind the last one, and positions on axes if the model has them."""
+    """The images of a request.
+
+    Attributes:
+        places: the places of the images.
+        end: the index behind the last one.
+        axes: the positions on axes; None: the model has none.
+        ends: [end], for each token the index behind the last token that it attends to; None: none attends to later ones.
+    """
 
     places: Sequence[_Place]
     end: int
     axes: PromptAxes | None
+    ends: Ints | None
 
 
 class SlotMedia:
@@ -87,13 +95,16 @@ class SlotMedia:
     def __init__(self, media: ModelMedia) -> None:
         self._cache: EncodedItems = media.cache
         self._modality, self._num_deep = media.tower.modality.modality, media.tower.num_deep_layers
+        self._is_whole = media.tower.modality.is_whole
         self._of_slot: dict[int, _Prompt] = {}
 
     def add(self, slot: int, request: NewRequest) -> None:
         """Store the places of a request's images."""
         if spans := request.media:
             axes = PromptAxes(spans) if spans[0].grid is not None else None
-            self._of_slot[slot] = _Prompt([_place(span) for span in spans], spans[-1].offset + spans[-1].length, axes)
+            end = spans[-1].offset + spans[-1].length
+            ends = _ends(spans, end) if self._is_whole else None
+            self._of_slot[slot] = _Prompt([_place(span) for span in spans], end, axes, ends)
 
     def remove(self, slot: int) -> None:
         """Delete the slot's images."""
@@ -130,16 +141,22 @@ class SlotMedia:
 
     def placed(self, inputs: StepInputs) -> StepInputs:
         """See StepMedia."""
-        axes: Ints | None = None
-        for row, slot in enumerate(inputs.slots.tolist() if self._of_slot else ()):
+        if not self._of_slot:
+            return inputs
+        axes, ends = np.tile(inputs.positions, (3, 1)), inputs.positions + 1
+        has_axes = has_ends = False
+        for row, slot in enumerate(inputs.slots.tolist()):
             its = self._of_slot.get(slot)
-            if its is None or its.axes is None:
+            if its is None:
                 continue
-            if axes is None:
-                axes = np.tile(inputs.positions, (3, 1))
-            first, count = int(inputs.first_token[row]), int(inputs.num_scheduled[row])
-            axes[:, first : first + count] = its.axes.of(int(inputs.num_computed[row]), count)
-        return inputs if axes is None else replace(inputs, axes=axes)
+            start, first, count = (int(of[row]) for of in (inputs.num_computed, inputs.first_token, inputs.num_scheduled))
+            if its.axes is not None:
+                axes[:, first : first + count], has_axes = its.axes.of(start, count), True
+            if its.ends is not None and start < its.end:
+                known = its.ends[start : start + count]
+                assert known.max() <= start + count, "the engine core ends no step inside an image"
+                ends[first : first + len(known)], has_ends = known, True
+        return replace(inputs, axes=axes if has_axes else None, ends=ends if has_ends else None)
 
     def _parts(self, rows: StepRows) -> Iterator[tuple[Ints, EncodedItem, int, int]]:
         """Yield the rows of each image of the step, the image, and the range of its embeddings that these rows take."""
@@ -170,6 +187,24 @@ class SlotMedia:
 def _place(span: MediaSpan) -> _Place:
     rank = None if span.is_embed is None else np.concatenate([[0], np.cumsum(span.is_embed)])
     return _Place(span.identifier, span.offset, span.offset + span.length, rank)
+
+
+def _ends(spans: Sequence[MediaSpan], end: int) -> Ints:
+    """Return for each token up to the last image the index behind the last token that it attends to.
+
+    A token that takes an embedding attends to those of its image up to the next token that takes none, as in transformers'
+    masks for Gemma 3.
+    """
+    ends: Ints = np.arange(end) + 1
+    for span in spans:
+        if span.is_embed is None:
+            ends[span.offset : span.offset + span.length] = span.offset + span.length
+            continue
+        next_text = np.where(span.is_embed, span.length, np.arange(span.length))
+        behind = np.minimum.accumulate(next_text[::-1])[::-1]
+        its = ends[span.offset : span.offset + span.length]
+        its[span.is_embed] = span.offset + behind[span.is_embed]
+    return ends
 
 
 def _embedded(place: _Place, low: int, high: int) -> tuple[Ints, int, int]:

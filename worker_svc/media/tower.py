@@ -17,7 +17,7 @@ from tetrad.worker_svc.core.plan import EncoderItem
 from tetrad.worker_svc.media.pixels import Normalization
 from tetrad.worker_svc.media.tower_kinds import TowerKind
 
-_DEVICE_ERRORS = (InternalError,)
+_PATCH_VALUES = 1024
 SMALLER_IMAGE = "Send a smaller image, or lower --kv-cache-memory-gib or --gpu-memory-utilization."
 
 log = get_logger()
@@ -64,11 +64,22 @@ class TransformersTower:
         return encoded
 
     def activation_bytes(self, num_embeds: int) -> int:
-        """See Tower: the activations of one layer for all patches, and the values of a patch."""
+        """See Tower: for all patches, the activations of one layer as measured with several vision models, and the values of
+        a patch.
+        """
         size = _first(self._vision, "embed_dim", "hidden_size")
         inner = _first(self._vision, "intermediate_size") or 4 * size
-        merged = _first(self._vision, "spatial_merge_size") or int(getattr(self._module.config, "scale_factor", 2))
-        return num_embeds * merged**2 * (8 * size + 2 * inner + 1024) * self.value_bytes
+        # Classes that choose a layer's output keep the outputs of all layers.
+        kept = _first(self._vision, "num_hidden_layers") if hasattr(self._module.config, "vision_feature_layer") else 0
+        values = (12 + kept) * size + 2 * inner + _PATCH_VALUES
+        return num_embeds * self._patches_per_embed() * values * self.value_bytes
+
+    def _patches_per_embed(self) -> int:
+        config = self._module.config
+        if tokens := _first(config, "mm_tokens_per_image"):
+            return (_first(self._vision, "image_size") // _first(self._vision, "patch_size")) ** 2 // tokens
+        side = _first(self._vision, "spatial_merge_size") or _first(config, "spatial_merge_size", "scale_factor")
+        return (side or round(1 / getattr(config, "downsample_ratio", 1))) ** 2
 
     def _encode(self, item: EncoderItem) -> EncodedItem:
         weight = next(self._module.parameters())

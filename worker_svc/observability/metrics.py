@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tetrad.services.observability.histogram import Histogram
 from tetrad.services.observability.metrics import REQUESTS_OF_A_STEP, SECONDS_OF_A_STEP, TOKENS
-from tetrad.worker_svc.core.plan import Ints, ModelRunnerOutput, SchedulerOutput
+from tetrad.worker_svc.core.plan import EncoderItem, Ints, ModelRunnerOutput, SchedulerOutput
 from tetrad.worker_svc.worker.snapshot import Snapshot
 
 T = TypeVar("T")
 _MOST_EXPERTS = 128
 _EXPERT_TOKENS = "Tokens that each `expert` of a mixture has computed natively on the CPU, in all layers; above 128 by ranges."
+_MEDIA_FAILURES = "Media items that could not be encoded; their requests have failed."
 _EXPERT_IMBALANCE = "Tokens of the busiest expert of a layer, over the mean; of the layer where that is largest. 0: no experts."
 
 
@@ -39,6 +40,8 @@ class WorkerMetrics:
         self._input = self._histogram("step_input_seconds", "Building the inputs of a step.", SECONDS_OF_A_STEP)
         self._tokens = self._histogram("step_tokens", "Tokens that a step computes.", TOKENS)
         self._requests = self._histogram("step_requests", "Requests that a step computes for.", REQUESTS_OF_A_STEP)
+        self._encode = self._histogram("media_encode_seconds", "Encoding of a media item.", SECONDS_OF_A_STEP)
+        self._failures = Counter("tetrad:worker_media_failures", _MEDIA_FAILURES, registry=self.registry)
         self.registry.register(_Pulled(snapshot))
 
     def run_step(self, plan: SchedulerOutput, queued_at: float, execute: Callable[[SchedulerOutput], T]) -> T:
@@ -49,6 +52,18 @@ class WorkerMetrics:
         self._tokens.observe(sum(each.num_scheduled_tokens for each in new) + int(cached.sum()))
         self._requests.observe(len(new) + len(cached))
         return result
+
+    def run_encoding(
+        self, encode: Callable[[int, EncoderItem, int], None], stream_id: int, item: EncoderItem, after: int
+    ) -> None:
+        """Call `encode` for a media item, and count the item; on the thread that encodes. See Worker.encode."""
+        started = time.perf_counter()
+        try:
+            encode(stream_id, item, after)
+        except Exception:
+            self._failures.inc()
+            raise
+        self._encode.observe(time.perf_counter() - started)
 
     def note_result(self, result: ModelRunnerOutput) -> None:
         """Count the duration of a step; called on the event loop."""

@@ -1,5 +1,6 @@
 """Images of prompts: vLLM's forms of data and names, and content parts of messages."""
 
+import numpy as np
 import pytest
 
 from tetrad.frontend.media.features import MediaFeature, kept_features
@@ -48,10 +49,18 @@ def test_other_forms_are_refused_by_their_place(data, uuids, field, text):
     assert text in refused.value.message
 
 
-@pytest.mark.parametrize("prompt", [{"prompt_token_ids": [1]}, {"prompt_embeds": None, "prompt_token_ids": [1]}])
-def test_images_need_a_prompt_of_text(prompt):
-    with pytest.raises(InvalidRequest, match="multi_modal_data needs a prompt of text"):
-        normalize_prompt({**prompt, "multi_modal_data": {"image": b"a"}})
+@pytest.mark.parametrize(
+    "other", [{"prompt_embeds": np.zeros((2, 4), np.float32)}, {"prompt_token_ids": [1], "mm_features": [1]}]
+)
+def test_images_need_a_prompt_with_placeholders(other):
+    with pytest.raises(InvalidRequest, match="multi_modal_data needs a prompt of text or of ids"):
+        normalize_prompt({**other, "multi_modal_data": {"image": b"a"}})
+
+
+def test_a_prompt_of_ids_has_images_for_its_placeholders():
+    prompt = normalize_prompt({"prompt_token_ids": [1, 2], "multi_modal_data": {"image": b"a"}})
+
+    assert (prompt.token_ids, [each.data for each in prompt.media]) == ([1, 2], [b"a"])
 
 
 @pytest.mark.parametrize(

@@ -307,3 +307,29 @@ def test_an_empty_key_is_refused(flag, text):
 
     with pytest.raises(argparse.ArgumentError, match="a key must not be empty"):
         parser.parse_args([f"{flag}={text}"])
+
+
+def test_options_of_images_have_vllms_names(tmp_path):
+    parser = new_parser("serve", "")
+    add_engine_options(parser)
+    add_server_options(parser)
+    flags = [
+        *("--limit-mm-per-prompt", '{"image": 4}', "--mm-processor-kwargs", '{"max_pixels": 784}'),
+        *("--allowed-local-media-path", str(tmp_path), "--allowed-media-domains", "a.example,b.example", "c.example"),
+        *("--max-media-bytes", "5000", "--allowed-media-networks", "10.1.0.0/16", "--media-fetch-timeout-s", "2.5"),
+    ]
+
+    options = parser.parse_args(flags)
+
+    args = engine_args(options)
+
+    assert (args.limit_mm_per_prompt, args.mm_processor_kwargs) == ({"image": 4}, {"max_pixels": 784})
+    assert (args.allowed_local_media_path, args.allowed_media_domains) == (
+        str(tmp_path),
+        ("a.example", "b.example", "c.example"),
+    )
+    assert server_fields(options) == {
+        "max_media_bytes": 5000,
+        "allowed_media_networks": ("10.1.0.0/16",),
+        "media_fetch_timeout_s": 2.5,
+    }

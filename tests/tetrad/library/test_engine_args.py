@@ -317,3 +317,51 @@ def test_logits_processors_become_names_that_a_worker_imports(model):
 def test_logits_processors_that_no_worker_can_import_are_refused(model, given, text):
     with pytest.raises(InvalidRequest, match=text):
         EngineArgs(model=model, logits_processors=given)
+
+
+def test_arguments_of_images_reach_their_services(model, tmp_path):
+    args = EngineArgs(
+        model=model,
+        limit_mm_per_prompt={"image": 4},
+        allowed_local_media_path=tmp_path,
+        allowed_media_domains=["a.example,b.example", "c.example"],
+        mm_processor_kwargs={"max_pixels": 784},
+        mm_processor_cache_gb=0.5,
+    )
+
+    settings = args.stack_settings()
+
+    frontend, tokenizer = settings.frontend, settings.tokenizer
+    assert (json.loads(frontend.limit_mm_per_prompt), frontend.allowed_local_media_path) == ({"image": 4}, tmp_path)
+    assert frontend.allowed_media_domains == ("a.example", "b.example", "c.example")
+    assert (json.loads(tokenizer.mm_processor_kwargs), tokenizer.image_cache_bytes) == ({"max_pixels": 784}, 1 << 29)
+
+
+def test_a_model_of_texts_alone_takes_no_images(model):
+    frontend = EngineArgs(model=model, language_model_only=True).stack_settings().frontend
+
+    assert json.loads(frontend.limit_mm_per_prompt) == {"image": 0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"limit_mm_per_prompt": 4}, "limit_mm_per_prompt must be dict, got 4"),
+        ({"limit_mm_per_prompt": {"image": 4}, "language_model_only": True}, "leave limit_mm_per_prompt out"),
+        ({"allowed_media_domains": 4}, "allowed_media_domains must be a list of host names, got 4"),
+        ({"mm_processor_kwargs": "x"}, "mm_processor_kwargs must be dict, got 'x'"),
+        ({"mm_processor_cache_gb": -1}, "mm_processor_cache_gb must be a number of GiB, 0 or more, got -1"),
+    ],
+)
+def test_a_wrong_argument_of_images_is_named(arguments, message):
+    with pytest.raises(InvalidRequest, match=message):
+        EngineArgs(**arguments)
+
+
+def test_with_a_target_the_program_decides_where_images_come_from(tmp_path):
+    """Its own frontend fetches them; the processor belongs to the services."""
+    directory = tmp_path / "files"
+    make_llm(EngineArgs(allowed_local_media_path=directory, limit_mm_per_prompt={"image": 1}), "127.0.0.1:1,127.0.0.1:2")
+
+    with pytest.raises(InvalidRequest, match="the services decide on mm_processor_kwargs: leave"):
+        make_llm(EngineArgs(mm_processor_kwargs={"max_pixels": 784}), "127.0.0.1:1,127.0.0.1:2")

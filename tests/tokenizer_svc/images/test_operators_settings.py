@@ -6,7 +6,8 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from tests.tokenizer_svc.images.conftest import item, noise, png
+from tests.tokenizer_svc.images.conftest import item
+from tests.vision_reference import picture
 from tetrad.services.errors import ModelError
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.tokenizer_svc.service import serve
@@ -17,7 +18,7 @@ KIND, PROMPT = "qwen2_5_vl", "<|vision_start|><|image_pad|><|vision_end|>"
 
 async def num_embeds(stub, kwargs: str = "") -> int:
     """Return the number of embeddings of an image that has more pixels than any of these settings allows."""
-    media = [item(png(noise(280, 280)))]
+    media = [item(picture(280, 280))]
     request = tokenizer_pb2.EncodeRequest(texts=[PROMPT], media=media, mm_processor_kwargs_json=kwargs.encode())
     [encoding] = (await stub.Encode(request)).encodings
     return encoding.mm_features[0].num_embeds

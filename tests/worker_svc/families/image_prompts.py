@@ -17,12 +17,12 @@ _HIDDEN = 64
 class RowsTower:
     """A tower that no test asks to encode anything: its images are in the cache already."""
 
-    modality = Modality("image", 1000)
     has_own_thread = True
     num_parameters = size_bytes = 0
 
-    def __init__(self, *, uses_mrope: bool, num_deep_layers: int) -> None:
+    def __init__(self, *, uses_mrope: bool, num_deep_layers: int, is_whole: bool) -> None:
         self.uses_mrope, self.num_deep_layers = uses_mrope, num_deep_layers
+        self.modality = Modality("image", 1000, is_whole)
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,10 @@ def image_prompt(seed: int, pieces: list[int | tuple[int, int]], *, has_axes: bo
     return ImagePrompt(ids, tuple(spans), tuple(images), np.concatenate(axes, 1) if has_axes else None)
 
 
-def media_of(prompts: list[ImagePrompt], *, has_axes: bool = False, num_deep: int = 0) -> ModelMedia:
-    """Return a tower, and a cache with the images of all prompts."""
+def media_of(prompts: list[ImagePrompt], *, has_axes: bool = False, num_deep: int = 0, is_whole: bool = False) -> ModelMedia:
+    """Return a tower, and a cache with the images of all prompts; `is_whole`: see Modality."""
     cache = EncoderCache()
     for prompt in prompts:
         for span, image in zip(prompt.spans, prompt.images, strict=True):
             cache.put(0, span.identifier, image, 0)
-    return ModelMedia(RowsTower(uses_mrope=has_axes, num_deep_layers=num_deep), cache)
+    return ModelMedia(RowsTower(uses_mrope=has_axes, num_deep_layers=num_deep, is_whole=is_whole), cache)

@@ -77,9 +77,12 @@ async def test_items_that_cannot_be_encoded_fail_alone(smolvlm, tmp_path):
         events = [(await read(stream)).encoder_events for _ in range(len(items) + 1)]
         await stream.write(step(1, new_requests=[new_request(0, prompt)]))
         output = await read(stream)
+        value = client.served.metrics.registry.get_sample_value
+        counts = value("tetrad:worker_media_failures_total"), value("tetrad:worker_media_encode_seconds_count")
 
     failures = {failure.identifier: from_status(failure.error).message for event in events for failure in event.failures}
     assert list(failures) == list(broken)
+    assert counts == (len(broken), 1)
     assert failures["flat"].startswith("Tensor 'pixel_values' of a media item has shape [")
     assert failures["two channels"].endswith("expected [-1, 3, -1, -1].")
     assert "cannot be encoded" in failures["a small tile"] or "placeholders" in failures["a small tile"]

@@ -66,10 +66,22 @@ def from_int8(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
 
 @dataclass
 class Chunk:
-    """`scheduled` tokens of a sequence behind `computed` ones whose keys and values are in its pages."""
+    """`scheduled` tokens of a sequence behind `computed` ones whose keys and values are in its pages.
+
+    The tokens of each of `images` attend to all its tokens.
+    """
 
     computed: int
     scheduled: int
+    images: tuple[range, ...] = ()
+
+    @property
+    def ends(self) -> np.ndarray:
+        """The position behind the last key that each scheduled token attends to."""
+        ends = np.arange(self.computed + self.scheduled) + 1
+        for image in self.images:
+            ends[image.start : image.stop] = image.stop
+        return ends[self.computed :]
 
 
 class PagedAttention:
@@ -145,6 +157,7 @@ class PagedAttention:
                 num_scheduled=np.array(counts),
                 block_size=size,
                 num_positions=num_positions,
+                ends=np.concatenate([chunk.ends for chunk in chunks]) if any(chunk.images for chunk in chunks) else None,
             ),
             given={self._heads: given, self._attended: attended},
         )
@@ -160,7 +173,7 @@ class PagedAttention:
         queries, keys, values = (part.unflatten(1, (-1, heads.head_dim)).transpose(0, 1) for part in parts)
         at = torch.arange(len(rows))
         queries, row_at = queries[:, chunk.computed :], at[chunk.computed :, None]
-        mask = at[None] <= row_at
+        mask = at[None] < torch.from_numpy(chunk.ends)[:, None]
         if heads.window:
             mask &= at[None] > row_at - heads.window
         keys, values = (part.repeat_interleave(heads.num_heads // heads.num_kv_heads, dim=0) for part in (keys, values))

@@ -60,6 +60,24 @@ def test_sliding_windows(team, window, block_size):
     assert_attention(PagedAttention(team, Heads(4, 2, 32, block_size, window), chunks))
 
 
+@pytest.mark.parametrize("kv_type", [KvType.FLOAT32, KvType.FLOAT16, KvType.INT8], ids=lambda kv_type: kv_type.name)
+@pytest.mark.parametrize("window", [0, 20])
+@pytest.mark.parametrize("block_size", [4, 5, 16])
+def test_tokens_of_an_image_attend_to_the_whole_image(team, kv_type, window, block_size):
+    """A window limits only what they see before them."""
+    images = [
+        Chunk(130, 1),
+        Chunk(64, 37, (range(70, 90), range(95, 101))),
+        Chunk(0, 80, (range(80),)),
+        Chunk(10, 60, (range(4, 50), range(50, 51))),
+        Chunk(0, 33),
+    ]
+    case = PagedAttention(team, Heads(6, 2, 32, block_size, window, kv_type), images)
+
+    for found, expected in zip(case.run(), case.expected(), strict=True):
+        np.testing.assert_allclose(found, expected, atol=2e-4 if kv_type == KvType.INT8 else 3e-6)
+
+
 @pytest.mark.parametrize("kv_type", [KvType.FLOAT32, KvType.INT8])
 @pytest.mark.parametrize("sink", [-100.0, 0.0, 3.0, 200.0])
 def test_sinks_take_weight_from_the_keys(team, kv_type, sink):

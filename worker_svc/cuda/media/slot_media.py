@@ -18,7 +18,7 @@ from tetrad.worker_svc.core.plan import GivenRows, Ints, NewRequest
 from tetrad.worker_svc.core.request_table import SlotListener
 from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
-from tetrad.worker_svc.cuda.pass_inputs import NOTHING_GIVEN, GivenInputs
+from tetrad.worker_svc.cuda.media.given_inputs import NOTHING_GIVEN, GivenInputs
 from tetrad.worker_svc.media.slot_media import NoMedia, SlotMedia
 from tetrad.worker_svc.models.decoder import GivenEmbeddings
 

@@ -17,7 +17,8 @@ from tetrad.worker_svc.core.step_inputs import StepRows
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.forward_passes import ForwardPasses
 from tetrad.worker_svc.cuda.graphs import LEAST_ROWS
-from tetrad.worker_svc.cuda.pass_inputs import NOTHING_GIVEN, GivenInputs, PassInputs
+from tetrad.worker_svc.cuda.media.given_inputs import NOTHING_GIVEN, GivenInputs
+from tetrad.worker_svc.cuda.pass_inputs import PassInputs
 from tetrad.worker_svc.cuda.ranks.links import StageLinks
 from tetrad.worker_svc.cuda.runner_parts import PassParts, SamplerParts
 from tetrad.worker_svc.cuda.sampling.sampler import DeviceSampled, DeviceSampler

@@ -1,0 +1,1 @@
+"""The example images of vLLM's programs, under vLLM's import path."""
