@@ -208,3 +208,33 @@ async def test_a_worker_that_takes_other_media_than_the_one_before_is_awaited(me
     await client.until_finished(9)
 
     assert client.tokens[9] == expected(9, 6)
+
+
+async def test_a_worker_that_does_not_encode_is_lost(directory):
+    stack = Stack(directory, step_timeout_s=0.5)
+    stack.worker.encoder.modalities = IMAGES
+    async with stack:
+        client, image, encoder = await stack.client(), feature("a", 2, 20), stack.worker.encoder
+        encoder.go.clear()
+        client.add(9, prompt_with(9, image), mm_features=[image])
+        while "WORKER_LOST" not in client.notices:
+            await client.read()
+        encoder.go.set()
+        await client.until_finished(9)
+
+    assert "No media item has come back for 0.5 s" in client.notice_texts[0]
+    assert client.tokens[9] == expected(9, 4)
+
+
+async def test_an_image_is_encoded_again_after_a_sleep(media_stack):
+    client, image, encoder = await media_stack.client(), feature("a", 2, 20), media_stack.worker.encoder
+    client.add(9, prompt_with(9, image), mm_features=[image])
+    await client.until_finished(9)
+
+    await media_stack.admin.Sleep(pb.EngineCoreAdminServiceSleepRequest(level=1))
+    await media_stack.admin.WakeUp(pb.EngineCoreAdminServiceWakeUpRequest())
+    client.add(8, prompt_with(8, image), mm_features=[image])
+    await client.until_finished(8)
+
+    assert client.tokens[8] == expected(8, 4)
+    assert encoder.seen == ["a", "a"]
