@@ -143,6 +143,7 @@ class Scheduler:
             return None
         plan = SchedulerOutput(step_id=self.step_counter)
         self.media.begin_plan()
+        num_preempted = self.states.num_preemptions
         make_room = self._serves_by_priority and self.admitting and self._urgent_arrivals.make_room()
         num_kept = self._seats.make_room() if self.admitting else 0
         preemptions_before = self.states.num_preemptions
@@ -156,7 +157,7 @@ class Scheduler:
         self.drafting.add_drafts(plan, budget)
         if plan.num_requests == 0 and not (self.kv_cache.connector.has_new_transfers or self.media.must_plan):
             # A preempted request has returned its references to media: requests before it may go on now.
-            return None if self.states.num_preemptions == preemptions_before else self.schedule()
+            return None if self.states.num_preemptions == num_preempted else self.schedule()
         self._note_sampling(plan)
         num_decodes = plan.total_num_scheduled_tokens - budget.num_prompt_tokens
         self.throttle.note_planned(plan.step_id, num_decodes, budget.num_prompt_tokens)

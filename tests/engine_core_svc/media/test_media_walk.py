@@ -38,6 +38,8 @@ class MediaMemory(WorkerMemory):
 class MediaWalk(Walk):
     """The walk of test_random_walk.py with images in some prompts. A subclass has `make_bench` with media."""
 
+    is_ending = False
+
     def _new_memory(self):
         if not hasattr(self, "encoder"):
             deliver = self.bench.deliver
@@ -49,6 +51,8 @@ class MediaWalk(Walk):
         return MediaMemory(BLOCK_SIZE, super()._new_memory().groups)
 
     def _plan(self):
+        if self.is_ending and self.encoder.asked and len(self.bench.plans) % 10 == 0:
+            self._encode()  # else requests might take turns for ever, each as far as its first image
         plan = super()._plan()
         self.encoder.take()
         if plan is not None:
@@ -143,6 +147,7 @@ class MediaWalk(Walk):
         assert scheduler.media.num_bytes == 100 * len(held)
 
     def teardown(self):
+        self.is_ending = True
         super().teardown()
         if hasattr(self, "bench"):
             media = self.bench.scheduler.media
