@@ -6,7 +6,7 @@ a request are raised before anything is sent; a refused request leaves no state.
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 from tetrad.frontend.engine.client import EngineClient
@@ -17,6 +17,7 @@ from tetrad.frontend.llm.draining import Gate
 from tetrad.frontend.llm.input_processor import InputProcessor, RenderedPrompt
 from tetrad.frontend.llm.model_tasks import GENERATE, ModelTasks
 from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.media.features import MediaFeature, total_bytes
 from tetrad.frontend.request.admission import Admission, Ticket
 from tetrad.frontend.request.call_trace import CallTrace, current_call, program_call
 from tetrad.frontend.request.deadlines import Deadline, earliest_deadline, within
@@ -183,6 +184,7 @@ class RequestIntake(Intake[InputProcessor]):
             self._gate.check_open()
             if not engine.connected:
                 engine = self._choose(prepared)
+            _check_media_bytes(state.features, engine)
             largest = max(each.most_bytes for each in active)
             if largest > engine.max_message_bytes:
                 what = "The request, with its images and" if state.features else "The request, with"
@@ -206,3 +208,12 @@ class RequestIntake(Intake[InputProcessor]):
             except Unavailable:
                 self._backends.requests.abort_request(state)
                 raise
+
+
+def _check_media_bytes(features: Sequence[MediaFeature], engine: EngineClient) -> None:
+    """Refuse images that an engine core cannot hold even without other requests; it holds equal images once."""
+    limit = 0 if engine.info is None else engine.info.max_media_bytes
+    num_bytes = total_bytes({feature.identifier: feature for feature in features}.values())
+    if num_bytes > limit > 0:
+        text = f"The images of the request take {num_bytes} bytes after preprocessing; the engine core holds at most {limit}."
+        raise InvalidRequest(text, field="messages", reason="MEDIA_TOO_LARGE")

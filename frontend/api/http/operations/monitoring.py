@@ -125,6 +125,7 @@ _INFO_SCHEMA = obj(
         contract_revision=field("integer", "Revision of the contract that it was built from; 0: a release before revision 3."),
         logits_processors=field("array", "Its custom logits processors.", items={"type": "string"}),
         capabilities=field("array", "What it supports besides.", items={"type": "string"}),
+        max_media_bytes=field("integer", "Most bytes of images of all its unfinished requests; 0: it takes none."),
         modalities=field("array", "The media that its workers read, such as images; empty: text only.", items=_MODALITY),
         pooling=_POOLING,
     )
