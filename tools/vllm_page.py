@@ -24,7 +24,7 @@ _INTRODUCTION = """# Programs made for vLLM
 They run with the import changed: `from tetrad import LLM, SamplingParams`. Modules are where vLLM has them:
 `tetrad.sampling_params`, `.inputs`, `.outputs`, `.config`, `.engine.arg_utils`, `.engine.async_llm_engine`,
 `.entrypoints.llm`, `.lora.request`, `.utils`, `.usage.usage_lib`, `.v1.engine.async_llm`, `.v1.metrics.reader`,
-`.v1.metrics.loggers`. Forms of older versions are taken as well: `prompt_token_ids=`, `inputs=`, `guided_options_request=`,
+`.v1.metrics.loggers`, `.multimodal.image`, `.multimodal.utils`, `.assets.image`. Forms of older versions are taken as well: `prompt_token_ids=`, `inputs=`, `guided_options_request=`,
 `GuidedDecodingParams`, positional arguments, and the arguments at the end of this page. `tests/tetrad/library/vllm_scripts`
 has a program for each page of vLLM's documentation; they name models of the Hugging Face hub, and run with any other, such as
 `smollm2-135m-instruct`.
