@@ -90,8 +90,8 @@ class MediaCheck:
             text = f"{named} has {span.length} tokens, which one step must compute; its maximum is {self._max_step_tokens}."
             raise _refusal(f"{text} Raise --max-num-batched-tokens.")
         if span.num_embeds > self._cache_size:
-            text = f"{named} has {span.num_embeds} embeddings, which exceeds the encoder cache size {self._cache_size}."
-            raise _refusal(f"{text} Reduce its size, or raise --max-num-batched-tokens.")
+            text = f"{named} has {span.num_embeds} embeddings; the encoder cache has room for {self._cache_size}."
+            raise _refusal(f"{text} Reduce its size.")
 
 
 NO_MEDIA = MediaCheck("The model")

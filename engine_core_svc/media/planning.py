@@ -211,9 +211,11 @@ class Media:
         media = request.payload.media
         if not media or start >= media[-1].end:
             return
-        rest = {span.identifier for span in _following(media, start + num_tokens)}
+        following = next(_following(media, start + num_tokens), None)
         for span in _following(media, start):
-            if span.end <= start + num_tokens and span.identifier not in rest:
+            if span.end > start + num_tokens:
+                return
+            if following is None or following.identifier != span.identifier:
                 self._passed.append((span.identifier, request.key))
 
     @property

@@ -80,6 +80,18 @@ def load_tower(
         return make(module.to(device), kind, processor, Modality(IMAGE, largest, kind.is_whole), has_own_thread=has_own_thread)
 
 
+def count_parameters(config: Mapping[str, Any]) -> int:
+    """Return the number of weights of the tower that a model has by its config.json; 0: it takes only text.
+
+    Allocates no memory for them. Raises ModelError if the config is wrong.
+    """
+    architecture = architecture_of(config)
+    if architecture not in TOWER_KINDS:
+        return 0
+    with _errors_of(architecture), quiet(), torch.device("meta"):
+        return sum(each.numel() for each in _module(architecture, config, None, 0, torch.float32).parameters())
+
+
 def _tensors(source: WeightSource) -> dict[str, torch.Tensor]:
     """Return the tower's tensors in float32, under the names of the files."""
     names = [name for name in source.unread() if name.startswith(_VISION) and not name.endswith(_UNUSED)]
