@@ -40,9 +40,9 @@ def decode_media(request: tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChat
         raise InvalidRequest(f"{field} has settings for media, but the request has no media.", field=field)
     for i, item in enumerate(request.media):
         if item.modality != "image":
-            raise InvalidRequest(f"media {i} has the modality {item.modality!r}; only 'image' is taken.", field="media")
+            raise InvalidRequest(f"media {i} has the modality {item.modality!r}; only 'image' is taken.", field=f"media[{i}]")
         if not item.data and not item.uuid:
-            raise InvalidRequest(f"media {i} has neither data nor a uuid.", field="media")
+            raise InvalidRequest(f"media {i} has neither data nor a uuid.", field=f"media[{i}]")
     items = [ImageItem(item.data, item.uuid, item.media_type) for item in request.media]
     try:
         return RequestMedia(items, request.mm_processor_kwargs_json.decode())

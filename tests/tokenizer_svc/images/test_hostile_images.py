@@ -55,7 +55,7 @@ async def test_broken_files_are_refused_with_the_reason(stub_of: StubOf, data: b
     assert isinstance(refused, InvalidRequest)
     assert refused.message.startswith("Failed to load image 1: ")
     assert reason in refused.message
-    assert refused.field == "media"
+    assert refused.field == "media[1]"
 
 
 async def test_an_image_that_needs_too_much_memory_fails_alone(
