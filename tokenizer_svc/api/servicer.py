@@ -23,7 +23,7 @@ from tetrad.services.request_context import RequestContext, bind_context
 from tetrad.services.rpc.columns import U32_BYTES, unpack_u32
 from tetrad.services.rpc.interceptors import answered_error
 from tetrad.services.rpc.status import to_status
-from tetrad.tokenizer_svc.api.media_wire import decode_media, media_bytes
+from tetrad.tokenizer_svc.api.media_wire import decode_media, images_too_large, media_bytes
 from tetrad.tokenizer_svc.api.wire import (
     adds_special_tokens,
     append_sizes,
@@ -132,7 +132,8 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
                 )
                 encodings = await self._encode_all(encode, request.texts)
             _report(span, encodings)
-        return self._fitting(tokenizer_pb2.EncodeResponse(encodings=encodings), "texts")
+        response = tokenizer_pb2.EncodeResponse(encodings=encodings)
+        return self._fitting(response, "texts", num_images=len(request.media))
 
     async def Decode(
         self,
@@ -168,7 +169,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         response = tokenizer_pb2.RenderChatResponse(
             prompt=prompt, token_ids=encoding.token_ids, mm_features=encoding.mm_features
         )
-        return self._fitting(response, "messages_json")
+        return self._fitting(response, "messages_json", num_images=len(request.media))
 
     async def Batch(
         self,
@@ -357,12 +358,13 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         skip = skips_special_tokens(request)
         return [self._tokenizer.decode(unpack_u32(sequence.ids), skip_special_tokens=skip) for sequence in request.sequences]
 
-    def _fitting(self, response: Response, field: str) -> Response:
+    def _fitting(self, response: Response, field: str, *, num_images: int = 0) -> Response:
         """Return a response. Raises InvalidRequest if it does not fit a message: the caller must request less in one call."""
         num_bytes = response.ByteSize()
         if num_bytes > self._max_message_bytes:
-            what = "The answer with its images" if getattr(response, "mm_features", ()) else "The answer"
-            raise too_large(what, num_bytes, self._max_message_bytes, field=field)
+            if num_images:
+                raise images_too_large(num_images, num_bytes, self._max_message_bytes)
+            raise too_large("The answer", num_bytes, self._max_message_bytes, field=field)
         return response
 
 
