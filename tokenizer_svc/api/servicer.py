@@ -130,7 +130,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
                     with_strings=request.return_token_strings,
                     images=await self._preprocess(request),
                 )
-                encodings = await self._encode_all(encode, request.texts)
+                encodings = await self._encode_all(encode, request.texts, num_images=len(request.media))
             _report(span, encodings)
         response = tokenizer_pb2.EncodeResponse(encodings=encodings)
         return self._fitting(response, "texts", num_images=len(request.media))
@@ -164,7 +164,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
                 field="messages_json",
             )
             with self._pending.admit(len(prompt)):
-                [encoding] = await self._encode_all(encode, [prompt], field="messages_json")
+                [encoding] = await self._encode_all(encode, [prompt], field="messages_json", num_images=len(request.media))
             _report(span, [encoding])
         response = tokenizer_pb2.RenderChatResponse(
             prompt=prompt, token_ids=encoding.token_ids, mm_features=encoding.mm_features
@@ -283,10 +283,16 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         return await self._images.preprocess(media.items, media.kwargs_json) if media.items else None
 
     async def _encode_all(
-        self, encode: Callable[[str], tokenizer_pb2.Encoding], texts: Sequence[str], *, field: str = "texts"
+        self,
+        encode: Callable[[str], tokenizer_pb2.Encoding],
+        texts: Sequence[str],
+        *,
+        field: str = "texts",
+        num_images: int = 0,
     ) -> Sequence[tokenizer_pb2.Encoding]:
         sizes = [self._threads.text_bytes(text, field=field) for text in texts]
-        if sum(map(len, texts)) + _TEXT_CHARS * len(texts) <= _SHORT_CHARS:
+        # Images make a text longer before it is encoded.
+        if not num_images and sum(map(len, texts)) + _TEXT_CHARS * len(texts) <= _SHORT_CHARS:
             return [encode(text) for text in texts]
         return await self._threads.run_all([(partial(encode, text), size) for text, size in zip(texts, sizes, strict=True)])
 
