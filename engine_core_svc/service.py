@@ -222,6 +222,7 @@ def _media(settings: EngineCoreSettings, layout: KVCacheLayout, facts: WorkerFac
         facts.encoder_cache_size(layout),
         max_step_tokens=layout.max_num_batched_tokens,
         splits_prompts=settings.enable_chunked_prefill,
+        whole=[modality.name for modality in facts.modalities if modality.is_whole],
     )
 
 
@@ -246,6 +247,7 @@ def _admission(settings: EngineCoreSettings, layout: KVCacheLayout, facts: Worke
                 facts.modalities,
                 cache_size=facts.encoder_cache_size(layout),
                 max_message_bytes=facts.max_message_bytes,
+                max_step_tokens=layout.max_num_batched_tokens,
             ),
         )
     )

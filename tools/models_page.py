@@ -239,8 +239,14 @@ def _variants() -> str:
 
 
 def _wrapper_rows() -> list[str]:
-    rows = ((family.title, architecture, _reads_images(architecture)) for architecture, family in WRAPPERS.items())
-    return sorted(f"| {title} | `{architecture}` | {'read' if reads else 'refused'} |\n" for title, architecture, reads in rows)
+    rows = ((family.title, architecture, _images(architecture)) for architecture, family in WRAPPERS.items())
+    return sorted(f"| {title} | `{architecture}` | {images} |\n" for title, architecture, images in rows)
+
+
+def _images(architecture: str) -> str:
+    if not _reads_images(architecture):
+        return "refused"
+    return "read on the CPU" if TOWER_KINDS[architecture].is_whole else "read"
 
 
 def _reads_images(architecture: str) -> bool:

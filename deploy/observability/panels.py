@@ -222,6 +222,34 @@ KV_CACHE = Row(
     ),
 )  # fmt: skip
 
+_IMAGE, _ENCODE = "tetrad:tokenizer_image_seconds", "tetrad:worker_media_encode_seconds"
+
+IMAGES = Row(
+    "Images",
+    (
+        Panel("Images a second", [
+            Query(rate(f"{_IMAGE}_count"), "preprocessed"),
+            Query(rate(f"{_ENCODE}_count"), "encoded"),
+            Query(rate("tetrad:worker_media_failures_total") + _NONE, "not encoded"),
+        ]),
+        Panel("Mean time of an image", [
+            Query(mean(_IMAGE) + _NONE, "preprocessing, waiting included"),
+            Query(mean(_ENCODE) + _NONE, "encoding"),
+        ], "s"),
+        Panel("Images found in caches", [
+            Query(f"{rate('tetrad:tokenizer_image_cache_hits_total')} / {rate('tetrad:tokenizer_image_cache_queries_total')}",
+                  "preprocessed, of tokenizers"),
+            Query(f"{rate('tetrad:engine_mm_cache_hits_total')} / {rate('tetrad:engine_mm_cache_queries_total')}",
+                  "embeddings, of workers"),
+        ], "percentunit"),
+        Panel("Encoder caches in use", [
+            Query("max by (instance) (tetrad:engine_encoder_cache_usage)", "{{instance}}")
+        ], "percentunit"),
+        Panel("Images being encoded", [Query("sum by (instance) (tetrad:engine_media_encoding)", "{{instance}}")]),
+        Panel("Pixels in engine cores", [Query("sum by (instance) (tetrad:engine_media_bytes)", "{{instance}}")], "bytes"),
+    ),
+)  # fmt: skip
+
 FAULTS = Row(
     "Faults",
     (
@@ -277,4 +305,4 @@ PROCESSES = Row(
     ),
 )  # fmt: skip
 
-ROWS = (OVERVIEW, REQUEST_TIME, STEP_TIME, SCHEDULER, KV_CACHE, FAULTS, GRPC, PROCESSES)
+ROWS = (OVERVIEW, REQUEST_TIME, STEP_TIME, SCHEDULER, KV_CACHE, IMAGES, FAULTS, GRPC, PROCESSES)

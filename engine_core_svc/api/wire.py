@@ -73,7 +73,12 @@ def encode_info(
 
 
 def _encode_modality(modality: Modality) -> types_pb2.ModalityInfo:
-    return types_pb2.ModalityInfo(modality=modality.name, max_items=modality.max_items, max_embeds_per_item=modality.max_embeds)
+    return types_pb2.ModalityInfo(
+        modality=modality.name,
+        max_items=modality.max_items,
+        max_embeds_per_item=modality.max_embeds,
+        is_whole=modality.is_whole,
+    )
 
 
 def _optional_capabilities(settings: EngineCoreSettings, facts: WorkerFacts) -> list[types_pb2.Capability]:

@@ -17,11 +17,13 @@ class Modality:
         name: "image", "audio" or "video".
         max_items: maximum number of items in a prompt.
         max_embeds: maximum number of embeddings of an item.
+        is_whole: whether tokens of an item attend to all its tokens, so that no step may end inside an item.
     """
 
     name: str
     max_items: int
     max_embeds: int
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

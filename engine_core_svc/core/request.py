@@ -200,6 +200,12 @@ class Request:
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
+    def awaits_media(self) -> bool:
+        """Whether media follow the computed tokens: they may have to be encoded before it goes on."""
+        media = self.payload.media
+        return bool(media) and self.num_computed_tokens < media[-1].end
+
+    @property
     def prompt_logprob_bytes(self) -> int:
         """The bytes of its prompt's log-probabilities, if requested; the first token has none, since no token precedes it."""
         return self.sizes.prompt_logprob_bytes * (self.num_prompt_tokens - 1)

@@ -26,12 +26,20 @@ class MediaCheck:
         modalities: media that the model takes.
         cache_size: room of the encoder cache, in embeddings.
         max_message_bytes: maximum bytes of a message to the worker.
+        max_step_tokens: maximum number of tokens that one step computes.
     """
 
     def __init__(
-        self, model: str, modalities: Sequence[Modality] = (), *, cache_size: int = 0, max_message_bytes: int = 0
+        self,
+        model: str,
+        modalities: Sequence[Modality] = (),
+        *,
+        cache_size: int = 0,
+        max_message_bytes: int = 0,
+        max_step_tokens: int = 0,
     ) -> None:
         self._model, self._cache_size, self._max_message_bytes = model, cache_size, max_message_bytes
+        self._max_step_tokens = max_step_tokens
         self._modalities = {modality.name: modality for modality in modalities}
 
     def check(self, spans: Sequence[MediaSpan], inputs: Mapping[str, EncoderInput], num_prompt_tokens: int) -> None:
@@ -78,9 +86,12 @@ class MediaCheck:
         if span.num_embeds > most:
             text = f"{named} has {span.num_embeds} embeddings; the maximum of one {span.modality} is {most}. Reduce its size."
             raise _refusal(text)
+        if self._modalities[span.modality].is_whole and span.length > self._max_step_tokens:
+            text = f"{named} has {span.length} tokens, which one step must compute; its maximum is {self._max_step_tokens}."
+            raise _refusal(f"{text} Raise --max-num-batched-tokens.")
         if span.num_embeds > self._cache_size:
-            text = f"{named} has {span.num_embeds} embeddings, which exceeds the encoder cache size {self._cache_size}."
-            raise _refusal(f"{text} Reduce its size, or raise --max-num-batched-tokens.")
+            text = f"{named} has {span.num_embeds} embeddings; the encoder cache has room for {self._cache_size}."
+            raise _refusal(f"{text} Reduce its size.")
 
 
 NO_MEDIA = MediaCheck("The model")

@@ -8,11 +8,12 @@ vLLM's scheduler, but encoding runs beside the steps: a step never waits for an 
 - A running request holds references to its items until it has computed their tokens. It holds no item without those before,
   so requests never wait for each other in a circle. A waiting request holds none: it may wait for blocks of those that run.
 - If a request can compute nothing for lack of room, requests after it get no room in the same plan.
+- A step ends inside no item of a whole modality: it computes the rest of an item, if need be beyond what protects decodes.
 - Items in a prefix that is found in the cache, or that another engine core has computed, are not encoded.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -58,6 +59,10 @@ class NoMedia:
         """Return `num_tokens`."""
         return num_tokens
 
+    def whole_tokens(self, request: Request, start: int, num_tokens: int, most: int) -> int:  # noqa: ARG002 - of the interface
+        """Return `num_tokens`."""
+        return num_tokens
+
     def start(self, request: Request) -> None:
         """Do nothing."""
 
@@ -100,14 +105,24 @@ class Media:
         cache_size: room of the encoder cache, in embeddings; any single item fits.
         max_step_tokens: maximum number of tokens that one step computes for a request.
         splits_prompts: whether prompts are computed in chunks; otherwise a prompt waits for all its items.
+        whole: names of the modalities with whole items, see Modality.
 
     Attributes:
         cache: the entries of the encoder cache.
         stats: see MediaStats.
     """
 
-    def __init__(self, store: MediaStore, cache_size: int, *, max_step_tokens: int, splits_prompts: bool = True) -> None:
+    def __init__(
+        self,
+        store: MediaStore,
+        cache_size: int,
+        *,
+        max_step_tokens: int,
+        splits_prompts: bool = True,
+        whole: Collection[str] = (),
+    ) -> None:
         self.stats = MediaStats()
+        self._whole = frozenset(whole)
         self.cache = EncoderCache(cache_size)
         self._store, self._max_step_tokens, self._splits_prompts = store, max_step_tokens, splits_prompts
         self._asked: list[tuple[MediaSpan, EncoderInput]] = []
@@ -174,14 +189,33 @@ class Media:
             return 0
         return ready_end - start
 
+    def whole_tokens(self, request: Request, start: int, num_tokens: int, most: int) -> int:
+        """Return how many of a request's next tokens to compute such that the step ends inside no item of a whole modality.
+
+        Args:
+            request: the request.
+            start: position of the first of these tokens.
+            num_tokens: number of tokens that the step would compute; 0: none.
+            most: number of tokens that the step has room for, if those that protect decodes are not counted.
+        """
+        end = start + num_tokens
+        span = next(_following(request.payload.media, end), None) if self._whole and num_tokens else None
+        if span is None or span.modality not in self._whole or not span.offset < end < span.end:
+            return num_tokens
+        if span.offset > start:
+            return span.offset - start
+        return span.end - start if span.end - start <= most else 0
+
     def advance(self, request: Request, start: int, num_tokens: int) -> None:
         """Note that the plan computes these tokens: later plans do not read the items of which it computes the last token."""
         media = request.payload.media
         if not media or start >= media[-1].end:
             return
-        rest = {span.identifier for span in _following(media, start + num_tokens)}
+        following = next(_following(media, start + num_tokens), None)
         for span in _following(media, start):
-            if span.end <= start + num_tokens and span.identifier not in rest:
+            if span.end > start + num_tokens:
+                return
+            if following is None or following.identifier != span.identifier:
                 self._passed.append((span.identifier, request.key))
 
     @property

@@ -38,13 +38,13 @@ class StepBudget:
         """Spend and return the tokens that a request may compute, at most `num_wanted`; 0 if none are left for it."""
         num_tokens = min(num_wanted, self.num_tokens)
         if num_wanted > 1:
-            num_tokens = min(num_tokens, self._chunk, self._max_prompt_tokens - self.num_prompt_tokens)
+            num_tokens = min(num_tokens, self._chunk, max(self._max_prompt_tokens - self.num_prompt_tokens, 0))
             self.num_prompt_tokens += num_tokens
         self.num_tokens -= num_tokens
         return num_tokens
 
     def give_back(self, num_wanted: int, num_tokens: int) -> None:
-        """Undo `take(num_wanted)`, which returned `num_tokens`: the request is not planned."""
+        """Return `num_tokens` of those that `take(num_wanted)` has spent; a negative number spends more."""
         if num_wanted > 1:
             self.num_prompt_tokens -= num_tokens
         self.num_tokens += num_tokens

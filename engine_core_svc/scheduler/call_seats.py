@@ -46,12 +46,14 @@ class CallSeats:
     def preempt_idle_row(self, request: Request, step_id: int) -> bool:
         """Preempt a row that this step does not plan, if the request's call runs none and lacks blocks.
 
-        Returns whether a row was preempted.
+        Returns whether a row was preempted. A row that waits for its media would be admitted again at once.
         """
         if self._states.calls.num_running(request.call) or not self._has_further_rows:
             return False
         victim = self._last_of_largest_call(request)
-        if victim is None or victim.last_step_id == step_id or self._kv_cache.blocks_missing(request) <= 0:
+        if victim is None or victim.last_step_id == step_id or victim.awaits_media:
+            return False
+        if self._kv_cache.blocks_missing(request) <= 0:
             return False
         self._states.preempt(victim)
         return True

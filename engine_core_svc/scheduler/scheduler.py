@@ -276,7 +276,7 @@ class Scheduler:
         if num_ready > budget.num_tokens and not self.limits.enable_chunked_prefill:
             return 0
         num_wanted = budget.messages.most_tokens(request, prefix.num_tokens, num_ready)
-        num_new = budget.take(num_wanted)
+        num_new = self._take(request, prefix.num_tokens, num_wanted, budget)
         if num_new and not self.kv_cache.admit(request, num_new, prefix, num_reserved=num_reserved):
             budget.give_back(num_wanted, num_new)
             return 0
@@ -329,7 +329,16 @@ class Scheduler:
         if not request.sizes.is_light:
             num_tokens = self.media.most_tokens(request, request.num_computed_tokens, num_tokens)
             num_tokens = budget.messages.most_tokens(request, request.num_computed_tokens, num_tokens)
-        return budget.take(num_tokens)
+        return self._take(request, request.num_computed_tokens, num_tokens, budget)
+
+    def _take(self, request: Request, start: int, num_wanted: int, budget: StepBudget) -> int:
+        """Spend and return the tokens that a request computes from position `start` on, at most `num_wanted`."""
+        num_tokens = budget.take(num_wanted)
+        if request.sizes.is_light:
+            return num_tokens
+        whole = self.media.whole_tokens(request, start, num_tokens, min(num_wanted, num_tokens + budget.num_tokens))
+        budget.give_back(num_wanted, num_tokens - whole)
+        return whole
 
     def _fits_messages(self, request: Request, budget: StepBudget) -> bool:
         """Return whether the messages of the step have room for a waiting request and the first token that it computes."""

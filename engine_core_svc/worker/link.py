@@ -348,7 +348,7 @@ def _common_digest(digests: Sequence[bytes]) -> bytes:
 
 
 def _decode_modalities(model: worker_pb2.ModelInfo) -> tuple[Modality, ...]:
-    return tuple(Modality(each.modality, each.max_items, each.max_embeds_per_item) for each in model.modalities)
+    return tuple(Modality(each.modality, each.max_items, each.max_embeds_per_item, each.is_whole) for each in model.modalities)
 
 
 def _decode_pooling(message: types_pb2.PoolingInfo) -> PoolingFacts:

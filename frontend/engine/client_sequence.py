@@ -110,7 +110,9 @@ async def active_sequences(prepared: PreparedRequest, engine: Engine) -> list[Ac
             params, prompt = _shared_params(sequence, prepared), pack_u32(sequence.prompt_token_ids)
         message = encode_request(sequence, prepared)
         size, embeds = message.ByteSize(), prepared.embeds
-        made.append(ActiveSequence(sequence, prepared.state, engine, message, prompt, params, size, embeds, prepared.features))
+        made.append(
+            ActiveSequence(sequence, prepared.state, engine, message, prompt, params, size, embeds, prepared.state.features)
+        )
         await time_slice.check()
     return made
 

@@ -42,6 +42,7 @@ class EngineInfo:
     max_cpu_loras: int = 0
     logits_processors: tuple[str, ...] = ()
     modalities: tuple[ModalityFacts, ...] = ()
+    max_media_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ def decode_engine_info(message: engine_core_pb2.EngineInfo) -> EngineInfo:
     facts["kv_cache_tokens"] = message.kv_cache_tokens or message.num_gpu_blocks * message.block_size
     facts["capabilities"] = tuple(map(_decode_capability, message.capabilities))
     facts["logits_processors"] = tuple(message.logits_processors)
+    facts["max_media_bytes"] = message.max_media_bytes
     facts["modalities"] = _decode_modalities(message.modalities)
     facts["pooling"] = _decode_pooling_facts(message.pooling) if message.HasField("pooling") else None
     return EngineInfo(**facts)

@@ -5,7 +5,6 @@ Made by the input processor, encoded by wire.py.
 
 from dataclasses import dataclass, field
 
-from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.parsing.formats import MarkIds
 from tetrad.frontend.request.prompt_embeds import PromptEmbeds
 from tetrad.frontend.request.request_state import RequestState
@@ -26,7 +25,6 @@ class PreparedRequest:
         data_parallel_rank: rank of the engine core that the request is pinned to; None: it is not pinned.
         predicted_ids: token ids that the caller expects as the output.
         embeds: the embeddings of the prompt; None: there are none.
-        features: the preprocessed images of the prompt, in order.
     """
 
     state: RequestState
@@ -39,4 +37,3 @@ class PreparedRequest:
     data_parallel_rank: int | None
     predicted_ids: list[int] = field(default_factory=list)
     embeds: PromptEmbeds | None = None
-    features: tuple[MediaFeature, ...] = ()

@@ -7,12 +7,13 @@ per beam, one with block_size=1. beams.py selects the continuations.
 
 import asyncio
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.beams import Beams, EarlyStopping, FinishedBeam, num_candidates
 from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.request.outputs import LoRARequest, PositionLogprobs
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt, normalize_prompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
@@ -164,7 +165,7 @@ class _Search:
 
     async def run(self) -> BeamSearchOutput:
         stream = await self._ask(self._prompt)  # raises all errors of the prompt
-        ids = stream.prompt_token_ids
+        ids, features = stream.prompt_token_ids, stream.features
         room = self._llm.max_model_len - stream.num_virtual_tokens - len(ids)
         tops = await _collect([stream])
         beams = Beams(
@@ -182,7 +183,7 @@ class _Search:
             beams.step(tops)
             if beams.done:
                 break
-            tops = await self._step([_tokens(ids + beam.token_ids, salt) for beam in beams.running])
+            tops = await self._step([_tokens(ids + beam.token_ids, salt, features) for beam in beams.running])
         return BeamSearchOutput(await self._sequences(ids, beams.finished))
 
     async def _step(self, prompts: Iterable[PromptType]) -> list[PositionLogprobs]:
@@ -247,8 +248,8 @@ async def _collect(streams: list[OutputStream]) -> list[PositionLogprobs]:
     return [(output.outputs[0].logprobs or [{}])[0] for output in outputs]
 
 
-def _tokens(ids: list[int], cache_salt: str) -> TokensPrompt:
-    return TokensPrompt(prompt_token_ids=ids, cache_salt=cache_salt)
+def _tokens(ids: list[int], cache_salt: str, features: Sequence[MediaFeature]) -> TokensPrompt:
+    return TokensPrompt(prompt_token_ids=ids, cache_salt=cache_salt, mm_features=features)
 
 
 def _named(position: PositionLogprobs, texts: dict[int, str]) -> PositionLogprobs:

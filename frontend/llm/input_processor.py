@@ -91,6 +91,7 @@ class InputProcessor:
             predicted_ids=predicted_ids,
         )
         state.num_virtual_tokens = len(all_ids) - len(ids)
+        state.features = read.features
         lora = request.lora_request if virtual is None else None  # only adapters that the engine cores apply
         await self._add_sequences(state, all_ids, lora, deadline, new_handle)
         return PreparedRequest(
@@ -104,7 +105,6 @@ class InputProcessor:
             data_parallel_rank=request.data_parallel_rank,
             predicted_ids=predicted_ids,
             embeds=embeds,
-            features=read.features,
         )
 
     async def render(self, request: NewRequest) -> RenderedPrompt:

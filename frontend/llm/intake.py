@@ -6,7 +6,7 @@ a request are raised before anything is sent; a refused request leaves no state.
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 from tetrad.frontend.engine.client import EngineClient
@@ -17,6 +17,7 @@ from tetrad.frontend.llm.draining import Gate
 from tetrad.frontend.llm.input_processor import InputProcessor, RenderedPrompt
 from tetrad.frontend.llm.model_tasks import GENERATE, ModelTasks
 from tetrad.frontend.llm.output_stream import OutputStream
+from tetrad.frontend.media.features import MediaFeature, total_bytes
 from tetrad.frontend.request.admission import Admission, Ticket
 from tetrad.frontend.request.call_trace import CallTrace, current_call, program_call
 from tetrad.frontend.request.deadlines import Deadline, earliest_deadline, within
@@ -163,7 +164,8 @@ class RequestIntake(Intake[InputProcessor]):
         # The ids of a prompt of embeddings identify no prefix cache entry.
         ids = pack_u32(prepared.state.prompt_token_ids) if prepared.embeds is None else b""
         lora = prepared.state.sequences[0].lora_request
-        return self._engines.choose(prepared.data_parallel_rank, ids, prepared.cache_salt, lora.lora_name if lora else "")
+        lora_name, features = lora.lora_name if lora else "", prepared.state.features
+        return self._engines.choose(prepared.data_parallel_rank, ids, prepared.cache_salt, lora_name, features)
 
     async def _activate(self, prepared: PreparedRequest, engine: EngineClient) -> tuple[EngineClient, list[ActiveSequence]]:
         """Return the sequences with their messages, and the engine to run them; their spans begin here.
@@ -182,9 +184,10 @@ class RequestIntake(Intake[InputProcessor]):
             self._gate.check_open()
             if not engine.connected:
                 engine = self._choose(prepared)
+            _check_media_bytes(state.features, engine)
             largest = max(each.most_bytes for each in active)
             if largest > engine.max_message_bytes:
-                what = "The request, with its images and" if prepared.features else "The request, with"
+                what = "The request, with its images and" if state.features else "The request, with"
                 raise too_large(f"{what} all that may be generated,", largest, engine.max_message_bytes)
         except BaseException:
             for sequence in state.sequences:
@@ -205,3 +208,12 @@ class RequestIntake(Intake[InputProcessor]):
             except Unavailable:
                 self._backends.requests.abort_request(state)
                 raise
+
+
+def _check_media_bytes(features: Sequence[MediaFeature], engine: EngineClient) -> None:
+    """Refuse images that an engine core cannot hold even without other requests; it holds equal images once."""
+    limit = 0 if engine.info is None else engine.info.max_media_bytes
+    num_bytes = total_bytes({feature.identifier: feature for feature in features}.values())
+    if num_bytes > limit > 0:
+        text = f"The images of the request take {num_bytes} bytes after preprocessing; the engine core holds at most {limit}."
+        raise InvalidRequest(text, field="messages", reason="MEDIA_TOO_LARGE")

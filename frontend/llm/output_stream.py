@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol, Self
 
 from tetrad.frontend.llm.unfinished_requests import UnfinishedRequests
+from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.net.side_thread import in_side_thread
 from tetrad.frontend.request.logprobs import wide_positions
 from tetrad.frontend.request.outputs import RequestOutput
@@ -47,6 +48,11 @@ class OutputStream:
     def prompt_token_ids(self) -> list[int]:
         """The prompt's ids."""
         return self._request.prompt_token_ids
+
+    @property
+    def features(self) -> tuple[MediaFeature, ...]:
+        """The preprocessed images of the prompt."""
+        return self._request.features
 
     @property
     def num_virtual_tokens(self) -> int:

@@ -4,7 +4,7 @@ The tokenizer makes them and the engine core reads them; the frontend passes the
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tetrad.services.errors import InvalidRequest
@@ -36,7 +36,7 @@ class MediaFeature:
         return self.offset + self.length
 
 
-def total_bytes(features: Sequence[MediaFeature]) -> int:
+def total_bytes(features: Iterable[MediaFeature]) -> int:
     """Return the size in bytes of the features' messages together."""
     return sum(feature.num_bytes for feature in features)
 

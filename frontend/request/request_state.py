@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 
+from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.request.admission import Ticket
 from tetrad.frontend.request.call_trace import NO_CALL
 from tetrad.frontend.request.collector import OutputCollector
@@ -52,6 +53,8 @@ class RequestState:
         self.num_cached_tokens: int | None = None
         # Tokens of a prompt adapter before the prompt: answers neither contain nor count them.
         self.num_virtual_tokens = 0
+        # The images of the prompt, for further requests with the same prompt.
+        self.features: tuple[MediaFeature, ...] = ()
         self.call = NO_CALL
         # A prompt of one token has no log-probabilities: the first token never has one.
         nothing_to_come = params.prompt_logprobs is not None and len(prompt_token_ids) == 1

@@ -4,7 +4,9 @@ Cheaper than the engine core's SHA-256 hashes, and private: they differ between 
 practically impossible, and would only route a request to another engine core.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+from tetrad.frontend.media.features import MediaFeature
 
 
 def first_parent(cache_salt: str) -> int:
@@ -17,15 +19,34 @@ def salt_of(cache_salt: str, lora_name: str) -> str:
     return f"{lora_name}\0{cache_salt}" if lora_name else cache_salt
 
 
-def block_keys(token_ids: bytes, block_size: int, parent: int) -> Iterator[int]:
+def media_keys(features: Sequence[MediaFeature], block_size: int, num_tokens: int) -> list[bytes]:
+    """Return the identifiers of the images in each full block, each followed by a zero byte; [] for a prompt without images.
+
+    The placeholders of all images have the same id, so blocks of ids alone would be equal for different images. The form is
+    that of an engine core's events (KvBlocksStored.extra_keys).
+    """
+    if not features:
+        return []
+    keys = [b""] * (num_tokens // block_size)
+    for feature in features:
+        first, last = feature.offset // block_size, (feature.end - 1) // block_size
+        for block in range(first, min(last + 1, len(keys))):
+            keys[block] += feature.identifier.encode() + b"\0"
+    return keys
+
+
+def block_keys(token_ids: bytes, block_size: int, parent: int, extra_keys: Sequence[bytes] = ()) -> Iterator[int]:
     """Yield the key of each full block.
 
     Args:
         token_ids: the ids as a u32 column.
         block_size: tokens per block.
         parent: key of the block before the first one, or the result of `first_parent`.
+        extra_keys: the images in each block; see `media_keys`. Empty: there are none in any block.
     """
     size = 4 * block_size
-    for end in range(size, len(token_ids) + 1, size):
-        parent = hash((parent, token_ids[end - size : end]))
+    for place, end in enumerate(range(size, len(token_ids) + 1, size)):
+        extra = extra_keys[place] if place < len(extra_keys) else b""
+        content = token_ids[end - size : end]
+        parent = hash((parent, content, extra)) if extra else hash((parent, content))
         yield parent

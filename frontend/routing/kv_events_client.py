@@ -116,7 +116,9 @@ class KvEventsClient:
             stored = event.stored
             parent = stored.parent_block_hash if stored.HasField("parent_block_hash") else None
             salt = salt_of(stored.cache_salt, stored.lora_name)
-            self._prefixes.store(stored.block_hashes, parent, stored.token_ids, salt, is_new=is_new)
+            self._prefixes.store(
+                stored.block_hashes, parent, stored.token_ids, salt, extra_keys=stored.extra_keys, is_new=is_new
+            )
         elif kind == "removed":
             self._prefixes.remove(event.removed.block_hashes)
         elif kind == "cleared":

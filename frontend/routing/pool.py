@@ -11,6 +11,7 @@ from collections.abc import Callable
 from tetrad.frontend.engine.client import EngineClient
 from tetrad.frontend.engine.client_sequence import ActiveSequence
 from tetrad.frontend.engine.facts import EngineInfo
+from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.net.discovery import Discovery, Endpoint, fixed_endpoints
 from tetrad.frontend.request.sequence import Sequence
 from tetrad.frontend.routing.member import Member
@@ -206,7 +207,14 @@ class EnginePool:
 
     # --- routing ----------------------------------------------------------------------------------------------------
 
-    def choose(self, rank: int | None, token_ids: bytes = b"", cache_salt: str = "", lora_name: str = "") -> EngineClient:
+    def choose(
+        self,
+        rank: int | None,
+        token_ids: bytes = b"",
+        cache_salt: str = "",
+        lora_name: str = "",
+        features: tuple[MediaFeature, ...] = (),
+    ) -> EngineClient:
         """Return the engine core for a request: the one at `rank`, else a healthy one, else a connected one, else any.
 
         All n outputs of a request go to one engine core, because they share the prompt and so its cached blocks.
@@ -216,6 +224,7 @@ class EnginePool:
             token_ids: the prompt as a u32 column.
             cache_salt: only requests with the same salt share prefixes.
             lora_name: the adapter of the request; empty: the base model.
+            features: the images of the prompt.
         """
         if rank is not None:
             return self._ranks.find(self._members, rank).engine
@@ -223,7 +232,7 @@ class EnginePool:
             raise Unavailable(f"No engine core is known: {self.discovery.problem}.", retry_after_s=1.0)
         least = min(member.health_order for member in self._members)
         candidates = [each for each in self._members if each.health_order == least]
-        return self._router.choose(candidates, token_ids, cache_salt, lora_name).engine
+        return self._router.choose(candidates, token_ids, cache_salt, lora_name, features).engine
 
     def on_change(self) -> None:
         """Update the pool after an engine core was connected, lost, added or removed, or its problem changed."""
@@ -262,9 +271,8 @@ class EnginePool:
             others = [member for member in self._members if member.is_healthy and member.engine is not engine]
             if not others:
                 return False
-            successor = self._router.choose(
-                others, each.known_prompt, each.message.cache_salt, each.message.lora_request.name
-            ).engine
+            salt, lora_name = each.message.cache_salt, each.message.lora_request.name
+            successor = self._router.choose(others, each.known_prompt, salt, lora_name, each.features).engine
             log.info("request.moved", **sequence.span.context.log_fields(sequence.request_id), target=successor.target)
             successor.add(each)
             self._on_moved(sequence, successor)

@@ -59,7 +59,14 @@ class PrefixMemory:
         self._shrink()
 
     def store(
-        self, hashes: Sequence[bytes], parent: bytes | None, token_ids: bytes, cache_salt: str, *, is_new: bool = True
+        self,
+        hashes: Sequence[bytes],
+        parent: bytes | None,
+        token_ids: bytes,
+        cache_salt: str,
+        *,
+        extra_keys: Sequence[bytes] = (),
+        is_new: bool = True,
     ) -> None:
         """Add blocks that the engine core reports as stored, each the parent of the next.
 
@@ -68,12 +75,14 @@ class PrefixMemory:
             parent: its hash of the block before them; None: the first block starts a prompt.
             token_ids: the tokens as a u32 column.
             cache_salt: salt of the blocks, used if the first block starts a prompt.
+            extra_keys: the images in each block; see `media_keys`. Empty: there are none.
             is_new: whether the blocks were stored just now; the age of a snapshot's blocks is unknown.
         """
         key = first_parent(cache_salt) if parent is None else self._key_of.get(parent)
         if key is None:
             return  # a block of a dropped prefix: no prompt can match it
-        for place, (name, own) in enumerate(zip(hashes, block_keys(token_ids, self.block_size, key), strict=False)):
+        keys = block_keys(token_ids, self.block_size, key, extra_keys)
+        for place, (name, own) in enumerate(zip(hashes, keys, strict=False)):
             self.num_new += is_new and parent is None and place == 0 and own not in self._held
             self._held[own] = name
             self._held.move_to_end(own)

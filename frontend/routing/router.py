@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Protocol, TypeVar
 
+from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.routing.adapter_memory import AdapterMemory
-from tetrad.frontend.routing.block_keys import block_keys, first_parent, salt_of
+from tetrad.frontend.routing.block_keys import block_keys, first_parent, media_keys, salt_of
 from tetrad.frontend.routing.prefix_memory import PrefixMemory
 
 _MIN_SHARED_TOKENS = 64
@@ -72,7 +73,14 @@ class Router:
         self._prefix_affinity = prefix_affinity
         self._turn = 0
 
-    def choose(self, engines: Sequence[C], token_ids: bytes, cache_salt: str = "", lora_name: str = "") -> C:
+    def choose(
+        self,
+        engines: Sequence[C],
+        token_ids: bytes,
+        cache_salt: str = "",
+        lora_name: str = "",
+        features: Sequence[MediaFeature] = (),
+    ) -> C:
         """Return one of the engine cores, and record the prefix and adapter that it will have.
 
         Args:
@@ -80,24 +88,37 @@ class Router:
             token_ids: the prompt as a u32 column.
             cache_salt: only requests with the same salt share prefixes.
             lora_name: the adapter of the request; only requests with the same adapter share prefixes.
+            features: the images of the prompt; only prompts with the same images at the same places share prefixes.
         """
         self._turn += 1
-        keys = self._keys(engines, token_ids, salt_of(cache_salt, lora_name))
-        chosen = engines[0] if len(engines) == 1 else self._cheapest(engines, keys, token_ids, lora_name)
+        keys = self._keys(engines, token_ids, salt_of(cache_salt, lora_name), features)
+        chosen = engines[0] if len(engines) == 1 else self._cheapest(engines, keys, token_ids, lora_name, features)
         if lora_name:
             chosen.adapters.expect(lora_name)
         if keys:
             chosen.prefixes.expect(keys[chosen.prefixes.block_size])
         return chosen
 
-    def _keys(self, engines: Sequence[C], token_ids: bytes, cache_salt: str) -> dict[int, list[int]]:
+    def _keys(
+        self, engines: Sequence[C], token_ids: bytes, cache_salt: str, features: Sequence[MediaFeature] = ()
+    ) -> dict[int, list[int]]:
         """Return the keys of the prompt's blocks by block size; usually all engine cores have the same size."""
         if not self._prefix_affinity:
             return {}
-        sizes = {engine.prefixes.block_size for engine in engines}
-        return {size: list(block_keys(token_ids, size, first_parent(cache_salt))) if size else [] for size in sizes}
+        first, num_tokens = first_parent(cache_salt), len(token_ids) // 4
+        return {
+            size: list(block_keys(token_ids, size, first, media_keys(features, size, num_tokens))) if size else []
+            for size in {engine.prefixes.block_size for engine in engines}
+        }
 
-    def _cheapest(self, engines: Sequence[C], keys: dict[int, list[int]], token_ids: bytes, lora_name: str) -> C:
+    def _cheapest(
+        self,
+        engines: Sequence[C],
+        keys: dict[int, list[int]],
+        token_ids: bytes,
+        lora_name: str,
+        features: Sequence[MediaFeature],
+    ) -> C:
         loads = [engine.num_requests for engine in engines]
         news = _count_new(engines)
         worth = max(self._prefix_affinity, sum(loads) / len(loads) / 4)
@@ -109,7 +130,7 @@ class Router:
             shares = [_share(engine.prefixes, keys[engine.prefixes.block_size], len(token_ids) // 4) for engine in engines]
             is_new = not any(shares)
             costs = [cost - worth * share for cost, share in zip(costs, shares, strict=True)]
-            home = _home(engines, shares, token_ids[: 4 * _MIN_SHARED_TOKENS])
+            home = _home(engines, shares, _head(token_ids, features))
             if not is_new or news[home] <= min(news) + _MOST_AHEAD:
                 costs[home] -= worth * _HOME_SHARE
         # Of engine cores with equal cost take the one with the fewest new prefixes, then each in turn.
@@ -141,6 +162,12 @@ def _share(prefixes: PrefixMemory, keys: list[int], num_tokens: int) -> float:
     """Return the share of a prompt that an engine core holds; 0 if it is too small to affect routing."""
     num_held = prefixes.num_held(keys) * prefixes.block_size
     return num_held / num_tokens if num_held >= max(_MIN_SHARED_TOKENS, _MIN_SHARE * num_tokens) else 0.0
+
+
+def _head(token_ids: bytes, features: Sequence[MediaFeature]) -> bytes:
+    """Return the start of a prompt, with the images in it, which decides on the prefix's home."""
+    images = (feature.identifier.encode() for feature in features if feature.offset < _MIN_SHARED_TOKENS)
+    return b"".join((token_ids[: 4 * _MIN_SHARED_TOKENS], *images))
 
 
 def _home(engines: Sequence[C], shares: Sequence[float], head: bytes) -> int:

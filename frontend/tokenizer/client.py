@@ -131,7 +131,7 @@ class TokenizerClient:
             with call_phase("tokenize"):
                 response = await self._calls.answer("Encode", request)
         except InvalidRequest as error:
-            raise placed_at_source(error, media) from None
+            raise placed_at_source(error, media, "prompt") from None
         [encoding] = response.encodings
         return unpack_u32(encoding.token_ids), decode_features(encoding.mm_features)
 
@@ -243,9 +243,7 @@ class TokenizerClient:
             with call_phase("tokenize"):
                 response = await self._calls.answer("RenderChat", request)
         except InvalidRequest as error:
-            # The public API has these fields without the suffix of the internal message.
-            error.field = (error.field or "messages").removesuffix("_json")
-            raise placed_at_source(error, media) from None
+            raise placed_at_source(error, media, "messages") from None
         return RenderedChat(response.prompt, unpack_u32(response.token_ids), decode_features(response.mm_features))
 
     async def load_token_texts(self, token_ids: Iterable[int]) -> None:

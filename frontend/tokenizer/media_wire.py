@@ -10,7 +10,9 @@ from tetrad.frontend.media.items import MediaItem
 from tetrad.services.errors import InvalidRequest
 from tetrad.v1 import tokenizer_pb2, types_pb2
 
-_ITEM_FIELD = re.compile(r"media\[(\d{1,4})\]")
+_FIELD = "media"
+_ITEM_FIELD = re.compile(rf"{_FIELD}\[(\d{{1,4}})\]")
+_JSON = "_json"
 
 Request = tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest
 
@@ -30,9 +32,20 @@ def decode_features(messages: Iterable[types_pb2.MultiModalFeature]) -> tuple[Me
     )
 
 
-def placed_at_source(error: InvalidRequest, items: Sequence[MediaItem]) -> InvalidRequest:
-    """Return the tokenizer's error; if it names an image, its field is the image's in the client's request."""
-    found = _ITEM_FIELD.match(error.field or "")
-    if found and int(found[1]) < len(items):
-        error.field = items[int(found[1])].where or error.field
+def placed_at_source(error: InvalidRequest, items: Sequence[MediaItem], default: str) -> InvalidRequest:
+    """Return the tokenizer's error with the field of the client's request: that of the image, if the error names one.
+
+    Args:
+        error: the tokenizer's error.
+        items: the images of the call.
+        default: the field of an error that has none.
+    """
+    # The public API has the other fields without the suffix of the internal message.
+    error.field = (error.field or default).removesuffix(_JSON)
+    found = _ITEM_FIELD.fullmatch(error.field)
+    place = int(found[1]) if found else 0 if error.field == _FIELD and len(items) == 1 else None
+    if place is not None and place < len(items):
+        error.field = items[place].where
+    elif error.field == _FIELD:
+        error.field = default
     return error

@@ -167,6 +167,6 @@ def test_errors_are_the_clients_own(openai_client, anthropic_client, model):
         openai_client.responses.create(model=model, input="hi", tools=[{"type": "web_search"}])
     with pytest.raises(anthropic.NotFoundError, match="does not exist"):
         anthropic_client.messages.create(model="claude-9", messages=QUESTION, max_tokens=1)
-    with pytest.raises(anthropic.BadRequestError, match="image"):
+    with pytest.raises(anthropic.BadRequestError, match="is not a multimodal model"):
         image = {"type": "image", "source": {"type": "url", "url": "http://x"}}
         anthropic_client.messages.create(model=model, messages=[{"role": "user", "content": [image]}], max_tokens=1)

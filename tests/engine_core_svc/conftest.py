@@ -15,11 +15,15 @@ from tests.engine_core_svc.kv_cache.worker_memory import group_of
 from tests.engine_core_svc.service_fakes import Stack
 from tests.toy_tokenizer import EOS_IDS, toy_tokenizer
 from tetrad.engine_core_svc.core.adapter import Adapter
+from tetrad.engine_core_svc.core.media import EncoderInput, MediaSpan
+from tetrad.engine_core_svc.core.message_sizes import MessageSizes
+from tetrad.engine_core_svc.core.payload import EncodedParams, WorkerPayload
 from tetrad.engine_core_svc.core.plan import EngineCoreOutput, ModelRunnerOutput, PoolingOutput, SchedulerOutput
 from tetrad.engine_core_svc.core.request import ALONE, Purpose, Request, RequestStatus, StopRules
 from tetrad.engine_core_svc.kv_cache.connector import ConnectorChain, KVConnector
 from tetrad.engine_core_svc.kv_cache.host_tier import HostTier
 from tetrad.engine_core_svc.kv_cache.manager import KVCacheManager
+from tetrad.engine_core_svc.media.planning import Media
 from tetrad.engine_core_svc.scheduler.adapters import Adapters
 from tetrad.engine_core_svc.scheduler.drafting import Drafts
 from tetrad.engine_core_svc.scheduler.fan_out_throttle import FanOutThrottle
@@ -82,6 +86,7 @@ class Bench:
         purpose: Purpose = Purpose.GENERATION,
         call: int = 0,
         adapter: Adapter | None = None,
+        media: Sequence[MediaSpan] = (),
     ) -> Request:
         """Add a request; a number means that many distinct tokens that no other request has. Call 0: one of its own."""
         key = next(self._keys)
@@ -91,9 +96,10 @@ class Bench:
             max_total_tokens=min(max_model_len, len(tokens) + max_tokens), stop=stop or StopRules(), handle=key,
             priority=priority, arrival_time=float(key), sequence_number=key, cache_salt=cache_salt,
             skip_reading_prefix_cache=skip_reading_prefix_cache, status=status, purpose=purpose,
-            call=(1, call) if call else ALONE, adapter=adapter,
+            call=(1, call) if call else ALONE, adapter=adapter, payload=WorkerPayload(EncodedParams(), media=tuple(media)),
+            sizes=MessageSizes(has_media=bool(media)),
         )  # fmt: skip
-        self.scheduler.add_request(request)
+        self.scheduler.add_request(request, {span.identifier: EncoderInput(100) for span in media})
         return request
 
     def add_constrained(
@@ -212,6 +218,7 @@ def make_bench() -> Callable[..., Bench]:
         drafts: Drafts | None = None,
         fan_outs: FanOutThrottle | None = None,
         adapters: Adapters | None = None,
+        media: Media | None = None,
         windows: Sequence[int | str | None] = (None,),
         **limits: object,
     ) -> Bench:
@@ -223,7 +230,9 @@ def make_bench() -> Callable[..., Bench]:
             groups=[group_of(window) for window in windows], max_step_tokens=scheduler_limits.max_num_batched_tokens,
         )  # fmt: skip
         clock = WorkerClock()
-        scheduler = Scheduler(scheduler_limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, clock=clock)
+        scheduler = Scheduler(
+            scheduler_limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, media=media, clock=clock
+        )
         return Bench(scheduler, clock=clock)
 
     return make

@@ -10,6 +10,7 @@ import pytest
 
 from tests.carriers import make_carrier
 from tests.frontend import fakes
+from tests.frontend.fakes.images import IMAGES
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.service import serve
@@ -119,6 +120,14 @@ async def serve_frontend(tokenizer, engine):
 
 @pytest.fixture
 async def frontend(serve_frontend):
+    async with serve_frontend(listen="127.0.0.1:0") as running:
+        yield running
+
+
+@pytest.fixture
+async def seeing(tokenizer, engine, serve_frontend):
+    """A frontend of a model that reads images."""
+    tokenizer.modalities = engine.modalities = IMAGES
     async with serve_frontend(listen="127.0.0.1:0") as running:
         yield running
 

@@ -10,12 +10,12 @@ NOT_NEEDED = "The receiver gets the same in another field, or computes it."
 
 UNREAD: dict[str, str] = {
     REFUSED: """
-        ChatRequest.kv_transfer_params_json ChatRequest.mm_processor_kwargs_json
-        ContentPart.audio ContentPart.image ContentPart.video
+        ChatRequest.kv_transfer_params_json
+        ContentPart.audio ContentPart.video
         EngineCoreRequest.encoder_prompt_token_ids EngineCoreRequest.kv_transfer EngineCoreRequest.kv_transfer_params
         EngineCoreRequest.reasoning_ended
         EngineCoreRequest.resumable EngineCoreRequest.session_id
-        GenerateRequest.kv_transfer_params_json GenerateRequest.media GenerateRequest.mm_processor_kwargs_json
+        GenerateRequest.kv_transfer_params_json
         LoadModelRequest.config_format LoadModelRequest.kv_connector LoadModelRequest.load_format
         LoadModelRequest.revision
         MultiModalFeature.layouts
@@ -26,7 +26,7 @@ UNREAD: dict[str, str] = {
         SchedulerOutput.kv_connector_metadata SchedulerOutput.kv_transfers
     """,
     INSIDE_REFUSED: """
-        LateInteraction.* MediaPart.*
+        LateInteraction.*
         RemoteRef.* SharedMemoryRef.*
         KvConnectorConfig.* KvLease.* KvReceive.* KvTransferParams.* KvTransferPlan.*
         GetKvTransferEndpointResponse.agent GetKvTransferEndpointResponse.compatibility_hash

@@ -299,14 +299,16 @@ class PoolingInfo(_message.Message):
     def __init__(self, tasks: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., is_matryoshka: _Optional[bool] = ..., matryoshka_dimensions: _Optional[_Iterable[int]] = ..., labels: _Optional[_Iterable[str]] = ..., is_causal: _Optional[bool] = ..., num_labels: _Optional[int] = ..., needs_all_tokens: _Optional[bool] = ..., generates: _Optional[bool] = ..., chunked_processing: _Optional[bool] = ..., max_embed_len: _Optional[int] = ...) -> None: ...
 
 class ModalityInfo(_message.Message):
-    __slots__ = ("modality", "max_items", "max_embeds_per_item")
+    __slots__ = ("modality", "max_items", "max_embeds_per_item", "is_whole")
     MODALITY_FIELD_NUMBER: _ClassVar[int]
     MAX_ITEMS_FIELD_NUMBER: _ClassVar[int]
     MAX_EMBEDS_PER_ITEM_FIELD_NUMBER: _ClassVar[int]
+    IS_WHOLE_FIELD_NUMBER: _ClassVar[int]
     modality: str
     max_items: int
     max_embeds_per_item: int
-    def __init__(self, modality: _Optional[str] = ..., max_items: _Optional[int] = ..., max_embeds_per_item: _Optional[int] = ...) -> None: ...
+    is_whole: bool
+    def __init__(self, modality: _Optional[str] = ..., max_items: _Optional[int] = ..., max_embeds_per_item: _Optional[int] = ..., is_whole: _Optional[bool] = ...) -> None: ...
 
 class LoraLimits(_message.Message):
     __slots__ = ("max_loras", "max_lora_rank", "max_cpu_loras")

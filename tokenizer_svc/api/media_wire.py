@@ -34,7 +34,7 @@ def media_bytes(request: tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatR
 def decode_media(request: tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest) -> RequestMedia:
     """Return the media of a request. Raises InvalidRequest for other media than images, and for settings without media."""
     field = "mm_processor_kwargs_json"
-    if isinstance(request, tokenizer_pb2.EncodeRequest) and request.media and len(request.texts) != 1:
+    if isinstance(request, tokenizer_pb2.EncodeRequest) and request.media and len(request.texts) != 1 and not request.token_ids:
         raise InvalidRequest(f"media belong to one text; texts has {len(request.texts)}.", field="texts")
     if request.mm_processor_kwargs_json and not request.media:
         raise InvalidRequest(f"{field} has settings for media, but the request has no media.", field=field)

@@ -344,6 +344,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     async def _encode_prompt_ids(self, request: tokenizer_pb2.EncodeRequest) -> tokenizer_pb2.Encoding:
         token_ids, truncation = decode_prompt_ids(request), decode_truncation(request)
         media = decode_media(request)
+        self._images.check_number(len(media.items))
         images = await self._images.preprocess(media.items, media.kwargs_json)
 
         def encode() -> tokenizer_pb2.Encoding:
@@ -360,7 +361,8 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         """Return a response. Raises InvalidRequest if it does not fit a message: the caller must request less in one call."""
         num_bytes = response.ByteSize()
         if num_bytes > self._max_message_bytes:
-            raise too_large("The answer", num_bytes, self._max_message_bytes, field=field)
+            what = "The answer with its images" if getattr(response, "mm_features", ()) else "The answer"
+            raise too_large(what, num_bytes, self._max_message_bytes, field=field)
         return response
 
 

@@ -1,5 +1,6 @@
 """Loading: opens what preprocesses a model's images, if it reads any. Called once at start."""
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,6 +72,9 @@ async def open_images(tokenizer: Tokenizer, model: str, options: ImageOptions, m
         reason = f"{type(error).__name__}: {error}" if isinstance(error, (KeyError, TypeError, ValueError)) else str(error)
         log.warning("images.unavailable", model=model, reason=reason)
         return NoImages(model, f"This server cannot read images for {model}: {reason}")
+    except asyncio.CancelledError:  # the service ends while it starts
+        await processes.close()
+        raise
     log.info("images.ready", max_embeds=preprocessor.max_embeds, placeholder=preprocessor.placeholder)
     return ModelImages(tokenizer, preprocessor)
 

@@ -8,14 +8,16 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tetrad.services.errors import InvalidRequest
 from tetrad.tokenizer_svc.images.families.family import Family
-from tetrad.tokenizer_svc.images.families.model import ImageModel, ProcessedImage
+from tetrad.tokenizer_svc.images.families.model import ImageModel
 from tetrad.tokenizer_svc.images.feature_cache import FeatureCache
 from tetrad.tokenizer_svc.images.items import ImageFeature, ImageItem
-from tetrad.tokenizer_svc.images.processes import ImageProcesses
+from tetrad.tokenizer_svc.images.processes import ImageFailed, ImageProcesses
+from tetrad.tokenizer_svc.images.shared_work import SharedWork
 from tetrad.tokenizer_svc.observability.metrics import TokenizerMetrics
 
 _KWARGS = "mm_processor_kwargs_json"
@@ -54,6 +56,7 @@ class ImagePreprocessor:
     ) -> None:
         self._model, self._family, self._processes, self._cache = model, family, processes, cache
         self._metrics = metrics
+        self._running: SharedWork[ImageFeature] = SharedWork()
         settings = json.dumps([tokenizer_hash, model.settings], sort_keys=True)
         self._salt = hashlib.sha256(settings.encode()).digest()
         self.max_images = max_images
@@ -98,14 +101,23 @@ class ImagePreprocessor:
             return found
         if not item.data:
             raise InvalidRequest(f"Cache miss for image at index {i} but data is not provided.", field="media")
+        try:
+            return await self._running.run(identifier, partial(self._make, identifier, item.data, kwargs))
+        except ImageFailed as failed:
+            kind = f" ({item.media_type})" if item.media_type else ""
+            raise InvalidRequest(f"Failed to load image {i}{kind}: {failed}.", field="media") from None
+
+    async def _make(self, identifier: str, data: bytes, kwargs: Mapping[str, Any]) -> ImageFeature:
+        """Return the feature of a file, and keep it. Raises ImageFailed."""
         started = time.perf_counter()
-        kind = f" ({item.media_type})" if item.media_type else ""
-        image = await self._processes.process(item.data, kwargs, name=f"image {i}{kind}")
+        image = await self._processes.process(data, kwargs)
         self._metrics.observe_image(time.perf_counter() - started)
-        feature = self._written(identifier, image)
-        if feature.expansion.num_embeds > self.max_embeds:
-            text = f"Image {i} becomes {feature.expansion.num_embeds} embeddings; the limit is {self.max_embeds}"
-            raise InvalidRequest(f"{text}, those of the largest image with the model's own settings.", field=_KWARGS)
+        family, model = self._family, self._model
+        feature = ImageFeature(identifier, image, family.expand(model, image), family.grid(model, image))
+        num_embeds = feature.expansion.num_embeds
+        if num_embeds > self.max_embeds:
+            text = f"it becomes {num_embeds} embeddings; the limit is {self.max_embeds}, those of the largest image"
+            raise ImageFailed(f"{text} with the model's own settings")
         self._cache.put(feature)
         return feature
 
@@ -120,7 +132,3 @@ class ImagePreprocessor:
         if not item.uuid:
             digest.update(item.data)
         return digest.hexdigest()
-
-    def _written(self, identifier: str, image: ProcessedImage) -> ImageFeature:
-        family, model = self._family, self._model
-        return ImageFeature(identifier, image, family.expand(model, image), family.grid(model, image))

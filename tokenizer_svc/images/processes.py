@@ -1,4 +1,4 @@
-"""ImageProcesses: preprocesses images in processes of their own, and turns their failures into errors of one image.
+"""ImageProcesses: preprocesses images in processes of their own, and turns their failures into errors of single images.
 
 Called on the event loop. A process that crashes, or is too slow, is started again for the next image.
 """
@@ -10,12 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from tetrad.services.errors import InvalidRequest, ModelError
+from tetrad.services.errors import ModelError
 from tetrad.services.sandbox.sandbox import Sandbox, SandboxDied, SandboxTimeout
 from tetrad.tokenizer_svc.images.families.model import ProcessedImage
 from tetrad.tokenizer_svc.images.framing import join_frame, split_frame
 
 _MODULE = "tetrad.tokenizer_svc.images.image_process"
+
+
+class ImageFailed(Exception):
+    """An image cannot be read or processed; the text is the reason. It becomes InvalidRequest."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,10 @@ class ImageProcesses:
         """Start the first process, and return the processor's settings. Raises ModelError if there is no such processor."""
         return await self._lanes[0].describe()
 
-    async def process(self, data: bytes, kwargs: Mapping[str, Any], *, name: str) -> ProcessedImage:
-        """Return an image's tensors; `name` begins errors. Raises InvalidRequest if it cannot be read or processed."""
+    async def process(self, data: bytes, kwargs: Mapping[str, Any]) -> ProcessedImage:
+        """Return the tensors of an image file. Raises ImageFailed if it cannot be read or processed."""
         lane = min(self._lanes, key=lambda lane: lane.num_waiting)
-        return await lane.process(data, kwargs, name)
+        return await lane.process(data, kwargs)
 
     async def close(self) -> None:
         """Stop the processes; images that are being processed fail."""
@@ -70,10 +74,10 @@ class _Lane:
     async def describe(self) -> dict[str, Any]:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._describe)
 
-    async def process(self, data: bytes, kwargs: Mapping[str, Any], name: str) -> ProcessedImage:
+    async def process(self, data: bytes, kwargs: Mapping[str, Any]) -> ProcessedImage:
         # Counted until the thread has finished it, even if the caller has left before.
         self.num_waiting += 1
-        work = asyncio.get_running_loop().run_in_executor(self._thread, self._process, data, kwargs, name)
+        work = asyncio.get_running_loop().run_in_executor(self._thread, self._process, data, kwargs)
         work.add_done_callback(self._note_done)
         return await work
 
@@ -95,21 +99,17 @@ class _Lane:
         settings: dict[str, Any] = header["settings"]
         return settings
 
-    def _process(self, data: bytes, kwargs: Mapping[str, Any], name: str) -> ProcessedImage:
+    def _process(self, data: bytes, kwargs: Mapping[str, Any]) -> ProcessedImage:
         limits = self._limits
         try:
             header, parts = split_frame(self._sandbox.exchange(join_frame(kwargs, data)))
         except SandboxTimeout:
-            raise _refused(name, f"it took longer than {limits.timeout_s:g} s (image_timeout_s)") from None
+            raise ImageFailed(f"it took longer than {limits.timeout_s:g} s (image_timeout_s)") from None
         except SandboxDied:
-            raise _refused(name, f"its process ended; the limit is {limits.memory_bytes} bytes (image_memory_bytes)") from None
+            raise ImageFailed(f"its process ended; the limit is {limits.memory_bytes} bytes (image_memory_bytes)") from None
         if "exhausted" in header:
-            raise _refused(name, f"it needs more than {limits.memory_bytes} bytes (image_memory_bytes)")
+            raise ImageFailed(f"it needs more than {limits.memory_bytes} bytes (image_memory_bytes)")
         if "error" in header:
-            raise _refused(name, header["error"])
+            raise ImageFailed(header["error"])
         columns = zip(header["tensors"], parts, strict=True)
         return ProcessedImage({key: (dtype, tuple(shape), part) for (key, dtype, shape), part in columns})
-
-
-def _refused(name: str, reason: str) -> InvalidRequest:
-    return InvalidRequest(f"Failed to load {name}: {reason}.", field="media")

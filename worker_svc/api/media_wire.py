@@ -77,5 +77,6 @@ def encode_ended(ended: EndedItem) -> worker_pb2.EncoderEvents:
 def encode_modalities(info: ModelInfo) -> list[types_pb2.ModalityInfo]:
     """Return the messages of the media that a model takes."""
     return [
-        types_pb2.ModalityInfo(modality=each.modality, max_embeds_per_item=each.max_embeds_per_item) for each in info.modalities
+        types_pb2.ModalityInfo(modality=each.modality, max_embeds_per_item=each.max_embeds_per_item, is_whole=each.is_whole)
+        for each in info.modalities
     ]

@@ -20,7 +20,7 @@ class Modality:
     Attributes:
         modality: the kind.
         max_embeds_per_item: the largest number of embeddings that one item becomes by the model's files.
-        is_whole: whether the tokens of an item also attend to its later tokens; then no chunk may end inside an item.
+        is_whole: whether the tokens of an item also attend to its later tokens; then no step ends inside an item.
     """
 
     modality: str

@@ -175,7 +175,7 @@ class CpuDevice:
 
     def _load_media(self, request: LoadRequest) -> ModelMedia | None:
         """Load the tower of a model that takes images."""
-        tower = load_tower(request, torch.float32, torch.device("cpu"), has_own_thread=True)
+        tower = load_tower(request, torch.float32, torch.device("cpu"), has_own_thread=True, sees_ahead=True)
         return None if tower is None else ModelMedia(tower, EncoderCache())
 
     def _load_part(
@@ -208,12 +208,13 @@ class CpuDevice:
             model = self._models.build_part(request, config, weights, ranks, reader, taps, experts=experts, shared=shared)
         weights.check_complete(stage_config(config, ranks.stage))
         log.info("stage.loaded", stage=ranks.stage.index, layers=f"{own_layers.start}-{own_layers.stop - 1}")
-        info = _info(request, config, weights, model.weights_size_bytes, source.stored_type)
+        media = self._load_media(request) if ranks.is_leader else None
+        info = with_media(_info(request, config, weights, model.weights_size_bytes, source.stored_type), media)
         del source, weights
         give_back_memory()
         if shared is not None:
             shared.serve()
-        return CpuModel(model, info)
+        return CpuModel(model, info, media)
 
     def _load_sharing(
         self, exchange: ExpertExchange, request: LoadRequest, report: Progress, layers: Tapped | None = None

@@ -26,7 +26,7 @@ from tetrad.worker_svc.layers.lora import AdaptedParameters, LoraReader, LoraRow
 from tetrad.worker_svc.layers.shared_experts import SharedMixes
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.sharding import check_blocks, shard_config
-from tetrad.worker_svc.model_facts.stages import stage_config
+from tetrad.worker_svc.model_facts.stages import num_reading_stages, stage_config
 from tetrad.worker_svc.model_facts.traits import Trait, traits_of
 from tetrad.worker_svc.models.bidirectional import BidirectionalDecoder
 from tetrad.worker_svc.models.draft_head import LayerTaps, NoTaps, StageTaps, Taps
@@ -224,7 +224,8 @@ class CpuModels:
         size_bytes = weights.num_parameters * _FLOAT32_BYTES - plain.saved_bytes
         settle = model.attention.settle_drafts if part.state_size else None
         if ranks.is_leader:
-            return _led_by(request, model, ranks, own_taps, size_bytes, rows, settle)._replace(shared=shared)
+            led = _led_by(request, config, model, ranks, own_taps, size_bytes, rows, settle)
+            return led._replace(shared=shared)
         make_runner = partial(MemberRunner, ModelPart(model, ranks, own_taps), loras=rows, settle_drafts=settle)
         return HostModel(model.kv_cache_spec, size_bytes, make_runner, rows, shared=shared)
 
@@ -252,7 +253,7 @@ class CpuModels:
         )
         model = native if share.is_whole else NativeShard(native, config.vocab_size, ranks.sums)
         if ranks.is_leader:
-            return _led_by(request, model, ranks, NoTaps(), native.weights_size_bytes, loras)
+            return _led_by(request, config, model, ranks, NoTaps(), native.weights_size_bytes, loras)
         make_runner = partial(MemberRunner, ModelPart(model, ranks, NoTaps()), loras=loras)
         return HostModel(model.kv_cache_spec, native.weights_size_bytes, make_runner, loras)
 
@@ -319,6 +320,7 @@ def runner_of(
 
 def _led_by(
     request: LoadRequest,
+    config: ModelConfig,
     model: Model[M],
     ranks: RankChannels,
     taps: StageTaps,
@@ -335,6 +337,7 @@ def _led_by(
         loras=loras,
         settle_drafts=settle_drafts,
         processors=request.logits_processors,
+        num_readers=num_reading_stages(config, ranks.stage.size) * ranks.shard.size,
     )
     return HostModel(model.kv_cache_spec, size_bytes, make_runner, loras, decoder=model)
 

@@ -45,7 +45,7 @@ from tetrad.worker_svc.cuda.transformers_model import DeviceTransformersModel
 from tetrad.worker_svc.devices.cuda_drafted import CudaDraftedModel
 from tetrad.worker_svc.devices.cuda_drafters import CudaDrafterLoader
 from tetrad.worker_svc.devices.cuda_encoder import CudaEncoder, device_encoder
-from tetrad.worker_svc.devices.cuda_media import load_media
+from tetrad.worker_svc.devices.cuda_media import load_media, load_media_of_rank
 from tetrad.worker_svc.devices.cuda_model import CudaModel, whole_model
 from tetrad.worker_svc.devices.cuda_programs import beyond_kernels, build_part, build_whole, part_config
 from tetrad.worker_svc.devices.cuda_ranks import (
@@ -238,8 +238,10 @@ class CudaDevice:
             model = build_part(config, parameters, cache_dtype, no_offload, accelerator.device, ranks, taps, experts=experts)
             if loras is not None:
                 loras.allocate()
-            weights.check_complete(part_config(config, ranks))
-        info = _info(request, config, weights, linears, source.stored_type)
+            part = part_config(config, ranks)
+            weights.check_complete(part)
+            media = load_media_of_rank(request, part, dtype, accelerator, is_leader=ranks.is_leader)
+        info = _info(request, config, weights, linears, source.stored_type, media)
         del source, weights
         gc.collect()
         return CudaModel(
@@ -249,6 +251,7 @@ class CudaDevice:
             no_offload,
             use_graphs=self._use_graphs,
             loras=loras,
+            media=media,
             processors=request.logits_processors,
             parts=runner_parts(ranks),
         )

@@ -19,8 +19,9 @@ from tetrad.worker_svc.core.ranks import GroupPlace, Orders
 from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.ranks.links import DeviceChannels, in_layer_order
 from tetrad.worker_svc.cuda.ranks.orders import decode_order
-from tetrad.worker_svc.cuda.ranks.runners import PlanLeader, PlanMember
+from tetrad.worker_svc.cuda.ranks.runners import OrderSender, PlanLeader, PlanMember
 from tetrad.worker_svc.cuda.ranks.stages import StageParts
+from tetrad.worker_svc.cuda.ranks.towers import LedTower
 from tetrad.worker_svc.cuda.runner_parts import WHOLE, RunnerParts
 from tetrad.worker_svc.devices.cuda_drafted import CudaDraftedModel
 from tetrad.worker_svc.devices.cuda_model import CudaModel
@@ -100,6 +101,9 @@ class CudaRankModel:
 
     def __init__(self, part: CudaModel | CudaDraftedModel, ranks: DeviceChannels) -> None:
         self._part, self._ranks, self.info, self.loras = part, ranks, part.info, part.loras
+        self._orders, self.media = OrderSender(ranks), part.media
+        if ranks.is_leader and part.media is not None:
+            self.media = part.media._replace(tower=LedTower(part.media.tower, self._orders))
         self.kv_groups, self.sleep, self.wake_up = part.kv_groups, part.sleep, part.wake_up
         self.worst_case_bytes = part.worst_case_bytes
 
@@ -111,4 +115,4 @@ class CudaRankModel:
     def make_runner(self, layout: KvLayout) -> Runner:
         """See LoadedModel; the leader's runner takes plans, a member's runner takes the leader's orders."""
         runner = self._part.make_runner(layout)
-        return PlanLeader(runner, self._ranks) if self._ranks.is_leader else PlanMember(runner)
+        return PlanLeader(runner, self._orders) if self._ranks.is_leader else PlanMember(runner, self.media)

@@ -2,6 +2,7 @@
 
 READS_IMAGES = frozenset(
     {
+        "Gemma3ForConditionalGeneration",
         "Glm46VForConditionalGeneration",
         "Glm4vForConditionalGeneration",
         "Glm4vMoeForConditionalGeneration",

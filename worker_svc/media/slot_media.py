@@ -154,7 +154,7 @@ class SlotMedia:
                 axes[:, first : first + count], has_axes = its.axes.of(start, count), True
             if its.ends is not None and start < its.end:
                 known = its.ends[start : start + count]
-                assert known.max() <= start + count, "the engine core ends no chunk inside an image"
+                assert known.max() <= start + count, "the engine core ends no step inside an image"
                 ends[first : first + len(known)], has_ends = known, True
         return replace(inputs, axes=axes if has_axes else None, ends=ends if has_ends else None)
 
@@ -192,14 +192,18 @@ def _place(span: MediaSpan) -> _Place:
 def _ends(spans: Sequence[MediaSpan], end: int) -> Ints:
     """Return for each token up to the last image the index behind the last token that it attends to.
 
-    A token that takes an embedding attends to all those beside it, as in transformers' masks for Gemma 3.
+    A token that takes an embedding attends to those of its image up to the next token that takes none, as in transformers'
+    masks for Gemma 3.
     """
-    is_image = np.zeros(end + 1, np.bool_)
+    ends: Ints = np.arange(end) + 1
     for span in spans:
-        is_image[span.offset : span.offset + span.length] = True if span.is_embed is None else span.is_embed
-    indices = np.arange(end + 1)
-    behind = np.minimum.accumulate(np.where(is_image, end, indices)[::-1])[::-1]
-    ends: Ints = np.where(is_image, behind, indices + 1)[:end]
+        if span.is_embed is None:
+            ends[span.offset : span.offset + span.length] = span.offset + span.length
+            continue
+        next_text = np.where(span.is_embed, span.length, np.arange(span.length))
+        behind = np.minimum.accumulate(next_text[::-1])[::-1]
+        its = ends[span.offset : span.offset + span.length]
+        its[span.is_embed] = span.offset + behind[span.is_embed]
     return ends
 
 

@@ -76,6 +76,8 @@ class TransformersTower:
 
     def _patches_per_embed(self) -> int:
         config = self._module.config
+        if tokens := _first(config, "mm_tokens_per_image"):
+            return (_first(self._vision, "image_size") // _first(self._vision, "patch_size")) ** 2 // tokens
         side = _first(self._vision, "spatial_merge_size") or _first(config, "spatial_merge_size", "scale_factor")
         return (side or round(1 / getattr(config, "downsample_ratio", 1))) ** 2
 

@@ -27,11 +27,13 @@ class TowerKind(NamedTuple):
         read: converts an item to arguments, with the processor's settings and normalisation.
         largest: returns the largest number of embeddings of an item, from the processor's settings and the model's config.
         uses_mrope: see Tower.
+        is_whole: see Modality.
     """
 
     read: Callable[[EncoderItem, Any, Normalization], Inputs]
     largest: Callable[[Any, Any], int]
     uses_mrope: bool = False
+    is_whole: bool = False
 
 
 def _tensor(item: EncoderItem, name: str, *shape: int) -> Any:
@@ -162,12 +164,17 @@ def _of_pinpoints(_processor: Any, config: Any) -> int:
     return side * side + max(rows * side * (columns * side + 1) for rows, columns in tiles)
 
 
+def _of_pooled_image(_processor: Any, config: Any) -> int:
+    return int(config.mm_tokens_per_image)
+
+
 _PATCHES = TowerKind(_read_patches, _of_patches, uses_mrope=True)
 _VIDEO_PATCHES = TowerKind(_read_patches, _of_videos_patches, uses_mrope=True)
 _SPLIT_TILES = TowerKind(_read_masked_tiles, _of_split_tiles)
 _ANYRES = TowerKind(_read_anyres, _of_pinpoints)
 
 TOWER_KINDS: Mapping[str, TowerKind] = {
+    "Gemma3ForConditionalGeneration": TowerKind(_read_tiles, _of_pooled_image, is_whole=True),
     "Glm46VForConditionalGeneration": _VIDEO_PATCHES,
     "Glm4vForConditionalGeneration": _VIDEO_PATCHES,
     "Glm4vMoeForConditionalGeneration": _VIDEO_PATCHES,

@@ -40,6 +40,7 @@ def load_tower(
     device: torch.device,
     *,
     has_own_thread: bool,
+    sees_ahead: bool = False,
     make: Callable[..., Tower] = TransformersTower,
 ) -> Tower | None:
     """Return the tower of a model; None if the model takes only text, or its files lack the image processor or the tower.
@@ -48,6 +49,8 @@ def load_tower(
         request: the model and its options.
         dtype, device: type and place of the weights.
         has_own_thread: see Tower.
+        sees_ahead: whether the text model's attention follows StepInputs.ends on this device. Without it, a model whose image
+            tokens attend to later ones takes only text.
         make: makes the tower, of the arguments of TransformersTower.
 
     Raises ModelError if the tower's files are wrong.
@@ -58,6 +61,10 @@ def load_tower(
     architecture = architecture_of(config)
     kind = TOWER_KINDS.get(architecture)
     if kind is None:
+        return None
+    if kind.is_whole and not sees_ahead:
+        reason = "its image tokens attend to later ones, which this device does not support"
+        log.warning("model.takes_only_text", architecture=architecture, reason=reason)
         return None
     if not any((request.path / name).is_file() for name in _PROCESSORS):
         log.warning("model.takes_only_text", architecture=architecture, reason=f"its files have no {_PROCESSORS[0]}")
@@ -70,7 +77,19 @@ def load_tower(
         processor = _processor(request.path)
         module = _module(architecture, config, tensors, request.seed, dtype)
         largest = kind.largest(processor, module.config)
-        return make(module.to(device), kind, processor, Modality(IMAGE, largest), has_own_thread=has_own_thread)
+        return make(module.to(device), kind, processor, Modality(IMAGE, largest, kind.is_whole), has_own_thread=has_own_thread)
+
+
+def count_parameters(config: Mapping[str, Any]) -> int:
+    """Return the number of weights of the tower that a model has by its config.json; 0: it takes only text.
+
+    Allocates no memory for them. Raises ModelError if the config is wrong.
+    """
+    architecture = architecture_of(config)
+    if architecture not in TOWER_KINDS:
+        return 0
+    with _errors_of(architecture), quiet(), torch.device("meta"):
+        return sum(each.numel() for each in _module(architecture, config, None, 0, torch.float32).parameters())
 
 
 def _tensors(source: WeightSource) -> dict[str, torch.Tensor]:

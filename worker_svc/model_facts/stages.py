@@ -53,6 +53,12 @@ def stage_config(config: ModelConfig, stage: Stage, output: OutputEnd = "first")
     return replace(config, layers=config.layers[layers.start : layers.stop], stage=of)
 
 
+def num_reading_stages(config: ModelConfig, size: int) -> int:
+    """Return the number of stages, the first ones, whose layers read rows of images: the first one, and those of DeepStack."""
+    layers = [stage_layers(config, Stage(index, size)) for index in range(size)]
+    return sum(each.start < max(1, config.num_deep_layers) for each in layers)
+
+
 def _layer_costs(config: ModelConfig) -> list[int]:
     costs = [0] * config.num_layers
     for name, shape in tensor_shapes(config).items():

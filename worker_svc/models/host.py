@@ -19,7 +19,7 @@ from tetrad.worker_svc.layers.parameters import Parameters
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.models.decoder import Decoder, GivenEmbeddings
 from tetrad.worker_svc.models.draft_head import NoTaps, Taps
-from tetrad.worker_svc.models.layer_stack import LayerStack
+from tetrad.worker_svc.models.layer_stack import NO_DEEP_ROWS, LayerStack
 from tetrad.worker_svc.models.layers import LayerReader
 
 
@@ -143,9 +143,11 @@ class HostStage:
         positions: torch.Tensor,
         caches: list[torch.Tensor],
         metadata: HostStep,
+        given: GivenRows | None = None,
     ) -> None:
         """See StageModel."""
-        self._stack.add_to(hidden, positions, caches, metadata.pages, metadata.states, metadata.axes)
+        deep = NO_DEEP_ROWS if given is None else _embeddings(given).deep_rows
+        self._stack.add_to(hidden, positions, caches, metadata.pages, metadata.states, metadata.axes, deep)
 
 
 def _embeddings(given: GivenRows) -> GivenEmbeddings:

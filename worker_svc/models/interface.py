@@ -86,5 +86,9 @@ class StageModel(Protocol[M]):
         positions: torch.Tensor,
         caches: list[torch.Tensor],
         metadata: M,
+        given: GivenRows | None = None,
     ) -> None:
-        """Compute the layers on the residual stream [T, hidden], in place, and write their keys and values."""
+        """Compute the layers on the residual stream [T, hidden], in place, and write their keys and values.
+
+        Of `given`, only the rows that are added behind the first layers matter.
+        """

@@ -131,6 +131,8 @@ class LayerProgram:
         tokens = self._tokens(token_ids, positions, caches, metadata)
         if given is not None:
             assert given.deep is None or len(given.deep) == self._config.num_deep_layers, "one operation for each"
+            if self._share.shard.index:
+                given = replace(given, values=np.zeros_like(given.values))  # given by one rank only, as ranks are summed
             tokens = _with_given(tokens, given)
         self._program.run(len(token_ids), tokens, metadata, adapters=self._loras.selected)
         return self._program.result(self._hidden, len(token_ids))
@@ -142,9 +144,12 @@ class LayerProgram:
         positions: torch.Tensor,
         caches: list[torch.Tensor],
         metadata: Pages,
+        given: GivenRows | None = None,
     ) -> None:
-        """Compute the layers on the residual stream [T, hidden], contiguous, in place."""
+        """Compute the layers on the residual stream [T, hidden], contiguous, in place; see StageModel."""
         tokens = self._tokens(token_ids, positions, caches, metadata)
+        if given is not None:
+            tokens = _with_given(tokens, given)
         self._program.run(len(hidden), tokens, metadata, given={self._hidden: hidden}, adapters=self._loras.selected)
 
     def _tokens(

@@ -14,13 +14,14 @@ import torch
 from tetrad.worker_svc.attention.interface import M, MetadataBuilder, Tables
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.lora import ModelLoras
+from tetrad.worker_svc.core.media import ModelMedia
 from tetrad.worker_svc.core.plan import Floats, GivenRows, Ints, Runner, SchedulerOutput
 from tetrad.worker_svc.core.step_inputs import StepInputs
 from tetrad.worker_svc.kv_cache.cache import KvCache
 from tetrad.worker_svc.models.draft_head import StageTaps
 from tetrad.worker_svc.models.interface import Model
 from tetrad.worker_svc.runner.model_runner import ModelRunner
-from tetrad.worker_svc.runner.orders import Kind, encode_moves, encode_step
+from tetrad.worker_svc.runner.orders import Kind, encode_moves, encode_rows, encode_step
 from tetrad.worker_svc.runner.rank_channels import RankChannels
 from tetrad.worker_svc.runner.staged_runner import StagedRunner
 
@@ -97,12 +98,15 @@ class LedModel:
         ranks: the connections to the other ranks.
         taps: keep the hidden states that a draft head reads, of the layers of the leader's stage.
         loras: the leader's part of the adapters; None: the model does not support adapters.
+        num_readers: number of ranks, the first ones, whose layers read given rows.
     """
 
     embedding_size = 0
 
-    def __init__(self, model: Model[M], ranks: RankChannels, taps: StageTaps, loras: LedLoras | None = None) -> None:
-        self._model, self._ranks, self._taps, self._loras = model, ranks, taps, loras
+    def __init__(
+        self, model: Model[M], ranks: RankChannels, taps: StageTaps, loras: LedLoras | None = None, num_readers: int = 1
+    ) -> None:
+        self._model, self._ranks, self._taps, self._loras, self._num_readers = model, ranks, taps, loras, num_readers
         self.config, self.kv_cache_spec = model.config, model.kv_cache_spec
         self.attention = LedPages(model.attention)
 
@@ -115,9 +119,9 @@ class LedModel:
         given: GivenRows | None = None,
     ) -> torch.Tensor:
         """Return hidden states [T, hidden] after the last layer of the leader's stage, and send them to the next stage."""
-        assert given is None, "see embedding_size"
-        self._ranks.send_order(self._adapted(metadata.order))
-        hidden = self._model.forward(token_ids, positions, caches, metadata.own)
+        rows, values = encode_rows(given)
+        self._ranks.send_order(self._adapted(np.concatenate([metadata.order, rows])), values, num_readers=self._num_readers)
+        hidden = self._model.forward(token_ids, positions, caches, metadata.own, given)
         if self._ranks.stage.size > 1:
             self._ranks.send_hidden(self._taps.pack(hidden.clone()))  # the model reuses the tensor in the next step
         return hidden
@@ -162,6 +166,8 @@ def leading_runner(
     loras: LedLoras | None = None,
     settle_drafts: Callable[[Ints], None] | None = None,
     processors: Sequence[tuple[str, type]] = (),
+    media: ModelMedia | None = None,
+    num_readers: int = 1,
 ) -> Runner:
     """Return the runner of rank 0.
 
@@ -172,7 +178,8 @@ def leading_runner(
         layout: see ModelRunner.
         loras: the leader's part of the adapters; None: the model does not support adapters.
         settle_drafts: settles the drafts in the leader's part; None: the model has no states.
-        processors: see ModelRunner.
+        processors, media: see ModelRunner.
+        num_readers: see LedModel.
     """
 
     def make_cache(*args: object, **options: object) -> LedKvCache:
@@ -180,13 +187,12 @@ def leading_runner(
         cache.ranks = ranks
         return cache
 
-    led = LedModel(model, ranks, taps, loras)
+    led = LedModel(model, ranks, taps, loras, num_readers)
     settle = None if settle_drafts is None else LedStates(settle_drafts, led.attention, ranks).settle_drafts
+    options: dict[str, Any] = {"loras": loras, "settle_drafts": settle, "processors": processors, "media": media}
     if ranks.stage.size > 1:
-        return StagedRunner(
-            led, layout, ranks, taps, make_cache=make_cache, loras=loras, settle_drafts=settle, processors=processors
-        )
-    return ModelRunner(led, layout, make_cache=make_cache, loras=loras, settle_drafts=settle, processors=processors)
+        return StagedRunner(led, layout, ranks, taps, make_cache=make_cache, **options)
+    return ModelRunner(led, layout, make_cache=make_cache, **options)
 
 
 _NONE: Ints = np.empty(0, np.int64)

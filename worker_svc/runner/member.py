@@ -9,7 +9,7 @@ from tetrad.services.errors import FailedPrecondition, InternalError
 from tetrad.worker_svc.attention.interface import M, MetadataBuilder
 from tetrad.worker_svc.core.device import KvLayout
 from tetrad.worker_svc.core.lora import ModelLoras
-from tetrad.worker_svc.core.plan import Ints, SchedulerOutput
+from tetrad.worker_svc.core.plan import GivenRows, Ints, SchedulerOutput
 from tetrad.worker_svc.kv_cache.cache import KvCache, KvCacheSpec
 from tetrad.worker_svc.models.draft_head import StageTaps
 from tetrad.worker_svc.models.interface import Model, ModelSizes, StageModel
@@ -33,8 +33,15 @@ class Part(Protocol):
     def attention(self) -> MetadataBuilder[Any]:
         """The builder of the part's attention metadata."""
 
-    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: Any) -> None:
-        """Compute this part of a step, and send the hidden states that the next stage needs."""
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        caches: list[torch.Tensor],
+        metadata: Any,
+        given: GivenRows | None,
+    ) -> None:
+        """Compute this part of a step, some tokens `given`, and send the hidden states that the next stage needs."""
 
     def compute_logits(self, kind: Kind, hidden: torch.Tensor) -> None:
         """Compute this part of the logits, or of their maxima, for hidden states [N, hidden]."""
@@ -53,9 +60,16 @@ class ModelPart(Generic[M]):
         self._model, self._ranks, self._taps = model, ranks, taps
         self.config, self.kv_cache_spec, self.attention = model.config, model.kv_cache_spec, model.attention
 
-    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: M) -> None:
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        caches: list[torch.Tensor],
+        metadata: M,
+        given: GivenRows | None,
+    ) -> None:
         """See Part."""
-        hidden = self._model.forward(token_ids, positions, caches, metadata)
+        hidden = self._model.forward(token_ids, positions, caches, metadata, given)
         if self._ranks.stage.size > 1:
             self._ranks.send_hidden(self._taps.pack(hidden.clone()))  # the model reuses the tensor in the next step
 
@@ -78,11 +92,18 @@ class StagePart(Generic[M]):
         self._stage, self._ranks, self._taps = stage, ranks, taps
         self.config, self.kv_cache_spec, self.attention = stage.config, stage.kv_cache_spec, stage.attention
 
-    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, caches: list[torch.Tensor], metadata: Any) -> None:
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        caches: list[torch.Tensor],
+        metadata: Any,
+        given: GivenRows | None,
+    ) -> None:
         """See Part."""
         width = (1 + self._taps.num_passed) * self._stage.hidden_size
         hidden = self._taps.unpack(self._ranks.expect_hidden(len(token_ids), width).wait())
-        self._stage.add_to(hidden, token_ids, positions, caches, metadata)
+        self._stage.add_to(hidden, token_ids, positions, caches, metadata, given)
         self._ranks.send_hidden(self._taps.pack(hidden))
 
     def compute_logits(self, kind: Kind, hidden: torch.Tensor) -> NoReturn:  # noqa: ARG002 - of the protocol
@@ -148,11 +169,11 @@ class MemberRunner:
         report(1, 1)
 
     def _forward(self, order: ModelOrder) -> None:
-        inputs, tables, lora_ids = decode_step(order.numbers)
+        inputs, tables, given, lora_ids = decode_step(order.numbers, order.hidden)
         self._select(lora_ids)
         metadata = self._part.attention.build_metadata(inputs, tables)
         token_ids, positions = torch.from_numpy(inputs.token_ids), torch.from_numpy(inputs.positions)
-        self._part.forward(token_ids, positions, self._kv_cache.layers, metadata)
+        self._part.forward(token_ids, positions, self._kv_cache.layers, metadata, given)
 
     def _select(self, lora_ids: Ints) -> None:
         if self._loras is not None:

@@ -126,14 +126,27 @@ class RankChannels:
         """Close the connections to the other stages, if there are any."""
         self._hidden = None
 
-    def send_order(self, numbers: npt.NDArray[np.int64], values: torch.Tensor | None = None, *, to_stage: bool = False) -> None:
+    def send_order(
+        self,
+        numbers: npt.NDArray[np.int64],
+        values: torch.Tensor | None = None,
+        *,
+        to_stage: bool = False,
+        num_readers: int | None = None,
+    ) -> None:
         """Send an order from the leader to the members: integers, and optionally a matrix of floats.
 
         Args:
             numbers, values: the order.
             to_stage: send only to the other shards of the leader's stage, instead of to all ranks.
+            num_readers: number of ranks, the first ones, that get the floats; None: all.
         """
-        members = range(1, self.shard.size if to_stage else self._size)
+        size = self.shard.size if to_stage else self._size
+        end = size if num_readers is None or values is None else min(num_readers, size)
+        self._send_order(range(1, end), numbers, values)
+        self._send_order(range(max(end, 1), size), numbers, None)
+
+    def _send_order(self, members: range, numbers: npt.NDArray[np.int64], values: torch.Tensor | None) -> None:
         if not members:
             return
         rows, columns = values.shape if values is not None else (0, 0)

@@ -169,7 +169,7 @@ class Worker:
         if self._runner is not None and self._measured is not None and self._measured[0] == question:
             return self._measured[1]
         self._drop_runner()
-        if max_num_encoder_tokens and self.media is None:
+        if max_num_encoder_tokens and self._takes_only_text:
             raise Unsupported(f"max_num_encoder_tokens {max_num_encoder_tokens}: the model on this worker takes only text.")
         answer = self._device.available_memory(
             model,
@@ -187,7 +187,7 @@ class Worker:
         """
         model = self._loaded()
         own = model.kv_groups(layout.block_size)
-        if layout.encoder_cache_size and self.media is None:
+        if layout.encoder_cache_size and self._takes_only_text:
             raise Unsupported(f"encoder_cache_size {layout.encoder_cache_size}: the model on this worker takes only text.")
         if tuple(groups) != (own if len(own) > 1 or groups else ()):
             raise FailedPrecondition(
@@ -315,6 +315,12 @@ class Worker:
     def media(self) -> ModelMedia | None:
         """The tower and the encoder cache of the loaded model; None: it takes only text. Safe on any thread."""
         return _media_of(self._model)
+
+    @property
+    def _takes_only_text(self) -> bool:
+        """Whether the model takes only text; members of a group may have no tower, and get rows of images from the leader."""
+        shard, stage = self._part
+        return self.media is None and shard.index == stage.index == 0
 
     def encode(self, stream_id: int, item: EncoderItem, after_step: int) -> None:
         """Encode a media item of a stream, and store its embeddings in the encoder cache; on the tower's thread.

@@ -7,8 +7,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from tetrad.frontend.api.grpc.media_parts import part_of, source_of
 from tetrad.frontend.api.http.chat.bodies import ChatCompletionRequest
 from tetrad.frontend.api.http.schemas.errors import from_validation
+from tetrad.frontend.media.items import IMAGE
 from tetrad.services.errors import InvalidRequest, UnsupportedArgument
 from tetrad.services.rpc.unread_fields import UnreadFields
 from tetrad.v1 import inference_pb2
@@ -19,11 +21,11 @@ _FUNCTION = "function"
 _OWNER = "This server"
 UNREAD_OF_CHAT = UnreadFields(
     inference_pb2.ChatRequest,
-    ("mm_processor_kwargs_json", "kv_transfer_params_json"),
+    ("kv_transfer_params_json",),
     owner=_OWNER,
     error=UnsupportedArgument,
 )
-UNREAD_OF_PART = UnreadFields(inference_pb2.ContentPart, ("image", "audio", "video"), owner=_OWNER, error=UnsupportedArgument)
+UNREAD_OF_PART = UnreadFields(inference_pb2.ContentPart, ("audio", "video"), owner=_OWNER, error=UnsupportedArgument)
 _MODES = {
     inference_pb2.TOOL_CHOICE_MODE_UNSPECIFIED: "auto",
     inference_pb2.TOOL_CHOICE_MODE_NONE: "none",
@@ -43,8 +45,9 @@ def chat_body_of(request: inference_pb2.ChatRequest) -> ChatCompletionRequest:
         "messages": [_message(f"messages[{place}]", message) for place, message in enumerate(request.messages)],
         "tools": [_tool(f"tools[{place}].parameters_json", tool) for place, tool in enumerate(request.tools)] or None,
         "tool_choice": _choice(request.tool_choice) if request.HasField("tool_choice") else None,
-        "documents": _json("documents_json", request.documents_json),
-        "chat_template_kwargs": _json("chat_template_kwargs_json", request.chat_template_kwargs_json),
+        "documents": json_of("documents_json", request.documents_json),
+        "mm_processor_kwargs": json_of("mm_processor_kwargs_json", request.mm_processor_kwargs_json),
+        "chat_template_kwargs": json_of("chat_template_kwargs_json", request.chat_template_kwargs_json),
         "reasoning_effort": request.reasoning_effort or None,
         "continue_final_message": request.continue_final_message,
         "add_special_tokens": request.add_special_tokens,
@@ -64,16 +67,18 @@ def _message(where: str, message: inference_pb2.ChatMessage) -> dict[str, Any]:
         if message.content:
             text = f"{where} has both content and content_parts; give one of them."
             raise InvalidRequest(text, field=f"{where}.content_parts")
-        fields["content"] = [_part(part) for part in message.content_parts]
+        fields["content"] = [_part(f"{where}.content[{place}]", part) for place, part in enumerate(message.content_parts)]
     if message.tool_calls:
         fields["tool_calls"] = [_call(call) for call in message.tool_calls]
     optional = ("name", "tool_call_id", "reasoning")
     return fields | {name: value for name in optional if (value := getattr(message, name))}
 
 
-def _part(part: inference_pb2.ContentPart) -> dict[str, str]:
+def _part(where: str, part: inference_pb2.ContentPart) -> dict[str, Any]:
     UNREAD_OF_PART.refuse(part)
     kind = part.WhichOneof("part")
+    if kind == IMAGE:
+        return part_of(source_of(where, part.image, IMAGE))
     return {} if kind is None else {"type": kind, kind: getattr(part, kind)}
 
 
@@ -85,7 +90,7 @@ def _call(call: inference_pb2.ToolCall) -> dict[str, Any]:
 
 
 def _tool(where: str, tool: inference_pb2.Tool) -> dict[str, Any]:
-    function = {"description": tool.description, "parameters": _json(where, tool.parameters_json), "strict": tool.strict}
+    function = {"description": tool.description, "parameters": json_of(where, tool.parameters_json), "strict": tool.strict}
     return {"type": _FUNCTION, _FUNCTION: function | ({"name": tool.name} if tool.name else {})}
 
 
@@ -105,7 +110,7 @@ def _named(name: str) -> dict[str, Any]:
     return {"type": _FUNCTION, _FUNCTION: {"name": name}}
 
 
-def _json(field: str, text: str) -> Any:
+def json_of(field: str, text: str) -> Any:
     """Return the value of a JSON text; None for an empty text."""
     if not text:
         return None

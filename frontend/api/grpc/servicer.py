@@ -12,7 +12,8 @@ import grpc
 
 from tetrad.frontend.api.grpc.answers import Answers
 from tetrad.frontend.api.grpc.call_limits import CallLimits, admit
-from tetrad.frontend.api.grpc.chat_bodies import chat_body_of
+from tetrad.frontend.api.grpc.chat_bodies import chat_body_of, json_of
+from tetrad.frontend.api.grpc.media_parts import source_of
 from tetrad.frontend.api.grpc.pooling import PoolingCalls
 from tetrad.frontend.api.grpc.sampling_fields import sampling_fields_of, truncation_of
 from tetrad.frontend.api.grpc.traced_calls import traced_call
@@ -21,8 +22,9 @@ from tetrad.frontend.api.http.sse.rendering import drop_logprobs, rendered
 from tetrad.frontend.chat.turns import start_turn
 from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.model_directory import ModelDirectory
+from tetrad.frontend.media.items import IMAGE
 from tetrad.frontend.request.logprobs import num_candidates
-from tetrad.frontend.request.prompts import PromptType, TokensPrompt
+from tetrad.frontend.request.prompts import PromptType, TextPrompt, TokensPrompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.services.errors import InvalidRequest, UnsupportedArgument
 from tetrad.services.request_context import REQUEST_ID
@@ -32,7 +34,7 @@ from tetrad.v1 import inference_pb2, inference_pb2_grpc
 
 UNREAD_OF_GENERATE = UnreadFields(
     inference_pb2.GenerateRequest,
-    ("media", "mm_processor_kwargs_json", "kv_transfer_params_json"),
+    ("kv_transfer_params_json",),
     owner="This server",
     error=UnsupportedArgument,
 )
@@ -217,6 +219,12 @@ def _params(llm: AsyncLLM, request: inference_pb2.GenerateRequest | inference_pb
 
 def _prompt_of(request: inference_pb2.GenerateRequest) -> PromptType:
     UNREAD_OF_GENERATE.refuse(request)
+    media = [source_of(f"media[{place}]", part) for place, part in enumerate(request.media)]
+    kwargs = json_of("mm_processor_kwargs_json", request.mm_processor_kwargs_json)
     if request.WhichOneof("prompt") == "token_ids":
+        if media or kwargs:
+            raise InvalidRequest("media need a prompt of text, whose placeholders they fill.", field="media")
         return TokensPrompt(prompt_token_ids=list(request.token_ids.ids))
-    return request.text
+    if not media and not kwargs:
+        return request.text
+    return TextPrompt(prompt=request.text, multi_modal_data={IMAGE: media}, mm_processor_kwargs=kwargs)

@@ -150,7 +150,7 @@ class Walk(RuleBasedStateMachine):
         self._lose_worker(crashed=True)
 
     def _plan(self):
-        self.suspects.choose(len(self.bench.in_flight))
+        self.suspects.choose(self._num_under_way())
         plan = self.bench.plan()
         if plan is not None:
             assert not self.memory.run(plan, self.bench.in_flight[-1][1]), "the cache holds what was rejected"
@@ -159,6 +159,9 @@ class Walk(RuleBasedStateMachine):
             assert alone != NO_REQUEST
             assert set(plan.num_scheduled_tokens()) <= {alone}
         return plan
+
+    def _num_under_way(self):
+        return len(self.bench.in_flight)
 
     def _end_transfer(self):
         """End a transfer of blocks when nothing else goes on; return whether there was any."""

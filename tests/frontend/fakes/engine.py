@@ -48,6 +48,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
         self.supports_lora = False  # likewise
         self.logits_processors = ()  # likewise
         self.modalities = ()  # likewise
+        self.max_media_bytes = 0  # likewise
         self.max_message_bytes = None
         self.num_steps = 0
         self.aborted = []
@@ -233,6 +234,7 @@ class FakeEngine(Fake, engine_core_pb2_grpc.EngineCoreServiceServicer):
             supports_lora=self.supports_lora,
             logits_processors=self.logits_processors,
             modalities=self.modalities,
+            max_media_bytes=self.max_media_bytes,
             max_message_bytes=self.max_message_bytes,
         )
 

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.splits import cases
 from tests.documents import Page
+from tests.vision_files import save_vision_model
 from tests.worker_svc.families.tiny_models import save_family
 from tetrad.cli import main
 from tetrad.cli.planning.forecast import Workload, forecast
@@ -16,6 +17,7 @@ from tetrad.cli.planning.gpu_types import GpuType
 from tetrad.cli.planning.number_types import WeightBytes, matrix_bytes
 from tetrad.cli.planning.splits import Split, splits_of
 from tetrad.cli.planning.stage import Stage, Step
+from tetrad.cli.planning.tower import count_tower
 from tetrad.services.errors import InvalidRequest, ModelError
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import LoadRequest
@@ -318,3 +320,31 @@ def test_the_page_has_the_figures_of_the_model_of_links():
 
     times = {gpu: [f"{rate / rates[0]:.2f}" for rate in rates[1:]] for gpu, rates in found.items()}
     assert rows == {"NVLink": times["H100"], "PCIe": times["H100-PCIe"]}
+
+
+@pytest.mark.parametrize(("kind", "of_stages"), [("smolvlm", [1, 0, 1]), ("qwen3_vl", [1, 1, 1])])
+def test_the_vision_model_counts_on_each_rank_that_encodes_images(kind, of_stages, tmp_path):
+    """Of three stages, the first one reads images, with DeepStack also the next; the last one's rank answers for them."""
+    save_vision_model(tmp_path, kind)
+    values = json.loads((tmp_path / "config.json").read_text())
+    config, cpu = read_config(values), CpuDevice(WorkerSettings(threads=1, cpu_kernels="torch"))
+    cpu.set_up()
+    loaded = cpu.load_model(LoadRequest("m", tmp_path), lambda *_: None)
+    plain, options = WeightBytes("float32", 4.0), {"cache_bytes": 4, "tower_bytes": 4 * count_tower(values)}
+
+    whole = Stage(config, range(config.num_layers), plain, **options)
+    parts = [range(1), range(1, 2), range(2, config.num_layers)]
+    towers = [
+        Stage(config, each, plain, **options).weights_bytes - Stage(config, each, plain, cache_bytes=4).weights_bytes
+        for each in parts
+    ]
+
+    assert whole.weights_bytes == 4 * loaded.info.num_parameters
+    assert towers == [options["tower_bytes"] * number for number in of_stages]
+
+
+def test_a_table_names_the_vision_model(tmp_path, capsys):
+    save_vision_model(tmp_path, "smolvlm")
+
+    assert main(["plan", str(tmp_path), "--context", "64"]) == 0
+    assert "Images: the vision model takes" in capsys.readouterr().out

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
 ServeModel = Callable[..., AbstractAsyncContextManager[tokenizer_pb2_grpc.TokenizerServiceStub]]
 ModelDirectory = Callable[[str], Path]
+StubOf = Callable[[str], Awaitable[tokenizer_pb2_grpc.TokenizerServiceStub]]
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +34,55 @@ def model_directory(tmp_path_factory: pytest.TempPathFactory) -> ModelDirectory:
         return found[kind]
 
     return write
+
+
+class _Servers:
+    """Services with their default settings, each in a thread, for all tests of a session."""
+
+    def __init__(self, sockets: Path) -> None:
+        self._sockets = sockets
+        self._addresses: dict[str, str] = {}
+        self._ends: list[tuple[threading.Thread, asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    def address(self, kind: str, directory: Path) -> str:
+        """Return the address of a model's service."""
+        if kind not in self._addresses:
+            self._addresses[kind] = f"unix:{self._sockets}/{len(self._addresses)}"
+            settings = TokenizerSettings(listen=self._addresses[kind], model=str(directory), image_processes=1)
+            loop, shutdown = asyncio.new_event_loop(), asyncio.Event()
+            thread = threading.Thread(target=loop.run_until_complete, args=(serve(settings, shutdown),))
+            thread.start()
+            self._ends.append((thread, loop, shutdown))
+        return self._addresses[kind]
+
+    def close(self) -> None:
+        """Stop all services."""
+        for thread, loop, shutdown in self._ends:
+            loop.call_soon_threadsafe(shutdown.set)
+            thread.join()
+            loop.close()
+
+
+@pytest.fixture(scope="session")
+def _servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Servers]:
+    servers = _Servers(tmp_path_factory.mktemp("served"))
+    yield servers
+    servers.close()
+
+
+@pytest.fixture
+async def stub_of(_servers: _Servers, model_directory: ModelDirectory) -> AsyncIterator[StubOf]:
+    """Returns a stub of a kind's service, which all tests share."""
+    async with contextlib.AsyncExitStack() as channels:
+
+        async def connect(kind: str) -> tokenizer_pb2_grpc.TokenizerServiceStub:
+            channel = open_channel(_servers.address(kind, model_directory(kind)))
+            channels.push_async_callback(channel.close)
+            stub = tokenizer_pb2_grpc.TokenizerServiceStub(channel)
+            await stub.GetInfo(tokenizer_pb2.GetInfoRequest(), wait_for_ready=True)
+            return stub
+
+        yield connect
 
 
 @pytest.fixture

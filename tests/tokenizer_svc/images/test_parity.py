@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from transformers import AutoConfig
 
-from tests.tokenizer_svc.images.conftest import ModelDirectory, ServeModel, chat
+from tests.tokenizer_svc.images.conftest import ModelDirectory, ServeModel, StubOf, chat
 from tests.vision_kinds import KINDS
 from tests.vision_reference import load_processor, picture
 from tetrad.services.rpc.columns import unpack_u32
@@ -101,12 +101,11 @@ async def test_prompts_with_images_equal_transformers(
     ("mode", "save"), [("RGBA", "PNG"), ("L", "PNG"), ("P", "GIF"), ("RGB", "JPEG"), ("RGB", "WEBP"), ("RGB", "BMP")]
 )
 async def test_formats_and_modes_are_read(
-    mode: str, save: str, model_directory: ModelDirectory, serve_model: ServeModel, tmp_path: Path
+    mode: str, save: str, model_directory: ModelDirectory, stub_of: StubOf, tmp_path: Path
 ) -> None:
-    directory = model_directory("llava")
     file = tmp_path / "image"
     Image.open(io.BytesIO(picture(28, 28))).convert(mode).save(file, save)
-    async with serve_model(directory) as stub:
-        answer = await stub.RenderChat(chat([file.read_bytes()]))
+    stub = await stub_of("llava")
+    answer = await stub.RenderChat(chat([file.read_bytes()]))
 
-    assert_equal(load_processor(directory), answer, [file.read_bytes()])
+    assert_equal(load_processor(model_directory("llava")), answer, [file.read_bytes()])

@@ -17,26 +17,26 @@ MEDIA = [item(picture(90, 60)), item(picture(40, 120))]
 
 
 @pytest.mark.parametrize("kind", PLACEHOLDERS)
-async def test_a_prompt_of_ids_is_that_of_its_text(serve_model, model_directory, kind):
+async def test_a_prompt_of_ids_is_that_of_its_text(stub_of, kind):
     image = PLACEHOLDERS[kind]
     text = f"Compare {image} with {image}!"
-    async with serve_model(model_directory(kind)) as stub:
-        plain = await stub.Encode(tokenizer_pb2.EncodeRequest(texts=[text]))
-        of_text = await stub.Encode(tokenizer_pb2.EncodeRequest(texts=[text], media=MEDIA))
-        of_ids = await stub.Encode(tokenizer_pb2.EncodeRequest(token_ids=plain.encodings[0].token_ids, media=MEDIA))
+    stub = await stub_of(kind)
+    plain = await stub.Encode(tokenizer_pb2.EncodeRequest(texts=[text]))
+    of_text = await stub.Encode(tokenizer_pb2.EncodeRequest(texts=[text], media=MEDIA))
+    of_ids = await stub.Encode(tokenizer_pb2.EncodeRequest(token_ids=plain.encodings[0].token_ids, media=MEDIA))
 
     assert of_ids == of_text
     assert len(of_ids.encodings[0].mm_features) == 2
 
 
-async def test_a_prompt_of_ids_is_truncated_beside_its_images(serve_model, model_directory):
-    async with serve_model(model_directory("llava")) as stub:
-        plain = await stub.Encode(tokenizer_pb2.EncodeRequest(texts=["Some words before <image>"]))
-        request = tokenizer_pb2.EncodeRequest(token_ids=plain.encodings[0].token_ids, media=MEDIA[:1], max_tokens=8)
-        [encoding] = (await stub.Encode(request)).encodings
-        request.max_tokens = 2
-        with pytest.raises(grpc.aio.AioRpcError, match="would split or drop"):
-            await stub.Encode(request)
+async def test_a_prompt_of_ids_is_truncated_beside_its_images(stub_of):
+    stub = await stub_of("llava")
+    plain = await stub.Encode(tokenizer_pb2.EncodeRequest(texts=["Some words before <image>"]))
+    request = tokenizer_pb2.EncodeRequest(token_ids=plain.encodings[0].token_ids, media=MEDIA[:1], max_tokens=8)
+    [encoding] = (await stub.Encode(request)).encodings
+    request.max_tokens = 2
+    with pytest.raises(grpc.aio.AioRpcError, match="would split or drop"):
+        await stub.Encode(request)
 
     assert len(unpack_u32(encoding.token_ids)) == 8
     assert encoding.mm_features[0].offset + encoding.mm_features[0].length == 8
@@ -52,9 +52,9 @@ async def test_a_prompt_of_ids_is_truncated_beside_its_images(serve_model, model
         ({"media": [item(b"no image")]}, "image"),
     ],
 )
-async def test_a_wrong_prompt_of_ids_is_refused(serve_model, model_directory, fields, text):
-    async with serve_model(model_directory("llava")) as stub:
-        with pytest.raises(grpc.aio.AioRpcError, match=text) as refused:
-            await stub.Encode(tokenizer_pb2.EncodeRequest(token_ids=pack_u32([1, 2]), **fields))
+async def test_a_wrong_prompt_of_ids_is_refused(stub_of, fields, text):
+    stub = await stub_of("llava")
+    with pytest.raises(grpc.aio.AioRpcError, match=text) as refused:
+        await stub.Encode(tokenizer_pb2.EncodeRequest(token_ids=pack_u32([1, 2]), **fields))
 
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT

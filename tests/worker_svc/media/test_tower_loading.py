@@ -13,7 +13,10 @@ from tests.vision_reference import VisionReference, picture
 from tests.worker_svc.media.image_prompts import image_prompt
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.directory import DirectorySource
+from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.core.lora import LoraLimits
+from tetrad.worker_svc.core.media import Modality
+from tetrad.worker_svc.media.tower_loading import load_tower
 
 
 def rewrite(directory, change):
@@ -181,10 +184,15 @@ def test_a_tower_without_a_tensor_or_of_another_shape_is_refused(change, reason,
         load(tmp_path)
 
 
-def test_a_wrapper_whose_images_are_not_supported_takes_only_text(tmp_path, load):
+def test_a_device_that_sees_no_later_tokens_takes_only_text_of_a_model_whose_images_do(tmp_path):
     save_vision_model(tmp_path, "gemma3")
+    request = LoadRequest("gemma3", tmp_path)
 
-    assert load(tmp_path).media is None
+    without = load_tower(request, torch.float32, torch.device("cpu"), has_own_thread=True)
+    tower = load_tower(request, torch.float32, torch.device("cpu"), has_own_thread=True, sees_ahead=True)
+
+    assert without is None
+    assert tower.modality == Modality("image", 4, is_whole=True)
 
 
 def test_a_model_that_pools_takes_only_text(tmp_path, load):

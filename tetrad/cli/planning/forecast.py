@@ -91,6 +91,7 @@ def forecast(
     weights: WeightBytes,
     cache_bytes: float,
     expert_parallel: bool = False,
+    tower_bytes: float = 0.0,
 ) -> Forecast:
     """Return the figures of a split.
 
@@ -102,12 +103,13 @@ def forecast(
         weights: sizes of tensors.
         cache_bytes: bytes of one number of keys and values.
         expert_parallel: whether each rank of a stage has whole experts.
+        tower_bytes: see Stage.
 
     Raises:
         ModelError: the model cannot be split in this way.
     """
     sharded, layers = _divided(config, split, expert_parallel=expert_parallel)
-    stages = [Stage(sharded, each, weights, cache_bytes=cache_bytes) for each in layers]
+    stages = [Stage(sharded, each, weights, cache_bytes=cache_bytes, tower_bytes=tower_bytes) for each in layers]
     engine = _Engine(config, stages, split, gpu)
     num_rows = min(workload.max_num_seqs, workload.max_num_batched_tokens)
     free = {

@@ -16,6 +16,7 @@ from tetrad.cli.planning.forecast import Forecast, Workload, forecast
 from tetrad.cli.planning.gpu_types import GPU_TYPES, GpuType
 from tetrad.cli.planning.number_types import CACHE_DTYPES, DTYPES, QUANTIZATIONS, WeightBytes, matrix_bytes
 from tetrad.cli.planning.splits import Split, splits_of
+from tetrad.cli.planning.tower import count_tower
 from tetrad.services.errors import InvalidRequest, ModelError
 from tetrad.worker_svc.families.encoders import is_encoder
 from tetrad.worker_svc.families.registry import supported_config
@@ -51,6 +52,7 @@ def run(arguments: list[str]) -> int:
         limit = config.max_position_embeddings
         raise InvalidRequest(f"context is {workload.context}, but the model's longest is {limit}.", field="context")
     weights = _weights(model, options, is_gguf=where.endswith(".gguf"))
+    tower_bytes = count_tower(model.config) * DTYPES[options.dtype]
     cache = CACHE_DTYPES[options.dtype if options.kv_cache_dtype == "auto" else options.kv_cache_dtype]
     found, refused = [], []
     for split in splits_of(options.gpus):
@@ -63,11 +65,15 @@ def run(arguments: list[str]) -> int:
                 weights=weights,
                 cache_bytes=cache,
                 expert_parallel=options.enable_expert_parallel,
+                tower_bytes=tower_bytes,
             )
             found.append(figures)
         except ModelError as error:
             refused.append((split, error.message))
-    print(_json(found, refused, gpu) if options.json else "\n".join(_lines(options, gpu, workload, found, refused)))
+    if options.json:
+        print(_json(found, refused, gpu))
+    else:
+        print("\n".join([*_lines(options, gpu, workload, found, refused), *_about_tower(tower_bytes)]))
     return 0
 
 
@@ -180,6 +186,13 @@ def _lines(
         by_reason.setdefault(why, []).append(str(split))
     lines += [f"Not possible: {', '.join(splits)}. {why}" for why, splits in by_reason.items()]
     return lines
+
+
+def _about_tower(size_bytes: float) -> list[str]:
+    if not size_bytes:
+        return []
+    ranks = "each rank of the first and of the last stage, and of the stages that read further rows of images"
+    return [f"Images: the vision model takes {binary_size(size_bytes)} on {ranks}; it is part of the weights above."]
 
 
 def _row(each: Forecast) -> tuple[str, ...]:

@@ -49,15 +49,25 @@ class Stage:
         weights: sizes of tensors.
         cache_bytes: bytes of one number of keys and values.
         block_size: tokens per KV block.
+        tower_bytes: bytes of the vision model's weights, which each rank that encodes images has as a whole; 0: none.
     """
 
     def __init__(
-        self, config: ModelConfig, layers: range, weights: WeightBytes, *, cache_bytes: float, block_size: int = 16
+        self,
+        config: ModelConfig,
+        layers: range,
+        weights: WeightBytes,
+        *,
+        cache_bytes: float,
+        block_size: int = 16,
+        tower_bytes: float = 0.0,
     ) -> None:
         self._config, self._weights = config, weights
         self._cache_bytes, self._block_size = cache_bytes, block_size
         self._layers = [config.layers[number] for number in layers]
         self.is_first, self.is_last = 0 in layers, config.num_layers - 1 in layers
+        reads_images = layers.start < max(1, config.num_deep_layers)
+        self._tower = tower_bytes if reads_images or self.is_last else 0.0  # the last layers' rank answers for images
         self._groups: tuple[LayerGroup, ...] = ()
         if kinds := [kind for layer in self._layers for kind in layer.cache_kinds]:
             self._groups = group_layers(kinds)
@@ -70,7 +80,7 @@ class Stage:
     @property
     def weights_bytes(self) -> float:
         """The bytes of this rank's weights."""
-        return self._tables + self._dense + self._experts
+        return self._tables + self._dense + self._experts + self._tower
 
     @property
     def num_sums(self) -> int:
@@ -105,6 +115,8 @@ class Stage:
         widths = [_width(layer) for layer in self._layers]
         states = [bytes_per_token(layer.state, _VALUE_BYTES) for layer in self._layers if layer.state is not None]
         of_a_token = (4 * config.hidden_size + 2 * heads + 3 * max(widths)) * _VALUE_BYTES + max(states, default=0)
+        if self._tower:
+            of_a_token += (1 + config.num_deep_layers) * config.hidden_size * _VALUE_BYTES  # the encoder cache
         activations = max_num_batched_tokens * of_a_token
         return _RUNTIME_BYTES + activations + self.is_last * max_num_seqs * config.vocab_size * _SAMPLER_BYTES
 

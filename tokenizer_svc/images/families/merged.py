@@ -5,10 +5,12 @@ templates write the marks at both ends of an image.
 """
 
 import math
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from tetrad.tokenizer_svc.images.families.family import Expansion, Family, Grid
-from tetrad.tokenizer_svc.images.families.model import ImageModel, ProcessedImage
+from tetrad.tokenizer_svc.images.families.model import ImageModel, ModelFiles, ProcessedImage
 
 _MAX_ASPECT_RATIO = 200
 """The processors refuse longer images."""
@@ -50,16 +52,24 @@ def _between_image_marks(model: ImageModel) -> str:
     return f"<|begin_of_image|>{model.mark}<|end_of_image|>"
 
 
-_MERGED = partial(Family, expand=_expand, grid=_grid, stacked=False, repeats_frames=True)
+def _single_frame(_: ModelFiles) -> Mapping[str, Any]:
+    """Return settings with which rows of pixels hold one copy of the frame: the worker repeats it."""
+    return {"temporal_patch_size": 1}
+
+
+_MERGED = partial(Family, expand=_expand, grid=_grid, stacked=False)
 QWEN = _MERGED(
     "Qwen2VLImageProcessor",
     max_embeds=partial(_max_embeds, counts_frames=False),
     kwargs=("size", "min_pixels", "max_pixels", "do_resize"),
     message_text=_between_vision_marks,
+    settings=_single_frame,
 )
 GLM = partial(
     _MERGED,
     max_embeds=partial(_max_embeds, counts_frames=True),
     kwargs=("size", "do_resize"),
     message_text=_between_image_marks,
+    # Without the copies, its processor would choose other sizes.
+    repeats_frames=True,
 )

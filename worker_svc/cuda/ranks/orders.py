@@ -1,4 +1,4 @@
-"""Plan orders: messages by which the leader has every member run a plan, as it runs the plan itself.
+"""Plan orders: messages by which the leader has every member run a plan, or encode an image, as it does itself.
 
 A member applies the same plans to the same state, so an order has the plan, and what only the leader knows: the requests that
 it has found failed, and whether a new engine core began. Orders are MessagePack; an array is its type, its shape and its bytes.
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tetrad.services.errors import InternalError, TetradError
-from tetrad.worker_svc.core.plan import SchedulerOutput
+from tetrad.worker_svc.core.plan import EncoderItem, SchedulerOutput
 
 _WORD = 8
 
@@ -22,12 +22,14 @@ class PlanOrder:
     """An Order: a plan, and what the leader adds to it.
 
     Attributes:
-        plan: the plan.
+        plan: the plan; None: the order is to encode `item`.
+        item: an image to encode; None: the order is to run `plan`.
         failed: handles of requests to set aside before the step.
-        is_first: whether all earlier requests are forgotten before the step.
+        is_first: whether all earlier requests and images are forgotten before.
     """
 
-    plan: SchedulerOutput
+    plan: SchedulerOutput | None = None
+    item: EncoderItem | None = None
     failed: tuple[int, ...] = ()
     is_first: bool = False
 

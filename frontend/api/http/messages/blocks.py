@@ -16,8 +16,11 @@ from tetrad.frontend.api.http.messages.bodies import (
     ToolBody,
     ToolChoiceBody,
 )
+from tetrad.frontend.api.http.messages.images import image_of
 from tetrad.frontend.api.http.schemas.fields import required
+from tetrad.frontend.api.http.turns.image_contents import content_of, joined_contents, text_and_images
 from tetrad.frontend.chat.conversation import Conversation, NamedTool, ToolChoice, thinking_kwargs
+from tetrad.frontend.media.items import MediaSource
 from tetrad.frontend.parsing.elements.interface import Tool
 from tetrad.services.errors import InvalidRequest
 
@@ -48,6 +51,7 @@ def conversation_of(body: ConversationBody) -> Conversation:
         chat_template_kwargs=_template_kwargs(body) or None,
         add_generation_prompt=not continues,
         continue_final_message=continues,
+        mm_processor_kwargs=body.mm_processor_kwargs,
     )
 
 
@@ -63,16 +67,21 @@ def _messages(path: str, turn: MessageBody, calls: dict[str, str]) -> list[Messa
     if turn.role == "system":
         return _system(turn.content, f"{path}.content")
     results: list[Message] = []
-    texts: list[str] = []
+    said: list[str | MediaSource] = []
+    seen: list[dict[str, Any]] = []
     for place, block in enumerate(turn.content):
         where = f"{path}.content.{place}"
         if block.type == "tool_result":
-            results.append(_tool_result(where, block, calls))
+            result, images = _tool_result(where, block, calls)
+            results.append(result)
+            seen += images
         else:
-            texts.append(_text(where, block))
-    spoken = [{"role": turn.role, "content": "\n".join(texts)}] if texts or not results else []
+            said.append(image_of(where, block) or _text(where, block))
+    spoken = [{"role": turn.role, "content": content_of(said)}] if said or not results else []
+    # Few templates read images of tools, so the user shows them.
+    shown = [{"role": turn.role, "content": seen}] if seen else []
     # Results first: they belong to the calls of the previous turn.
-    return results + spoken
+    return results + shown + spoken
 
 
 def _assistant(path: str, blocks: Sequence[ContentBlock], calls: dict[str, str]) -> Message:
@@ -105,14 +114,16 @@ def _tool_call(path: str, block: ContentBlock) -> Message:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _tool_result(path: str, block: ContentBlock, calls: dict[str, str]) -> Message:
+def _tool_result(path: str, block: ContentBlock, calls: dict[str, str]) -> tuple[Message, list[dict[str, Any]]]:
+    """Return the message of a result, and the parts of its images."""
     call_id = required(path, "tool_use_id", block.tool_use_id)
     if call_id not in calls:
         text = f"{path}.tool_use_id: {call_id!r} is the id of no tool_use block in a turn before."
         raise InvalidRequest(text, field=f"{path}.tool_use_id")
-    texts = [_text(f"{path}.content.{place}", each) for place, each in enumerate(block.content or ())]
-    content = "\n".join(texts) or ("The tool failed." if block.is_error else "")
-    return {"role": "tool", "tool_call_id": call_id, "name": calls[call_id], "content": content}
+    parts = ((f"{path}.content.{place}", each) for place, each in enumerate(block.content or ()))
+    text, images = text_and_images(content_of(image_of(where, each) or _text(where, each) for where, each in parts))
+    content = text or ("The tool failed." if block.is_error else "")
+    return {"role": "tool", "tool_call_id": call_id, "name": calls[call_id], "content": content}, images
 
 
 def _append(messages: list[Message], message: Message) -> None:
@@ -122,7 +133,7 @@ def _append(messages: list[Message], message: Message) -> None:
     if last is None or last["role"] != role or role in ("tool", "system"):
         messages.append(message)
         return
-    last["content"] = "\n".join(filter(None, (last["content"], message["content"])))
+    last["content"] = joined_contents(last["content"], message["content"])
     if "reasoning_content" in message:
         last["reasoning_content"] = "\n".join(filter(None, (last.get("reasoning_content"), message["reasoning_content"])))
     if "tool_calls" in message:
@@ -159,5 +170,5 @@ def _tool_choice(choice: ToolChoiceBody | None) -> ToolChoice:
 
 def _text(path: str, block: ContentBlock | ResultBlock) -> str:
     if block.type != "text":
-        raise InvalidRequest(f"{path}: blocks of type {block.type!r} are not supported here, only text.", field=f"{path}.type")
+        raise InvalidRequest(f"{path}: blocks of type {block.type!r} are not supported here.", field=f"{path}.type")
     return required(path, "text", block.text)

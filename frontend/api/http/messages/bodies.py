@@ -19,20 +19,32 @@ def _as_blocks(value: object) -> object:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
+class ImageSource(Body):
+    """An image, or where it is."""
+
+    type: str = Field(description="`base64`, or `url` where the server may fetch it; others (`file`) are refused.")
+    media_type: str | None = Field(None, description="base64: as `image/png`.")
+    data: str | None = Field(None, description="base64: the file.")
+    url: str | None = Field(None, description="url: a data:, http: or https: URL.")
+
+
 class ResultBlock(Body):
     """A part of a tool's result."""
 
-    type: str = Field(description="`text`; other types are refused.")
-    text: str | None = Field(None, description="The text.")
+    type: str = Field(description="`text` or `image`; other types are refused.")
+    text: str | None = Field(None, description="text: the text.")
+    source: ImageSource | None = Field(None, description="image: the image.")
 
 
 class ContentBlock(Body):
     """A part of a message. Its fields depend on its type."""
 
     type: str = Field(
-        description="`text`, `tool_use`, `tool_result`, `thinking` or `redacted_thinking`; others (`image`) are refused."
+        description="`text`, `image` (of users), `tool_use`, `tool_result`, `thinking` or `redacted_thinking`; others "
+        "(`document`) are refused."
     )
     text: str | None = Field(None, description="text: the text.")
+    source: ImageSource | None = Field(None, description="image: the image.")
     id: str | None = Field(None, description="tool_use: name of this call, which its result repeats.")
     name: str | None = Field(None, description="tool_use: the function called.")
     input: dict[str, Any] | None = Field(None, description="tool_use: the arguments.")
@@ -140,6 +152,9 @@ class ConversationBody(Body):
     output_format: OutputFormat | None = Field(None, description="Older name of output_config.format, which goes first.")
     chat_template: str | None = Field(None, description="Jinja template of the conversation, instead of the model's.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables for the template.")
+    mm_processor_kwargs: dict[str, Any] | None = Field(
+        None, description="Settings of the model's image processor, such as {min_pixels, max_pixels} or {size}."
+    )
     thread: Any = Field(None, description="Not supported: send the whole conversation each time.")
 
     @model_validator(mode="after")

@@ -118,7 +118,7 @@ class GenerateRequest(GeneratingBody):
     system: str | None = Field(None, description="The system prompt.")
     raw: Flag = Field(False, description="Continue the prompt as it is, without the model's chat template.")
     suffix: str | None = Field(None, description="Not supported: nothing can be inserted before a given end.")
-    images: list[str] | None = Field(None, description="Not supported: prompts are text.")
+    images: Strings | None = Field(None, description="Images that the prompt is about, each a file in base64.")
     template: str | None = Field(None, description="Not supported: the model's own chat template is used.")
     context: list[int] | None = Field(None, description="Not supported: send the conversation to /api/chat.")
     width: Integer | None = Field(None, description="Not supported: answers are text.")
@@ -127,7 +127,7 @@ class GenerateRequest(GeneratingBody):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for name in ("suffix", "images", "template", "context", "width", "height", "steps"):
+        for name in ("suffix", "template", "context", "width", "height", "steps"):
             if getattr(self, name):
                 about = "" if name != "context" else ": send the conversation to /api/chat"
                 raise InvalidRequest(f"{name} is not supported by this server{about}.", field=name)
@@ -158,16 +158,10 @@ class MessageBody(Body):
     role: Literal["system", "user", "assistant", "tool"] = Field(description="Role of the speaker.")
     content: str | None = Field(None, description="What is said.")
     thinking: str | None = Field(None, description="What the assistant thought.")
-    images: list[str] | None = Field(None, description="Not supported: messages are text.")
+    images: Strings | None = Field(None, description="Images that come before the content, each a file in base64.")
     tool_calls: list[ToolCallBody] | None = Field(None, description="Calls that the assistant made.")
     tool_name: str | None = Field(None, description="For role tool: the function whose result this is.")
     tool_call_id: str | None = Field(None, description="For role tool: the call that this is the result of.")
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.images:
-            raise InvalidRequest("images are not supported by this server: messages are text.", field="images")
-        return self
 
 
 class FunctionBody(Body):

@@ -4,8 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tetrad.frontend.api.http.ollama.bodies import ChatRequest, GenerateRequest, MessageBody
+from tetrad.frontend.api.http.turns.image_contents import Content, content_of
 from tetrad.frontend.chat.conversation import Conversation, thinking_kwargs
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.media.items import MediaSource
 from tetrad.frontend.parsing.elements.interface import Tool
 from tetrad.services.errors import InvalidRequest
 
@@ -23,7 +25,7 @@ def chat_conversation(llm: AsyncLLM, body: ChatRequest) -> Conversation:
 def prompt_conversation(llm: AsyncLLM, body: GenerateRequest) -> Conversation:
     """Return the conversation of a prompt; errors as in `chat_conversation`."""
     system = [{"role": "system", "content": body.system}] if body.system else []
-    user = {"role": "user", "content": body.prompt or ""}
+    user = {"role": "user", "content": _content(body.prompt or "", "images", body.images)}
     return Conversation([*system, user], chat_template_kwargs=_template_kwargs(llm, body.think))
 
 
@@ -31,8 +33,9 @@ def _messages(bodies: Sequence[MessageBody]) -> Iterator[dict[str, Any]]:
     """Yield the messages in OpenAI's form: calls have ids, and results refer to them."""
     waiting: list[dict[str, str]] = []
     num_calls = 0
-    for body in bodies:
-        message: dict[str, Any] = {"role": body.role, "content": body.content or ""}
+    for place, body in enumerate(bodies):
+        content = _content(body.content or "", f"messages[{place}].images", body.images)
+        message: dict[str, Any] = {"role": body.role, "content": content}
         if body.thinking:
             message["reasoning"] = body.thinking
         if body.tool_calls:
@@ -47,6 +50,19 @@ def _messages(bodies: Sequence[MessageBody]) -> Iterator[dict[str, Any]]:
         if body.role == "tool":
             message |= _answered(body, waiting)
         yield message
+
+
+def images_of(field: str, images: Sequence[str] | None) -> list[MediaSource]:
+    """Return the images in a field of a body; InvalidRequest for an empty text."""
+    for place, image in enumerate(images or ()):
+        if not image:
+            raise InvalidRequest(f"{field}[{place}] must be a file in base64, got an empty text.", field=f"{field}[{place}]")
+    return [MediaSource(where=f"{field}[{place}]", base64=image) for place, image in enumerate(images or ())]
+
+
+def _content(text: str, field: str, images: Sequence[str] | None) -> Content:
+    found = images_of(field, images)
+    return content_of([*found, *([text] if text or not found else [])])
 
 
 def _answered(body: MessageBody, waiting: list[dict[str, str]]) -> dict[str, str]:

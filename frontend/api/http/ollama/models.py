@@ -22,6 +22,7 @@ from tetrad.frontend.api.http.requests.body import read_body
 from tetrad.frontend.api.http.requests.models import llm_of, models_of
 from tetrad.frontend.api.http.schemas.objects import JsonResponse
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.frontend.media.items import IMAGE
 from tetrad.frontend.request.pooling import EMBED
 from tetrad.services.errors import NotFound
 from tetrad.services.version import VERSION
@@ -108,4 +109,6 @@ def _capabilities(llm: AsyncLLM) -> list[str]:
         return embedding
     formats, can_chat = llm.chat_formats, llm.tokenizer_info.has_chat_template
     tools = ["tools"] if can_chat and formats.tools is not None else []
-    return ["completion", *tools, *(["thinking"] if formats.reasoning is not None else []), *embedding]
+    vision = ["vision"] if IMAGE in llm.modalities else []
+    thinking = ["thinking"] if formats.reasoning is not None else []
+    return ["completion", *vision, *tools, *thinking, *embedding]

@@ -11,7 +11,7 @@ from tetrad.frontend.api.http.documentation.routes import documented
 from tetrad.frontend.api.http.documentation.routes import stream_of_lines as lines
 from tetrad.frontend.api.http.ollama import documentation as docs
 from tetrad.frontend.api.http.ollama.bodies import ChatRequest, EmbeddingsRequest, EmbedRequest, GenerateRequest, GeneratingBody
-from tetrad.frontend.api.http.ollama.conversations import chat_conversation, prompt_conversation
+from tetrad.frontend.api.http.ollama.conversations import chat_conversation, images_of, prompt_conversation
 from tetrad.frontend.api.http.ollama.errors import ollama_error
 from tetrad.frontend.api.http.ollama.models import named_model
 from tetrad.frontend.api.http.ollama.objects import Chatted, Embedded, Generated, OneEmbedding
@@ -26,9 +26,10 @@ from tetrad.frontend.api.http.sse.streams import StreamForm, stream_response, un
 from tetrad.frontend.chat.conversation import Conversation
 from tetrad.frontend.chat.turn_stream import TurnStream
 from tetrad.frontend.chat.turns import start_turn
+from tetrad.frontend.media.items import IMAGE
 from tetrad.frontend.parsing.formats import ChatFormats
 from tetrad.frontend.request.pooling import EMBED, PoolingParams, PoolingRequestOutput
-from tetrad.frontend.request.prompts import PromptType
+from tetrad.frontend.request.prompts import PromptType, TextPrompt
 from tetrad.services.errors import InvalidRequest
 
 router = APIRouter(route_class=OllamaRoute)
@@ -47,7 +48,7 @@ async def generate(request: Request) -> Response:
     body = await read_prompt_body(request, GenerateRequest)
     llm, model = named_model(request, body.model)
     request_id = f"ollama-{request_id_of(request, None)}"
-    if not body.prompt:
+    if not body.prompt and not body.images:
         return await _respond_loaded(request, body, write_generated, model)
     params = sampling_params_of(llm, body)
     raw = body.raw or not llm.tokenizer_info.has_chat_template
@@ -59,6 +60,8 @@ async def generate(request: Request) -> Response:
         if conversation is not None:
             return await start_turn(llm, conversation, params, request_id, model=model)
         prompt: PromptType = body.prompt or ""
+        if images := images_of("images", body.images):
+            prompt = TextPrompt(prompt=body.prompt or "", multi_modal_data={IMAGE: images})
         stream = await llm.add_request(request_id, prompt, params, lora_request=llm.model_names.lora_of(model))
         return TurnStream(stream, ChatFormats(), Conversation([]))
 

@@ -26,6 +26,7 @@ class ModelCard(msgspec.Struct):
     root: Annotated[str, Meta(description="What the name stands for: a path or a built-in name.")]
     parent: Annotated[str | None, Meta(description="Of a LoRA adapter: the model that it changes. Null: it is no adapter.")]
     max_model_len: Annotated[int, Meta(description="Longest prompt plus output, in tokens.")]
+    input_modalities: Annotated[list[str], Meta(description="What prompts may have: text, and image if it reads images.")]
 
 
 class ModelList(msgspec.Struct):
@@ -43,6 +44,7 @@ _EXAMPLE = {
     "root": "smollm2-135m-instruct",
     "parent": None,
     "max_model_len": 8192,
+    "input_modalities": ["text"],
 }
 _LIST = documented(answer=ModelList, example={"object": "list", "data": [_EXAMPLE]}, tag="models")
 _GET = documented(answer=ModelCard, example=_EXAMPLE, tag="models", errors=(401, 404, 500, 503))
@@ -66,4 +68,5 @@ def _card(llm: AsyncLLM, name: str) -> ModelCard:
     names = llm.model_names
     lora = names.lora_of(name)
     root, parent = (names.root, None) if lora is None else (lora.lora_path, names.names[0])
-    return ModelCard(name, "model", names.created_unix_s, "tetrad", root, parent, llm.max_model_len)
+    modalities = ["text", *llm.modalities]
+    return ModelCard(name, "model", names.created_unix_s, "tetrad", root, parent, llm.max_model_len, modalities)

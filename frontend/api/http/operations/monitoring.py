@@ -58,6 +58,7 @@ _LIMITS = (
     "max_bad_word_chars",
     "max_n",
     "max_completion_prompts",
+    "max_media_bytes",
     "request_timeout_s",
 )
 
@@ -82,6 +83,12 @@ _POOLING = {
         ),
     ],
 }
+_MODALITY = obj(
+    "*",
+    modality=field("string", "Kind of media: image."),
+    max_items=field("integer", "Most of them in a prompt; 0: any number."),
+    max_embeds_per_item=field("integer", "Most embeddings that one becomes."),
+)
 _INFO_SCHEMA = obj(
     "*",
     version=field("string", "Of Tetrad."),
@@ -118,6 +125,8 @@ _INFO_SCHEMA = obj(
         contract_revision=field("integer", "Revision of the contract that it was built from; 0: a release before revision 3."),
         logits_processors=field("array", "Its custom logits processors.", items={"type": "string"}),
         capabilities=field("array", "What it supports besides.", items={"type": "string"}),
+        max_media_bytes=field("integer", "Most bytes of images of all its unfinished requests; 0: it takes none."),
+        modalities=field("array", "The media that its workers read, such as images; empty: text only.", items=_MODALITY),
         pooling=_POOLING,
     )
     | {"description": "What the first engine core says of itself."},

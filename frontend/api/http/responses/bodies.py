@@ -31,9 +31,16 @@ class ContentPart(Body):
     """A part of a message, of a tool's output, or of reasoning."""
 
     type: str = Field(
-        description="`input_text`, `output_text`, `refusal`, `reasoning_text` or `summary_text`; others are refused."
+        description="`input_text`, `input_image` (of users, and of outputs of functions), `output_text`, `refusal`, "
+        "`reasoning_text` or `summary_text`; others are refused."
     )
     text: str | None = Field(None, description="The text.")
+    image_url: str | None = Field(
+        None, description="input_image: a data: URL in base64, or another URL that the server may fetch."
+    )
+    detail: str | None = Field(None, description="input_image: accepted without effect; see mm_processor_kwargs.")
+    uuid: str | None = Field(None, description="input_image: the client's name of the image, which may stand for it later.")
+    file_id: str | None = Field(None, description="Not supported: this server stores no files.")
     refusal: str | None = Field(None, description="refusal: its text.")
 
 
@@ -153,6 +160,9 @@ class InputBody(Body):
     )
     chat_template: str | None = Field(None, description="Jinja template of the conversation, instead of the model's.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables for the template.")
+    mm_processor_kwargs: dict[str, Any] | None = Field(
+        None, description="Settings of the model's image processor, such as {min_pixels, max_pixels} or {size}."
+    )
     conversation: Any = Field(None, description="Not supported: use previous_response_id.")
     prompt: Any = Field(None, description="Not supported: prompt templates are stored at OpenAI.")
 

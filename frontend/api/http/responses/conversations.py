@@ -29,7 +29,7 @@ def conversation_of(body: InputBody, items: Sequence[InputItem], history: Sequen
     messages.add_all(items, "input")
     continues = is_continued(items[-1])
     return Conversation(
-        messages.messages,
+        messages.finish(),
         tools=tools,
         tool_choice=choice,
         parallel_tool_calls=body.parallel_tool_calls is not False,
@@ -37,6 +37,7 @@ def conversation_of(body: InputBody, items: Sequence[InputItem], history: Sequen
         chat_template_kwargs=_template_kwargs(body) or None,
         add_generation_prompt=not continues,
         continue_final_message=continues,
+        mm_processor_kwargs=body.mm_processor_kwargs,
     )
 
 

@@ -1,5 +1,6 @@
 """Inputs: the sampling parameters and the conversation of a request to /v1/responses, also for rendering and counting."""
 
+import dataclasses
 from collections.abc import Sequence
 
 from tetrad.frontend.api.http.responses.bodies import LOGPROBS, InputBody, InputItem, ResponsesRequest
@@ -47,6 +48,9 @@ async def conversation_behind(llm: AsyncLLM, store: ResponseStore, body: InputBo
         lambda: conversation_of(body, items, history), is_short=len(items) + len(history) < MANY_ITEMS
     )
     if body.truncation == "auto":
-        limit = body.max_output_tokens if isinstance(body, ResponsesRequest) else None
+        limit, salt = (body.max_output_tokens, body.cache_salt) if isinstance(body, ResponsesRequest) else (None, None)
+        # It is rendered several times: images are read once.
+        messages = await llm.texts.with_files(conversation.messages, salt or "")
+        conversation = dataclasses.replace(conversation, messages=messages)
         conversation = await fitted(llm, conversation, max_output_tokens=limit)
     return conversation, items

@@ -11,6 +11,9 @@ from typing import Any
 from tetrad.frontend.api.http.responses.bodies import ContentPart, InputItem
 from tetrad.frontend.api.http.schemas.fields import required
 from tetrad.frontend.api.http.turns.blocks import arguments_of
+from tetrad.frontend.api.http.turns.image_contents import Content, content_of, text_and_images
+from tetrad.frontend.media.items import MediaSource
+from tetrad.frontend.media.parts import media_of_part
 from tetrad.services.errors import InvalidRequest
 
 Message = dict[str, Any]
@@ -37,6 +40,8 @@ class Messages:
         self._turn: Message | None = None
         # Id of a call -> name of the function: outputs have the id only.
         self._calls: dict[str, str] = {}
+        # Images of outputs that no message has yet.
+        self._images: list[dict[str, Any]] = []
 
     def add_all(self, items: Iterable[InputItem], path: str) -> None:
         """Append items, which are at `path` in the body; InvalidRequest names the invalid item."""
@@ -69,11 +74,10 @@ class Messages:
             raise InvalidRequest(text, field=f"{path}.role")
         if item.content is None:
             raise InvalidRequest(f"{path}.content: Field required", field=f"{path}.content")
-        text = _joined(f"{path}.content", item.content, separator="" if role == "assistant" else "\n")
         if role == "assistant":
-            self._assistant(new=self._has_spoken())["content"] = text
+            self._assistant(new=self._has_spoken())["content"] = _joined(f"{path}.content", item.content, separator="")
         else:
-            self._append({"role": role, "content": text})
+            self._append({"role": role, "content": _content(f"{path}.content", item.content)})
 
     def _add_call(self, item: InputItem, path: str) -> None:
         name, call_id = required(path, "name", item.name), required(path, "call_id", item.call_id)
@@ -89,12 +93,28 @@ class Messages:
         if call_id not in self._calls:
             text = f"{path}.call_id: No tool call found for function call output with call_id {call_id}."
             raise InvalidRequest(text, field=f"{path}.call_id")
-        content = _joined(f"{path}.output", item.output)
-        self._append({"role": "tool", "tool_call_id": call_id, "name": self._calls[call_id], "content": content})
+        text, images = text_and_images(_content(f"{path}.output", item.output))
+        self._append({"role": "tool", "tool_call_id": call_id, "name": self._calls[call_id], "content": text})
+        self._images += images
 
     def _append(self, message: Message) -> None:
+        self._show_images(message["role"])
         self.messages.append(message)
         self._turn = None
+
+    def _show_images(self, next_role: str) -> None:
+        """Append the images of outputs as a message of the user: few templates read images of tools.
+
+        All outputs of one turn stay together, so the images follow the last one.
+        """
+        if self._images and next_role != "tool":
+            self.messages.append({"role": "user", "content": self._images})
+            self._images = []
+
+    def finish(self) -> list[Message]:
+        """Return the messages of all items."""
+        self._show_images("")
+        return self.messages
 
     def _has_spoken(self) -> bool:
         return self._turn is not None and bool(self._turn["content"] or "tool_calls" in self._turn)
@@ -102,6 +122,7 @@ class Messages:
     def _assistant(self, *, new: bool) -> Message:
         """Return the message of the assistant's present turn; a new one if there is none or `new` is set."""
         if self._turn is None or new:
+            self._show_images("assistant")
             self._turn = {"role": "assistant", "content": ""}
             self.messages.append(self._turn)
         return self._turn
@@ -161,10 +182,22 @@ def _joined(path: str, parts: Sequence[ContentPart], separator: str = "\n") -> s
     return separator.join(_text(f"{path}.{place}", part) for place, part in enumerate(parts))
 
 
+def _content(path: str, parts: Sequence[ContentPart]) -> Content:
+    """Return the text of parts, or a list of parts if there are images among them."""
+    return content_of(_image(f"{path}.{place}", part) or _text(f"{path}.{place}", part) for place, part in enumerate(parts))
+
+
+def _image(path: str, part: ContentPart) -> MediaSource | None:
+    if part.type != "input_image":
+        return None
+    found = media_of_part(path, part.model_dump(exclude_none=True))
+    return found if isinstance(found, MediaSource) else None
+
+
 def _text(path: str, part: ContentPart) -> str:
     if part.type == "refusal":
         return required(path, "refusal", part.refusal)
     if part.type not in _TEXT_PARTS:
-        text = f"{path}: parts of type {part.type!r} are not supported by this model, only text."
+        text = f"{path}: parts of type {part.type!r} are not supported here."
         raise InvalidRequest(text, field=f"{path}.type")
     return required(path, "text", part.text)

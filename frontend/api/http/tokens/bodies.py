@@ -28,6 +28,9 @@ class TokenizeRequest(Body):
     documents: list[dict[str, Any]] | None = Field(None, description="Documents for chat templates of retrieval models.")
     chat_template: str | None = Field(None, description="A Jinja chat template to use instead of the model's.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables for the chat template.")
+    mm_processor_kwargs: dict[str, Any] | None = Field(
+        None, description="Settings of the model's image processor, such as {min_pixels, max_pixels} or {size}."
+    )
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:

@@ -134,4 +134,5 @@ def _conversation(body: TokenizeRequest) -> Conversation:
         add_generation_prompt=wants_generation_prompt(body.add_generation_prompt, body.continue_final_message),
         continue_final_message=body.continue_final_message,
         add_special_tokens=body.add_special_tokens is True,
+        mm_processor_kwargs=body.mm_processor_kwargs,
     )

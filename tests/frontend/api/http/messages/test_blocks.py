@@ -153,7 +153,7 @@ def test_thinking_reaches_the_template(fields, kwargs):
     assert conversation(user(text("hi")), **fields).chat_template_kwargs == kwargs
 
 
-IMAGE = {"type": "image", "source": {"type": "url", "url": "http://x"}}
+IMAGE = {"type": "image", "source": {"type": "file", "file_id": "f"}}
 RESULT = {"type": "tool_result", "tool_use_id": "t9", "content": "x"}
 
 

@@ -226,7 +226,7 @@ async def test_an_output_format_is_no_constraint_of_forced_calls(http, engine):
             {"messages": [{"role": "user", "content": [{"type": "image"}]}], "max_tokens": 3},
             400,
             "invalid_request_error",
-            "image",
+            "source",
         ),
         ({"messages": [{"role": "user", "content": "x" * 600}], "max_tokens": 3}, 400, "invalid_request_error", "length"),
         ({"messages": HI, "max_tokens": 3, "request_id": "a b"}, 400, "invalid_request_error", "request_id"),

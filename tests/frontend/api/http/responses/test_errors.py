@@ -24,7 +24,7 @@ async def client(frontend):
     [
         ({}, 400, "input"),
         ({"input": [{"role": "tool", "content": "x"}]}, 400, "input.0.role"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, 400, "input.0.content.0.type"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, 400, "input.0.content.0.image_url"),
         ({"input": "hi", "tools": [{"type": "web_search"}]}, 400, "tools.0.type"),
         ({"input": "hi", "tool_choice": "required"}, 400, "tool_choice"),
         ({"input": "hi", "temperature": 3}, 400, "temperature"),

@@ -223,13 +223,13 @@ def test_the_format_is_one_of_text_and_no_constraint_of_forced_calls(choice, is_
     assert (json_format(body) is not None) == is_constraint
 
 
-IMAGE = {"type": "input_image", "image_url": "http://x"}
+AUDIO = {"type": "input_audio", "input_audio": {}}
 
 
 @pytest.mark.parametrize(
     ("items", "field"),
     [
-        ([message("user", [IMAGE])], "input.0.content.0.type"),
+        ([message("user", [AUDIO])], "input.0.content.0.type"),
         ([Q, message("user", [{"type": "input_text"}])], "input.1.content.0.text"),
         ([message("tool", "x")], "input.0.role"),
         ([{"type": "message", "content": "x"}], "input.0.role"),
@@ -241,7 +241,7 @@ IMAGE = {"type": "input_image", "image_url": "http://x"}
         ([Q, {"type": "function_call", "call_id": "c", "arguments": "{}"}], "input.1.name"),
         ([output("x")], "input.0.call_id"),
         ([Q, call(), {"type": "function_call_output", "call_id": "c1"}], "input.2.output"),
-        ([Q, call(), output([IMAGE])], "input.2.output.0.type"),
+        ([Q, call(), output([AUDIO])], "input.2.output.0.type"),
     ],
 )
 def test_an_item_that_cannot_be_is_named(items, field):

@@ -1,0 +1,193 @@
+"""Images in prompts, through all four services: tokens and log-probabilities are those of transformers' whole model."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.adapted_stack import kill, restartable, served, steps_pass
+from tests.vision_files import save_vision_model
+from tests.vision_kinds import KINDS
+from tests.vision_reference import VisionReference, picture
+from tetrad.frontend.access.guard import Guard
+from tetrad.frontend.api.http.app import create_app
+from tetrad.frontend.llm.model_directory import ModelDirectory
+
+NUM_TOKENS = 16
+TOLERANCE = 2e-4
+MAIN = ("smolvlm", "llava", "qwen2_5_vl", "qwen3_vl", "qwen3_5")
+"""Kinds that stand for the others: tiles, one size, patches of every size, DeepStack, states."""
+WITH_STATES = ("qwen3_5", "qwen3_5_moe")
+MARKED = [kind if kind in MAIN else pytest.param(kind, marks=pytest.mark.exhaustive) for kind in KINDS if kind != "gemma3"]
+SMALL, WIDE, TALL = picture(60, 40, 1), picture(200, 50, 2, "JPEG"), picture(40, 90, 3, "WEBP")
+
+Content = Sequence[str | bytes]
+"""The texts and image files of a message."""
+CHATS: Sequence[Content] = [
+    ["What is on", SMALL, "this one?"],
+    [SMALL, "Compare", WIDE, "with it."],
+    ["No image, as others have it."],
+    [TALL],
+    ["a " * 30, TALL, "b " * 20, SMALL, WIDE],
+    [SMALL, "Compare", TALL, "with it."],
+]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Tokens of a prompt and of its answer, the answer's log-probabilities, prompt tokens from the prefix cache."""
+
+    prompt: list[int]
+    token_ids: list[int]
+    logprobs: list[float]
+    num_cached: int = 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tiny model, and what transformers answers to `CHATS`."""
+
+    directory: Path
+    expected: list[Answer]
+
+
+@pytest.fixture(scope="module")
+def case_of(tmp_path_factory):
+    """Return a maker of cases; each is made once."""
+    made: dict[str, Case] = {}
+
+    def case(kind: str) -> Case:
+        if kind not in made:
+            directory = tmp_path_factory.mktemp("images")
+            save_vision_model(directory, kind)
+            reference = VisionReference(directory)
+            made[kind] = Case(directory, [expected(reference, content) for content in CHATS])
+        return made[kind]
+
+    return case
+
+
+def expected(reference: VisionReference, content: Content) -> Answer:
+    parts = [{"type": "text", "text": part} if isinstance(part, str) else {"type": "image"} for part in content]
+    images = [part for part in content if isinstance(part, bytes)]
+    prepared = reference.prepare([{"role": "user", "content": parts}], images)
+    generated = reference.generate(prepared, NUM_TOKENS)
+    return Answer(prepared.token_ids, generated.token_ids, generated.logprobs_of_tokens())
+
+
+def image_part(data: bytes, **fields: str) -> dict:
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(data).decode()}"}} | fields
+
+
+def asked(content: Content | list[dict], **fields: object) -> dict:
+    parts = [
+        part if isinstance(part, dict) else {"type": "text", "text": part} if isinstance(part, str) else image_part(part)
+        for part in content
+    ]
+    body = {"messages": [{"role": "user", "content": parts}], "temperature": 0, "max_tokens": NUM_TOKENS, "ignore_eos": True}
+    return body | {"logprobs": True, "return_token_ids": True} | fields
+
+
+@asynccontextmanager
+async def client_of(llm) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(ModelDirectory.alone(llm), llm.settings, Guard(llm.settings))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test", timeout=60) as http:
+        yield http
+
+
+async def chat(http: httpx.AsyncClient, content: Content | list[dict], **fields: object) -> Answer:
+    answer = await http.post("/v1/chat/completions", json=asked(content, **fields))
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    [choice] = body["choices"]
+    logprobs = [each["logprob"] for each in choice["logprobs"]["content"]]
+    details = body["usage"]["prompt_tokens_details"] or {}
+    return Answer(body["prompt_token_ids"], choice["token_ids"], logprobs, details.get("cached_tokens", 0))
+
+
+async def refusal(http: httpx.AsyncClient, *content: str | bytes | dict) -> tuple[int, str]:
+    answer = await http.post("/v1/chat/completions", json=asked(content))
+    return answer.status_code, answer.json()["error"]["message"]
+
+
+def check(answers: Sequence[Answer], case: Case) -> None:
+    for answer, right in zip(answers, case.expected, strict=True):
+        assert answer.prompt == right.prompt
+        assert answer.token_ids == right.token_ids
+        assert answer.logprobs == pytest.approx(right.logprobs, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", MARKED)
+async def test_alone_cached_and_in_one_batch(kind, case_of):
+    case = case_of(kind)
+    async with served(case.directory, f"whole-{kind}", max_model_len=512) as llm, client_of(llm) as http:
+        alone = [await chat(http, content) for content in CHATS]
+        again = [await chat(http, content) for content in CHATS]
+        together = await asyncio.gather(*(chat(http, content) for content in CHATS))
+
+    check(alone, case)
+    check(again, case)
+    check(together, case)
+    assert all(answer.num_cached >= len(answer.prompt) - 8 for answer in again)
+
+
+@pytest.mark.parametrize("kind", MARKED)
+async def test_in_chunks_that_end_inside_an_image_and_preempted(kind, case_of):
+    case = case_of(kind)
+    longest = max(len(each.prompt) for each in case.expected) + NUM_TOKENS
+    num_blocks = -(-longest // 8) + (14 if kind in WITH_STATES else 3)
+    options = {"max_num_batched_tokens": 16, "max_model_len": longest, "num_gpu_blocks_override": num_blocks}
+    async with served(case.directory, f"chunks-{kind}", **options) as llm, client_of(llm) as http:
+        answers = await asyncio.gather(*(chat(http, content) for content in CHATS))
+        again = await asyncio.gather(*(chat(http, content) for content in CHATS))
+
+        stats = (await llm.engine_admin.loads_known())[0].scheduler
+    check(answers, case)
+    check(again, case)
+    assert stats.num_preemptions > 0
+
+
+@pytest.mark.parametrize("killed", ["worker", "engine_core"])
+async def test_lost_service_changes_no_token(killed, case_of):
+    case = case_of("qwen3_vl")
+    async with restartable(case.directory, f"killed-{killed}", max_model_len=512) as services, client_of(services.llm) as http:
+        running = asyncio.gather(*(chat(http, content, max_tokens=40) for content in CHATS))
+        await steps_pass(services.llm, 6)
+        assert not running.done()
+        await kill(services, killed)
+        answers = await running
+    first = [Answer(each.prompt, each.token_ids[:NUM_TOKENS], each.logprobs[:NUM_TOKENS]) for each in answers]
+    check(first, case)
+
+
+async def test_images_under_names(case_of):
+    """An image that was seen under its name needs no data any more; a name that was not seen is refused."""
+    case = case_of("qwen2_5_vl")
+    async with served(case.directory, "names", max_model_len=512) as llm, client_of(llm) as http:
+        named = [{"type": "text", "text": "What is on"}, image_part(SMALL, uuid="one"), {"type": "text", "text": "this one?"}]
+        first = await chat(http, named)
+        named[1] = {"type": "image_url", "image_url": None, "uuid": "one"}
+        again = await chat(http, named)
+        named[1] = {"type": "image_url", "image_url": None, "uuid": "other"}
+        refused = await refusal(http, *named)
+
+    check([first, again], Case(case.directory, [case.expected[0]] * 2))
+    assert again.num_cached >= len(again.prompt) - 8
+    assert refused == (400, "Cache miss for image at index 0 but data is not provided.")
+
+
+async def test_images_that_cannot_be_read_are_refused_and_others_go_on(case_of):
+    case = case_of("smolvlm")
+    async with served(case.directory, "bad", max_model_len=512) as llm, client_of(llm) as http:
+        good = asyncio.gather(*(chat(http, content) for content in CHATS))
+        for data in (SMALL[: len(SMALL) // 2], b"no image", b""):
+            status, _ = await refusal(http, "What is on", data)
+            assert status == 400
+        status, text = await refusal(http, *([SMALL] * 30))
+        assert (status, "maximum context length is 512 tokens" in text) == (400, True)
+        check(await good, case)

@@ -1,0 +1,92 @@
+"""Images over gRPC: files, URLs and names, in conversations and in prompts of text."""
+
+import grpc
+import pytest
+
+from tests.frontend.fakes.images import PLACEHOLDER
+from tetrad.services.rpc.channel import open_channel
+from tetrad.services.rpc.columns import unpack_u32
+from tetrad.v1 import inference_pb2 as pb
+from tetrad.v1 import inference_pb2_grpc, types_pb2
+
+
+@pytest.fixture
+async def stub(seeing):
+    async with open_channel(seeing.grpc_address) as channel:
+        yield inference_pb2_grpc.InferenceServiceStub(channel)
+
+
+def chat(*parts, **fields):
+    message = pb.ChatMessage(role="user", content_parts=parts)
+    return pb.ChatRequest(messages=[message], sampling_params=types_pb2.SamplingParams(max_tokens=2), **fields)
+
+
+async def refusal(call):
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        async for _ in call:
+            pass
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    return refused.value.details()
+
+
+@pytest.mark.parametrize(
+    "media",
+    [pb.MediaPart(data=b"cats", media_type="image/png"), pb.MediaPart(url="data:image/png;base64,Y2F0cw==")],
+    ids=["file", "url"],
+)
+async def test_a_part_of_a_conversation_is_an_image(stub, tokenizer, engine, media):
+    request = chat(pb.ContentPart(text="what?"), pb.ContentPart(image=media), mm_processor_kwargs_json='{"size": 1}')
+
+    answers = [answer async for answer in stub.Chat(request)]
+
+    [rendered] = tokenizer.rendered
+    [item] = rendered.media
+    assert (item.data, item.media_type) == (b"cats", "image/png")
+    assert rendered.mm_processor_kwargs_json == b'{"size": 1}'
+    assert engine.requests[0].mm_features[0].length == 4
+    assert answers
+
+
+async def test_a_name_stands_for_an_image_that_was_seen(stub, tokenizer):
+    for media in (pb.MediaPart(data=b"cats", uuid="cat"), pb.MediaPart(uuid="cat")):
+        [_ async for _ in stub.Chat(chat(pb.ContentPart(image=media)))]
+
+    assert [request.media[0].uuid for request in tokenizer.rendered] == ["cat", "cat"]
+
+
+async def test_a_prompt_of_text_has_media(stub, engine):
+    request = pb.GenerateRequest(
+        text="a<image>b", media=[pb.MediaPart(data=b"cats")], sampling_params=types_pb2.SamplingParams(max_tokens=2)
+    )
+
+    answers = [answer async for answer in stub.Generate(request)]
+
+    assert unpack_u32(engine.requests[0].prompt_token_ids) == [*b"a", *[PLACEHOLDER] * 4, *b"b"]
+    assert answers
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"media": [pb.MediaPart(data=b"x", modality="audio")]}, "media[0]: media of modality 'audio' are not supported"),
+        ({"media": [pb.MediaPart(data=b"x", media_type="video/mp4")]}, "media[0]: media of modality 'video' are not supported"),
+        ({"media": [pb.MediaPart()]}, "media[0] needs data, url or uuid."),
+        ({"media": [pb.MediaPart(data=b"broken")]}, "Failed to load image"),
+        ({"media": [pb.MediaPart(data=b"x")], "text": ""}, "The decoder prompt cannot be empty"),
+        ({"mm_processor_kwargs_json": "["}, "mm_processor_kwargs_json is not valid JSON"),
+    ],
+)
+async def test_wrong_media_of_a_prompt_are_refused(stub, fields, text):
+    assert text in await refusal(stub.Generate(pb.GenerateRequest(**({"text": "<image>"} | fields))))
+
+
+async def test_media_need_a_prompt_of_text(stub):
+    request = pb.GenerateRequest(token_ids=pb.TokenIdList(ids=[1]), media=[pb.MediaPart(data=b"x")])
+
+    assert "media need a prompt of text" in await refusal(stub.Generate(request))
+
+
+async def test_other_media_of_a_conversation_are_refused(stub):
+    request = chat(pb.ContentPart(image=pb.MediaPart(data=b"x", modality="video")))
+
+    assert "messages[0].content[0]: media of modality 'video' are not supported" in await refusal(stub.Chat(request))
