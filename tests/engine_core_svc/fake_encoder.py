@@ -2,6 +2,8 @@
 
 import asyncio
 
+import grpc
+
 from tetrad.services.errors import TetradError
 from tetrad.services.rpc.columns import unpack_u32
 from tetrad.services.rpc.status import to_status
@@ -11,21 +13,35 @@ from tetrad.v1 import types_pb2, worker_pb2
 class FakeEncoder:
     """The encoder cache of one worker; without modalities, there is none.
 
-    Clear `go` and it encodes nothing. It fails the items of `refused`. `seen` are the identifiers of the items that it was
-    asked to encode, `messages` the messages that asked; `answers` come of themselves.
+    Clear `go` and it encodes nothing. It fails the items of `refused`, and the process dies of those of `deadly`. `seen` are
+    the identifiers of the items that it was asked to encode, `messages` the messages that asked; `answers` come of themselves.
     """
 
     def __init__(self) -> None:
         self.modalities: list[types_pb2.ModalityInfo] = []
         self.go = asyncio.Event()
         self.go.set()
+        self._asked = asyncio.Event()
         self.refused: dict[str, TetradError] = {}
+        self.deadly: set[str] = set()
+        self.num_deaths = 0
         self.seen: list[str] = []
         self.messages: list[worker_pb2.EncoderInputs] = []
         self.answers: list[worker_pb2.EncoderEvents] = []
         self.size = self.max_used = 0
         self.cache: dict[str, int] = {}
         self.spans: dict[int, list[types_pb2.MultiModalFeature]] = {}
+
+    async def until_asked(self) -> None:
+        """Wait until it was asked for an item."""
+        async with asyncio.timeout(20):
+            await self._asked.wait()
+
+    def ask(self, inputs: worker_pb2.EncoderInputs) -> None:
+        """Note items to encode."""
+        self.messages.append(inputs)
+        self.seen += [item.identifier for item in inputs.items]
+        self._asked.set()
 
     def forget(self) -> None:
         """Begin with an empty cache: a stream has ended."""
@@ -64,7 +80,7 @@ class FakeEncoder:
                     assert span.identifier in self.cache, "a step reads an item that is not encoded"
 
 
-async def merged(steps, requests: asyncio.Queue, encoder: FakeEncoder):
+async def merged(steps, requests: asyncio.Queue, encoder: FakeEncoder, context):
     """Yield the answers of steps and of the encoder as they come; `requests` are items to encode."""
     out: asyncio.Queue = asyncio.Queue()
 
@@ -81,9 +97,11 @@ async def merged(steps, requests: asyncio.Queue, encoder: FakeEncoder):
         try:
             while True:
                 inputs = await requests.get()
-                encoder.messages.append(inputs)
-                encoder.seen += [item.identifier for item in inputs.items]
+                encoder.ask(inputs)
                 await encoder.go.wait()
+                if encoder.deadly & {item.identifier for item in inputs.items}:
+                    encoder.num_deaths += 1
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "socket closed")
                 out.put_nowait(encoder.answer(inputs))
         except BaseException as error:
             out.put_nowait(error)

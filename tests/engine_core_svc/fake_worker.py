@@ -88,7 +88,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
 
     @property
     def instance_id(self):
-        return f"instance {self.num_deaths}"
+        return f"instance {self.num_deaths + self.encoder.num_deaths}"
 
     async def LoadModel(self, request, context):
         self.num_loads += 1
@@ -110,6 +110,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         )
 
     async def DetermineAvailableMemory(self, request, context):
+        self.memory_request = request
         return worker_pb2.DetermineAvailableMemoryResponse(available_bytes=64 * 1024)
 
     async def InitializeKvCache(self, request, context):
@@ -142,7 +143,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
         self.known.clear()
         self.encoder.forget()
         to_encode = asyncio.Queue()
-        async for response in merged(self._answers(request_iterator, context, to_encode), to_encode, self.encoder):
+        async for response in merged(self._answers(request_iterator, context, to_encode), to_encode, self.encoder, context):
             yield response
 
     async def _answers(self, request_iterator, context, to_encode):

@@ -49,6 +49,7 @@ GROUPS = (
             "scheduler/test_stats.py",
             "kv_cache/test_state_groups.py",
             "structured_output/test_scheduling.py",
+            "media/test_media_planning.py",
         ),
     ),
     Group(
@@ -84,6 +85,21 @@ GROUPS = (
             "kv_cache/test_remote_loads.py",
             "scheduler/test_scheduler.py",
             "kv_cache/test_state_groups.py",
+        ),
+    ),
+    Group(
+        "media",
+        ("media/*.py", "core/media.py", "core/media_wire.py", "engine/media_check.py", "worker/encodings.py"),
+        (
+            "media/test_encoder_cache.py",
+            "media/test_media_planning.py",
+            "media/test_media_store.py",
+            "engine/test_media_check.py",
+            "core/test_media_wire.py",
+            "worker/test_encodings.py",
+            "worker/test_group_media.py",
+            "media/test_media_walk.py",
+            "test_service_media.py",
         ),
     ),
     Group(

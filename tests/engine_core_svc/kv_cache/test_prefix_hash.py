@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tetrad.engine_core_svc.core.adapter import Adapter, LoraRef
+from tetrad.engine_core_svc.core.media import MediaSpan
 from tetrad.engine_core_svc.core.payload import NO_PAYLOAD
 from tetrad.engine_core_svc.core.prompt_embeds import PromptEmbeds
 from tetrad.engine_core_svc.core.request import Request
@@ -81,6 +82,30 @@ def test_vectors_of_the_first_block_stand_before_its_other_keys():
     found = hashes(payload=embedded(flags), adapter=adapter(), cache_salt="s")
 
     assert found == chain(b"prompt_embeds:" + key + b"lora:filesa\0/a\0cache_salt:s", b"")
+
+
+def test_media_are_keys_of_the_blocks_that_have_their_tokens():
+    media = (
+        MediaSpan("a", "image", "ha", 2, 3, 2, is_embed=b"\1\0\1"),
+        MediaSpan("b", "image", "hb", 6, 2, 2),
+        MediaSpan("c", "image", "hc", 8, 2, 2),
+    )
+
+    found = hashes(payload=replace(NO_PAYLOAD, media=media))
+
+    first = b"mm:a\0ha\x002\x002\0\1\0"
+    second = b"mm:a\0ha\0-2\x001\0\1" + b"mm:b\0hb\x002\x000\0"
+    assert found == chain(first, second)
+
+
+@pytest.mark.parametrize("other", [{"identifier": "x"}, {"content_hash": "x"}, {"offset": 1}, {"is_embed": b"\1\1\0"}], ids=str)
+def test_another_image_or_place_is_another_content(other):
+    span = MediaSpan("a", "image", "ha", 0, 3, 2, is_embed=b"\1\0\1")
+
+    assert (
+        hashes(payload=replace(NO_PAYLOAD, media=(span,)))[0]
+        != hashes(payload=replace(NO_PAYLOAD, media=(replace(span, **other),)))[0]
+    )
 
 
 def test_each_group_has_a_key_of_its_own_and_the_first_one_the_hash_itself():
