@@ -131,6 +131,7 @@ def _internvl(name: str) -> VisionKind:
     )
 
 
+_PINPOINTS = [[28, 56], [56, 28], [56, 56], [84, 28]]
 _SOFT = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
 
 KINDS: Mapping[str, VisionKind] = {
@@ -146,6 +147,17 @@ KINDS: Mapping[str, VisionKind] = {
         | {"num_additional_image_tokens": 1, "image_token": "<image>"},
     ),
     "llava of pixtral": _pixtral("llava of pixtral", 1, {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"}),
+    "llava_next": VisionKind(
+        "llava_next",
+        ("<image>",),
+        "<image>",
+        "<image>",
+        "LlavaNextImageProcessor",
+        _CLIP | {"size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}, "image_grid_pinpoints": _PINPOINTS},
+        {"vision_feature_layer": -2, "image_grid_pinpoints": _PINPOINTS},
+        {"processor_class": "LlavaNextProcessor", "patch_size": 14, "vision_feature_select_strategy": "default"}
+        | {"num_additional_image_tokens": 1, "image_token": "<image>"},
+    ),
     "smolvlm": _tiles("smolvlm", "SmolVLM"),
     "idefics3": _tiles("idefics3", "Idefics3"),
     "qwen2_vl": _qwen("qwen2_vl", "Qwen2VLProcessor", 14),

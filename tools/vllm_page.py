@@ -24,10 +24,15 @@ _INTRODUCTION = """# Programs made for vLLM
 They run with the import changed: `from tetrad import LLM, SamplingParams`. Modules are where vLLM has them:
 `tetrad.sampling_params`, `.inputs`, `.outputs`, `.config`, `.engine.arg_utils`, `.engine.async_llm_engine`,
 `.entrypoints.llm`, `.lora.request`, `.utils`, `.usage.usage_lib`, `.v1.engine.async_llm`, `.v1.metrics.reader`,
-`.v1.metrics.loggers`. Forms of older versions are taken as well: `prompt_token_ids=`, `inputs=`, `guided_options_request=`,
-`GuidedDecodingParams`, positional arguments, and the arguments at the end of this page. `tests/tetrad/library/vllm_scripts`
-has a program for each page of vLLM's documentation; they name models of the Hugging Face hub, and run with any other, such as
-`smollm2-135m-instruct`.
+`.v1.metrics.loggers`, `.multimodal.image`, `.multimodal.utils`, `.assets.image`. Forms of older versions are taken as well:
+`prompt_token_ids=`, `inputs=`, `guided_options_request=`, `GuidedDecodingParams`, positional arguments, and the arguments at
+the end of this page. `tests/tetrad/library/vllm_scripts` has a program for each page of vLLM's documentation; they name models
+of the Hugging Face hub, and run with any other, such as `smollm2-135m-instruct`.
+
+Images are in `multi_modal_data` as PIL images, arrays `[height, width, channels]` of uint8, or the bytes of files; a list has
+several. `multi_modal_uuids` may name them, and an item that is `None` with a name is one that was seen. Messages have them as
+`image_url` (`data:`, `file:` under `allowed_local_media_path`, `http:` and `https:` from `allowed_media_domains`) or as
+`image_pil`. Pillow is needed only where a program makes PIL images.
 
 What differs on purpose: a larger `priority` is more urgent, unless `priority_order="low_first"` says what vLLM says
 ([requests.md](requests.md)). `sleep` keeps requests (`mode="keep"`) where vLLM aborts them. `n` above 1 at temperature 0 is

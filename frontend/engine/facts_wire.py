@@ -132,4 +132,6 @@ def decode_scheduler(stats: engine_core_pb2.SchedulerStats) -> SchedulerFacts:
         num_accepted_by_place=tuple(stats.num_accepted_tokens_per_position),
         running_loras=tuple(stats.running_lora_adapters),
         waiting_loras=tuple(stats.waiting_lora_adapters),
+        mm_cache_queries=stats.mm_cache_queries,
+        mm_cache_hits=stats.mm_cache_hits,
     )

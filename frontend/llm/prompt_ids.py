@@ -51,6 +51,8 @@ class PromptReader:
         text = prompt.text or ""
         if prompt.token_ids is None:
             self._model.limits.check_text(text)
+        else:
+            self._model.limits.check_prompt(prompt.token_ids)
         self._model.media.check(prompt.media, kwargs=prompt.mm_processor_kwargs)
         if prompt.media:
             return await self._read_with_media(prompt, most, keep_end, add_special_tokens)

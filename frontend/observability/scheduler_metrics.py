@@ -17,6 +17,8 @@ from tetrad.frontend.request.steps import SchedulerFacts
 _COUNTERS = {
     "prefix_cache_queries": ("prefix_cache_queries", "Tokens looked up in the prefix cache."),
     "prefix_cache_hits": ("prefix_cache_hits", "Tokens found in the prefix cache."),
+    "mm_cache_queries": ("mm_cache_queries", "Images looked up in the encoder cache."),
+    "mm_cache_hits": ("mm_cache_hits", "Images found in the encoder cache."),
     "num_preemptions": ("num_preemptions", "Requests preempted."),
     "spec_decode_num_drafts": ("num_drafts", "Drafts proposed."),
     "spec_decode_num_draft_tokens": ("num_draft_tokens", "Tokens proposed."),

@@ -63,6 +63,9 @@ class SchedulerFacts:
     # Names of the LoRA adapters of running requests, and of those of waiting requests.
     running_loras: tuple[str, ...] = ()
     waiting_loras: tuple[str, ...] = ()
+    # Images looked up in the encoder cache, and found there.
+    mm_cache_queries: int = 0
+    mm_cache_hits: int = 0
 
 
 @dataclass(slots=True)

@@ -18,8 +18,9 @@ import grpc
 
 from tetrad.frontend.net.backoff import Backoff
 from tetrad.frontend.tokenizer.client_batches import TokenizerBatches, goes_together, has_media
+from tetrad.frontend.tokenizer.media_wire import names_missing_image
 from tetrad.frontend.tokenizer.replicas import Connection, Replica, TokenizerReplicas
-from tetrad.services.errors import PoisonousRequest, Unavailable
+from tetrad.services.errors import InvalidRequest, PoisonousRequest, Unavailable
 from tetrad.services.message_size import too_large
 from tetrad.services.request_context import current_context
 from tetrad.services.rpc.channel import is_call_closed
@@ -69,13 +70,14 @@ class TokenizerCalls:
         self._batches = {method: batches() for method in ("Encode", "RenderChat")}
         self._batch_ids = itertools.count(1)
 
-    async def answer(self, method: str, request: _Request, *, harmless: bool = False) -> Any:
+    async def answer(self, method: str, request: _Request, *, harmless: bool = False, affinity: bytes = b"") -> Any:
         """Return the answer of any replica; InvalidRequest for a request that is too large for a message.
 
         Args:
             method: name of the service's method.
             request: argument of the method.
             harmless: whether the request cannot be the cause of lost tokenizers, so that losses do not fail it.
+            affinity: calls with the same value go to the same replica first; empty: to any.
         """
         num_bytes = request.ByteSize()
         if num_bytes > self._max_message_bytes:
@@ -90,7 +92,7 @@ class TokenizerCalls:
                 while answer is None:
                     async with self._suspects if len(lost) >= _LOSSES_TO_BE_ALONE else contextlib.nullcontext():
                         await self._replicas.wait_usable()
-                        answer = await self._first_answer(method, request, lost)
+                        answer = await self._first_answer(method, request, lost, affinity)
                     if answer is None:
                         await backoff.wait()
                     if harmless:
@@ -105,7 +107,7 @@ class TokenizerCalls:
         request.id = next(self._batch_ids)
         return await self._first_answer("Batch", request, lost)
 
-    async def _first_answer(self, method: str, request: object, lost: set[Connection]) -> Any:
+    async def _first_answer(self, method: str, request: object, lost: set[Connection], affinity: bytes = b"") -> Any:
         """Call one replica after the other: the next if one is lost, or slow with a light call; return the first answer.
 
         None: no replica answers now.
@@ -114,26 +116,38 @@ class TokenizerCalls:
             method: name of the service's method.
             request: argument of the method.
             lost: receives the connections that broke during this call.
+            affinity: see `answer`.
 
         Raises:
             PoisonousRequest: too many connections broke.
+            InvalidRequest: the replica refused the request; if for an image that it has not kept, then all replicas did.
         """
+        missing: InvalidRequest | None = None
         asked: dict[asyncio.Task[Any], Connection] = {}
         tried: set[Connection] = set()
         patience_s = self._stall_s if _is_light(request) else None
         try:
             while True:
-                found = next((each for each in self._connections() if each not in tried), None)
+                found = next((each for each in self._connections(affinity) if each not in tried), None)
                 if found is not None:
                     tried.add(found)
                     asked[asyncio.create_task(ask(found[0], method, request))] = found
                 if not asked:
+                    if missing is not None:
+                        raise missing
                     return None
                 done, _ = await asyncio.wait(asked, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done and found is not None:
                     found[0].suspect = True
                 for task in done:
-                    connection, answer = asked.pop(task), task.result()
+                    connection = asked.pop(task)
+                    try:
+                        answer = task.result()
+                    except InvalidRequest as error:
+                        if not names_missing_image(error):
+                            raise
+                        missing = error
+                        continue
                     connection[0].suspect = answer is None or answer is _REFUSED
                     if answer is None:
                         _note_loss(connection, lost)
@@ -147,8 +161,8 @@ class TokenizerCalls:
             if asked:
                 await asyncio.gather(*asked, return_exceptions=True)
 
-    def _connections(self) -> list[Connection]:
-        return [(replica, replica.num_connections) for replica in self._replicas.in_order()]
+    def _connections(self, affinity: bytes) -> list[Connection]:
+        return [(replica, replica.num_connections) for replica in self._replicas.in_order(affinity)]
 
 
 def _is_light(request: Any) -> bool:

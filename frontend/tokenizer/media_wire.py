@@ -11,8 +11,10 @@ from tetrad.services.errors import InvalidRequest
 from tetrad.v1 import tokenizer_pb2, types_pb2
 
 _FIELD = "media"
-_ITEM_FIELD = re.compile(rf"{_FIELD}\[(\d{{1,4}})\]")
+_ITEM = re.compile(r"\bimage (?:at index )?(\d{1,4})\b")
+_MISSING = "Cache miss for image"
 _JSON = "_json"
+_SAMPLE_BYTES = 4096
 
 Request = tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest
 
@@ -42,10 +44,27 @@ def placed_at_source(error: InvalidRequest, items: Sequence[MediaItem], default:
     """
     # The public API has the other fields without the suffix of the internal message.
     error.field = (error.field or default).removesuffix(_JSON)
-    found = _ITEM_FIELD.fullmatch(error.field)
-    place = int(found[1]) if found else 0 if error.field == _FIELD and len(items) == 1 else None
-    if place is not None and place < len(items):
-        error.field = items[place].where
-    elif error.field == _FIELD:
-        error.field = default
+    if error.field == _FIELD:
+        # The text names the image by its index, as vLLM's texts do.
+        found = _ITEM.search(error.message)
+        place = int(found[1]) if found else 0 if len(items) == 1 else len(items)
+        error.field = items[place].where if place < len(items) else default
     return error
+
+
+def names_missing_image(error: InvalidRequest) -> bool:
+    """Return whether a tokenizer refused a call because it has not kept an image that the call names only."""
+    return error.message.startswith(_MISSING)
+
+
+def affinity_of(items: Sequence[MediaItem]) -> bytes:
+    """Return a key of the first image: a conversation keeps it, so all of its turns go to the tokenizer that has its images.
+
+    The name, or the size and parts of the file, which need not tell all files apart. Empty: there are no images.
+    """
+    if not items:
+        return b""
+    first = items[0]
+    if first.uuid:
+        return first.uuid.encode()
+    return b"%d " % len(first.data) + first.data[:_SAMPLE_BYTES] + first.data[-_SAMPLE_BYTES:]

@@ -7,6 +7,7 @@ that answered: texts of one tokenizer would not match the ids of another. Knows 
 import asyncio
 import time
 from collections.abc import Callable
+from hashlib import blake2b
 
 import grpc
 
@@ -51,6 +52,10 @@ class Replica:
         self.problem = "not connected"
         self.since = time.time()
         self.info: TokenizerInfo | None = None
+
+    def rank_for(self, affinity: bytes) -> bytes:
+        """Return the sort key of this replica for calls with an affinity; it depends on the address alone."""
+        return blake2b(affinity + self.target.encode(), digest_size=8).digest()
 
     async def close(self) -> None:
         """Close the connection and end its calls."""
@@ -109,8 +114,18 @@ class TokenizerReplicas:
         if self._is_closed:
             raise Unavailable("The tokenizers are not connected any more: the model was unloaded, or this server shuts down.")
 
-    def in_order(self) -> list[Replica]:
-        """Return the usable replicas in the order to call them: each first in turn, suspects last."""
+    def in_order(self, affinity: bytes = b"") -> list[Replica]:
+        """Return the usable replicas in the order to call them: suspects last, each of the others first in turn.
+
+        Args:
+            affinity: calls with the same value go to the same replica, which keeps what it has preprocessed. Empty: to any.
+        """
+        if affinity:
+            # Rendezvous hashing: all frontends choose alike, and a lost replica changes the place of its own calls only.
+            return sorted(
+                (replica for replica in self.replicas if replica.usable),
+                key=lambda replica: (replica.suspect, replica.rank_for(affinity)),
+            )
         self._turn = (self._turn + 1) % max(1, len(self.replicas))
         order = self.replicas[self._turn :] + self.replicas[: self._turn]
         return sorted((replica for replica in order if replica.usable), key=lambda replica: replica.suspect)

@@ -11,12 +11,13 @@ import ssl
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import uvloop
 
 from tetrad.cli.http_client import HttpClient
-from tetrad.cli.load.datasets import RandomPrompts
+from tetrad.cli.load.datasets import Dataset, RandomImages, RandomPrompts
 from tetrad.cli.load.draft_counts import DraftCounts, read_draft_counts
 from tetrad.cli.load.generator import Level, Load, Server, run_load
 from tetrad.cli.load.options import parse, plan_of
@@ -87,9 +88,12 @@ def _server(options: argparse.Namespace, url: str) -> Server:
 
 
 async def _warm_up(server: Server, plan: Plan, options: argparse.Namespace) -> None:
-    """Send random prompts to warm up the server; Unavailable if all of them fail."""
+    """Send random prompts, with images if the plan has them, to warm up the server; Unavailable if all of them fail."""
     number = min(plan.num_requests, max((level.concurrency or 1) for level in plan.levels), _MAX_WARM_UP)
-    dataset = RandomPrompts(options.input_len, min(options.output_len, 8))
+    output_len = min(options.output_len, 8)
+    dataset: Dataset = RandomPrompts(options.input_len, output_len)
+    if isinstance(plan.dataset, RandomImages):
+        dataset = replace(plan.dataset, output_len=output_len)
     load = Load(server, dataset, Level(number), number, plan.timeout_s, seed=plan.seed + plan.rounds)
     tried: Sequence[str] = [client.error for client in (await run_load(load)).clients]
     if all(tried):

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.message_size import too_large
 from tetrad.tokenizer_svc.images.items import ImageItem, PlacedImage
 from tetrad.tokenizer_svc.images.prompts import MediaLimits
 from tetrad.v1 import tokenizer_pb2, types_pb2
@@ -40,14 +41,21 @@ def decode_media(request: tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChat
         raise InvalidRequest(f"{field} has settings for media, but the request has no media.", field=field)
     for i, item in enumerate(request.media):
         if item.modality != "image":
-            raise InvalidRequest(f"media {i} has the modality {item.modality!r}; only 'image' is taken.", field="media")
+            raise InvalidRequest(f"media {i} has the modality {item.modality!r}; only 'image' is taken.", field=f"media[{i}]")
         if not item.data and not item.uuid:
-            raise InvalidRequest(f"media {i} has neither data nor a uuid.", field="media")
+            raise InvalidRequest(f"media {i} has neither data nor a uuid.", field=f"media[{i}]")
     items = [ImageItem(item.data, item.uuid, item.media_type) for item in request.media]
     try:
         return RequestMedia(items, request.mm_processor_kwargs_json.decode())
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"{field} is not UTF-8: {error}.", field=field) from error
+
+
+def images_too_large(num_images: int, num_bytes: int, limit: int) -> InvalidRequest:
+    """Return the error for images whose pixels do not fit a message."""
+    error = too_large(f"The prompt with its {num_images} preprocessed image(s)", num_bytes, limit, field="media")
+    advice = "Send fewer or smaller images, or limit their size with mm_processor_kwargs."
+    return InvalidRequest(f"{error.message} {advice}", field=error.field, reason=error.reason)
 
 
 def encode_features(placed: Iterable[PlacedImage]) -> list[types_pb2.MultiModalFeature]:

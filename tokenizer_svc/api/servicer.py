@@ -23,7 +23,7 @@ from tetrad.services.request_context import RequestContext, bind_context
 from tetrad.services.rpc.columns import U32_BYTES, unpack_u32
 from tetrad.services.rpc.interceptors import answered_error
 from tetrad.services.rpc.status import to_status
-from tetrad.tokenizer_svc.api.media_wire import decode_media, media_bytes
+from tetrad.tokenizer_svc.api.media_wire import decode_media, images_too_large, media_bytes
 from tetrad.tokenizer_svc.api.wire import (
     adds_special_tokens,
     append_sizes,
@@ -130,9 +130,10 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
                     with_strings=request.return_token_strings,
                     images=await self._preprocess(request),
                 )
-                encodings = await self._encode_all(encode, request.texts)
+                encodings = await self._encode_all(encode, request.texts, num_images=len(request.media))
             _report(span, encodings)
-        return self._fitting(tokenizer_pb2.EncodeResponse(encodings=encodings), "texts")
+        response = tokenizer_pb2.EncodeResponse(encodings=encodings)
+        return self._fitting(response, "texts", num_images=len(request.media))
 
     async def Decode(
         self,
@@ -163,12 +164,12 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
                 field="messages_json",
             )
             with self._pending.admit(len(prompt)):
-                [encoding] = await self._encode_all(encode, [prompt], field="messages_json")
+                [encoding] = await self._encode_all(encode, [prompt], field="messages_json", num_images=len(request.media))
             _report(span, [encoding])
         response = tokenizer_pb2.RenderChatResponse(
             prompt=prompt, token_ids=encoding.token_ids, mm_features=encoding.mm_features
         )
-        return self._fitting(response, "messages_json")
+        return self._fitting(response, "messages_json", num_images=len(request.media))
 
     async def Batch(
         self,
@@ -282,10 +283,16 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         return await self._images.preprocess(media.items, media.kwargs_json) if media.items else None
 
     async def _encode_all(
-        self, encode: Callable[[str], tokenizer_pb2.Encoding], texts: Sequence[str], *, field: str = "texts"
+        self,
+        encode: Callable[[str], tokenizer_pb2.Encoding],
+        texts: Sequence[str],
+        *,
+        field: str = "texts",
+        num_images: int = 0,
     ) -> Sequence[tokenizer_pb2.Encoding]:
         sizes = [self._threads.text_bytes(text, field=field) for text in texts]
-        if sum(map(len, texts)) + _TEXT_CHARS * len(texts) <= _SHORT_CHARS:
+        # Images make a text longer before it is encoded.
+        if not num_images and sum(map(len, texts)) + _TEXT_CHARS * len(texts) <= _SHORT_CHARS:
             return [encode(text) for text in texts]
         return await self._threads.run_all([(partial(encode, text), size) for text, size in zip(texts, sizes, strict=True)])
 
@@ -357,12 +364,13 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         skip = skips_special_tokens(request)
         return [self._tokenizer.decode(unpack_u32(sequence.ids), skip_special_tokens=skip) for sequence in request.sequences]
 
-    def _fitting(self, response: Response, field: str) -> Response:
+    def _fitting(self, response: Response, field: str, *, num_images: int = 0) -> Response:
         """Return a response. Raises InvalidRequest if it does not fit a message: the caller must request less in one call."""
         num_bytes = response.ByteSize()
         if num_bytes > self._max_message_bytes:
-            what = "The answer with its images" if getattr(response, "mm_features", ()) else "The answer"
-            raise too_large(what, num_bytes, self._max_message_bytes, field=field)
+            if num_images:
+                raise images_too_large(num_images, num_bytes, self._max_message_bytes)
+            raise too_large("The answer", num_bytes, self._max_message_bytes, field=field)
         return response
 
 

@@ -21,6 +21,8 @@ from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer
 log = get_logger()
 
 _SUFFIX = re.compile(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$")
+_REPLACED = {"Qwen2_5_VLImageProcessor": "Qwen2VLImageProcessor"}
+"""Image processors in older files, and what has replaced them."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def _processor(files: ModelFiles, family: Family, kwargs: Mapping[str, Any]) -> 
     settings = dict(files.image_processor)
     given = settings.pop("image_processor_type", None) or settings.pop("feature_extractor_type", None)
     name = _SUFFIX.sub("ImageProcessor", given) if isinstance(given, str) else family.image_processor
+    name = _REPLACED.get(name, name)
     return {
         "settings": {**settings, **family.settings(files), **kwargs},
         "class_name": name,

@@ -100,12 +100,12 @@ class ImagePreprocessor:
         if found is not None:
             return found
         if not item.data:
-            raise InvalidRequest(f"Cache miss for image at index {i} but data is not provided.", field="media")
+            raise InvalidRequest(f"Cache miss for image at index {i} but data is not provided.", field=f"media[{i}]")
         try:
             return await self._running.run(identifier, partial(self._make, identifier, item.data, kwargs))
         except ImageFailed as failed:
             kind = f" ({item.media_type})" if item.media_type else ""
-            raise InvalidRequest(f"Failed to load image {i}{kind}: {failed}.", field="media") from None
+            raise InvalidRequest(f"Failed to load image {i}{kind}: {failed}.", field=f"media[{i}]") from None
 
     async def _make(self, identifier: str, data: bytes, kwargs: Mapping[str, Any]) -> ImageFeature:
         """Return the feature of a file, and keep it. Raises ImageFailed."""

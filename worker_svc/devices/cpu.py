@@ -232,18 +232,18 @@ class CpuDevice:
             )
         config = with_own_output(config, source)
         experts, shared = exchange.part(_ALL), SharedMixes(exchange, _ALL, _facts_of(request, overridden), config.hidden_size)
-        weights = WeightLoader(ShardedSource(source, config, _ALL, experts=experts), report)
+        weights, media = WeightLoader(ShardedSource(source, config, _ALL, experts=experts), report), self._load_media(request)
         with torch.inference_mode():
             reader = None if request.loras is None else LoraPartReader(config, request.loras, source.has, _ALL, Stage())
             part, taps = shard_config(config, _ALL, experts=experts), layers(config) if layers else None
             model = self._models.build_sharing(request, part, weights, shared, reader, taps)
         weights.check_complete(config)
-        info = _info(request, config, weights, model.weights_size_bytes, source.stored_type)
+        info = with_media(_info(request, config, weights, model.weights_size_bytes, source.stored_type), media)
         del source, weights
         give_back_memory()
         shared.serve()
         log.info("experts.shared", part=experts.index, parts=experts.size)
-        return CpuModel(model, info)
+        return CpuModel(model, info, media)
 
     def _read_config(self, request: LoadRequest, source: WeightSource) -> tuple[Mapping[str, Any], ModelConfig]:
         overridden = apply_overrides(source.config, request.hf_overrides_json)

@@ -135,6 +135,8 @@ WRAPPERS: Mapping[str, Family] = {
     "Lfm2VlForConditionalGeneration": Family("LFM2-VL", wrapper("lfm2", is_tied=True)),
     "Llama4ForConditionalGeneration": Family("Llama 4", wrapper("llama4_text")),
     "LlavaForConditionalGeneration": Family("LLaVA", wrapper("llama")),
+    "LlavaNextForConditionalGeneration": Family("LLaVA-NeXT", wrapper("llama")),
+    "LlavaOnevisionForConditionalGeneration": Family("LLaVA-OneVision", wrapper("qwen2")),
     "Mistral3ForConditionalGeneration": Family("Mistral Small 3.1, Ministral 3", wrapper("mistral", is_tied=True)),
     "Qwen2VLForConditionalGeneration": Family("Qwen2-VL", wrapper("qwen2_vl_text")),
     "Qwen2_5_VLForConditionalGeneration": Family("Qwen2.5-VL", wrapper("qwen2_5_vl_text")),
@@ -144,7 +146,7 @@ WRAPPERS: Mapping[str, Family] = {
     "Qwen3VLMoeForConditionalGeneration": Family("Qwen3-VL MoE", wrapper("qwen3_vl_moe_text", is_deep=True)),
     "SmolVLMForConditionalGeneration": Family("SmolVLM", wrapper("llama")),
 }
-"""Models that also read images; only their text model is served."""
+"""Models that also read images; their text model is described."""
 _LIKE_LLAMA = FAMILIES["LlamaForCausalLM"]
 
 

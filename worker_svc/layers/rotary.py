@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
+from tetrad.worker_svc.core.plan import Ints
 from tetrad.worker_svc.layers.rotary_scalings import scaled
 
 
@@ -78,17 +80,19 @@ class TurnTable:
             self._turns = self._rotary.cos_sin(torch.arange(rows, device=self._rotary.frequencies.device))
         return self._turns
 
-    def of_axes(self, positions: torch.Tensor, axes: torch.Tensor) -> torch.Tensor:
-        """Return the rotations of T tokens, [T, R] as in Rotary.cos_sin, bit for bit those of the table.
+    def of_axes(self, positions: Ints, axes: Ints) -> torch.Tensor:
+        """Return the rotations of T tokens, [T, R] as in Rotary.cos_sin, bit for bit those of the table; only on the host.
 
         Args:
             positions: [T].
             axes: [3, T], the positions on each axis.
         """
-        table = self.up_to(1 + int(max(positions.max(), axes.max())))
+        # By numpy: torch divides these few megabytes among threads, which on a busy machine wait for each other.
+        table = self.up_to(1 + int(max(positions.max(), axes.max()))).numpy()
         if self._rotary.axes is None:
-            return table[positions]
-        return table.gather(0, axes.T[:, self._rotary.axes].repeat(1, 2))
+            return torch.from_numpy(table[positions])
+        rows = np.ascontiguousarray(axes[np.tile(self._rotary.axes.numpy(), 2)].T)  # as the result lies in memory
+        return torch.from_numpy(table[rows, np.arange(table.shape[1])])
 
 
 def rotary_of(rotary_dim: int, theta: float, scaling: Mapping[str, Any] | None, axes: Sequence[int] = ()) -> Rotary:

@@ -97,6 +97,7 @@ class SlotMedia:
         self._modality, self._num_deep = media.tower.modality.modality, media.tower.num_deep_layers
         self._is_whole = media.tower.modality.is_whole
         self._of_slot: dict[int, _Prompt] = {}
+        self._shift_of: dict[int, int] = {}  # slot -> position on all axes minus index, of tokens behind the last image
 
     def add(self, slot: int, request: NewRequest) -> None:
         """Store the places of a request's images."""
@@ -105,10 +106,13 @@ class SlotMedia:
             end = spans[-1].offset + spans[-1].length
             ends = _ends(spans, end) if self._is_whole else None
             self._of_slot[slot] = _Prompt([_place(span) for span in spans], end, axes, ends)
+            if axes is not None:
+                self._shift_of[slot] = axes.delta
 
     def remove(self, slot: int) -> None:
         """Delete the slot's images."""
         self._of_slot.pop(slot, None)
+        self._shift_of.pop(slot, None)
 
     def check(self, request: NewRequest) -> None:
         """Raise Unsupported for another modality than the tower's, InvalidRequest for spans that contradict the prompt."""
@@ -141,22 +145,25 @@ class SlotMedia:
 
     def placed(self, inputs: StepInputs) -> StepInputs:
         """See StepMedia."""
-        if not self._of_slot:
+        if self._of_slot.keys().isdisjoint(slots := inputs.slots.tolist()):
             return inputs
-        axes, ends = np.tile(inputs.positions, (3, 1)), inputs.positions + 1
-        has_axes = has_ends = False
-        for row, slot in enumerate(inputs.slots.tolist()):
-            its = self._of_slot.get(slot)
-            if its is None:
+        axes = ends = None
+        if not self._shift_of.keys().isdisjoint(slots):
+            shifts = np.array([self._shift_of.get(slot, 0) for slot in slots], np.int64)
+            axes = np.tile(inputs.positions + np.repeat(shifts, inputs.num_scheduled), (3, 1))
+        for row, start in enumerate(inputs.num_computed.tolist()):
+            its = self._of_slot.get(slots[row])
+            if its is None or start >= its.end:
                 continue
-            start, first, count = (int(of[row]) for of in (inputs.num_computed, inputs.first_token, inputs.num_scheduled))
-            if its.axes is not None:
-                axes[:, first : first + count], has_axes = its.axes.of(start, count), True
-            if its.ends is not None and start < its.end:
+            first, count = int(inputs.first_token[row]), int(inputs.num_scheduled[row])
+            if its.axes is not None and axes is not None:
+                axes[:, first : first + count] = its.axes.of(start, count)
+            if its.ends is not None:
                 known = its.ends[start : start + count]
                 assert known.max() <= start + count, "the engine core ends no step inside an image"
-                ends[first : first + len(known)], has_ends = known, True
-        return replace(inputs, axes=axes if has_axes else None, ends=ends if has_ends else None)
+                ends = inputs.positions + 1 if ends is None else ends
+                ends[first : first + len(known)] = known
+        return inputs if axes is ends is None else replace(inputs, axes=axes, ends=ends)
 
     def _parts(self, rows: StepRows) -> Iterator[tuple[Ints, EncodedItem, int, int]]:
         """Yield the rows of each image of the step, the image, and the range of its embeddings that these rows take."""

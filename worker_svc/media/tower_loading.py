@@ -69,12 +69,18 @@ def load_tower(
     if not any((request.path / name).is_file() for name in _PROCESSORS):
         log.warning("model.takes_only_text", architecture=architecture, reason=f"its files have no {_PROCESSORS[0]}")
         return None
+    try:
+        with quiet():
+            processor = _processor(request.path, str(config.get("model_type")))
+    except Exception as error:  # noqa: BLE001 - settings of a processor may be anything
+        reason = f"its image processor cannot be made: {one_line(error)}"
+        log.warning("model.takes_only_text", architecture=architecture, reason=reason)
+        return None
     with _errors_of(architecture), quiet():
         tensors = None if request.random_weights else _tensors(open_files(request)[0])
         if tensors is not None and not tensors:
             log.warning("model.takes_only_text", architecture=architecture, reason="its files have no vision model")
             return None
-        processor = _processor(request.path)
         module = _module(architecture, config, tensors, request.seed, dtype)
         largest = kind.largest(processor, module.config)
         return make(module.to(device), kind, processor, Modality(IMAGE, largest, kind.is_whole), has_own_thread=has_own_thread)
@@ -108,10 +114,17 @@ def _unpacked(source: WeightSource, names: list[str]) -> list[str]:
     return [*(f"{module}.weight" for module in matrices), *others]
 
 
-def _processor(path: Path) -> Any:
-    from transformers import AutoImageProcessor
+def _processor(path: Path, model_type: str) -> Any:
+    """Return the image processor, whose settings are read here, of a model's files."""
+    import transformers
+    from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
 
-    return AutoImageProcessor.from_pretrained(path, backend="pil", local_files_only=True)
+    try:
+        return transformers.AutoImageProcessor.from_pretrained(path, backend="pil", local_files_only=True)
+    except ValueError:
+        # A class that transformers had earlier, such as Qwen2_5_VLImageProcessor: the model's type names what replaced it.
+        name = IMAGE_PROCESSOR_MAPPING_NAMES[model_type]["pil"]
+        return getattr(transformers, str(name)).from_pretrained(path, local_files_only=True)
 
 
 def _module(

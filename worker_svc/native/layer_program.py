@@ -162,8 +162,8 @@ class LayerProgram:
         if metadata.axes is None:
             turns, rows = [table.up_to(metadata.num_positions) for table in self._turns], None
         else:
-            axes = torch.from_numpy(metadata.axes)
-            turns, rows = [table.of_axes(positions, axes) for table in self._turns], np.arange(len(positions))
+            turns = [table.of_axes(positions.numpy(), metadata.axes) for table in self._turns]
+            rows = np.arange(len(positions))
         return Tokens(token_ids.contiguous().numpy(), positions.contiguous().numpy(), turns, caches[0], turn_rows=rows)
 
     def _write_embedding(self, program: ProgramBuilder, parameters: NativeParameters, embedding: NativeMatrix) -> None:

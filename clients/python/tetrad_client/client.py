@@ -89,12 +89,19 @@ class Client:
         self._models = inference_pb2_grpc.ModelServiceStub(self.channel)
 
     def generate(
-        self, prompt: str | Sequence[int], *, text_options: Mapping[str, Any] | None = None, n: int = 1, **sampling: Any
+        self,
+        prompt: str | Sequence[int],
+        *,
+        images: Sequence[bytes] = (),
+        text_options: Mapping[str, Any] | None = None,
+        n: int = 1,
+        **sampling: Any,
     ) -> Iterator[inference_pb2.GenerateResponse]:
         """Stream what follows a prompt; each message has what is new of one of its outputs.
 
         Args:
             prompt: text, or token ids.
+            images: files of the images that the text's placeholders stand for, in order.
             text_options: fields of TextOptions, as {"stop": ["."]}.
             n: outputs.
             sampling: fields of SamplingParams, as max_tokens=16, temperature=0.
@@ -103,7 +110,10 @@ class Client:
             CallFailed: at the first message, or later.
         """
         request = inference_pb2.GenerateRequest(
-            sampling_params=types_pb2.SamplingParams(**sampling), text_options=text_options, n=n
+            sampling_params=types_pb2.SamplingParams(**sampling),
+            text_options=text_options,
+            n=n,
+            media=[inference_pb2.MediaPart(data=image, modality="image") for image in images],
         )
         if isinstance(prompt, str):
             request.text = prompt
@@ -122,7 +132,8 @@ class Client:
         """Stream the assistant's next turn; further arguments as of `generate`.
 
         Args:
-            messages: fields of ChatMessage, as {"role": "user", "content": "Hello"}.
+            messages: fields of ChatMessage, as {"role": "user", "content": "Hello"}; with an image, as {"role": "user",
+                "content_parts": [{"image": {"data": the file's bytes}}, {"text": "What is it?"}]}.
         """
         request = inference_pb2.ChatRequest(
             messages=messages, sampling_params=types_pb2.SamplingParams(**sampling), text_options=text_options, n=n

@@ -221,10 +221,9 @@ def _prompt_of(request: inference_pb2.GenerateRequest) -> PromptType:
     UNREAD_OF_GENERATE.refuse(request)
     media = [source_of(f"media[{place}]", part) for place, part in enumerate(request.media)]
     kwargs = json_of("mm_processor_kwargs_json", request.mm_processor_kwargs_json)
+    prompt: TextPrompt | TokensPrompt = TextPrompt(prompt=request.text)
     if request.WhichOneof("prompt") == "token_ids":
-        if media or kwargs:
-            raise InvalidRequest("media need a prompt of text, whose placeholders they fill.", field="media")
-        return TokensPrompt(prompt_token_ids=list(request.token_ids.ids))
-    if not media and not kwargs:
-        return request.text
-    return TextPrompt(prompt=request.text, multi_modal_data={IMAGE: media}, mm_processor_kwargs=kwargs)
+        prompt = TokensPrompt(prompt_token_ids=list(request.token_ids.ids))
+    if media or kwargs:
+        prompt["multi_modal_data"], prompt["mm_processor_kwargs"] = {IMAGE: media}, kwargs
+    return prompt

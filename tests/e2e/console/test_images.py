@@ -3,6 +3,7 @@
 import base64
 import json
 
+import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -19,8 +20,13 @@ def url_of(data: bytes) -> str:
 
 @pytest.fixture
 def page(server, visit) -> Page:
-    page = visit(f"{server.url}/#playground")
-    expect(page.locator("#message")).to_be_focused()
+    """The playground of a model that reads images."""
+    page = visit(server.url)
+    models = httpx.get(f"{server.url}/v1/models").json()
+    models["data"][0]["input_modalities"] = ["text", "image"]
+    page.route("**/v1/models", lambda route: route.fulfill(json=models))
+    page.click("text=Playground")
+    expect(page.locator("#attach")).to_be_visible()
     mock_answer(page, "A red rectangle.")
     return page
 
@@ -108,3 +114,13 @@ def test_code_names_images_instead_of_their_base64(page):
     expect(page.locator("#code-text")).to_contain_text('"url": "data:image/png;base64,IMAGE_2"')
     expect(page.locator("#code-note")).to_have_text("IMAGE_1 to IMAGE_2 stand for your images in base64.")
     assert base64.b64encode(RED).decode() not in page.locator("#code-text").text_content()
+
+
+def test_a_model_of_texts_is_sent_no_images(server, visit):
+    page = visit(f"{server.url}/#playground")
+    expect(page.locator("#message")).to_be_focused()
+    hand_over(page, "#messages", "drop", "red.png", "image/png", RED)
+
+    expect(page.get_by_role("alert")).to_have_text("The model reads no images.")
+    expect(page.locator("#attach")).to_be_hidden()
+    expect(page.locator(TILE)).to_have_count(0)

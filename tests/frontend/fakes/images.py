@@ -45,10 +45,9 @@ class FakeImages:
 
     def _file(self, place, item):
         if item.data == b"broken":
-            raise InvalidRequest("Failed to load image: cannot identify image file", field=f"media[{place}]")
+            raise InvalidRequest(f"Failed to load image {place}: cannot identify image file", field="media")
         if item.data:
             self.kept[item.uuid] = item.data
         elif item.uuid not in self.kept:
-            text = f"Cache miss for image at index {place} but data is not provided."
-            raise InvalidRequest(text, field=f"media[{place}]")
+            raise InvalidRequest(f"Cache miss for image at index {place} but data is not provided.", field="media")
         return self.kept[item.uuid]

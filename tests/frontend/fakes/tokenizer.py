@@ -96,7 +96,7 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         self.num_encoded += len(request.texts)
         if request.media:
             self.encoded.append(request)
-            [text] = request.texts
+            text = bytes(unpack_u32(request.token_ids)).decode() if request.token_ids else request.texts[0]
             ids, features = self.images.expand(text, request.media)
             return tokenizer_pb2.EncodeResponse(encodings=[tokenizer_pb2.Encoding(token_ids=ids, mm_features=features)])
         encodings = []

@@ -88,7 +88,7 @@ def replicas_of(link):
     async def wait_usable():
         pass
 
-    return SimpleNamespace(in_order=lambda: [replica], wait_usable=wait_usable, info=None)
+    return SimpleNamespace(in_order=lambda affinity=b"": [replica], wait_usable=wait_usable, info=None)
 
 
 def new_rows(num_rows, num_tokens, num_before):

@@ -1,6 +1,7 @@
 """`tetrad pull`, `list` and `show`, and a model that is served by its Hugging Face id."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from tests.documents import Page
 from tests.e2e.tiny_model import save_tiny_model
 from tests.services.hub_server import HubServer, use_hub
+from tests.vision_files import save_vision_model
 from tetrad import LLM, SamplingParams
 from tetrad.cli import main
 from tetrad.cli.models.memory import kv_need
@@ -134,6 +136,16 @@ def test_show_of_a_cached_model_counts_its_parameters(hub, tetrad, config):
     assert shown["num_parameters"] * 4 == shown["weights_bytes"]["float32"]
     assert shown["config"] == config
     assert not shown["problem"]
+
+
+def test_show_says_whether_a_model_reads_images(tetrad, tmp_path):
+    save_vision_model(tmp_path / "model", "llava")
+
+    shown = json.loads(tetrad("show", str(tmp_path / "model"), "--json")[1])
+    text = tetrad("show", str(tmp_path / "model"))[1]
+
+    assert shown["input_modalities"] == ["text", "image"]
+    assert re.search(r"^prompts +texts and images$", text, re.MULTILINE)
 
 
 def test_show_of_a_gguf_file_needs_no_hub(tetrad, smollm2):

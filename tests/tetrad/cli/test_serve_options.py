@@ -248,6 +248,10 @@ def test_serve_prints_its_config(tmp_path):
         ("=./model", "is neither NAME=MODEL"),
         ('{"name": "embed"', "is not JSON"),
         ('{"name": "embed", "model": "m", "sorcery": 1}', "a further model has no option 'sorcery'"),
+        (
+            '{"name": "b", "model": "m", "limit_mm_per_prompt": {"image": 1}}',
+            "a further model has no option 'limit_mm_per_prompt'",
+        ),
     ],
 )
 def test_a_further_model_that_cannot_be_served_is_refused(also, words):

@@ -170,6 +170,19 @@ def test_many_images_are_each_their_own_requests(llm, reference):
         assert tokens(outputs)[place] == reference.generate(reference.prepare_text(TEXT, [images[place]]), 6).token_ids
 
 
+def test_requests_wait_for_the_memory_of_images(directory, reference, monkeypatch):
+    """The engine core refuses further images while it holds three; the library sends them again."""
+    monkeypatch.setenv("TETRAD_ENGINE_CORE_MAX_TOTAL_MEDIA_BYTES", str(3 * 3 * 28 * 28))
+    images = [picture(60, 60, seed=seed) for seed in range(12)]
+    prompts = [{"prompt": TEXT, "multi_modal_data": {"image": each}} for each in images]
+
+    with LLM(str(directory), device="cpu", threads=1, dtype="float32", kv_cache_memory_gib=0.05, max_model_len=512) as llm:
+        outputs = llm.generate(prompts, PARAMS, use_tqdm=False)
+
+    for place in (0, 11):
+        assert tokens(outputs)[place] == reference.generate(reference.prepare_text(TEXT, [images[place]]), 6).token_ids
+
+
 async def test_an_async_llm_streams_what_it_sees(directory, expected):
     args = EngineArgs(str(directory), device="cpu", threads=1, dtype="float32", kv_cache_memory_gib=0.05, max_model_len=512)
     async with AsyncLLM.from_engine_args(args) as llm:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.vision_files import save_vision_model
 from tests.worker_svc.pooling.checkpoints import ENCODERS, save_encoder
 from tetrad.library import async_llm as async_llm_module
 from tetrad.library import llm_arguments, llm_engine
@@ -146,6 +147,24 @@ def test_embeddings(tmp_path, monkeypatch, capsys):
     assert [line.split()[0] for line in lines[:2]] == ["32", "32"]
     assert lines[3].startswith("score: ")
     assert lines[4] == "ValueError: This model does not generate: it pools. Use /v1/embeddings."
+
+
+def test_images(tmp_path, monkeypatch, capsys):
+    """With a model that reads them, and services of its own."""
+    save_vision_model(tmp_path / "model", "llava")
+    monkeypatch.setenv("TETRAD_WORKER_KV_CACHE_MEMORY_GIB", "0.05")
+
+    def printed(name):
+        model = str(tmp_path / "model")
+        (tmp_path / name).write_text((SCRIPTS / name).read_text().replace("llava-hf/llava-1.5-7b-hf", model))
+        monkeypatch.setattr(sys, "argv", [name])
+        runpy.run_path(str(tmp_path / name), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    lines = printed("vision_language.py")
+
+    assert [line.split(":")[0] for line in lines] == ["generated", "generated", "chat", "ValueError"]
+    assert lines[3].startswith("ValueError: At most 2 image(s) may be provided in one prompt.")
 
 
 def test_every_script_is_run():

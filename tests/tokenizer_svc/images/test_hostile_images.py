@@ -55,7 +55,7 @@ async def test_broken_files_are_refused_with_the_reason(stub_of: StubOf, data: b
     assert isinstance(refused, InvalidRequest)
     assert refused.message.startswith("Failed to load image 1: ")
     assert reason in refused.message
-    assert refused.field == "media"
+    assert refused.field == "media[1]"
 
 
 async def test_an_image_that_needs_too_much_memory_fails_alone(
@@ -150,6 +150,14 @@ async def test_numbers_and_sizes_are_limited(
     assert info.modalities[0].max_items == 2
 
 
+async def test_images_that_fit_no_message_are_refused(model_directory: ModelDirectory, serve_model: ServeModel) -> None:
+    async with serve_model(model_directory("smolvlm"), max_message_bytes=1 << 20) as stub:
+        refused = await error_of(stub.RenderChat(chat([GOOD] * 120)))
+
+    assert "The prompt with its 120 preprocessed image(s) takes a message of" in refused.message
+    assert f"the limit is {1 << 20} (max_message_bytes). Send fewer or smaller images" in refused.message
+
+
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
@@ -181,3 +189,17 @@ async def test_a_model_whose_processor_fails_is_served_without_images(
     assert text.prompt
     assert "cannot read images" in refused.message
     assert "NewImageProcessor" in refused.message
+
+
+async def test_a_processor_under_its_former_name(
+    model_directory: ModelDirectory, serve_model: ServeModel, tmp_path: Path
+) -> None:
+    for file in model_directory("qwen2_5_vl").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    path = tmp_path / "preprocessor_config.json"
+    path.write_text(path.read_text().replace("Qwen2VLImageProcessor", "Qwen2_5_VLImageProcessor"))
+
+    async with serve_model(tmp_path) as stub:
+        answer = await stub.RenderChat(chat([GOOD]))
+
+    assert len(answer.mm_features) == 1

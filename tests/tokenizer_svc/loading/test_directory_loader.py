@@ -92,6 +92,28 @@ def test_generation_config_gives_the_eos_ids(directory: Path) -> None:
     assert facts.max_length == 77
 
 
+@pytest.mark.parametrize("file", ["chat_template.json", "processor_config.json"])
+def test_a_processor_s_template_replaces_the_tokenizer_s(directory: Path, file: str) -> None:
+    (directory / "chat_template.jinja").unlink()
+    config = json.loads((directory / "tokenizer_config.json").read_text())
+    (directory / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": "text only"}))
+    (directory / file).write_text(json.dumps({"chat_template": "with images"}))
+
+    assert load_tokenizer(str(directory)).facts.chat_templates == {"default": "with images"}
+
+
+def test_the_image_processor_s_settings_are_read_from_either_file(directory: Path) -> None:
+    (directory / "preprocessor_config.json").write_text(json.dumps({"do_resize": True, "size": 1}))
+    assert load_tokenizer(str(directory)).facts.image_processor == {"do_resize": True, "size": 1}
+
+    (directory / "processor_config.json").write_text(json.dumps({"image_processor": {"do_resize": True, "size": 2}}))
+    assert load_tokenizer(str(directory)).facts.image_processor == {"do_resize": True, "size": 2}
+
+    (directory / "processor_config.json").unlink()
+    (directory / "preprocessor_config.json").write_text(json.dumps({"feature_size": 80, "hop_length": 160}))
+    assert load_tokenizer(str(directory)).facts.image_processor == {}
+
+
 def test_a_list_of_templates_is_read_by_name(directory: Path) -> None:
     (directory / "chat_template.jinja").unlink()
     config = json.loads((directory / "tokenizer_config.json").read_text())

@@ -8,7 +8,7 @@ import torch
 
 from tests.worker_svc.conftest import Driver
 from tests.worker_svc.cuda.conftest import PipelinedDriver, layout_of, record_graphs
-from tests.worker_svc.cuda.image_models import add_prompt, give_cache, put_images
+from tests.worker_svc.cuda.image_models import add_prompt, give_images
 from tests.worker_svc.cuda.launches import Launches
 from tests.worker_svc.cuda.watching import execute
 from tests.worker_svc.families.image_prompts import ImagePrompt, image_prompt
@@ -35,7 +35,6 @@ class Case:
     model: CudaModel
     reference: torch.nn.Module
     prompts: dict[int, ImagePrompt]
-    has_axes: bool
     tolerance: float
 
     def driver(self, kind: type[Driver] = Driver, *, with_graphs: bool = False) -> Driver:
@@ -47,12 +46,12 @@ class Case:
 
     def add(self, driver: Driver, *handles: int) -> Driver:
         for handle in handles:
-            add_prompt(driver, handle, self.prompts[handle], ALL, has_axes=self.has_axes)
+            add_prompt(driver, handle, self.prompts[handle], ALL)
         return driver
 
     def check(self, driver: Driver) -> None:
         for handle, request in driver.requests.items():
-            expected = self.prompts[handle].logprobs(self.reference, request.output, has_axes=self.has_axes)
+            expected = self.prompts[handle].logprobs(self.reference, request.output)
             assert request.output == expected.argmax(-1).tolist()
             for (ids, values, _), row in zip(request.logprobs, expected.numpy(), strict=True):
                 np.testing.assert_allclose(values, row[ids], atol=self.tolerance)
@@ -63,10 +62,11 @@ def case(request, load_cuda, tmp_path_factory) -> Case:
     name = request.param
     directory = tmp_path_factory.mktemp(name)
     reference = save_wrapper(directory, name)
-    model, num_deep = load_cuda(directory), 1 if name == "qwen3_vl" else 0
-    prompts = {handle: image_prompt(handle, pieces, num_deep=num_deep) for handle, pieces in enumerate(PIECES)}
-    put_images(give_cache(model, num_deep), prompts, model._accelerator.device)
-    return Case(model, reference, prompts, name in WITH_AXES, tolerance=1e-3 if name == "qwen3_5" else 1e-4)
+    model = load_cuda(directory)
+    facts = {"has_axes": name in WITH_AXES, "num_deep": 1 if name == "qwen3_vl" else 0}
+    prompts = {handle: image_prompt(handle, pieces, **facts) for handle, pieces in enumerate(PIECES)}
+    give_images(model, prompts.values())
+    return Case(model, reference, prompts, tolerance=1e-3 if name == "qwen3_5" else 1e-4)
 
 
 def test_images_beside_text(case):
@@ -173,9 +173,9 @@ def test_embeddings_and_images_of_different_requests_run_in_one_step(case):
 def test_an_image_that_is_not_in_the_cache_is_an_impossible_plan(tmp_path, load_cuda):
     save_wrapper(tmp_path, "smolvlm")
     model = load_cuda(tmp_path)
-    give_cache(model, 0)
+    give_images(model, [])
     driver = Driver(model.make_runner(LAYOUT), LAYOUT)
-    add_prompt(driver, 0, image_prompt(0, PIECES[0]), ALL, has_axes=False)
+    add_prompt(driver, 0, image_prompt(0, PIECES[0]), ALL)
 
-    with pytest.raises(InvalidRequest, match="media item 0-0, which is not in the encoder cache"):
+    with pytest.raises(InvalidRequest, match="media item 0 0, which is not in the encoder cache"):
         driver.step({0: 40})

@@ -55,6 +55,8 @@ WRAPPERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "llama4": ("llama4", _LLAMA4, _VISION | {"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}),
     "llava": ("llava", {"model_type": "llama"}, _VISION | {"model_type": "clip_vision_model"}),
     "llava of pixtral": ("llava", {"model_type": "mistral"}, _PIXTRAL | {"model_type": "pixtral"}),
+    "llava_next": ("llava_next", {"model_type": "mistral"}, _VISION | {"model_type": "clip_vision_model"}),
+    "llava_onevision": ("llava_onevision", {"model_type": "qwen2"}, _VISION | {"model_type": "siglip_vision_model"}),
     "mistral3": ("mistral3", {"model_type": "mistral", "sliding_window": WINDOW}, _PIXTRAL),
     "mistral3 of ministral3": ("mistral3", {"model_type": "ministral3"}, _PIXTRAL),
     "qwen2_vl": ("qwen2_vl", {"rope_parameters": _MROPE}, {"depth": 2, "embed_dim": 32, "hidden_size": 64, "num_heads": 2}),

@@ -164,6 +164,29 @@ def test_a_processor_inside_processor_config(tmp_path, load):
 
 
 @pytest.mark.parametrize(
+    ("kind", "name"), [("qwen2_5_vl", "Qwen2_5_VLImageProcessor"), ("qwen3_vl", "Qwen2VLImageProcessorFast")]
+)
+def test_names_of_image_processors_in_files_of_other_releases(kind, name, tmp_path, load):
+    save_vision_model(tmp_path, kind)
+    reference = VisionReference(tmp_path)
+    change_processor(tmp_path, image_processor_type=name)
+
+    check(load(tmp_path), reference)
+
+
+def test_a_model_whose_image_processor_is_broken_takes_only_text(tmp_path, load):
+    save_vision_model(tmp_path, "smolvlm")
+    change_processor(tmp_path, size="large")
+
+    assert load(tmp_path).media is None
+
+
+def change_processor(directory, **values):
+    path = directory / "preprocessor_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.mark.parametrize(
     ("change", "reason"),
     [
         (

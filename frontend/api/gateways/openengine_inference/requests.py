@@ -44,7 +44,7 @@ def request_of(
         NotFound: the named adapter does not exist.
     """
     given = {field.name for field, _ in message.ListFields()}
-    refuse(given, ("media", "media_options"), "served models read text")
+    refuse(given, ("media", "media_options"), "send images over HTTP, or to tetrad.v1")
     refuse(given, ("extra",), "every parameter that is served has a field of its own")
     refuse({field.name for field, _ in message.kv.ListFields()}, ("session",), "the frontend has no KV sessions")
     _refuse_unknown_fields(message)

@@ -28,7 +28,7 @@ def request_of(message: vllm_engine_pb2.GenerateRequest, defaults: dict[str, Any
         InvalidRequest: the request is invalid, or needs an unsupported feature.
     """
     given = {field.name for field, _ in message.ListFields()}
-    refuse(given, ("mm_inputs", "extra_mm_inputs", "media_refs"), "models served here read text alone")
+    refuse(given, ("mm_inputs", "extra_mm_inputs", "media_refs"), "send images over HTTP, or to tetrad.v1")
     refuse(given, ("kv_transfer_params", "kv_transfer_params_json"), "there are no KV connectors")
     rank = message.data_parallel_rank if message.HasField("data_parallel_rank") else None
     kind = RequestOutputKind.DELTA if message.stream else RequestOutputKind.FINAL_ONLY

@@ -41,7 +41,7 @@ def request_of(
         InvalidRequest: the request is invalid, or needs an unsupported feature.
         NotFound: the named model or adapter does not exist.
     """
-    refuse({field.name for field, _ in message.ListFields()}, ("media",), "models served here read text alone")
+    refuse({field.name for field, _ in message.ListFields()}, ("media",), "send images over HTTP, or to tetrad.v1")
     kv_fields = {field.name for field, _ in message.kv.ListFields()}
     refuse(kv_fields, ("kv_transfer_params", "ec_transfer_params"), "there are no connectors")
     lora = _adapter_of(message, names)

@@ -157,6 +157,7 @@ class ChatCompletionRequest(SamplingBody):
     modalities: list[str] | None = Field(None, description="Only ['text'] is supported.")
     audio: dict[str, Any] | None = Field(None, description="Not supported: answers are text.")
     web_search_options: dict[str, Any] | None = Field(None, description="Not supported.")
+    media_io_kwargs: dict[str, Any] | None = Field(None, description="Not supported: images are read in one way.")
     prompt_embeds: Any = Field(None, description="Not supported: use a part of type prompt_embeds in a message.")
     functions: list[dict[str, Any]] | None = Field(None, description="Not supported: use tools.")
     function_call: str | dict[str, Any] | None = Field(None, description="Not supported: use tool_choice.")
@@ -199,6 +200,8 @@ class ChatCompletionRequest(SamplingBody):
             raise ValueError("audio is not supported: answers are text.")
         if self.prompt_embeds is not None:
             raise ValueError("prompt_embeds is not supported for chats: use a part of type prompt_embeds in a message.")
+        if self.media_io_kwargs:
+            raise ValueError("media_io_kwargs is not supported: images are read as RGB, on white where they are transparent.")
         if self.web_search_options is not None:
             raise ValueError("web_search_options is not supported: this server does not search the web.")
         return self

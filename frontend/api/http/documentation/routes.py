@@ -35,7 +35,10 @@ _ERRORS: dict[int, tuple[str, TetradError]] = {
         "It is so already, is being used, or is impossible in the present state.",
         AlreadyExists("A profile is being recorded; stop it first."),
     ),
-    413: ("The body is too large.", BodyTooLarge("The body has more than 33554432 bytes; at most 33554432 are taken.")),
+    413: (
+        "The body is too large.",
+        BodyTooLarge("The body has more than 33554432 bytes; at most 33554432 are taken (max_body_bytes)."),
+    ),
     415: ("The body is not JSON.", UnsupportedMediaType("The body must be application/json, got 'text/plain'.")),
     429: ("Too much is queued; Retry-After says when to come back.", Overloaded("The queue is full.")),
     500: ("A bug of this server's.", InternalError("The request failed; the server's log has the details.")),

@@ -22,6 +22,7 @@ class Picture {
 export class Attachments {
   constructor() {
     this.pictures = [];
+    this.taken = false;
     this.list = byId("attachments");
     const [area, files] = [byId("playground"), byId("image-files")];
     byId("attach").addEventListener("click", () => files.click());
@@ -41,6 +42,12 @@ export class Attachments {
     });
   }
 
+  /** Offer images if one of these models, as /v1/models lists them, reads them. */
+  setModels(models) {
+    this.taken = models.some((model) => model.input_modalities?.includes("image"));
+    byId("attach").hidden = !this.taken;
+  }
+
   /** Mark where files may be dropped. The browser would open a file that is dropped elsewhere. */
   drag(event, over) {
     if (!event.dataTransfer.types.includes("Files")) return;
@@ -49,6 +56,11 @@ export class Attachments {
   }
 
   async add(files) {
+    if (!files.length) return;
+    if (!this.taken) {
+      this.show("The model reads no images.");
+      return;
+    }
     const others = files.filter((file) => !file.type.startsWith("image/"));
     const pictures = files.filter((file) => file.type.startsWith("image/")).map(async (file) => new Picture(file, await dataUrlOf(file)));
     this.pictures.push(...(await Promise.all(pictures)));

@@ -31,6 +31,7 @@ export class Playground {
     try {
       const models = await (await ask("v1/models")).json();
       this.sampling.setModels(models.data);
+      this.attachments.setModels(models.data);
     } catch {
       // The feed tells that the server is away or wants a key; a request without a model gets the server's.
     }

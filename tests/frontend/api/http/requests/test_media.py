@@ -1,9 +1,10 @@
-"""Content other than text: refused with a reason, and its URL is neither opened nor fetched."""
+"""Content other than text: by default its URL is neither opened nor fetched, and it is refused with a reason."""
 
 import os
 
 import pytest
 
+CHAT = "/v1/chat/completions"
 PART = {
     "image_url": {"type": "image_url", "image_url": {"url": "{url}"}},
     "input_audio": {"type": "input_audio", "input_audio": {"data": "{url}", "format": "wav"}},
@@ -19,6 +20,11 @@ def filled(value, url):
     return url if value == "{url}" else value
 
 
+def body_of(path, kind, url):
+    messages = [{"role": "user", "content": [filled(PART[kind], url)]}]
+    return {"input": messages} if path == "/v1/responses" else {"messages": messages, "max_tokens": 1}
+
+
 @pytest.fixture
 def readable(tmp_path):
     """Yield a file that shows when it is read: a pipe, at which a reader would wait for ever."""
@@ -26,21 +32,28 @@ def readable(tmp_path):
     return tmp_path / "pipe"
 
 
+REASONS = {
+    "file://": "Cannot load local files without `--allowed-local-media-path`",
+    "": "The URL must be either a HTTP, data or file URL.",
+    "http://127.0.0.1:9/": "The URL must be from one of the allowed domains: []",
+}
+
+
 @pytest.mark.parametrize("scheme", ["file://", "", "http://127.0.0.1:9/"])
 @pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        *(("/v1/chat/completions", kind) for kind in ("image_url", "input_audio", "file")),
-        ("/v1/messages", "image"),
-        ("/v1/responses", "input_image"),
-    ],
+    ("path", "kind"), [("/v1/chat/completions", "image_url"), ("/v1/messages", "image"), ("/v1/responses", "input_image")]
 )
-async def test_content_that_names_a_file_or_a_page_is_refused(serve_frontend, readable, path, kind, scheme):
-    content = [filled(PART[kind], f"{scheme}{readable}")]
-    messages = [{"role": "user", "content": content}]
-    body = {"input": messages} if path == "/v1/responses" else {"messages": messages, "max_tokens": 1}
-    async with serve_frontend() as frontend:
-        response = await frontend.http.post(path, json=body)
+async def test_an_image_that_names_a_file_or_a_page_is_refused(seeing, readable, path, kind, scheme):
+    response = await seeing.http.post(path, json=body_of(path, kind, f"{scheme}{readable}"))
+
+    assert response.status_code == 400, response.text
+    assert REASONS[scheme] in response.text
+
+
+@pytest.mark.parametrize("scheme", ["file://", "", "http://127.0.0.1:9/"])
+@pytest.mark.parametrize("kind", ["input_audio", "file"])
+async def test_other_content_is_refused_by_its_kind(seeing, readable, kind, scheme):
+    response = await seeing.http.post(CHAT, json=body_of(CHAT, kind, f"{scheme}{readable}"))
 
     assert response.status_code == 400, response.text
     assert kind in response.text

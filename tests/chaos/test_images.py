@@ -1,0 +1,27 @@
+"""The short version of `make chaos-images`: each service is killed under a load of images, and nothing is lost or different."""
+
+import asyncio
+
+from tests.chaos.run import run
+from tests.chaos.schedule import Fault
+from tests.chaos.settings import images_plan
+
+FAULTS = [
+    Fault(0.5, "kill", "worker"),
+    Fault(4.5, "kill", "engine-core"),
+    Fault(8.0, "kill", "tokenizer"),
+    Fault(9.0, "cut", "frontend>tokenizer-2"),
+    Fault(12.0, "freeze", "worker", 1.5),
+    Fault(15.0, "kill", "frontend"),
+]
+
+
+def test_images_are_neither_lost_nor_different(tmp_path):
+    plan = images_plan(3, 18.0, num_requests=26, warm_up_rounds=1, memory_growth=1.3)
+
+    result = asyncio.run(run(plan, lambda stack: FAULTS, tmp_path / "log"))
+
+    assert result.problems == []
+    assert sorted(struck.fault.at_s for struck in result.struck) == [fault.at_s for fault in FAULTS]
+    assert set(result.tally.verdicts) == {"equal"}
+    assert result.tally.num_retries >= 1, "the frontend was killed under load"

@@ -1,0 +1,98 @@
+"""Images in commands of the command line, against a server whose model reads them."""
+
+import base64
+import json
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from tests.e2e.conftest import Server
+from tests.vision_files import save_vision_model
+from tests.vision_reference import picture
+
+FLAGS = ("--device", "cpu", "--threads", "1", "--dtype", "float32", "--max-model-len", "512", "--kv-cache-memory-gib", "0.05")
+IMAGE = picture(90, 60)
+URL = f"data:image/png;base64,{base64.b64encode(IMAGE).decode()}"
+MESSAGES = [
+    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": URL}}, {"type": "text", "text": "What is it?"}]}
+]
+BODY = {"messages": MESSAGES, "max_tokens": 8, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    path = tmp_path_factory.mktemp("files")
+    (path / "photo.png").write_bytes(IMAGE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def vision_server(tmp_path_factory, files):
+    directory = tmp_path_factory.mktemp("llava")
+    save_vision_model(directory / "model", "llava")
+    limits = ("--limit-mm-per-prompt", '{"image": 2}', "--allowed-local-media-path", str(files))
+    server = Server(directory / "log", str(directory / "model"), *FLAGS, *limits, "--served-model-name", "llava")
+    try:
+        yield server.wait_ready()
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def answer(vision_server) -> str:
+    """The server's answer about the image."""
+    made = httpx.post(f"{vision_server.url}/v1/chat/completions", json=BODY, timeout=60).json()
+    return made["choices"][0]["message"]["content"]
+
+
+def tetrad(*arguments: str, typed: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tetrad.cli", *arguments]
+    return subprocess.run(command, input=typed, capture_output=True, text=True, timeout=120)
+
+
+def test_a_chat_attaches_a_file(vision_server, files, answer):
+    flags = ("chat", "--url", vision_server.url, "--max-tokens", "8", "--temperature", "0")
+
+    quick = tetrad(*flags, "--image", str(files / "photo.png"), "-q", "What is it?")
+    typed = tetrad(*flags, typed=f"/image {files / 'photo.png'}\nWhat is it?\n")
+
+    assert quick.stdout == f"{answer}\n", quick.stderr
+    assert typed.stdout == f"Images of the next message: photo.png\n{answer}\n", typed.stderr
+
+
+def test_a_chat_names_a_file_that_is_no_image(vision_server, tmp_path):
+    (tmp_path / "notes.txt").write_text("text")
+
+    result = tetrad("chat", "--url", vision_server.url, "--image", str(tmp_path / "notes.txt"), "-q", "x")
+
+    assert result.returncode != 0
+    assert "is not an image in the format PNG" in result.stderr
+
+
+def test_a_batch_has_images_in_its_bodies(vision_server, files, answer, tmp_path):
+    by_file = [{"type": "image_url", "image_url": {"url": (files / "photo.png").as_uri()}}, MESSAGES[0]["content"][1]]
+    bodies = [BODY, BODY | {"messages": [{"role": "user", "content": by_file}]}]
+    lines = [
+        {"custom_id": str(place), "method": "POST", "url": "/v1/chat/completions", "body": {"model": "llava", **body}}
+        for place, body in enumerate(bodies)
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    ran = tetrad("run-batch", "-i", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl"), "--url", vision_server.url)
+
+    assert ran.returncode == 0, ran.stderr
+    results = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [each["response"]["body"]["choices"][0]["message"]["content"] for each in results] == [answer] * 2
+
+
+def test_a_benchmark_sends_images(vision_server, tmp_path):
+    flags = ("--num-requests", "4", "--concurrency", "2", "--input-len", "4", "--output-len", "3", "--image-size", "40x30")
+
+    ran = tetrad("bench", "--url", vision_server.url, "--dataset-name", "random-mm", *flags, "--json", str(tmp_path / "out"))
+
+    assert ran.returncode == 0, ran.stderr
+    [level] = json.loads((tmp_path / "out").read_text())["levels"]
+    figures = level["servers"][0] if "servers" in level else level
+    assert json.dumps(figures).count('"completed": 4') == 1

@@ -1,0 +1,71 @@
+"""Images and several tokenizers: turns of a conversation go to the tokenizer that has kept its images."""
+
+import asyncio
+
+import pytest
+
+from tests.frontend.fakes.images import IMAGES
+from tetrad.services.errors import InvalidRequest
+
+
+@pytest.fixture
+async def llm(connect, engine, tokenizer, second):
+    tokenizer.modalities = second.modalities = engine.modalities = IMAGES
+    llm = await connect(tokenizer_targets=(tokenizer.target, second.target), tokenizer_stall_s=0.2)
+    async with asyncio.timeout(10):
+        async for report in llm.readiness.follow():
+            if not any(each.problem for each in report.dependencies):
+                break
+    return llm
+
+
+async def ask(llm, *images):
+    """Render a conversation with images: (file, name), either may be None."""
+    parts = [_part(*image) for image in images]
+    return await llm.texts.encode_chat([{"role": "user", "content": parts}])
+
+
+def _part(file, name):
+    if file is None:
+        return {"type": "image_url", "image_url": None, "uuid": name}
+    return {"type": "image", "image": file, "uuid": name}
+
+
+async def test_a_conversation_stays_with_the_tokenizer_of_its_first_image(llm, tokenizer, second):
+    for number in range(8):
+        for _ in range(3):
+            await ask(llm, (b"file %d" % number, None), (b"x", None))
+
+    names = [[request.media[0].data for request in each.rendered] for each in (tokenizer, second)]
+    assert all(held.count(name) == 3 for held in names for name in held)
+    assert all(names)
+
+
+async def test_an_image_that_is_named_is_found_on_any_tokenizer(llm, tokenizer, second):
+    """The names go to either tokenizer by their first image, and the other one has kept `b` of half of these."""
+    for number in range(8):
+        await ask(llm, (b"a", f"a{number}"), (b"b", f"b{number}"))
+
+    for number in range(8):
+        await ask(llm, (None, f"b{number}"))
+
+
+async def test_an_image_that_no_tokenizer_has_is_refused_by_all(llm, tokenizer, second):
+    with pytest.raises(InvalidRequest, match="Cache miss for image at index 1 but data is not provided") as refused:
+        await ask(llm, (b"a", "a"), (None, "nowhere"))
+
+    assert refused.value.field == "messages[0].content[1]"
+    assert len(tokenizer.rendered) == len(second.rendered) == 1
+
+
+async def test_a_slow_image_is_not_given_to_a_second_tokenizer(llm, tokenizer, second):
+    tokenizer.hung.clear()
+    second.hung.clear()
+    asking = asyncio.create_task(ask(llm, (b"a", None)))
+    await asyncio.sleep(0.5)
+    num_calls = len(tokenizer.rendered) + len(second.rendered)
+    tokenizer.hung.set()
+    second.hung.set()
+
+    await asking
+    assert num_calls == 1
