@@ -148,7 +148,7 @@ class Scheduler:
         num_kept = self._seats.make_room() if self.admitting else 0
         preemptions_before = self.states.num_preemptions
         budget = self._budget()
-        rows = ALL_ROWS
+        rows: Rows = ALL_ROWS
         if not self.drafting.plans_alone:
             rows = self.stages.rows(self.running, len(self.waiting), self.limits.max_num_seqs)
         self._schedule_running(plan, budget, rows)
