@@ -44,7 +44,10 @@ class RemoteLoads:
         return True
 
     def apply(self, events: TransferEvents) -> None:
-        """End transfers; their requests return to the queue. A request whose transfer has failed computes its prompt itself."""
+        """End transfers; their requests return to the queue. A request whose transfer has failed computes its prompt itself.
+
+        Blocks that have been read are freed.
+        """
         failed = frozenset(events.failed)
         for key in failed.union(events.received):
             load = self._loads.pop(key, None)
@@ -54,6 +57,8 @@ class RemoteLoads:
             load.request.may_load = load.request.may_load and key not in failed
             if load.request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
                 self._states.remote_kvs_ready(load.request)
+        for key in events.sent:
+            self._states.deferred_frees.note_sent(key)
 
     def forget_worker(self) -> None:
         """Forget all transfers and put their requests back into the queue: the worker is lost."""

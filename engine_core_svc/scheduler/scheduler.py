@@ -147,13 +147,16 @@ class Scheduler:
         num_kept = self._seats.make_room() if self.admitting else 0
         preemptions_before = self.states.num_preemptions
         budget = self._budget()
-        rows = ALL_ROWS if self.drafting.plans_alone else self._rows()
+        rows = ALL_ROWS
+        if not self.drafting.plans_alone:
+            rows = self.stages.rows(self.running, len(self.waiting), self.limits.max_num_seqs)
         self._schedule_running(plan, budget, rows)
         if self.states.num_preemptions == preemptions_before or make_room:
             self._schedule_waiting(plan, budget, num_kept, rows)
         self.drafting.add_drafts(plan, budget)
         if plan.num_requests == 0 and not (self.kv_cache.connector.has_new_transfers or self.media.must_plan):
-            return None
+            # A preempted request has returned its references to media: requests before it may go on now.
+            return None if self.states.num_preemptions == preemptions_before else self.schedule()
         self._note_sampling(plan)
         num_decodes = plan.total_num_scheduled_tokens - budget.num_prompt_tokens
         self.throttle.note_planned(plan.step_id, num_decodes, budget.num_prompt_tokens)
@@ -165,9 +168,6 @@ class Scheduler:
         self.media.end_plan(plan)
         self.step_counter += 1
         return plan
-
-    def _rows(self) -> Rows:
-        return self.stages.rows(self.running, len(self.waiting), self.limits.max_num_seqs)
 
     def _note_sampling(self, plan: SchedulerOutput) -> None:
         self._num_sampling.append(len(plan.sampling_keys))
@@ -351,9 +351,8 @@ class Scheduler:
 
     def _is_ready(self, request: Request) -> bool:
         """Return whether a waiting request computes tokens as soon as there is room for it."""
-        if request.num_placeholders or request.is_held:
-            return False
-        return request.sizes.is_light or self._num_ready(request, self.kv_cache.find_prefix(request)) > 0
+        is_held = request.num_placeholders or request.is_held
+        return not is_held and self._num_ready(request, self.kv_cache.find_prefix(request)) > 0
 
     def isolate(self, key: int | None) -> None:
         """Plan only the request with this key from now on, or nothing if there is no such request; None: plan all again."""
@@ -383,8 +382,6 @@ class Scheduler:
     def note_transfers(self, events: TransferEvents) -> None:
         """Continue requests whose blocks have arrived from another engine core, and free blocks that have been read."""
         self.loads.apply(events)
-        for key in events.sent:
-            self.states.deferred_frees.note_sent(key)
 
     def forget_worker(self) -> None:
         """Recompute all requests, in their order: the worker is lost, with its blocks and all results in flight."""

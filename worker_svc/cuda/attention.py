@@ -59,6 +59,7 @@ class PrefillPart:
     first_query: torch.Tensor  # [R + 1] int32
     num_keys: torch.Tensor  # [R] int32
     tiles: torch.Tensor  # [N, 2] int32, see tiles_of
+    ends: torch.Tensor | None = None  # [T] int32, see StepInputs; None: no token attends to a later one
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +138,13 @@ class PagedAttention:
         """Return the metadata of requests with one query each. Its shape depends only on their number, as graphs require."""
         return DecodePart(tables, PartLists(num_keys, self._part_sizes))
 
-    def parts(self, rows: StepRows, tables: torch.Tensor) -> AttentionParts:
+    def parts(self, rows: StepRows, tables: torch.Tensor, ends: torch.Tensor | None = None) -> AttentionParts:
         """Return the attention metadata that a step's layers share.
 
         Args:
             rows: the rows of the step.
             tables: [R, P] int32, the rows' block tables.
+            ends: see PrefillPart.
         """
         num_rows, split, tiles = len(rows.slots), rows.num_decodes, self.tiles.of(rows)
         columns = rows.num_computed + rows.num_scheduled, rows.first_token, [rows.num_tokens], tiles.reshape(-1)
@@ -151,7 +153,7 @@ class PagedAttention:
         decode = self.decode_part(tables[:split], num_keys[:split]) if split else None
         prefill = None
         if len(tiles):
-            prefill = PrefillPart(tables, first_query, num_keys, packed[2 * num_rows + 1 :].view(-1, 2))
+            prefill = PrefillPart(tables, first_query, num_keys, packed[2 * num_rows + 1 :].view(-1, 2), ends)
         return AttentionParts(split, decode, prefill)
 
     def mixed_parts(self, rows: MixedRows, tables: torch.Tensor) -> AttentionParts:
@@ -196,6 +198,7 @@ class PagedAttention:
                 value_scale=shape.value_scale,
                 sinks=shape.sinks,
                 slopes=shape.slopes,
+                ends=prefill.ends,
                 block_rows=self.tiles.block_rows,
                 out=out,
             )

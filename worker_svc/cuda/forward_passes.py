@@ -44,7 +44,7 @@ class ForwardPasses:
 
     def of_rows(self, rows: StepRows, given: GivenInputs = NOTHING_GIVEN) -> torch.Tensor:
         """Return the hidden states [T, hidden] of a step of any shape."""
-        return self._run(self.inputs.of_rows(rows), given)
+        return self._run(self.inputs.of_rows(rows, given.ends), given)
 
     def of_inputs(self, inputs: PassInputs) -> torch.Tensor:
         """Return the hidden states [T, hidden] of a graph's inputs; some tokens may be padding."""

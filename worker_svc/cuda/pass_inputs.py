@@ -59,11 +59,11 @@ class InputGatherer:
         )
         self._host_metadata = HostMetadata(model.host_steps, batch, accelerator)
 
-    def of_rows(self, rows: StepRows) -> PassInputs:
-        """Return the inputs of a step of any shape."""
+    def of_rows(self, rows: StepRows, ends: torch.Tensor | None = None) -> PassInputs:
+        """Return the inputs of a step of any shape; `ends` [T]: see StepInputs, None: no token attends to a later one."""
         table = self._accelerator.upload(table_of(rows))
         tables = self._state.block_tables.index_select(1, table[:, SLOT])
-        parts = self._attention.parts(rows, tables[0]) if self._attention else None
+        parts = self._attention.parts(rows, tables[0], ends) if self._attention else None
         most_scheduled = int(rows.num_scheduled.max())
         return self._inputs(table, tables, parts, rows.num_tokens, most_scheduled, self._host_metadata.of(rows))
 

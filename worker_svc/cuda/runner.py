@@ -201,12 +201,16 @@ class CudaModelRunner:
         plans, rehearsal = dummy_plans(self.layout, self.layout.max_num_seqs, pooled), self._loras.rehearsal()
         adapted = [] if rehearsal is None else plans
         plans = plans if pooled else [*plans, *sampling_plans(self.layout)]
-        num_plans = len(adapted) + len(plans)
+        imagined = self._media.rehearsal()
+        pictured = [] if imagined is None else plans[:1]
+        num_plans = len(adapted) + len(pictured) + len(plans)
         num_parts = num_plans + self._passes.num_graphs
         try:
             with rehearsal or nullcontext():
                 self._run_plans(adapted, lambda done: report(done, num_parts))
-            self._run_plans(plans, lambda done: report(len(adapted) + done, num_parts))
+            with imagined or nullcontext():
+                self._run_plans(pictured, lambda done: report(len(adapted) + done, num_parts))
+            self._run_plans(plans, lambda done: report(num_plans - len(plans) + done, num_parts))
         except torch.OutOfMemoryError as error:
             raise self._does_not_fit("The steps of the warm-up", "max_num_seqs") from error
         done = count(num_plans + 1)

@@ -10,6 +10,7 @@ from tetrad.worker_svc.cuda.device.accelerator import Accelerator
 from tetrad.worker_svc.cuda.media.device_media import DeviceMedia, reads_rows
 from tetrad.worker_svc.cuda.media.tower import DeviceTower
 from tetrad.worker_svc.cuda.ranks.towers import AbsentTower
+from tetrad.worker_svc.cuda.torch_attention import MAX_HEAD_DIM
 from tetrad.worker_svc.media.encoder_cache import EncoderCache
 from tetrad.worker_svc.media.tower_loading import load_tower
 from tetrad.worker_svc.model_facts.config import ModelConfig
@@ -28,7 +29,8 @@ def load_media(
         has_own_thread: see Tower.
     """
     make = partial(DeviceTower, accelerator=accelerator)
-    tower = load_tower(request, dtype, accelerator.device, has_own_thread=has_own_thread, make=make)
+    sees_ahead = layers.head_dim <= MAX_HEAD_DIM  # attention by kernels; that over gathered pages does not follow ends
+    tower = load_tower(request, dtype, accelerator.device, has_own_thread=has_own_thread, sees_ahead=sees_ahead, make=make)
     return None if tower is None else DeviceMedia(ModelMedia(tower, EncoderCache()), layers, accelerator)
 
 

@@ -146,7 +146,7 @@ WRAPPERS: Mapping[str, Family] = {
     "Qwen3VLMoeForConditionalGeneration": Family("Qwen3-VL MoE", wrapper("qwen3_vl_moe_text", is_deep=True)),
     "SmolVLMForConditionalGeneration": Family("SmolVLM", wrapper("llama")),
 }
-"""Models that also read images; only their text model is served."""
+"""Models that also read images; their text model is described."""
 _LIKE_LLAMA = FAMILIES["LlamaForCausalLM"]
 
 

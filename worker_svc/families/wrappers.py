@@ -1,8 +1,8 @@
-"""Wrappers: serve only the text model of a model that also reads images.
+"""Wrappers: describe the text model of a model that also reads images.
 
-A family describes the text model. Its config is the wrapper's text_config, or in older files a part of the wrapper's own
-config; its tensors have a prefix. The tensors that read images are not loaded, and the frontend refuses a request with an
-image.
+Its config is the wrapper's text_config, or in older files a part of the wrapper's own config; its tensors have a prefix. The
+description has what images change in the text model: positions on axes, and layers behind which rows of images are added. The
+vision model is not described; media/ runs it.
 """
 
 from collections.abc import Callable, Mapping

@@ -19,6 +19,7 @@ import triton.language as tl
 def attend_keys(
     q,
     positions,
+    lasts,
     cache,
     table,
     kv_head,
@@ -43,7 +44,8 @@ def attend_keys(
 
     Args:
         q: [ROWS, DIM], a tensor in registers; zero after HEAD_DIM.
-        positions: [ROWS], the last key that a row attends to, at most `end` - 1.
+        positions: [ROWS], the row's own key, from which windows and biases count.
+        lasts: [ROWS], the last key that a row attends to, at most `end` - 1: its own, or a later one.
         cache: pointer to [num_blocks, PAGE, 2, NUM_KV_HEADS, HEAD_DIM].
         table: pointer to the sequence's block ids.
         kv_head: number of the KV head.
@@ -63,22 +65,22 @@ def attend_keys(
     values = tl.zeros(q.shape, tl.float32)
     if HAS_WINDOW:
         peak, mass, values = fold_tiles(
-            q, positions, peak, mass, values, cache, table, kv_head, begin, full_begin, window, to_cap, to_exponent, slopes,
-            NUM_KV_HEADS, HEAD_DIM, PAGE, BLOCK_KEYS, True, HAS_WINDOW, HAS_SOFTCAP, HAS_SLOPES, PRECISION,
+            q, positions, lasts, peak, mass, values, cache, table, kv_head, begin, full_begin, window, to_cap, to_exponent,
+            slopes, NUM_KV_HEADS, HEAD_DIM, PAGE, BLOCK_KEYS, True, HAS_WINDOW, HAS_SOFTCAP, HAS_SLOPES, PRECISION,
         )  # fmt: skip
     peak, mass, values = fold_tiles(
-        q, positions, peak, mass, values, cache, table, kv_head, full_begin, full_end, window, to_cap, to_exponent, slopes,
-        NUM_KV_HEADS, HEAD_DIM, PAGE, BLOCK_KEYS, False, HAS_WINDOW, HAS_SOFTCAP, HAS_SLOPES, PRECISION,
+        q, positions, lasts, peak, mass, values, cache, table, kv_head, full_begin, full_end, window, to_cap, to_exponent,
+        slopes, NUM_KV_HEADS, HEAD_DIM, PAGE, BLOCK_KEYS, False, HAS_WINDOW, HAS_SOFTCAP, HAS_SLOPES, PRECISION,
     )  # fmt: skip
     return fold_tiles(
-        q, positions, peak, mass, values, cache, table, kv_head, full_end, end, window, to_cap, to_exponent, slopes,
+        q, positions, lasts, peak, mass, values, cache, table, kv_head, full_end, end, window, to_cap, to_exponent, slopes,
         NUM_KV_HEADS, HEAD_DIM, PAGE, BLOCK_KEYS, True, HAS_WINDOW, HAS_SOFTCAP, HAS_SLOPES, PRECISION,
     )  # fmt: skip
 
 
 @triton.jit
 def fold_tiles(
-    q, positions, peak, mass, values, cache, table, kv_head, begin, end, window, to_cap, to_exponent, slopes,
+    q, positions, lasts, peak, mass, values, cache, table, kv_head, begin, end, window, to_cap, to_exponent, slopes,
     NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_KEYS: tl.constexpr,
     MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_SLOPES: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -93,7 +95,7 @@ def fold_tiles(
         inside = (dims < HEAD_DIM)[None, :]
         if MASKED:
             inside = inside & (keys < end)[:, None]
-            seen = keys[None, :] <= positions[:, None]
+            seen = keys[None, :] <= lasts[:, None]
             if HAS_WINDOW:
                 seen = seen & (positions[:, None] - keys[None, :] < window)
                 # Keys before the windows of all rows may belong to another request by now, and may be NaN.

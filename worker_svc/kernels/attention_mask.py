@@ -3,11 +3,15 @@
 import torch
 
 
-def visible(query_positions: torch.Tensor, num_keys: int, window: int) -> torch.Tensor:
-    """Return [Q, num_keys] bool: true for keys at or before the query, and less than `window` before it (0: no window)."""
+def visible(query_positions: torch.Tensor, num_keys: int, window: int, ends: torch.Tensor | None = None) -> torch.Tensor:
+    """Return [Q, num_keys] bool: true for keys at or before the query, and less than `window` before it (0: no window).
+
+    `ends` [Q]: keys below these are seen, also those behind the query; None: none behind it.
+    """
     keys = torch.arange(num_keys, device=query_positions.device)
     distance = query_positions[:, None] - keys
-    return (distance >= 0) & ((distance < window) if window else torch.ones_like(distance, dtype=torch.bool))
+    is_before = distance >= 0 if ends is None else keys < ends[:, None]
+    return is_before & ((distance < window) if window else torch.ones_like(distance, dtype=torch.bool))
 
 
 def linear_biases(slopes: torch.Tensor | None, query_positions: torch.Tensor, num_keys: int) -> torch.Tensor | None:

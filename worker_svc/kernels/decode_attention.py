@@ -114,9 +114,11 @@ def decode_attention_kernel(
     slope = 0.0
     if HAS_SLOPES:
         slope = tl.load(slopes + heads, mask=is_row, other=0.0)
+    position = tl.full([BLOCK_ROWS], 0, tl.int32) + end - 1
     peak, mass, values = attend_keys(
         q,
-        tl.full([BLOCK_ROWS], 0, tl.int32) + end - 1,
+        position,
+        position,
         cache,
         block_tables + request * stride_table,
         kv_head,

@@ -35,6 +35,7 @@ def prefill_attention_reference(
     value_scale: float = 1.0,
     sinks: torch.Tensor | None = None,
     slopes: torch.Tensor | None = None,
+    ends: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the attention [T, H, D], in the query's type; tokens of requests without a tile are not written.
@@ -53,6 +54,8 @@ def prefill_attention_reference(
         sinks: [H] float32, contiguous: an extra score of each head, without a value; None: no sinks.
         slopes: [H] float32, contiguous: a head's scores have a bias of slope * (position of the key - position of the query);
             None: no biases.
+        ends: [T] int32, contiguous: number of keys of its request up to the last one that a query attends to, at least its own;
+            None: a query attends to no later key than its own.
         out: [T, H, D], to be written; None: a new tensor.
     """
     out = torch.empty_like(query) if out is None else out
@@ -61,7 +64,7 @@ def prefill_attention_reference(
         start, total = int(first_query[row]), int(num_keys[row])
         keys, values = pages_of(cache, block_tables[row], total)
         positions = torch.arange(total - (end - start), total, device=query.device)
-        seen = visible(positions, total, window)
+        seen = visible(positions, total, window, None if ends is None else ends[start:end])
         keys, values = keys * key_scale, values * value_scale
         biases = linear_biases(slopes, positions, total)
         result = attend(query[start:end], keys, values, seen, scale=scale, softcap=softcap, sinks=sinks, biases=biases)
@@ -86,7 +89,7 @@ def tiles_of(num_queries: np.ndarray, group: int, block_rows: int, num_computed:
     return np.stack([requests, first], 1)[np.argsort(-num_keys, kind="stable")].astype(np.int32)
 
 
-@triton.jit(do_not_specialize_on_alignment=["block_tables", "first_query", "num_keys", "tiles"])
+@triton.jit(do_not_specialize_on_alignment=["block_tables", "first_query", "num_keys", "tiles", "ends"])
 def prefill_attention_kernel(
     query,
     cache,
@@ -96,6 +99,7 @@ def prefill_attention_kernel(
     tiles,
     sinks,
     slopes,
+    ends,
     out,
     stride_query,
     stride_table,
@@ -115,6 +119,7 @@ def prefill_attention_kernel(
     HAS_SOFTCAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     HAS_SLOPES: tl.constexpr,
+    HAS_ENDS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Compute tile `program_id(0)` for kv head `program_id(1)`: tiles of a head run in parallel and share its keys in L2."""
@@ -147,16 +152,23 @@ def prefill_attention_kernel(
         begin = tl.maximum(num_before + first - window + 1, 0) // BLOCK_KEYS * BLOCK_KEYS
         seen_by_all = tl.cdiv(tl.maximum(num_before + last - window + 1, 0), BLOCK_KEYS) * BLOCK_KEYS
         full_begin = tl.minimum(seen_by_all, full_end)
+    positions = num_before + tl.minimum(queries, last)
+    lasts = positions
+    end = num_before + last + 1
+    if HAS_ENDS:
+        lasts = tl.maximum(tl.load(ends + start + queries, mask=is_row, other=0) - 1, positions)
+        end = tl.max(lasts, 0) + 1
     peak, mass, values = attend_keys(
         q,
-        num_before + tl.minimum(queries, last),
+        positions,
+        lasts,
         cache,
         block_tables + request.to(tl.int64) * stride_table,
         kv_head,
         begin,
         full_begin,
         full_end,
-        num_before + last + 1,
+        end,
         window,
         to_cap,
         to_exponent,
@@ -194,6 +206,7 @@ def prefill_attention(
     value_scale: float = 1.0,
     sinks: torch.Tensor | None = None,
     slopes: torch.Tensor | None = None,
+    ends: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     launch: Launch | None = None,
 ) -> torch.Tensor:
@@ -219,6 +232,7 @@ def prefill_attention(
             tiles,
             query if sinks is None else sinks,
             query if slopes is None else slopes,
+            query if ends is None else ends,
             out,
             query.stride(0),
             block_tables.stride(0),
@@ -237,6 +251,7 @@ def prefill_attention(
             HAS_SOFTCAP=softcap > 0,
             HAS_SINKS=sinks is not None,
             HAS_SLOPES=slopes is not None,
+            HAS_ENDS=ends is not None,
             PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
             num_warps=launch.num_warps_of(block_rows),
             num_stages=launch.num_stages,

@@ -182,7 +182,6 @@ TOWER_KINDS: Mapping[str, TowerKind] = {
     "InternVLForConditionalGeneration": TowerKind(_read_tiles, _of_cropped_tiles),
     "LlavaForConditionalGeneration": TowerKind(_read_whole_image, _of_whole_image),
     "LlavaNextForConditionalGeneration": _ANYRES,
-    "LlavaOnevisionForConditionalGeneration": _ANYRES,
     "Mistral3ForConditionalGeneration": TowerKind(_read_sized, _of_any_size),
     "Qwen2VLForConditionalGeneration": _PATCHES,
     "Qwen2_5_VLForConditionalGeneration": _PATCHES,

@@ -274,6 +274,22 @@ def test_requests_are_not_preempted_for_an_urgent_one_that_waits_for_its_item(ma
     assert bench.step() == {urgent.key: 20}
 
 
+def test_the_room_of_a_request_that_is_preempted_in_a_plan_is_used_at_once(make):
+    """Nothing would make another plan: no step and no encoding is under way."""
+    bench, encoder = make(6, policy="priority", num_blocks=9)
+    add(bench, 20, image("d", 4, 6))
+    bench.step()
+    encoder.take()
+    first = add(bench, 22, image("a", 16, 1), first=2000, priority=1)
+    bench.step()
+    encoder.encode()
+
+    plan = bench.plan()
+
+    assert (first.num_computed_tokens, bench.scheduler.states.num_preemptions) == (16, 1)
+    assert (plan.num_requests, plan.freed_encoder_hashes) == (0, ["d"])
+
+
 def test_aborted_requests_leave_nothing_behind(make):
     bench, encoder = make()
     request = add(bench, 20, image("a", 6, 8))

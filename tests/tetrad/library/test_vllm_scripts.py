@@ -149,22 +149,25 @@ def test_embeddings(tmp_path, monkeypatch, capsys):
     assert lines[4] == "ValueError: This model does not generate: it pools. Use /v1/embeddings."
 
 
+def test_images(tmp_path, monkeypatch, capsys):
+    """With a model that reads them, and services of its own."""
+    save_vision_model(tmp_path / "model", "llava")
+    monkeypatch.setenv("TETRAD_WORKER_KV_CACHE_MEMORY_GIB", "0.05")
+
+    def printed(name):
+        model = str(tmp_path / "model")
+        (tmp_path / name).write_text((SCRIPTS / name).read_text().replace("llava-hf/llava-1.5-7b-hf", model))
+        monkeypatch.setattr(sys, "argv", [name])
+        runpy.run_path(str(tmp_path / name), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    lines = printed("vision_language.py")
+
+    assert [line.split(":")[0] for line in lines] == ["generated", "generated", "chat", "ValueError"]
+    assert lines[3].startswith("ValueError: At most 2 image(s) may be provided in one prompt.")
+
+
 def test_every_script_is_run():
     tested = Path(__file__).read_text()
 
     assert [path.name for path in SCRIPTS.glob("*.py") if f'printed("{path.name}")' not in tested] == []
-
-
-def test_images(tmp_path, monkeypatch, capsys):
-    """With a model that reads them, and services of its own."""
-    save_vision_model(tmp_path / "model", "llava")
-    script = tmp_path / "vision_language.py"
-    script.write_text((SCRIPTS / script.name).read_text().replace("llava-hf/llava-1.5-7b-hf", str(tmp_path / "model")))
-    monkeypatch.setenv("TETRAD_WORKER_KV_CACHE_MEMORY_GIB", "0.05")
-    monkeypatch.setattr(sys, "argv", [script.name])
-
-    runpy.run_path(str(script), run_name="__main__")
-
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in lines] == ["generated", "generated", "chat", "ValueError"]
-    assert lines[3].startswith("ValueError: At most 2 image(s) may be provided in one prompt.")

@@ -189,3 +189,17 @@ async def test_a_model_whose_processor_fails_is_served_without_images(
     assert text.prompt
     assert "cannot read images" in refused.message
     assert "NewImageProcessor" in refused.message
+
+
+async def test_a_processor_under_its_former_name(
+    model_directory: ModelDirectory, serve_model: ServeModel, tmp_path: Path
+) -> None:
+    for file in model_directory("qwen2_5_vl").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    path = tmp_path / "preprocessor_config.json"
+    path.write_text(path.read_text().replace("Qwen2VLImageProcessor", "Qwen2_5_VLImageProcessor"))
+
+    async with serve_model(tmp_path) as stub:
+        answer = await stub.RenderChat(chat([GOOD]))
+
+    assert len(answer.mm_features) == 1

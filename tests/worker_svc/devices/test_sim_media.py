@@ -8,7 +8,7 @@ import pytest
 
 from tests.vision_files import save_vision_model
 from tests.worker_svc.conftest import Driver
-from tests.worker_svc.media.image_prompts import encoder_inputs, feature
+from tests.worker_svc.media.image_streams import encoder_inputs, feature
 from tests.worker_svc.service_client import connect, new, read_tokens, step
 from tetrad.services.errors import InvalidRequest, Unsupported
 from tetrad.v1 import worker_pb2

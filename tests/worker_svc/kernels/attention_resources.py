@@ -42,7 +42,7 @@ def resources(target: GPUTarget, row: dict[str, Any]) -> list[int]:
     cache = {1: fp8, 2: "bf16", 4: "fp32"}[row["value_bytes"]]
     values = ATTENTION | {"HEAD_DIM": row["head_dim"], "BLOCK_DIM": row["head_dim"], "PRECISION": "ieee" if wide else "tf32"}
     values |= {"BLOCK_ROWS": row["block_rows"], "BLOCK_KEYS": row["block_keys"]}
-    values |= MERGE if row["kernel"] == "decode" else {"HAS_WINDOW": False}
+    values |= MERGE if row["kernel"] == "decode" else {"HAS_WINDOW": False, "HAS_ENDS": False}
     options = {"num_warps": row["num_warps"], "num_stages": row["num_stages"], "maxnreg": row["max_registers"]}
     compiled = compiled_for(target, kernel, "fp32" if wide else "bf16", cache, values, options)
     ptx = compiled.asm["ptx"]

@@ -31,7 +31,7 @@ from tetrad.worker_svc.kernels.attention_launch import find_launch
 
 GATHERED = {"rows": "*i32", "token_ids": "*i32", "ids": "*i32", "positions": "*i32", "kv_slots": "*i64"}
 POINTERS = GATHERED | {"block_tables": "*i32", "first_query": "*i32", "num_keys": "*i32", "tiles": "*i32", "slots": "*i64"}
-POINTERS |= {"parts": "*i32", "shifts": "*i32", "tickets": "*i32", "drafts": "*i32", "table": "*i32"}
+POINTERS |= {"parts": "*i32", "shifts": "*i32", "ends": "*i32", "tickets": "*i32", "drafts": "*i32", "table": "*i32"}
 FLOATS = {
     "cos_sin": "*fp32",
     "partial": "*fp32",
@@ -79,6 +79,7 @@ KERNELS = [
     (prefill_attention.prefill_attention_kernel, "fp16", "fp8e4nv", WIDE | WINDOW),
     (prefill_attention.prefill_attention_kernel, "fp32", "fp32", ATTENTION | NO_WINDOW | {"PRECISION": "ieee"}),
     (prefill_attention.prefill_attention_kernel, "bf16", "bf16", BIASED | NO_WINDOW),
+    (prefill_attention.prefill_attention_kernel, "bf16", "bf16", WIDE | WINDOW | {"HAS_ENDS": True}),
     (decode_parts.list_parts_kernel, "", "", {"LEAST_KEYS": 64, "PARTS": 32, "REQUESTS": 128}),
     (decode_attention.decode_attention_kernel, "bf16", "bf16", ATTENTION | MERGE),
     (decode_attention.decode_attention_kernel, "bf16", "fp8e4nv", WIDE | MERGE),
@@ -132,7 +133,8 @@ def launch_of(kernel: Any, cache: str, values: dict[str, Any], arch: int) -> tup
     launch = find_launch(name, values["HEAD_DIM"], VALUE_BYTES[cache], divmod(arch, 10))
     tile = {"BLOCK_ROWS": launch.block_rows, "BLOCK_KEYS": launch.block_keys}
     options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages, "maxnreg": launch.max_registers}
-    return values | tile | ({"IS_DEPENDENT": arch >= DEPENDENT_FROM} if name == "decode" else {}), options
+    own = {"IS_DEPENDENT": arch >= DEPENDENT_FROM} if name == "decode" else {"HAS_ENDS": values.get("HAS_ENDS", False)}
+    return values | tile | own, options
 
 
 def compiled_for(

@@ -127,6 +127,16 @@ def test_a_group_may_have_more_heads_than_are_merged_at_a_time():
     check_decode([300], group=40)
 
 
+@pytest.mark.parametrize("window", [0, 7, 65])
+@pytest.mark.parametrize("group", [1, 3])
+def test_tokens_of_an_image_attend_to_its_later_tokens(window, group):
+    """An image in each of three chunks: over several tiles of queries, behind text, and up to the last token."""
+    ends = [*range(1, 4), *[93] * 90, *range(94, 98), *[72] * 8, 73, *range(1, 4), *[9] * 6]
+    check_prefill(
+        [(0, 97), (64, 9), (0, 9)], window=window, group=group, ends=torch.tensor(ends, dtype=torch.int32, device=DEVICE)
+    )
+
+
 @pytest.mark.parametrize(("window", "block_size"), pairs([1, 7, 64, 65, 1000], [4, 16]))
 def test_a_window_hides_older_keys(window, block_size):
     check_decode([5, 1050, 64], window=window, block_size=block_size, group=1)

@@ -12,10 +12,11 @@ from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.plan import SamplingSpec
 from tetrad.worker_svc.devices.cpu import CpuDevice
 
-KINDS = ("smolvlm", "qwen2_5_vl", "qwen3_vl")
+KINDS = ("smolvlm", "qwen2_5_vl", "qwen3_vl", "gemma3")
 SHAPES = [(2, 1), (1, 2), (2, 2)]
 """Shards and stages."""
-CASES = [(kind, shape, "auto") for kind in KINDS for shape in SHAPES] + [("qwen3_vl", (2, 2), "torch")]
+CASES = [(kind, shape, "auto") for kind in KINDS for shape in SHAPES]
+CASES += [("qwen3_vl", (2, 2), "torch"), ("gemma3", (2, 2), "torch")]
 IMAGES = [picture(60, 40), picture(30, 90, 1)]
 ALL = SamplingSpec(temperature=0.0, num_logprobs=-1)
 NUM_TOKENS = 4
@@ -35,14 +36,14 @@ def saved(tmp_path_factory):
 
 
 def run(group, layout, prompt: ImagePrompt) -> Driver:
-    """Run a prompt in chunks, beside a request of text; its images are encoded by the leader."""
+    """Run a prompt, in chunks if they may end inside images, beside a request of text; the leader encodes the images."""
     media = group.ranks[0].worker.media
     for item in prompt.items:
         media.cache.put(group.ranks[0].worker._stream_id, item.identifier, media.tower.encode(item), 0)
     driver = Driver(group, layout)
     driver.add(0, prompt.token_ids, ALL, media=prompt.spans)
     driver.add(1, [5, 6, 7], ALL)
-    driver.generate(NUM_TOKENS, chunk=20)
+    driver.generate(NUM_TOKENS, chunk=10_000 if media.tower.modality.is_whole else 20)
     return driver
 
 

@@ -13,13 +13,15 @@ class GivenInputs(NamedTuple):
     Attributes:
         embeddings: rows that replace the embeddings of token ids, or are added behind the first layers.
         axes: [3, T] int32, positions of rotary embeddings on three axes; None: they are `positions`.
+        ends: [T] int32, see StepInputs; None: no token attends to a later one.
     """
 
     embeddings: GivenEmbeddings | None = None
     axes: torch.Tensor | None = None
+    ends: torch.Tensor | None = None
 
     def __bool__(self) -> bool:
-        return self.embeddings is not None or self.axes is not None
+        return any(each is not None for each in self)
 
 
 NOTHING_GIVEN = GivenInputs()

@@ -6,7 +6,8 @@ has the shift of each slot, so that steps without images run as those of any oth
 part of an image gets positions on three axes for all of its tokens.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -38,6 +39,9 @@ class DeviceStepMedia(SlotListener, Protocol):
     def check(self, request: NewRequest) -> None:
         """See StepMedia."""
 
+    def rehearsal(self) -> AbstractContextManager[None] | None:
+        """Return a context in which steps have the inputs of steps with images; None: there are no images."""
+
     def given(self, rows: StepRows, embeds: GivenRows | None) -> GivenInputs:
         """Set the shifts of a step, and return its inputs that are given: embeddings of images and `embeds`, and positions."""
 
@@ -53,6 +57,9 @@ class NoDeviceMedia(NoMedia):
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._upload = accelerator.upload
+
+    def rehearsal(self) -> None:
+        """Return None."""
 
     def given(self, rows: StepRows, embeds: GivenRows | None) -> GivenInputs:  # noqa: ARG002 - of the protocol
         """Return `embeds` alone."""
@@ -81,6 +88,7 @@ class SlotDeviceMedia(SlotMedia):
     ) -> None:
         super().__init__(media)
         self._accelerator, self._reads_rows, num_slots = accelerator, reads_rows, batch.max_num_seqs
+        self._rehearses = False
         self.shifts = torch.zeros(num_slots, dtype=torch.int32, device=accelerator.device) if has_axes else None
         self._written = np.zeros(num_slots, np.int64)  # the shifts that the device has, or has before the next pass
         self._last = np.zeros(num_slots, np.int64)  # the shifts behind the last images
@@ -96,7 +104,31 @@ class SlotDeviceMedia(SlotMedia):
     def given(self, rows: StepRows, embeds: GivenRows | None) -> GivenInputs:
         """See DeviceStepMedia."""
         axes = None if self.shifts is None else self._axes(rows, self.shifts)
-        return GivenInputs(self._embeddings(rows, embeds) if self._reads_rows else None, axes)
+        ends = self._ends_of(rows) if self._is_whole else None
+        return GivenInputs(self._embeddings(rows, embeds) if self._reads_rows else None, axes, ends)
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Let steps have the inputs of steps with images: their kernels are compiled, or loaded, before the first image."""
+        self._rehearses = True
+        try:
+            yield
+        finally:
+            self._rehearses = False
+
+    def _ends_of(self, rows: StepRows) -> torch.Tensor | None:
+        """Return for each token the place behind the last one that it attends to; None if none attends to a later one."""
+        ends = np.arange(rows.num_tokens) + np.repeat(rows.num_computed - rows.first_token, rows.num_scheduled) + 1
+        has_ends = self._rehearses
+        for row, slot in enumerate(rows.slots.tolist()):
+            its, start, first = self._of_slot.get(slot), int(rows.num_computed[row]), int(rows.first_token[row])
+            if its is not None and its.ends is not None and start < its.end:
+                known = its.ends[start : start + int(rows.num_scheduled[row])]
+                assert known.max() <= start + rows.num_scheduled[row], "the engine core ends no step inside an image"
+                its_ends = ends[first : first + len(known)]
+                has_ends = has_ends or bool((known > its_ends).any())
+                its_ends[:] = known
+        return self._accelerator.upload(ends.astype(np.int32)) if has_ends else None
 
     def _embeddings(self, rows: StepRows, embeds: GivenRows | None) -> GivenEmbeddings | None:
         upload = self._accelerator.upload
@@ -128,7 +160,7 @@ class SlotDeviceMedia(SlotMedia):
             changes = self._accelerator.upload(np.stack([slots[changed], wanted[changed]]))
             shifts.index_copy_(0, changes[0], changes[1].to(torch.int32))
             self._written[slots] = wanted
-        return self._positions(rows, wanted, inside) if inside else None
+        return self._positions(rows, wanted, inside) if inside or self._rehearses else None
 
     def _positions(self, rows: StepRows, shifts: Ints, inside: Sequence[int]) -> torch.Tensor:
         """Return the positions [3, T] of a step's tokens; rows `inside` have parts of images."""
