@@ -79,4 +79,4 @@ def _image_options(settings: TokenizerSettings) -> ImageOptions:
         max_pixels=settings.max_image_pixels,
     )
     kwargs = json.loads(settings.mm_processor_kwargs or "{}")
-    return ImageOptions(limits, settings.image_cache_bytes, settings.max_images_per_prompt, kwargs)
+    return ImageOptions(limits, settings.image_cache_bytes, settings.max_images_per_prompt, kwargs, settings.max_message_bytes)

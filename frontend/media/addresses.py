@@ -12,8 +12,11 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # Addresses of clouds' own services that some versions of Python count as public: Azure's wire server, and Oracle's metadata.
 _SERVICES = tuple(map(ipaddress.IPv4Network, ("168.63.129.16/32", "192.0.0.0/24")))
-# NAT64: these addresses reach the IPv4 address in their last 32 bits.
-_TRANSLATED = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48")))
+# NAT64: these addresses reach the IPv4 address in their last 32 bits. Networks' own prefixes (64:ff9b:1::/48) may have it in
+# other bits, and are no public addresses.
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+# All public IPv6 addresses are in here; some versions of Python count further ones as public, such as fec0::/10.
+_UNICAST = ipaddress.IPv6Network("2000::/3")
 
 
 def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
@@ -35,6 +38,8 @@ def may_connect(text: str, exempt: Sequence[Network]) -> bool:
     if any(address in network for network in exempt if network.version == address.version):
         return True
     is_public = address.is_global and not address.is_multicast and not address.is_reserved
+    if isinstance(address, ipaddress.IPv6Address):
+        return is_public and address in _UNICAST
     return is_public and not any(address in network for network in _SERVICES)
 
 
@@ -42,7 +47,7 @@ def _embedded(address: Address) -> Address:
     """Return the IPv4 address that an IPv6 address leads to; other addresses unchanged."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
-    if any(address in network for network in _TRANSLATED):
+    if address in _TRANSLATED:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     tunnel = address.teredo[1] if address.teredo else None
     return address.ipv4_mapped or address.sixtofour or tunnel or address

@@ -53,11 +53,12 @@ async def read_response(reader: asyncio.StreamReader, max_bytes: int) -> HttpRes
         if not piece:
             _check_end(response)
             break
-        if not response.has_headers:
+        num_body_bytes = len(response.body)
+        parser.feed(piece)
+        if len(response.body) == num_body_bytes:  # headers, also those that follow a body in chunks
             num_header_bytes += len(piece)
             if num_header_bytes > _MAX_HEADER_BYTES + _PIECE_BYTES:
                 raise BadResponse(f"its headers have more than {_MAX_HEADER_BYTES} bytes")
-        parser.feed(piece)
         if response.has_headers:
             if response.status != _SMALLEST_FINAL_STATUS:
                 break

@@ -8,7 +8,6 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from urllib.parse import urlsplit
 
 from tetrad.frontend.media.addresses import parse_networks
 from tetrad.frontend.media.base64_text import check_size, decode_base64
@@ -22,6 +21,8 @@ from tetrad.services.errors import InvalidRequest, Overloaded
 
 _MAX_HEAD_CHARS = 256
 """Maximum number of characters of a data: URL before its comma."""
+_MAX_TYPE_CHARS = 64
+"""Number of characters of a media type that are passed on: errors name it, and clients and web servers may send any text."""
 
 
 class MediaLoader:
@@ -63,7 +64,7 @@ class MediaLoader:
         return MediaItem(
             data=data,
             uuid=salted(source.uuid, cache_salt),
-            media_type=source.media_type or media_type,
+            media_type=(source.media_type or media_type)[:_MAX_TYPE_CHARS],
             modality=source.modality,
             where=source.where,
         )
@@ -84,7 +85,7 @@ class MediaLoader:
             if scheme == "file":
                 read = partial(
                     read_local_file,
-                    urlsplit(source.url),
+                    source.url,
                     source.where,
                     allowed=self._settings.allowed_local_media_path,
                     most=self._most,

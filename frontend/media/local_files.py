@@ -3,13 +3,15 @@
 import os
 import stat
 from pathlib import Path
-from urllib.parse import SplitResult, unquote
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from tetrad.frontend.media.base64_text import check_size
 from tetrad.services.errors import InvalidRequest
 
+_MAX_URL_CHARS = 8192
 
-def read_local_file(url: SplitResult, where: str, *, allowed: Path | None, most: int) -> bytes:
+
+def read_local_file(url: str, where: str, *, allowed: Path | None, most: int) -> bytes:
     """Return the file of a file: URL. Blocking.
 
     Args:
@@ -19,14 +21,15 @@ def read_local_file(url: SplitResult, where: str, *, allowed: Path | None, most:
         most: maximum size of the file in bytes.
 
     Raises:
-        InvalidRequest: the file is not allowed, is no regular file, is too large, or cannot be read.
+        InvalidRequest: the URL is wrong, or the file is not allowed, is no regular file, is too large, or cannot be read.
     """
     if allowed is None:
         raise InvalidRequest(f"{where}: Cannot load local files without `--allowed-local-media-path`.", field=where)
-    if url.netloc not in ("", "localhost"):
-        text = f"{where}: a file: URL has no host, or localhost, got {url.netloc[:64]!r}."
+    parts = _split(url, where)
+    if parts.netloc not in ("", "localhost"):
+        text = f"{where}: a file: URL has no host, or localhost, got {parts.netloc[:64]!r}."
         raise InvalidRequest(text, field=where)
-    name = unquote(url.path)
+    name = unquote(parts.path)
     try:
         return _read(Path(name), allowed.resolve(), where, most)
     except InvalidRequest:
@@ -34,6 +37,16 @@ def read_local_file(url: SplitResult, where: str, *, allowed: Path | None, most:
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
         reason = error.strerror if isinstance(error, OSError) else "it is no path"
         raise InvalidRequest(f"{where}: Failed to load image: {name[:128]!r}: {reason}.", field=where) from None
+
+
+def _split(url: str, where: str) -> SplitResult:
+    if len(url) > _MAX_URL_CHARS:  # urlsplit keeps the URLs that it has read
+        text = f"{where}: the URL has {len(url)} characters; at most {_MAX_URL_CHARS} are taken."
+        raise InvalidRequest(text, field=where)
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise InvalidRequest(f"{where}: the URL {url[:64]!r} is wrong: {error}.", field=where) from None
 
 
 def _read(path: Path, allowed: Path, where: str, most: int) -> bytes:

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tetrad.services.errors import InvalidRequest
-from tetrad.services.message_size import too_large
 from tetrad.tokenizer_svc.images.items import ImageItem, PlacedImage
 from tetrad.tokenizer_svc.images.prompts import MediaLimits
 from tetrad.v1 import tokenizer_pb2, types_pb2
@@ -49,13 +48,6 @@ def decode_media(request: tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChat
         return RequestMedia(items, request.mm_processor_kwargs_json.decode())
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"{field} is not UTF-8: {error}.", field=field) from error
-
-
-def images_too_large(num_images: int, num_bytes: int, limit: int) -> InvalidRequest:
-    """Return the error for images whose pixels do not fit a message."""
-    error = too_large(f"The prompt with its {num_images} preprocessed image(s)", num_bytes, limit, field="media")
-    advice = "Send fewer or smaller images, or limit their size with mm_processor_kwargs."
-    return InvalidRequest(f"{error.message} {advice}", field=error.field, reason=error.reason)
 
 
 def encode_features(placed: Iterable[PlacedImage]) -> list[types_pb2.MultiModalFeature]:

@@ -23,7 +23,7 @@ from tetrad.services.request_context import RequestContext, bind_context
 from tetrad.services.rpc.columns import U32_BYTES, unpack_u32
 from tetrad.services.rpc.interceptors import answered_error
 from tetrad.services.rpc.status import to_status
-from tetrad.tokenizer_svc.api.media_wire import decode_media, images_too_large, media_bytes
+from tetrad.tokenizer_svc.api.media_wire import decode_media, media_bytes
 from tetrad.tokenizer_svc.api.wire import (
     adds_special_tokens,
     append_sizes,
@@ -41,6 +41,7 @@ from tetrad.tokenizer_svc.api.wire import (
 from tetrad.tokenizer_svc.chat.pair_prompts import PairPrompts, PairTemplate
 from tetrad.tokenizer_svc.chat.renderer import ChatRenderer
 from tetrad.tokenizer_svc.images.items import PlacedImage
+from tetrad.tokenizer_svc.images.message_room import images_too_large
 from tetrad.tokenizer_svc.images.prompts import Images, NoImages, PromptImages
 from tetrad.tokenizer_svc.observability.metrics import TokenizerMetrics
 from tetrad.tokenizer_svc.tokenizer.detokenize_stream import DetokenizeStream
@@ -369,7 +370,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         num_bytes = response.ByteSize()
         if num_bytes > self._max_message_bytes:
             if num_images:
-                raise images_too_large(num_images, num_bytes, self._max_message_bytes)
+                raise images_too_large(f"its {num_images}", num_bytes, self._max_message_bytes)
             raise too_large("The answer", num_bytes, self._max_message_bytes, field=field)
         return response
 

@@ -40,7 +40,7 @@ class ImageFeature:
     @property
     def size_bytes(self) -> int:
         """Bytes of the tensors and of the text."""
-        return sum(len(data) for _, _, data in self.image.tensors.values()) + len(self.expansion.text)
+        return self.image.size_bytes + len(self.expansion.text)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tetrad.services.errors import InternalError, ModelError
 from tetrad.services.log import get_logger
+from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
 from tetrad.tokenizer_svc.images.families.family import Family
 from tetrad.tokenizer_svc.images.families.model import ImageModel, ModelFiles
 from tetrad.tokenizer_svc.images.families.table import family_of
@@ -34,12 +35,14 @@ class ImageOptions:
         cache_bytes: maximum bytes of preprocessed images that are kept.
         max_images: maximum number of images of a prompt.
         processor_kwargs: settings of the image processor that replace those of the model's files.
+        max_message_bytes: maximum bytes of a prompt's preprocessed images together.
     """
 
     limits: ImageLimits
     cache_bytes: int = 256 << 20
     max_images: int = 999
     processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
 
 
 async def open_images(tokenizer: Tokenizer, model: str, options: ImageOptions, metrics: TokenizerMetrics) -> Images:
@@ -67,7 +70,14 @@ async def open_images(tokenizer: Tokenizer, model: str, options: ImageOptions, m
         facts = ImageModel(tokenizer, await processes.describe())
         cache = FeatureCache(options.cache_bytes)
         preprocessor = ImagePreprocessor(
-            facts, family, processes, cache, tokenizer_hash=tokenizer.hash, max_images=options.max_images, metrics=metrics
+            facts,
+            family,
+            processes,
+            cache,
+            tokenizer_hash=tokenizer.hash,
+            max_images=options.max_images,
+            max_message_bytes=options.max_message_bytes,
+            metrics=metrics,
         )
     except (ModelError, InternalError, KeyError, TypeError, ValueError) as error:  # settings of a processor may be anything
         await processes.close()

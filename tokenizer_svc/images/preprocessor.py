@@ -16,6 +16,7 @@ from tetrad.tokenizer_svc.images.families.family import Family
 from tetrad.tokenizer_svc.images.families.model import ImageModel
 from tetrad.tokenizer_svc.images.feature_cache import FeatureCache
 from tetrad.tokenizer_svc.images.items import ImageFeature, ImageItem
+from tetrad.tokenizer_svc.images.message_room import MessageRoom
 from tetrad.tokenizer_svc.images.processes import ImageFailed, ImageProcesses
 from tetrad.tokenizer_svc.images.shared_work import SharedWork
 from tetrad.tokenizer_svc.observability.metrics import TokenizerMetrics
@@ -33,6 +34,7 @@ class ImagePreprocessor:
         cache: images that were seen.
         tokenizer_hash: digest of the tokenizer's files.
         max_images: maximum number of images of a prompt.
+        max_message_bytes: maximum bytes of a prompt's images together.
         metrics: counts images.
 
     Attributes:
@@ -52,10 +54,11 @@ class ImagePreprocessor:
         *,
         tokenizer_hash: str,
         max_images: int,
+        max_message_bytes: int,
         metrics: TokenizerMetrics,
     ) -> None:
         self._model, self._family, self._processes, self._cache = model, family, processes, cache
-        self._metrics = metrics
+        self._metrics, self._max_message_bytes = metrics, max_message_bytes
         self._running: SharedWork[ImageFeature] = SharedWork()
         settings = json.dumps([tokenizer_hash, model.settings], sort_keys=True)
         self._salt = hashlib.sha256(settings.encode()).digest()
@@ -83,12 +86,20 @@ class ImagePreprocessor:
         """Return the features of images in their order.
 
         Raises:
-            InvalidRequest: an image cannot be read or processed, or is named by a uuid that is not known.
+            InvalidRequest: an image cannot be read or processed, or is named by a uuid that is not known; or the features do
+                not fit a message together.
         """
         settings = json.dumps(kwargs, sort_keys=True)
+        room = MessageRoom(len(items), self._max_message_bytes)
+
+        async def fitting(i: int, item: ImageItem) -> ImageFeature:
+            feature = await self._feature(i, item, kwargs, settings)
+            room.take(feature.image.size_bytes)
+            return feature
+
         try:
             async with asyncio.TaskGroup() as group:
-                works = [group.create_task(self._feature(i, item, kwargs, settings)) for i, item in enumerate(items)]
+                works = [group.create_task(fitting(i, item)) for i, item in enumerate(items)]
         except ExceptionGroup as failed:  # the answer is the first error; the other images are left
             raise failed.exceptions[0] from None
         return [work.result() for work in works]

@@ -75,18 +75,19 @@ class _Lane:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._describe)
 
     async def process(self, data: bytes, kwargs: Mapping[str, Any]) -> ProcessedImage:
-        # Counted until the thread has finished it, even if the caller has left before.
+        loop = asyncio.get_running_loop()
+        work = self._thread.submit(self._process, data, kwargs)
+        # Counted until the thread has finished it, even if the caller has left before: the future below ends with its caller.
         self.num_waiting += 1
-        work = asyncio.get_running_loop().run_in_executor(self._thread, self._process, data, kwargs)
-        work.add_done_callback(self._note_done)
-        return await work
+        work.add_done_callback(lambda _: loop.call_soon_threadsafe(self._note_done))
+        return await asyncio.wrap_future(work)
 
     async def close(self) -> None:
         self._sandbox.interrupt()
         await asyncio.get_running_loop().run_in_executor(self._thread, self._sandbox.close)
         self._thread.shutdown(wait=False)
 
-    def _note_done(self, _: object) -> None:
+    def _note_done(self) -> None:
         self.num_waiting -= 1
 
     def _describe(self) -> dict[str, Any]:

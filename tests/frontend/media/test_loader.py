@@ -29,6 +29,14 @@ async def test_data_urls_are_decoded(load, url, media_type):
     assert (item.data, item.media_type, item.where) == (FILE, media_type, "here")
 
 
+async def test_of_a_long_media_type_only_the_start_is_passed_on():
+    source = MediaSource(where="here", base64=TEXT, media_type="image/" + "x" * 100_000)
+
+    [item] = await MediaLoader(FrontendSettings()).load([source])
+
+    assert item.media_type == "image/" + "x" * 58
+
+
 @pytest.mark.parametrize(
     ("url", "text"),
     [
@@ -129,6 +137,17 @@ class TestLocalFiles:
 
         with pytest.raises(InvalidRequest, match=text):
             await load(f"file://{folder}/{name}", allowed_local_media_path=folder, max_media_bytes=1024)
+
+    @pytest.mark.parametrize(
+        ("url", "text"),
+        [
+            ("file://[x", r"the URL 'file://\[x' is wrong: Invalid IPv6 URL\.$"),
+            ("file:///" + "x" * 9000, "the URL has 9008 characters; at most 8192 are taken"),
+        ],
+    )
+    async def test_of_wrong_urls_are_refused(self, load, folder, url, text):
+        with pytest.raises(InvalidRequest, match=text):
+            await load(url, allowed_local_media_path=folder)
 
     async def test_of_other_hosts_are_refused(self, load, folder):
         with pytest.raises(InvalidRequest, match="a file: URL has no host, or localhost, got 'other'"):

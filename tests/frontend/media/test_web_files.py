@@ -129,6 +129,10 @@ class TestRedirects:
         (answer(b"5\r\nx", transfer_encoding="chunked", content_length=None), "the connection was closed before its end"),
         (answer(b"x", content_encoding="gzip"), "it is encoded as 'gzip'"),
         (answer(b"x", x_long="y" * 200_000), "it is no HTTP|its headers have more than 65536 bytes"),
+        (
+            answer(b"1\r\nx\r\n0\r\n" + b"y: " + b"y" * 200_000, transfer_encoding="chunked", content_length=None),
+            "its headers have more than 65536 bytes",
+        ),
         (b"SSH-2.0-OpenSSH_9.9\r\n", "it is no HTTP"),
         (b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", "it is no HTTP|closed before"),
         (b"", "the connection was closed before its end"),

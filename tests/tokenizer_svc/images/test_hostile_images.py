@@ -154,7 +154,7 @@ async def test_images_that_fit_no_message_are_refused(model_directory: ModelDire
     async with serve_model(model_directory("smolvlm"), max_message_bytes=1 << 20) as stub:
         refused = await error_of(stub.RenderChat(chat([GOOD] * 120)))
 
-    assert "The prompt with its 120 preprocessed image(s) takes a message of" in refused.message
+    assert "of its 120 preprocessed image(s) takes a message of" in refused.message
     assert f"the limit is {1 << 20} (max_message_bytes). Send fewer or smaller images" in refused.message
 
 

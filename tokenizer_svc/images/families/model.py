@@ -23,6 +23,11 @@ class ProcessedImage:
 
     tensors: Mapping[str, tuple[str, tuple[int, ...], bytes]]
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(len(data) for _, _, data in self.tensors.values())
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape."""
         return self.tensors[name][1]

@@ -23,5 +23,5 @@ def image_of(path: str, block: ContentBlock | ResultBlock) -> MediaSource | None
         if not url:
             raise InvalidRequest(f"{where}.url must not be empty.", field=f"{where}.url")
         return MediaSource(where=where, url=url)
-    text = f"{where}: sources of type {source.type!r} are not supported, only base64 and url."
+    text = f"{where}: sources of type {source.type!r:.64} are not supported, only base64 and url."
     raise InvalidRequest(text, field=f"{where}.type")

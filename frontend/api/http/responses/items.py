@@ -198,6 +198,6 @@ def _text(path: str, part: ContentPart) -> str:
     if part.type == "refusal":
         return required(path, "refusal", part.refusal)
     if part.type not in _TEXT_PARTS:
-        text = f"{path}: parts of type {part.type!r} are not supported here."
+        text = f"{path}: parts of type {part.type!r:.64} are not supported here."
         raise InvalidRequest(text, field=f"{path}.type")
     return required(path, "text", part.text)
