@@ -287,7 +287,7 @@ class Media:
             entry = self._look_for(request, span)
             if entry is None:
                 ready_end = min(ready_end, max(span.offset, start))
-                self._is_full |= ready_end == start
+                self._is_full |= ready_end == start or not self._splits_prompts
                 break
             if request.status is RequestStatus.RUNNING:
                 self.cache.use(entry, request.key)

@@ -242,9 +242,8 @@ class Scheduler:
                     break
                 self.waiting.pass_over(request)
                 continue
-            num_ready, prefix = 0, None
-            if not (request.num_placeholders or request.is_held) and self._fits_messages(request, budget):
-                prefix = self.kv_cache.find_prefix(request)
+            num_ready, prefix = 0, self._prefix_to_follow(request, budget)
+            if prefix is not None:
                 if self.loads.begin(request, prefix, num_reserved):
                     continue
                 num_ready = self._num_ready(request, prefix)
@@ -327,9 +326,10 @@ class Scheduler:
         if request.num_placeholders and known >= request.max_total_tokens:
             return 0  # its last token is in flight
         num_tokens = known - request.num_computed_tokens
-        if not request.sizes.is_light:
-            num_tokens = self.media.most_tokens(request, request.num_computed_tokens, num_tokens)
-            num_tokens = budget.messages.most_tokens(request, request.num_computed_tokens, num_tokens)
+        if request.sizes.is_light:
+            return budget.take(num_tokens)
+        num_tokens = self.media.most_tokens(request, request.num_computed_tokens, num_tokens)
+        num_tokens = budget.messages.most_tokens(request, request.num_computed_tokens, num_tokens)
         return self._take(request, request.num_computed_tokens, num_tokens, budget)
 
     def _take(self, request: Request, start: int, num_wanted: int, budget: StepBudget) -> int:
@@ -341,14 +341,14 @@ class Scheduler:
         budget.give_back(num_wanted, num_tokens - whole)
         return whole
 
-    def _fits_messages(self, request: Request, budget: StepBudget) -> bool:
-        """Return whether the messages of the step have room for a waiting request and the first token that it computes."""
-        if not budget.messages.can_describe(request):
-            return False
-        if request.sizes.is_light:
-            return True
-        start = self.kv_cache.find_prefix(request).num_tokens
-        return budget.messages.most_tokens(request, start, request.num_tokens - start) > 0
+    def _prefix_to_follow(self, request: Request, budget: StepBudget) -> Prefix | None:
+        """Return the cached prefix of a waiting request; None if it is held or the messages of the step have no room for it."""
+        if request.num_placeholders or request.is_held or not budget.messages.can_describe(request):
+            return None
+        prefix = self.kv_cache.find_prefix(request)
+        start = prefix.num_tokens
+        fits = request.sizes.is_light or budget.messages.most_tokens(request, start, request.num_tokens - start) > 0
+        return prefix if fits else None
 
     def _is_ready(self, request: Request) -> bool:
         """Return whether a waiting request computes tokens as soon as there is room for it."""

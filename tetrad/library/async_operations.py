@@ -49,10 +49,10 @@ class AsyncOperations:
         return await admin.reset_prefix_cache(reset_running_requests=reset_running_requests)
 
     async def reset_mm_cache(self) -> None:
-        """Do nothing: no model of Tetrad has such a cache."""
+        """Do nothing: images are kept by their content or uuid, and the least recently used leave first."""
 
     async def reset_encoder_cache(self) -> None:
-        """Do nothing: no model of Tetrad has such a cache."""
+        """Do nothing: the key of an embedding is its image, and weights do not change while images are kept."""
 
     @takes(delay_iterations=NO_DELAY, max_iterations=NO_END)
     async def start_profile(self, profile_prefix: str | None = None) -> None:

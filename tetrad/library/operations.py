@@ -46,10 +46,10 @@ class Operations:
         return self._running.run(admin.reset_prefix_cache(reset_running_requests=reset_running_requests))
 
     def reset_mm_cache(self) -> None:
-        """Do nothing: no model of Tetrad has such a cache."""
+        """Do nothing: images are kept by their content or uuid, and the least recently used leave first."""
 
     def reset_encoder_cache(self) -> None:
-        """Do nothing: no model of Tetrad has such a cache."""
+        """Do nothing: the key of an embedding is its image, and weights do not change while images are kept."""
 
     def sleep(self, level: int = 1, mode: PauseMode = "keep") -> None:
         """Release the memory of the device until `wake_up`; requests in the meantime are refused.

@@ -43,7 +43,7 @@ def _decode_span(feature: types_pb2.MultiModalFeature) -> MediaSpan:
 
 
 def decode_items(message: worker_pb2.EncoderInputs) -> list[RequestedItem]:
-    """Return the items to encode, with arrays in the message's memory; a tensor that cannot be read is its item's error."""
+    """Return the items to encode, with read-only arrays; a tensor that cannot be read is its item's error."""
     return [RequestedItem(item.identifier, item.num_embeds, _decode_item(item)) for item in message.items]
 
 
@@ -60,10 +60,11 @@ def _decode_tensor(name: str, tensor: types_pb2.Tensor) -> npt.NDArray[np.generi
     if kind is None or tensor.WhichOneof("payload") != "inline":
         known = ", ".join(types_pb2.DataType.Name(each).removeprefix("DATA_TYPE_").lower() for each in _TYPES)
         raise InvalidRequest(f"Tensor {name[:80]!r} of a media item must be sent inline, in one of the types {known}.")
-    shape, dtype = tuple(tensor.shape), np.dtype(kind)
-    if min(shape, default=0) < 0 or len(tensor.inline) != int(np.prod(shape, dtype=object)) * dtype.itemsize:
-        raise InvalidRequest(f"Tensor {name[:80]!r} of shape {list(shape)[:8]} cannot have {len(tensor.inline)} bytes.")
-    return np.frombuffer(tensor.inline, dtype).reshape(shape)
+    # Each access of the field makes a copy of it.
+    shape, dtype, content = tuple(tensor.shape), np.dtype(kind), tensor.inline
+    if min(shape, default=0) < 0 or len(content) != int(np.prod(shape, dtype=object)) * dtype.itemsize:
+        raise InvalidRequest(f"Tensor {name[:80]!r} of shape {list(shape)[:8]} cannot have {len(content)} bytes.")
+    return np.frombuffer(content, dtype).reshape(shape)
 
 
 def encode_ended(ended: EndedItem) -> worker_pb2.EncoderEvents:

@@ -6,6 +6,8 @@ from collections.abc import Collection, Container
 import torch
 
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.packed_weights.grouped import rounded
+from tetrad.worker_svc.checkpoint.packed_weights.matrices import Matrix, PackedMatrix, in_groups
 from tetrad.worker_svc.checkpoint.source import (
     DOWNLOAD_AGAIN,
     Progress,
@@ -17,8 +19,6 @@ from tetrad.worker_svc.checkpoint.source import (
 from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.tensors import tensor_shapes
-from tetrad.worker_svc.packed_weights.grouped import rounded
-from tetrad.worker_svc.packed_weights.matrices import Matrix, PackedMatrix, in_groups
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 """Types of weights that are not quantized."""

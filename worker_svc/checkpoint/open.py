@@ -11,6 +11,7 @@ from tetrad.worker_svc.checkpoint.bare_names import with_prefix
 from tetrad.worker_svc.checkpoint.canonical import CanonicalSource
 from tetrad.worker_svc.checkpoint.gguf_architectures import tensor_names
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides, read_model_config
+from tetrad.worker_svc.checkpoint.packed_weights.formats import open_reader
 from tetrad.worker_svc.checkpoint.random import RandomSource
 from tetrad.worker_svc.checkpoint.renamed import RenamedSource
 from tetrad.worker_svc.checkpoint.source import WeightSource
@@ -21,7 +22,6 @@ from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.core.host import available_memory_bytes
 from tetrad.worker_svc.families.registry import supported_config
 from tetrad.worker_svc.families.values import Values
-from tetrad.worker_svc.packed_weights.formats import open_reader
 
 _HOST = torch.device("cpu")
 

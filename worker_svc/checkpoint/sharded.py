@@ -9,13 +9,13 @@ import re
 import torch
 
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.packed_weights.grouped import rounded
+from tetrad.worker_svc.checkpoint.packed_weights.matrices import PackedMatrix
 from tetrad.worker_svc.checkpoint.source import QuantizedTensor, WeightSource
 from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 from tetrad.worker_svc.core.ranks import Shard
 from tetrad.worker_svc.model_facts.config import ModelConfig
 from tetrad.worker_svc.model_facts.sharding import key_shard, own_experts
-from tetrad.worker_svc.packed_weights.grouped import rounded
-from tetrad.worker_svc.packed_weights.matrices import PackedMatrix
 
 _VOCABULARY = frozenset({"embed_tokens", "lm_head", "head"})
 """Modules with a row for each token; `head` is the output layer of an MTP layer."""

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
-from tetrad.worker_svc.packed_weights.matrices import Matrix
-from tetrad.worker_svc.packed_weights.stacks import MatrixStack
+from tetrad.worker_svc.checkpoint.packed_weights.grouped import GroupedMatrix
+from tetrad.worker_svc.checkpoint.packed_weights.matrices import Matrix
+from tetrad.worker_svc.checkpoint.packed_weights.stacks import MatrixStack
 
 DOWNLOAD_AGAIN = "The files are incomplete, or belong to another config: download the model again."
 """Advice at the end of errors about tensors that do not fit the config."""

@@ -2,10 +2,10 @@
 
 import torch
 
+from tetrad.worker_svc.checkpoint.packed_weights.files import StoredTensors
+from tetrad.worker_svc.checkpoint.packed_weights.reader import Packed, Reader
 from tetrad.worker_svc.checkpoint.source import StoredMatrix, WeightSource, values_of
 from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
-from tetrad.worker_svc.packed_weights.files import StoredTensors
-from tetrad.worker_svc.packed_weights.reader import Packed, Reader
 
 _WEIGHT = ".weight"
 

@@ -95,14 +95,14 @@ class SlotMedia:
     def __init__(self, media: ModelMedia) -> None:
         self._cache: EncodedItems = media.cache
         self._modality, self._num_deep = media.tower.modality.modality, media.tower.num_deep_layers
-        self._is_whole = media.tower.modality.is_whole
+        self._is_whole, self._uses_mrope = media.tower.modality.is_whole, media.tower.uses_mrope
         self._of_slot: dict[int, _Prompt] = {}
         self._shift_of: dict[int, int] = {}  # slot -> position on all axes minus index, of tokens behind the last image
 
     def add(self, slot: int, request: NewRequest) -> None:
         """Store the places of a request's images."""
         if spans := request.media:
-            axes = PromptAxes(spans) if spans[0].grid is not None else None
+            axes = PromptAxes(spans) if self._uses_mrope else None
             end = spans[-1].offset + spans[-1].length
             ends = _ends(spans, end) if self._is_whole else None
             self._of_slot[slot] = _Prompt([_place(span) for span in spans], end, axes, ends)
@@ -116,15 +116,15 @@ class SlotMedia:
 
     def check(self, request: NewRequest) -> None:
         """Raise Unsupported for another modality than the tower's, InvalidRequest for spans that contradict the prompt."""
-        behind, with_grid = 0, sum(span.grid is not None for span in request.media)
-        for span in request.media:
+        behind = 0
+        for index, span in enumerate(request.media):
             if span.modality != self._modality:
                 text = f"The model on this worker takes media of modality {self._modality!r}, not {span.modality[:80]!r}."
                 raise Unsupported(text, field="mm_features")
             _check_span(span, behind, request.num_prompt_tokens)
+            if self._uses_mrope and span.grid is None:
+                raise InvalidRequest(f"Media item {index} has no grid; the model has positions on three axes.")
             behind = span.offset + span.length
-        if with_grid not in (0, len(request.media)):
-            raise InvalidRequest(f"{with_grid} of {len(request.media)} images have a grid; all or none must have one.")
 
     def gather(self, rows: StepRows, given: GivenRows | None) -> GivenRows | None:
         """See StepMedia."""
@@ -145,7 +145,7 @@ class SlotMedia:
 
     def placed(self, inputs: StepInputs) -> StepInputs:
         """See StepMedia."""
-        if self._of_slot.keys().isdisjoint(slots := inputs.slots.tolist()):
+        if not self._of_slot or self._of_slot.keys().isdisjoint(slots := inputs.slots.tolist()):
             return inputs
         axes = ends = None
         if not self._shift_of.keys().isdisjoint(slots):

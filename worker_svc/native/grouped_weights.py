@@ -2,10 +2,10 @@
 
 import torch
 
+from tetrad.worker_svc.checkpoint.packed_weights.grouped import GroupedMatrix
 from tetrad.worker_svc.native.formats import Format
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import NativeMatrix, pack_quanta
-from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
 
 _BLOCK = 32
 _TABLE_TOP = 127

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.checkpoint.packed_weights.grouped import GroupedMatrix, joined
 from tetrad.worker_svc.checkpoint.source import QuantizedMatrix, QuantizedTensor
 from tetrad.worker_svc.native.formats import GGUF_FORMATS
 from tetrad.worker_svc.native.grouped_weights import pack_grouped
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.native.weights import NativeMatrix, pack_float, pack_gguf, pack_int8
-from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix, joined
 
 _PackFloats = Callable[..., NativeMatrix]
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
+from tetrad.worker_svc.checkpoint.packed_weights.grouped import of_columns
 from tetrad.worker_svc.kernels.expert_weights import ExpertWeights
 from tetrad.worker_svc.kernels.int4_matmul import BLOCK, int4_matmul, pack_int4, unpack_int4
 from tetrad.worker_svc.layers.linear import Linear
-from tetrad.worker_svc.packed_weights.grouped import of_columns
 from tetrad.worker_svc.quantization.context import ProductContext
 from tetrad.worker_svc.quantization.matrix import ALL, Matrix
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import torch
 
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
+from tetrad.worker_svc.checkpoint.packed_weights.fp8_matrix import Fp8Matrix
+from tetrad.worker_svc.checkpoint.packed_weights.grouped import BLOCK, GroupedMatrix
+from tetrad.worker_svc.checkpoint.packed_weights.word_matrix import WordMatrix
 from tetrad.worker_svc.kernels.int4_matmul import SMALL_GROUP, pack_int4
-from tetrad.worker_svc.packed_weights.fp8_matrix import Fp8Matrix
-from tetrad.worker_svc.packed_weights.grouped import BLOCK, GroupedMatrix
-from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
 from tetrad.worker_svc.quantization.context import ProductContext
 from tetrad.worker_svc.quantization.fp8 import fp8_matrix
 from tetrad.worker_svc.quantization.int4 import Int4Form

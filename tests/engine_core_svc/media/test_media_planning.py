@@ -141,13 +141,15 @@ def test_entries_are_dropped_by_a_plan_of_their_own_if_nothing_runs(make):
     assert (bench.plan(), encoder.take()) == (None, ["b"])
 
 
-def test_requests_behind_one_that_waits_for_room_get_none(make):
-    bench, encoder = make(10)
+@pytest.mark.parametrize(("splits_prompts", "offset"), [(True, 0), (False, 0), (False, 2)])
+def test_requests_behind_one_that_waits_for_room_get_none(make, splits_prompts, offset):
+    """Smaller items of later requests would take the room again and again."""
+    bench, encoder = make(10, splits_prompts=splits_prompts)
     holder = add(bench, 60, image("a", 2, 8), max_tokens=1)
     bench.step()
     encoder.encode_all()
     bench.scheduler.media.cache.use(next(iter(bench.scheduler.media.cache)), holder.key)
-    add(bench, 20, image("b", 0, 8), first=2000)
+    add(bench, 20, image("b", offset, 8), first=2000)
     add(bench, 20, image("c", 0, 2), first=3000)
 
     bench.plan()

@@ -107,7 +107,7 @@ def test_a_context_that_no_model_has_is_unknown(write: Write, length: int, known
     tokenizer = load_tokenizer(str(write(**byte_level(), context_length=length)))
 
     assert tokenizer.facts.max_length == known
-    assert encode_info(tokenizer, "m").model_max_length == (known or 0)
+    assert encode_info(tokenizer, "m", ()).model_max_length == (known or 0)
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.worker_svc.checkpoint.packed_weights.published_gpt_oss import save_published
+from tests.worker_svc.checkpoint.packed_weights.test_families import FORMS
+from tests.worker_svc.checkpoint.packed_weights.test_families import write_model as write_family
+from tests.worker_svc.checkpoint.packed_weights.test_stacked_experts import write_model as write_experts
+from tests.worker_svc.checkpoint.packed_weights.whole_models import FORMATS, write_model
 from tests.worker_svc.conftest import Driver
 from tests.worker_svc.cuda.conftest import SMALL
 from tests.worker_svc.families.test_parity import verified
 from tests.worker_svc.native.test_gguf import logprobs
-from tests.worker_svc.packed_weights.published_gpt_oss import save_published
-from tests.worker_svc.packed_weights.test_families import FORMS
-from tests.worker_svc.packed_weights.test_families import write_model as write_family
-from tests.worker_svc.packed_weights.test_stacked_experts import write_model as write_experts
-from tests.worker_svc.packed_weights.whole_models import FORMATS, write_model
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.cuda import experts, linears
 

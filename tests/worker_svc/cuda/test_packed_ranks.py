@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from tests.grids import grid
+from tests.worker_svc.checkpoint.packed_weights.published_gpt_oss import save_published
+from tests.worker_svc.checkpoint.packed_weights.whole_models import FORMATS, write_model
 from tests.worker_svc.conftest import Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import host_only
 from tests.worker_svc.cuda.test_ranks import LAYOUT, SEEDED, device, loaded
-from tests.worker_svc.packed_weights.published_gpt_oss import save_published
-from tests.worker_svc.packed_weights.whole_models import FORMATS, write_model
 from tests.worker_svc.ranks.groups import open_group
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.core.plan import SamplingSpec

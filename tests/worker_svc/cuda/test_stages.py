@@ -9,11 +9,11 @@ import torch
 
 from tests.grids import grid
 from tests.lora_files import merged, save_lora
+from tests.worker_svc.checkpoint.packed_weights.whole_models import FORMATS, write_model
 from tests.worker_svc.conftest import GREEDY, Driver, save_tiny, tiny_config
 from tests.worker_svc.cuda.conftest import host_only, layout_of
 from tests.worker_svc.cuda.test_ranks import LAYOUT, SAMPLINGS, SEEDED, SIZES, answers, device, outputs_of, recording
 from tests.worker_svc.families.tiny_models import save_family
-from tests.worker_svc.packed_weights.whole_models import FORMATS, write_model
 from tests.worker_svc.ranks.groups import Group, Rank, open_group
 from tests.worker_svc.ranks.in_turns import InTurns
 from tests.worker_svc.ranks.test_loras import LIMITS, install

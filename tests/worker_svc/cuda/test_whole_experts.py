@@ -5,11 +5,11 @@ import os
 import pytest
 
 from tests.lora_files import merged, save_expert_lora, save_lora
+from tests.worker_svc.checkpoint.packed_weights.test_stacked_experts import write_model
 from tests.worker_svc.conftest import Driver
 from tests.worker_svc.cuda.conftest import host_only, layout_of
 from tests.worker_svc.cuda.test_ranks import LAYOUT, SEEDED, device, recording
 from tests.worker_svc.families.tiny_models import save_family
-from tests.worker_svc.packed_weights.test_stacked_experts import write_model
 from tests.worker_svc.ranks.groups import open_group
 from tests.worker_svc.ranks.test_expert_parallel import WITH_EXPERTS
 from tests.worker_svc.ranks.test_loras import LIMITS, install

@@ -145,6 +145,7 @@ def test_a_plan_with_an_image_that_is_not_encoded_is_refused(make):
         ({"offset": 1000}, InvalidRequest, r"tokens 1000 to \d+; items must not overlap, and the prompt has \d+"),
         ({"num_embeds": 3}, InvalidRequest, "num_embeds 3 for 2 tokens"),
         ({"grid": (1, 1, 3)}, InvalidRequest, r"grid \(1, 1, 3\) for 2 tokens"),
+        ({"grid": None}, InvalidRequest, "Media item 0 has no grid"),
         ({"is_embed": np.ones(9, np.bool_)}, InvalidRequest, "is_embed has 9 values for 2 tokens"),
     ],
 )

@@ -10,10 +10,10 @@ from safetensors.torch import save_file
 
 from tetrad.worker_svc.checkpoint.loader import WeightLoader
 from tetrad.worker_svc.checkpoint.open import open_source
+from tetrad.worker_svc.checkpoint.packed_weights.formats import open_reader
 from tetrad.worker_svc.checkpoint.source import WeightSource
 from tetrad.worker_svc.checkpoint.unpacked import UnpackedSource
 from tetrad.worker_svc.cuda.linears import DeviceLinears
-from tetrad.worker_svc.packed_weights.formats import open_reader
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Which of eight columns a word has in its lowest 4 bits, in the next, ..."""

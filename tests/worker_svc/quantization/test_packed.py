@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.worker_svc.packed_weights.whole_models import FORMATS
+from tests.worker_svc.checkpoint.packed_weights.whole_models import FORMATS
 from tests.worker_svc.quantization.checkpoints import activations, assert_multiplies
 
 ROWS, COLUMNS = 64, 256

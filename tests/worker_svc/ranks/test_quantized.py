@@ -14,16 +14,16 @@ from tests.worker_svc.native.native_programs import RUNNABLE, team_of
 from tests.worker_svc.native.test_gguf import PROMPT, PROMPT_LOGPROBS, Kind, write
 from tests.worker_svc.ranks.groups import open_group
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.packed_weights.fp8_matrix import Fp8Matrix
+from tetrad.worker_svc.checkpoint.packed_weights.grouped import BLOCK, GroupedMatrix, rounded
+from tetrad.worker_svc.checkpoint.packed_weights.word_matrix import WordMatrix
+from tetrad.worker_svc.checkpoint.packed_weights.words import pack
 from tetrad.worker_svc.checkpoint.sharded import ShardedSource
 from tetrad.worker_svc.checkpoint.source import QuantizedTensor
 from tetrad.worker_svc.core.ranks import Shard
 from tetrad.worker_svc.families.check import check_config
 from tetrad.worker_svc.families.registry import read_config
 from tetrad.worker_svc.model_facts.sharding import check_blocks
-from tetrad.worker_svc.packed_weights.fp8_matrix import Fp8Matrix
-from tetrad.worker_svc.packed_weights.grouped import BLOCK, GroupedMatrix, rounded
-from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
-from tetrad.worker_svc.packed_weights.words import pack
 
 TOLERANCE = 0.05
 """Of log-probabilities: activations, keys and values are rounded to 8 bits, and sums differ in their last bits before."""

@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from tests.lora_files import merged, save_lora
+from tests.worker_svc.checkpoint.packed_weights.whole_models import FORMATS, write_model
 from tests.worker_svc.native.test_gguf import ALL_Q4_0, Kind, write
-from tests.worker_svc.packed_weights.whole_models import FORMATS, write_model
 from tetrad.worker_svc.checkpoint.open import open_source
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import LoadRequest

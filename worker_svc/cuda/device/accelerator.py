@@ -156,8 +156,9 @@ class CudaAccelerator:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """See Accelerator."""
+        """See Accelerator; the work begins after what is queued so far, such as weights that wake up."""
         with torch.cuda.device(self.device), torch.cuda.stream(self._apart):
+            self._apart.wait_stream(torch.cuda.default_stream(self.device))
             yield
             done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call] # likewise
             done.record()

@@ -118,6 +118,8 @@ class SlotDeviceMedia(SlotMedia):
 
     def _ends_of(self, rows: StepRows) -> torch.Tensor | None:
         """Return for each token the place behind the last one that it attends to; None if none attends to a later one."""
+        if not (self._of_slot or self._rehearses):
+            return None
         ends = np.arange(rows.num_tokens) + np.repeat(rows.num_computed - rows.first_token, rows.num_scheduled) + 1
         has_ends = self._rehearses
         for row, slot in enumerate(rows.slots.tolist()):

@@ -89,8 +89,8 @@ WRONG_BODIES = (
     (
         CHAT,
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-        "messages[0].content",
-        "'image_url' are not supported",
+        "messages[0].content[0]",
+        "fake is not a multimodal model",
     ),
     ("/tokenize", {}, "prompt", "Exactly one of `prompt` and `messages`"),
     ("/detokenize", {"tokens": [999]}, "tokens", "Token id 999 is out of vocabulary"),

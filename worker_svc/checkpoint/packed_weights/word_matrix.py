@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tetrad.worker_svc.packed_weights.grouped import BLOCK, GroupedMatrix, of_columns
-from tetrad.worker_svc.packed_weights.words import pack, unpack, values_per_word
+from tetrad.worker_svc.checkpoint.packed_weights.grouped import BLOCK, GroupedMatrix, of_columns
+from tetrad.worker_svc.checkpoint.packed_weights.words import pack, unpack, values_per_word
 
 
 @dataclass(frozen=True, slots=True, eq=False)

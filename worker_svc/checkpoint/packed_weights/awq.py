@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from tetrad.worker_svc.checkpoint.packed_weights.files import FLOATS, StoredTensors, load, load_matrix, number_of_groups
+from tetrad.worker_svc.checkpoint.packed_weights.word_matrix import WordMatrix
+from tetrad.worker_svc.checkpoint.packed_weights.words import unpack
 from tetrad.worker_svc.model_facts.quantization import choose, group_size_of
-from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, load, load_matrix, number_of_groups
-from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
-from tetrad.worker_svc.packed_weights.words import unpack
 
 _INTS = (torch.int32,)
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)

@@ -7,8 +7,8 @@ from typing import Protocol
 import torch
 
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.packed_weights.files import StoredTensors, load
-from tetrad.worker_svc.packed_weights.matrices import Matrix
+from tetrad.worker_svc.checkpoint.packed_weights.files import StoredTensors, load
+from tetrad.worker_svc.checkpoint.packed_weights.matrices import Matrix
 
 ReadMatrix = Callable[[StoredTensors, str], Matrix]
 """Function (tensors of one matrix, its name) -> the matrix."""

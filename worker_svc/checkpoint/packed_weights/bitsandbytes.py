@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, load, load_matrix
-from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix
-from tetrad.worker_svc.packed_weights.reader import Packed
+from tetrad.worker_svc.checkpoint.packed_weights.files import FLOATS, StoredTensors, load, load_matrix
+from tetrad.worker_svc.checkpoint.packed_weights.grouped import GroupedMatrix
+from tetrad.worker_svc.checkpoint.packed_weights.reader import Packed
 
 _STATE = "weight.quant_state.bitsandbytes__"
 _KINDS = ("nf4", "fp4")

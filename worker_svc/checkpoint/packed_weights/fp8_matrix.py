@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tetrad.worker_svc.packed_weights.grouped import BLOCK, group_of_columns, of_columns
+from tetrad.worker_svc.checkpoint.packed_weights.grouped import BLOCK, group_of_columns, of_columns
 
 
 @dataclass(frozen=True, slots=True, eq=False)

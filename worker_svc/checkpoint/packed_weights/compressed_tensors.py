@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 import torch
 
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.packed_weights.files import FLOATS, StoredTensors, columns_of_group, load, load_matrix
+from tetrad.worker_svc.checkpoint.packed_weights.fp8 import Fp8Reader, block_of
+from tetrad.worker_svc.checkpoint.packed_weights.matrices import Matrix
+from tetrad.worker_svc.checkpoint.packed_weights.mxfp4 import mxfp4_matrix
+from tetrad.worker_svc.checkpoint.packed_weights.nvfp4 import divided_nvfp4
+from tetrad.worker_svc.checkpoint.packed_weights.reader import Packed
+from tetrad.worker_svc.checkpoint.packed_weights.stacks import find_stack
+from tetrad.worker_svc.checkpoint.packed_weights.word_matrix import WordMatrix
+from tetrad.worker_svc.checkpoint.packed_weights.words import unpack, values_per_word
 from tetrad.worker_svc.model_facts.quantization import choose
-from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, columns_of_group, load, load_matrix
-from tetrad.worker_svc.packed_weights.fp8 import Fp8Reader, block_of
-from tetrad.worker_svc.packed_weights.matrices import Matrix
-from tetrad.worker_svc.packed_weights.mxfp4 import mxfp4_matrix
-from tetrad.worker_svc.packed_weights.nvfp4 import divided_nvfp4
-from tetrad.worker_svc.packed_weights.reader import Packed
-from tetrad.worker_svc.packed_weights.stacks import find_stack
-from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
-from tetrad.worker_svc.packed_weights.words import unpack, values_per_word
 
 _FORMATS = [
     "pack-quantized",

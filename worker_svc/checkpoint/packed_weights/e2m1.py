@@ -2,7 +2,7 @@
 
 import torch
 
-from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
+from tetrad.worker_svc.checkpoint.packed_weights.word_matrix import WordMatrix
 
 _DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """The values times two, so that all are whole numbers."""

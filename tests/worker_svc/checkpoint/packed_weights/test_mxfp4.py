@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.worker_svc.checkpoint.packed_weights.published_gpt_oss import save_published, write
 from tests.worker_svc.families.test_parity import verified
 from tests.worker_svc.native.test_gguf import loaded, logprobs
-from tests.worker_svc.packed_weights.published_gpt_oss import save_published, write
 from tetrad.services.errors import ModelError
 
 PROMPTS = [np.random.default_rng(length).integers(3, 320, length).tolist() for length in (1, 17, 90)]

@@ -2,9 +2,9 @@
 
 import torch
 
-from tetrad.worker_svc.packed_weights.fp8_matrix import Fp8Matrix
-from tetrad.worker_svc.packed_weights.grouped import GroupedMatrix, rounded
-from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
+from tetrad.worker_svc.checkpoint.packed_weights.fp8_matrix import Fp8Matrix
+from tetrad.worker_svc.checkpoint.packed_weights.grouped import GroupedMatrix, rounded
+from tetrad.worker_svc.checkpoint.packed_weights.word_matrix import WordMatrix
 
 PackedMatrix = GroupedMatrix | WordMatrix | Fp8Matrix
 """A matrix of few bits."""

@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.worker_svc.checkpoint.packed_weights.whole_models import FORMATS, Add
 from tests.worker_svc.families.tiny_models import save_family
 from tests.worker_svc.native.test_gguf import loaded, logprobs
-from tests.worker_svc.packed_weights.whole_models import FORMATS, Add
 from tests.worker_svc.quantization.checkpoints import Checkpoint, add_awq, awq_checkpoint
 from tetrad.services.errors import ModelError
 

@@ -2,9 +2,9 @@
 
 from typing import Protocol
 
-from tetrad.worker_svc.packed_weights.files import StoredTensors
-from tetrad.worker_svc.packed_weights.matrices import Matrix
-from tetrad.worker_svc.packed_weights.stacks import MatrixStack
+from tetrad.worker_svc.checkpoint.packed_weights.files import StoredTensors
+from tetrad.worker_svc.checkpoint.packed_weights.matrices import Matrix
+from tetrad.worker_svc.checkpoint.packed_weights.stacks import MatrixStack
 
 Packed = Matrix | MatrixStack
 """A matrix, or the matrices of all experts."""

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from tetrad.worker_svc.checkpoint.packed_weights.files import StoredTensors
+from tetrad.worker_svc.checkpoint.packed_weights.fp8 import Fp8Reader
+from tetrad.worker_svc.checkpoint.packed_weights.nvfp4 import multiplied_nvfp4
+from tetrad.worker_svc.checkpoint.packed_weights.reader import Packed
 from tetrad.worker_svc.model_facts.quantization import MODELOPT_ALGORITHMS, choose
-from tetrad.worker_svc.packed_weights.files import StoredTensors
-from tetrad.worker_svc.packed_weights.fp8 import Fp8Reader
-from tetrad.worker_svc.packed_weights.nvfp4 import multiplied_nvfp4
-from tetrad.worker_svc.packed_weights.reader import Packed
 
 
 class ModelOptReader:

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from structlog.testing import capture_logs
 
+from tests.worker_svc.checkpoint.packed_weights.whole_models import FORMATS, Add
 from tests.worker_svc.families.tiny_models import save_family
 from tests.worker_svc.native.test_gguf import PROMPT, loaded, logprobs
-from tests.worker_svc.packed_weights.whole_models import FORMATS, Add
 from tests.worker_svc.quantization.checkpoints import Checkpoint
 from tetrad.services.errors import ModelError
 

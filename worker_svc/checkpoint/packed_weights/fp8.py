@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.packed_weights.files import FLOATS, StoredTensors, load, load_matrix
+from tetrad.worker_svc.checkpoint.packed_weights.fp8_matrix import Fp8Matrix
 from tetrad.worker_svc.model_facts.quantization import choose
-from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, load, load_matrix
-from tetrad.worker_svc.packed_weights.fp8_matrix import Fp8Matrix
 
 _SCALES = ("weight_scale_inv", "weight_scale")
 _MAX_BLOCK = 1 << 16

@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 import torch
 
+from tests.worker_svc.checkpoint.packed_weights.whole_models import (
+    FORMATS,
+    MATRICES,
+    add_packed,
+    compressed_config,
+    write_model,
+)
 from tests.worker_svc.native.test_gguf import loaded, logprobs
-from tests.worker_svc.packed_weights.whole_models import FORMATS, MATRICES, add_packed, compressed_config, write_model
 from tests.worker_svc.quantization.checkpoints import Checkpoint
 from tetrad.services.errors import ModelError
 

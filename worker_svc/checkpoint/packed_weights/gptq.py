@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.packed_weights.files import FLOATS, StoredTensors, load, load_matrix, number_of_groups
+from tetrad.worker_svc.checkpoint.packed_weights.word_matrix import WordMatrix
+from tetrad.worker_svc.checkpoint.packed_weights.words import ones, unpack
 from tetrad.worker_svc.model_facts.quantization import choose, group_size_of
-from tetrad.worker_svc.packed_weights.files import FLOATS, StoredTensors, load, load_matrix, number_of_groups
-from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
-from tetrad.worker_svc.packed_weights.words import ones, unpack
 
 _INTS = (torch.int32,)
 

@@ -8,9 +8,9 @@ compressed-tensors has `weight_packed` [R, C / 2] uint8, two values per byte, th
 import torch
 
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.packed_weights.e2m1 import e2m1_matrix
-from tetrad.worker_svc.packed_weights.files import StoredTensors, load, load_matrix
-from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
+from tetrad.worker_svc.checkpoint.packed_weights.e2m1 import e2m1_matrix
+from tetrad.worker_svc.checkpoint.packed_weights.files import StoredTensors, load, load_matrix
+from tetrad.worker_svc.checkpoint.packed_weights.word_matrix import WordMatrix
 
 _GROUP, _LEAST_COLUMNS = 16, 32
 

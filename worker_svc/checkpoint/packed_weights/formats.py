@@ -4,15 +4,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tetrad.services.errors import ModelError
+from tetrad.worker_svc.checkpoint.packed_weights.awq import AwqReader
+from tetrad.worker_svc.checkpoint.packed_weights.bitsandbytes import BitsAndBytesReader
+from tetrad.worker_svc.checkpoint.packed_weights.compressed_tensors import CompressedTensorsReader
+from tetrad.worker_svc.checkpoint.packed_weights.fp8 import open_fp8
+from tetrad.worker_svc.checkpoint.packed_weights.gptq import GptqReader
+from tetrad.worker_svc.checkpoint.packed_weights.modelopt import ModelOptReader
+from tetrad.worker_svc.checkpoint.packed_weights.mxfp4 import Mxfp4Reader
+from tetrad.worker_svc.checkpoint.packed_weights.reader import Reader
 from tetrad.worker_svc.model_facts.quantization import check_method, method_of
-from tetrad.worker_svc.packed_weights.awq import AwqReader
-from tetrad.worker_svc.packed_weights.bitsandbytes import BitsAndBytesReader
-from tetrad.worker_svc.packed_weights.compressed_tensors import CompressedTensorsReader
-from tetrad.worker_svc.packed_weights.fp8 import open_fp8
-from tetrad.worker_svc.packed_weights.gptq import GptqReader
-from tetrad.worker_svc.packed_weights.modelopt import ModelOptReader
-from tetrad.worker_svc.packed_weights.mxfp4 import Mxfp4Reader
-from tetrad.worker_svc.packed_weights.reader import Reader
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Reader]] = {
     "awq": AwqReader,

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from tetrad.services.errors import ModelError
-from tetrad.worker_svc.packed_weights.e2m1 import e2m1_matrix
-from tetrad.worker_svc.packed_weights.files import StoredTensors, load
-from tetrad.worker_svc.packed_weights.word_matrix import WordMatrix
+from tetrad.worker_svc.checkpoint.packed_weights.e2m1 import e2m1_matrix
+from tetrad.worker_svc.checkpoint.packed_weights.files import StoredTensors, load
+from tetrad.worker_svc.checkpoint.packed_weights.word_matrix import WordMatrix
 
 _BYTES = (torch.uint8,)
 _BLOCK, _BLOCK_BYTES = 32, 16
