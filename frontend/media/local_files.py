@@ -34,7 +34,7 @@ def read_local_file(url: str, where: str, *, allowed: Path | None, most: int) ->
         return _read(Path(name), allowed.resolve(), where, most)
     except InvalidRequest:
         raise
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
+    except (OSError, ValueError, RuntimeError) as error:  # ValueError: a zero byte; RuntimeError: a loop of symbolic links
         reason = error.strerror if isinstance(error, OSError) else "it is no path"
         raise InvalidRequest(f"{where}: Failed to load image: {name[:128]!r}: {reason}.", field=where) from None
 

@@ -4,7 +4,6 @@ Used by one thread, which waits for the answers; another thread may call `interr
 killed when an exchange takes too long, and started again by the next exchange. process.py is the child's side.
 """
 
-import contextlib
 import math
 import os
 import select
@@ -100,7 +99,7 @@ class Sandbox:
     def _exchange(self, process: subprocess.Popen[bytes], contents: bytes, timeout_s: float) -> bytes:
         patience = _Patience(timeout_s)
         try:
-            _write(process, contents)
+            _write(process, contents, patience)
             [length] = HEADER.unpack(_read(process, HEADER.size, patience))
             return _read(process, length, patience)
         except (SandboxTimeout, SandboxDied) as error:
@@ -118,22 +117,27 @@ class Sandbox:
         process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):  # data that the ended process did not read
-                    pipe.close()
+                pipe.close()
 
 
 def _stopping() -> Unavailable:
     return Unavailable("This service is stopping.", reason="DRAINING")
 
 
-def _write(process: subprocess.Popen[bytes], contents: bytes) -> None:
+def _write(process: subprocess.Popen[bytes], contents: bytes, patience: "_Patience") -> None:
+    """Send a frame. A stopped process reads nothing, so a frame that is larger than the pipe waits for it."""
     assert process.stdin is not None
-    try:
-        # This cannot block for long: the process reads a whole frame before it computes.
-        process.stdin.write(frame(contents))
-        process.stdin.flush()
-    except BrokenPipeError as error:
-        raise SandboxDied from error
+    fd = process.stdin.fileno()
+    os.set_blocking(fd, False)
+    left = memoryview(frame(contents))
+    while left:
+        patience.wait(fd, select.POLLOUT)
+        try:
+            left = left[os.write(fd, left) :]
+        except BlockingIOError:  # less room than the system writes at once
+            continue
+        except BrokenPipeError as error:
+            raise SandboxDied from error
 
 
 class _Patience:
@@ -147,10 +151,10 @@ class _Patience:
         self._left_s = timeout_s
         self._slice_s = timeout_s / 10
 
-    def wait_readable(self, fd: int) -> None:
-        """Wait until the descriptor is readable. Raises SandboxTimeout if the time is over."""
+    def wait(self, fd: int, event: int) -> None:
+        """Wait until the descriptor is readable (POLLIN) or writable (POLLOUT). Raises SandboxTimeout if the time is over."""
         watch = select.poll()  # select.select fails for descriptors from 1024 on
-        watch.register(fd, select.POLLIN)
+        watch.register(fd, event)
         while self._left_s > 0:
             began = time.monotonic()
             ready = watch.poll(math.ceil(1000 * min(self._slice_s, self._left_s)))
@@ -165,7 +169,7 @@ def _read(process: subprocess.Popen[bytes], size: int, patience: _Patience) -> b
     fd = process.stdout.fileno()
     chunks = []
     while size:
-        patience.wait_readable(fd)
+        patience.wait(fd, select.POLLIN)
         chunk = os.read(fd, min(size, _MAX_READ_BYTES))
         if not chunk:
             raise SandboxDied

@@ -40,6 +40,8 @@ def fetch_image(image_url: str, image_io_kwargs: dict[str, Any] | None = None) -
     """
     from PIL import Image, ImageOps
 
+    from tetrad.tokenizer_svc.images.decoding import FORMATS
+
     if image_io_kwargs:
         text = f"image_io_kwargs={image_io_kwargs!r} is not supported: images are read as RGB."
         raise InvalidRequest(text, field="image_io_kwargs")
@@ -49,7 +51,8 @@ def fetch_image(image_url: str, image_io_kwargs: dict[str, Any] | None = None) -
     finally:
         loop.close()
     try:
-        image = Image.open(io.BytesIO(item.data))
+        # Only the formats of prompts: Pillow has others that start programs, as Ghostscript for EPS.
+        image = Image.open(io.BytesIO(item.data), formats=FORMATS)
         return convert_image_mode(ImageOps.exif_transpose(image), "RGB")
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise InvalidRequest(f"Failed to load image: {error}", field=_WHERE) from error

@@ -116,7 +116,7 @@ class ImagePreprocessor:
             return await self._running.run(identifier, partial(self._make, identifier, item.data, kwargs))
         except ImageFailed as failed:
             kind = f" ({item.media_type})" if item.media_type else ""
-            raise InvalidRequest(f"Failed to load image {i}{kind}: {failed}.", field=f"media[{i}]") from None
+            raise InvalidRequest(f"Failed to load image {i}{kind}: {str(failed).rstrip('.')}.", field=f"media[{i}]") from None
 
     async def _make(self, identifier: str, data: bytes, kwargs: Mapping[str, Any]) -> ImageFeature:
         """Return the feature of a file, and keep it. Raises ImageFailed."""

@@ -128,11 +128,13 @@ class TestLocalFiles:
             ("", "is no regular file"),
             ("pipe", "is no regular file"),
             ("a%00b", "it is no path"),
+            ("loop/a.png", "it is no path"),
             ("large", r"has at least 5000 bytes; the limit is 1024 \(max_media_bytes\)"),
         ],
     )
     async def test_that_cannot_be_read_are_refused_with_the_reason(self, load, folder, name, text):
         os.mkfifo(folder / "pipe")
+        (folder / "loop").symlink_to("loop")
         (folder / "large").write_bytes(bytes(5000))
 
         with pytest.raises(InvalidRequest, match=text):

@@ -55,6 +55,22 @@ def test_one_process_answers_every_question_and_knows_what_it_was_told_first(san
     assert answers[0].split()[2] == answers[1].split()[2]
 
 
+def test_large_questions_arrive_whole(sandbox):
+    question = bytes(range(1, 9)) * 250_000
+
+    assert sandbox.exchange(question).split()[1] == question
+
+
+def test_a_stopped_process_is_given_up_even_if_it_does_not_read_the_question(sandbox):
+    stopped = psutil.Process(pid_of(sandbox))
+    stopped.suspend()
+
+    with pytest.raises(SandboxTimeout):
+        sandbox.exchange(b"x" * (1 << 20))
+
+    assert pid_of(sandbox) != stopped.pid
+
+
 def test_the_limit_of_memory_does_not_depend_on_the_number_of_cores(sandbox, tmp_path, monkeypatch):
     """Otherwise numpy's library starts a thread for each core, with 40 MB of address space: on 64 cores almost the limit."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

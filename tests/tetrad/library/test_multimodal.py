@@ -15,6 +15,8 @@ from tetrad.multimodal.image import convert_image_mode
 from tetrad.multimodal.utils import encode_image_base64, encode_image_url, fetch_image
 from tetrad.services.errors import InvalidRequest
 
+EPS = f"data:;base64,{base64.b64encode(b'%!PS-Adobe-3.0 EPSF-3.0').decode()}"
+"""A file for which Pillow would start Ghostscript."""
 VALUES = np.random.default_rng(0).integers(0, 256, (5, 7, 4), dtype=np.uint8)
 
 
@@ -75,7 +77,11 @@ def test_an_image_is_fetched_by_its_url_and_is_upright(photo, web, tmp_path, mon
 
 @pytest.mark.parametrize(
     ("url", "text"),
-    [("data:;base64,AAAA", "Failed to load image"), ("ftp://a/b", "must be either a HTTP, data or file URL")],
+    [
+        ("data:;base64,AAAA", "Failed to load image"),
+        (EPS, "Failed to load image: cannot identify image file"),
+        ("ftp://a/b", "must be either a HTTP, data or file URL"),
+    ],
 )
 def test_what_is_no_image_is_refused(url, text):
     with pytest.raises(InvalidRequest, match=text):

@@ -118,7 +118,7 @@ def _tool_result(path: str, block: ContentBlock, calls: dict[str, str]) -> tuple
     """Return the message of a result, and the parts of its images."""
     call_id = required(path, "tool_use_id", block.tool_use_id)
     if call_id not in calls:
-        text = f"{path}.tool_use_id: {call_id!r} is the id of no tool_use block in a turn before."
+        text = f"{path}.tool_use_id: {call_id!r:.64} is the id of no tool_use block in a turn before."
         raise InvalidRequest(text, field=f"{path}.tool_use_id")
     parts = ((f"{path}.content.{place}", each) for place, each in enumerate(block.content or ()))
     text, images = text_and_images(content_of(image_of(where, each) or _text(where, each) for where, each in parts))

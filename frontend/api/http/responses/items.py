@@ -65,7 +65,7 @@ class Messages:
             case "function_call_output":
                 self._add_output(item, path)
             case other:
-                raise InvalidRequest(f"{path}: items of type {other!r} are not supported.", field=f"{path}.type")
+                raise InvalidRequest(f"{path}: items of type {other!r:.64} are not supported.", field=f"{path}.type")
 
     def _add_message(self, item: InputItem, path: str) -> None:
         role = required(path, "role", item.role)
@@ -91,7 +91,7 @@ class Messages:
         if item.output is None:
             raise InvalidRequest(f"{path}.output: Field required", field=f"{path}.output")
         if call_id not in self._calls:
-            text = f"{path}.call_id: No tool call found for function call output with call_id {call_id}."
+            text = f"{path}.call_id: No tool call found for function call output with call_id {call_id:.64}."
             raise InvalidRequest(text, field=f"{path}.call_id")
         text, images = text_and_images(_content(f"{path}.output", item.output))
         self._append({"role": "tool", "tool_call_id": call_id, "name": self._calls[call_id], "content": text})

@@ -12,6 +12,7 @@ from tetrad.services.rpc.columns import unpack_u32
 FILE = b"cats"
 BASE64 = base64.b64encode(FILE).decode()
 URL = f"data:image/png;base64,{BASE64}"
+LONG_URL = f"data:image/png;base64,{BASE64 * 1000}"
 MARK = {"type": "image"}
 INPUT_IMAGE = {"type": "input_image", "image_url": URL, "detail": "auto", "file_id": None}
 IMAGE_BLOCK = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": BASE64}}
@@ -222,3 +223,28 @@ async def test_conversations_for_pooling_have_no_images(seeing, connect):
 
     with pytest.raises(InvalidRequest, match="images are not supported for pooling"):
         await llm.texts.encode_chats([messages])
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": LONG_URL}]}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"image_url": LONG_URL + "!"}]}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image", "image": LONG_URL}]}]}),
+        ("/v1/responses", {"input": [{"role": "user", "content": [{"type": LONG_URL}]}]}),
+        ("/v1/responses", {"input": [{"type": LONG_URL}]}),
+        ("/v1/responses", {"input": [{"type": "function_call_output", "call_id": LONG_URL, "output": "x"}]}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": LONG_URL}]}], "max_tokens": 1}),
+        (
+            "/v1/messages",
+            {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": LONG_URL}}]}], "max_tokens": 1},
+        ),
+        (
+            "/v1/messages",
+            {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": LONG_URL}]}], "max_tokens": 1},
+        ),
+        ("/api/chat", {"messages": [{"role": "user", "content": "x", "images": LONG_URL}]}),
+    ],
+)
+async def test_an_error_never_repeats_a_data_url(seeing, path, body):
+    assert len(await refused(seeing, path, **body)) < 500
