@@ -16,6 +16,7 @@ from tetrad.frontend.engine.facts import EngineInfo
 from tetrad.frontend.engine.inbox import EngineInbox
 from tetrad.frontend.engine.link import EngineLink
 from tetrad.frontend.engine.load_estimate import LoadEstimate
+from tetrad.frontend.engine.sent_media import MM_CACHE_MISS
 from tetrad.frontend.engine.session_client import EngineSession, Notice, ProtocolError, Rejection, TransportError
 from tetrad.frontend.net.backoff import Backoff
 from tetrad.frontend.request.sequence import Sequence
@@ -286,6 +287,8 @@ class EngineClient:
             return
         # Unless an engine core accepted it earlier, the request is new: the queue limits of the next one apply to it.
         found.was_sent = found.message.resumed
+        if rejection.error.reason == MM_CACHE_MISS and self._requests.outgoing.try_add_with_media(found):
+            return
         problem = _PROBLEM_OF_NOTICE.get(rejection.error.reason, "") if isinstance(rejection.error, Unavailable) else ""
         if problem:
             self.is_draining |= problem == DRAINING

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from tetrad.frontend.engine.client_adds import AddMessage, add_messages
 from tetrad.frontend.engine.client_sequence import ActiveSequence
+from tetrad.frontend.engine.sent_media import SentMedia
 from tetrad.frontend.engine.session_client import EngineSession
 from tetrad.frontend.engine.wire import set_resumed
 from tetrad.frontend.net.batching import batch_complete
@@ -35,6 +36,7 @@ class EngineOutgoing:
         self._on_message, self._on_too_large = on_message, on_too_large
         self._adds: dict[str, ActiveSequence] = {}
         self._aborts: list[str] = []
+        self._media = SentMedia()
         self._is_due = asyncio.Event()
 
     def add(self, requests: Iterable[ActiveSequence]) -> None:
@@ -53,9 +55,21 @@ class EngineOutgoing:
             self._aborts.append(request_id)
             self._is_due.set()
 
+    def try_add_with_media(self, active: ActiveSequence) -> bool:
+        """Queue a request again whose tensors the engine core lacked; return False if it was sent with all of them."""
+        if not self._media.note_miss(active):
+            return False
+        self.add([active])
+        return True
+
+    def forget_media(self, active: ActiveSequence) -> None:
+        """Note that no request may rely on the tensors of this one any more: it has ended or moved to another engine core."""
+        self._media.forget(active)
+
     def begin_session(self, requests: Iterable[ActiveSequence]) -> int:
         """Clear the queue of the last session and queue these requests again; return their number."""
         self._adds, self._aborts = {}, []
+        self._media.clear()
         self.add(requests)
         return len(self._adds)
 
@@ -95,6 +109,6 @@ class EngineOutgoing:
                 self._on_too_large(each, most_bytes)
         for each in fitting:
             each.was_sent = True
-        for message in add_messages(fitting, shares=session.shares_params, most_bytes=most_bytes):
+        for message in add_messages(fitting, self._media, shares=session.shares_params, most_bytes=most_bytes):
             self._on_message(message)
             await session.send(await message.encode())

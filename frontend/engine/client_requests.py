@@ -94,7 +94,9 @@ class EngineRequests:
 
     def forget(self, request_id: str) -> None:
         """Remove a finished sequence."""
-        self._unfinished.pop(request_id, None)
+        active = self._unfinished.pop(request_id, None)
+        if active is not None and active.features:
+            self.outgoing.forget_media(active)
         self._isolation.forget(request_id)
         self._losses.forget(request_id)
         self.go_on()

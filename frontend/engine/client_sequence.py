@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tetrad.frontend.engine.prepared_request import PreparedRequest
-from tetrad.frontend.engine.wire import encode_request, encode_sampling
+from tetrad.frontend.engine.wire import encode_request, encode_sampling, without_tensors
 from tetrad.frontend.media.features import MediaFeature, total_bytes
 from tetrad.frontend.request.prompt_embeds import PromptEmbeds
 from tetrad.frontend.request.request_state import RequestState
@@ -61,6 +61,7 @@ class ActiveSequence:
         num_message_bytes: encoded size of `message` before any token was generated.
         embeds: the embeddings of the prompt, also one object for all sequences; None: the prompt has ids only.
         features: the preprocessed images of the prompt, also the same objects for all sequences.
+        bare_features: the same without their tensors, for an engine core that has these (sent_media.py).
         was_sent: whether an engine core may have accepted the sequence; if so, queue limits do not apply when it is sent again.
     """
 
@@ -73,6 +74,7 @@ class ActiveSequence:
     num_message_bytes: int
     embeds: PromptEmbeds | None = None
     features: tuple[MediaFeature, ...] = ()
+    bare_features: tuple[MediaFeature, ...] = ()
     was_sent: bool = False
 
     @property
@@ -80,18 +82,21 @@ class ActiveSequence:
         """The prompt for routing to an engine core that has it cached: a u32 column; empty for a prompt with embeddings."""
         return self.prompt_token_ids if self.embeds is None else b""
 
-    @property
-    def num_own_bytes(self) -> int:
-        """The upper bound of the sequence's bytes in an AddRequests message, with the tokens so far, without the parameters."""
+    def num_own_bytes(self, features: tuple[MediaFeature, ...]) -> int:
+        """Return the upper bound of the sequence's bytes in an AddRequests message, with the tokens so far, without parameters.
+
+        Args:
+            features: the features of the prompt as they are sent: with all tensors, or with some of them.
+        """
         num_column_bytes = len(self.prompt_token_ids) + U32_BYTES * len(self.sequence.output_token_ids)
         num_column_bytes += self.embeds.num_bytes if self.embeds is not None else 0
-        num_column_bytes += total_bytes(self.features) + OVERHEAD_BYTES * len(self.features)
+        num_column_bytes += total_bytes(features) + OVERHEAD_BYTES * len(features)
         return self.num_message_bytes + num_column_bytes + OVERHEAD_BYTES
 
     @property
     def num_bytes(self) -> int:
-        """The upper bound of the size of an AddRequests message with this sequence only."""
-        return self.num_own_bytes + self.params.num_bytes + 2 * OVERHEAD_BYTES
+        """The upper bound of the size of an AddRequests message with this sequence only, with all tensors."""
+        return self.num_own_bytes(self.features) + self.params.num_bytes + 2 * OVERHEAD_BYTES
 
     @property
     def most_bytes(self) -> int:
@@ -105,14 +110,14 @@ async def active_sequences(prepared: PreparedRequest, engine: Engine) -> list[Ac
     made: list[ActiveSequence] = []
     params: SharedParams | None = None
     prompt = b""
+    features, embeds = prepared.state.features, prepared.embeds
+    bare = tuple(map(without_tensors, features))
     for sequence in prepared.state.sequences:
         if params is None:
             params, prompt = _shared_params(sequence, prepared), pack_u32(sequence.prompt_token_ids)
         message = encode_request(sequence, prepared)
-        size, embeds = message.ByteSize(), prepared.embeds
-        made.append(
-            ActiveSequence(sequence, prepared.state, engine, message, prompt, params, size, embeds, prepared.state.features)
-        )
+        size = message.ByteSize()
+        made.append(ActiveSequence(sequence, prepared.state, engine, message, prompt, params, size, embeds, features, bare))
         await time_slice.check()
     return made
 

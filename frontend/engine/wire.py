@@ -4,6 +4,7 @@ import math
 import sys
 from array import array
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import cast
 
 from google.protobuf import json_format
@@ -96,11 +97,27 @@ def set_embeds(request: engine_core_pb2.EngineCoreRequest, embeds: PromptEmbeds)
 
 
 def set_features(request: engine_core_pb2.EngineCoreRequest, features: Iterable[MediaFeature]) -> None:
-    """Write the preprocessed images of a prompt into its request: the only copy of their tensors."""
+    """Write the preprocessed images of a prompt into its request: the only copy of their tensors, if these are sent."""
     for feature in features:
         message = request.mm_features.add()
         message.CopyFrom(cast(types_pb2.MultiModalFeature, feature.message))
         message.offset = feature.offset
+
+
+def without_tensors(feature: MediaFeature) -> MediaFeature:
+    """Return a feature for an engine core that has the tensors of its item already."""
+    whole = cast(types_pb2.MultiModalFeature, feature.message)
+    # Built anew: a copy of the message would copy its tensors first.
+    message = types_pb2.MultiModalFeature(
+        modality=whole.modality,
+        identifier=whole.identifier,
+        hash=whole.hash,
+        length=whole.length,
+        is_embed=whole.is_embed,
+        num_embeds=whole.num_embeds,
+        grid=whole.grid,
+    )
+    return replace(feature, num_bytes=message.ByteSize(), message=message)
 
 
 def set_time_left(request: engine_core_pb2.EngineCoreRequest, sequence: Sequence) -> None:

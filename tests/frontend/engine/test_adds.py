@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tetrad.frontend.engine.client_adds import add_messages
 from tetrad.frontend.engine.client_sequence import ActiveSequence, SharedParams
+from tetrad.frontend.engine.sent_media import SentMedia
 from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES
 from tetrad.services.rpc.columns import pack_u32
 from tetrad.v1 import engine_core_pb2, types_pb2
@@ -77,7 +78,7 @@ def in_flight(draw):
 def test_no_message_is_larger_than_the_engine_core_reads(requests, limit):
     fitting = [each for each in requests if each.num_bytes <= limit]
 
-    messages = list(add_messages(fitting, shares=True, most_bytes=limit))
+    messages = list(add_messages(fitting, SentMedia(), shares=True, most_bytes=limit))
 
     assert [each for message in messages for each in message.requests] == fitting
     for message in messages:
@@ -92,7 +93,7 @@ def test_no_message_is_larger_than_the_engine_core_reads(requests, limit):
 def test_an_engine_core_that_knows_no_shared_parameters_gets_messages_as_small(requests):
     fitting = [each for each in requests if each.num_bytes <= DEFAULT_MAX_MESSAGE_BYTES][:60]
 
-    messages = list(add_messages(fitting, shares=False, most_bytes=DEFAULT_MAX_MESSAGE_BYTES))
+    messages = list(add_messages(fitting, SentMedia(), shares=False, most_bytes=DEFAULT_MAX_MESSAGE_BYTES))
 
     assert [each for message in messages for each in message.requests] == fitting
     for message in messages:
@@ -106,7 +107,7 @@ def test_an_engine_core_that_knows_no_shared_parameters_gets_messages_as_small(r
 def test_a_thousand_outputs_of_one_request_carry_its_parameters_once(size):
     requests = requests_of(params_of(size, "logit_bias"), 1024)
 
-    [message] = add_messages(requests, shares=True, most_bytes=DEFAULT_MAX_MESSAGE_BYTES)
+    [message] = add_messages(requests, SentMedia(), shares=True, most_bytes=DEFAULT_MAX_MESSAGE_BYTES)
 
     add = encode(message).add
     assert list(add.shared_sampling_params) == [requests[0].params.message]
@@ -117,7 +118,7 @@ def test_a_thousand_outputs_of_one_request_carry_its_parameters_once(size):
 def test_requests_that_differ_keep_their_own_parameters():
     requests = [each for bias in (1, 2) for each in requests_of(types_pb2.SamplingParams(logit_bias={5: bias}), 2, salt=bias)]
 
-    [message] = add_messages(requests, shares=True, most_bytes=DEFAULT_MAX_MESSAGE_BYTES)
+    [message] = add_messages(requests, SentMedia(), shares=True, most_bytes=DEFAULT_MAX_MESSAGE_BYTES)
 
     add = encode(message).add
     biases = [add.shared_sampling_params[each.sampling_params_index].logit_bias[5] for each in add.requests]

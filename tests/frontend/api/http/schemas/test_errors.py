@@ -89,7 +89,7 @@ WRONG_BODIES = (
     (
         CHAT,
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-        "messages[0].content",
+        "messages[0].content[0]",
         "fake is not a multimodal model",
     ),
     ("/tokenize", {}, "prompt", "Exactly one of `prompt` and `messages`"),
