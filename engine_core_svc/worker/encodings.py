@@ -29,8 +29,9 @@ class Encodings:
 
     def add(self, identifiers: Iterable[str]) -> None:
         """Add items that the worker is asked to encode now."""
+        if not self._unanswered:
+            self._watchdog.watch()
         self._unanswered.update(identifiers)
-        self._watchdog.watch()
 
     def note(self, events: EncoderEvents) -> None:
         """Record a worker's answers. Raises InternalError with reason WORKER_FAULT for items that are not being encoded."""

@@ -56,7 +56,7 @@ class StreamMedia:
         self.events: asyncio.Queue[EndedItem] = asyncio.Queue()
         self._sizes: dict[str, int] = {}  # embeddings of each item that is in the cache, or on its way
         self._waiting: dict[str, asyncio.Future[None]] = {}
-        self._last_step = 0
+        self._last_step = -1
 
     def take(self, items: Iterable[RequestedItem]) -> None:
         """Queue items; raise InvalidRequest if they do not fit into the encoder cache with the others."""

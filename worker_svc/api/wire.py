@@ -1,8 +1,7 @@
 """Wire: decodes protobuf messages to the worker's values (plan.py) and encodes them back.
 
 Called by servicer.py only. Columns are views, not copies, so decoding a prompt of 32,000 tokens takes microseconds. An
-unsupported field of a request becomes the refusal of that request; a malformed message raises
-InvalidRequest.
+unsupported field of a request becomes the refusal of that request; a malformed message raises InvalidRequest.
 """
 
 import zlib

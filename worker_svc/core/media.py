@@ -92,7 +92,7 @@ class EncodedItems(Protocol):
             stream_id: stream of the request for the item.
             identifier: key of the item.
             encoded: its embeddings.
-            after_step: id of the last plan before that request in the stream; 0: there was none.
+            after_step: id of the last plan before that request in the stream; -1: there was none.
         """
 
     def free(self, identifiers: tuple[str, ...], step_id: int) -> None:

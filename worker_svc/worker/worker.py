@@ -328,7 +328,7 @@ class Worker:
         Args:
             stream_id: the stream; does nothing if it has ended or is superseded.
             item: the item.
-            after_step: id of the last plan before the item in the stream.
+            after_step: see EncodedItems.put.
 
         Raises a TetradError if the item cannot be encoded; any other error means that the device can no longer be used.
         """

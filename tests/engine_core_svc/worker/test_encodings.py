@@ -54,6 +54,13 @@ async def test_a_worker_that_does_not_answer_is_given_up(encodings):
     await asyncio.wait_for(encodings.gave_up.wait(), 10)
 
 
+async def test_further_items_do_not_extend_the_wait_for_an_answer(encodings):
+    async with asyncio.timeout(5):
+        while not encodings.gave_up.is_set():
+            encodings.add(["a"])
+            await asyncio.sleep(0.001)
+
+
 async def test_a_worker_that_has_answered_all_may_rest(encodings):
     encodings.add("a")
     encodings.note(EncoderEvents(["a"]))

@@ -150,6 +150,20 @@ async def test_a_freed_item_is_gone_and_can_be_requested_again(smolvlm, tmp_path
     assert "not in the encoder cache" in error.message
 
 
+async def test_the_first_plan_of_an_engine_core_may_free_items(smolvlm, tmp_path):
+    """Their request was aborted before its first step, and others need the room."""
+    prompt = image_prompt(smolvlm, [picture(60, 40)])
+
+    async with connect(tmp_path) as client:
+        stream = await start(client, tmp_path)
+        await stream.write(encoder_inputs(prompt.items))
+        await read(stream)
+        await stream.write(freeing(0, prompt.items[0].identifier, new_requests=[new_request(0, prompt)]))
+        error = await error_of(read(stream))
+
+    assert "not in the encoder cache" in error.message
+
+
 async def test_a_new_stream_begins_with_an_empty_cache(smolvlm, tmp_path):
     prompt = image_prompt(smolvlm, [picture(60, 40)])
 

@@ -15,7 +15,7 @@ from tetrad.worker_svc.core.plan import EncoderItem, ExecutedStep, Runner, Sched
 from tetrad.worker_svc.cuda.ranks.orders import PlanOrder, encode_order
 from tetrad.worker_svc.runner.rank_channels import RankChannels
 
-_STREAM, _BEFORE_ALL = 0, 0
+_STREAM, _BEFORE_ALL = 0, -1
 """The stream of a member's images, and the step after which they are requested: orders have the order of the leader's calls."""
 
 log = get_logger()
