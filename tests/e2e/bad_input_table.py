@@ -166,7 +166,7 @@ CHATS = (
         "messages[1].tool_calls[0].function.arguments",
         NO_GRPC,
     ),
-    chat("part of no kind", [{"role": "user", "content": [{}]}], "parts of type None", "messages[0].content"),
+    chat("part of no kind", [{"role": "user", "content": [{}]}], "Missing 'type' field", "messages[0].content"),
     chat(
         "documents that are no list",
         [USER],

@@ -1,6 +1,7 @@
 """Bad input gets the same error through HTTP, gRPC and Python, and disturbs no other request."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -205,7 +206,12 @@ def test_bad_input_has_one_reason_everywhere_and_the_next_request_is_answered(ap
     for status, message, param in answers.values():
         assert row.reason in message
         assert (status, param) == (row.status, row.param)
-    assert len({message for _, message, _ in answers.values()}) == 1, answers
+    assert len({_without_model(message) for _, message, _ in answers.values()}) == 1, answers
+
+
+def _without_model(message):
+    """Return an error without the model's name, which is a file for the library and the served name for others."""
+    return re.sub(r"\S*smollm2-135m-instruct\S*", "MODEL", message, flags=re.IGNORECASE)
 
 
 def test_a_nul_is_a_character_like_any_other(apis):
