@@ -17,6 +17,7 @@ from tetrad.frontend.api.http.server.server import HttpServer
 from tetrad.frontend.api.http.server.timed_connection import ConnectionLimits
 from tetrad.frontend.config import FrontendSettings
 from tetrad.frontend.llm.model_directory import ModelDirectory
+from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES
 from tetrad.services.observability.metrics import shown
 from tetrad.services.rpc.server import Server
 from tetrad.services.tls.identity import TlsFiles
@@ -180,4 +181,6 @@ def _grpc_server(models: ModelDirectory, settings: FrontendSettings, guard: Guar
         also_listen=(private,) if public and private else (),
         shares_port=bool(private),
         knows_callers=guard.knows_users,
+        # The limit of messages may be that of preprocessed images, which clients do not send.
+        max_request_bytes=max(settings.max_body_bytes, DEFAULT_MAX_MESSAGE_BYTES),
     )

@@ -14,6 +14,9 @@ T = TypeVar("T")
 
 DEFAULT_MAX_MESSAGE_BYTES = 32 << 20
 """Limit of a peer that announces none."""
+MEDIA_MAX_MESSAGE_BYTES = 256 << 20
+"""Limit that a local stack chooses for a model that reads images. The preprocessed images of a prompt share a message; one of
+12 megapixels takes 36 MB."""
 LEAST_MAX_MESSAGE_BYTES = 1 << 20
 """Minimum of the limit that a service may be configured with."""
 BATCH_BYTES = 1_000_000

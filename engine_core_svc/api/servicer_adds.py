@@ -6,10 +6,12 @@ a thousand are added by a task, while later messages are read.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from tetrad.engine_core_svc.core.media import NO_INPUTS, EncoderInput
+from tetrad.engine_core_svc.core.media_wire import decode_inputs
 from tetrad.engine_core_svc.engine.engine import Engine
 from tetrad.engine_core_svc.engine.submission_wire import SharedSampling, decode_submission
 from tetrad.engine_core_svc.sessions.sessions import Session
@@ -25,6 +27,10 @@ _MOST_PENDING_BYTES = 64 << 20
 """Size of requests that tasks have not added yet, in bytes, from which on no further message is read."""
 
 
+_Inputs = Mapping[str, EncoderInput] | TetradError
+"""The media of a request, or the error of one that cannot be decoded."""
+
+
 @dataclass(frozen=True)
 class _LargeCalls:
     """The requests of a message that belong to large calls.
@@ -37,6 +43,13 @@ class _LargeCalls:
     requests: Sequence[engine_core_pb2.EngineCoreRequest]
     shared: SharedSampling
     num_bytes: int
+
+
+async def _decoded(request: engine_core_pb2.EngineCoreRequest) -> _Inputs:
+    try:
+        return await decode_inputs(request.mm_features)
+    except TetradError as error:
+        return error
 
 
 class Adds:
@@ -69,8 +82,8 @@ class Adds:
                 large.append(request)
             else:
                 others.append(request)
-        async for request in self._in_turns(others):
-            self._add(request, shared)
+        async for request, inputs in self._in_turns(others):
+            self._add(request, shared, inputs)
         if large:
             await self._queue(_LargeCalls(large, shared, message.ByteSize()))
 
@@ -92,28 +105,30 @@ class Adds:
     async def _add_pending(self) -> None:
         while self._messages:
             calls = self._messages[0]
-            async for request in self._in_turns(calls.requests):
+            async for request, inputs in self._in_turns(calls.requests):
                 if self._pending.get(request.request_id) is request:  # otherwise it is aborted
                     del self._pending[request.request_id]
-                    self._add(request, calls.shared)
+                    self._add(request, calls.shared, inputs)
             self._messages.popleft()
             self._pending_bytes -= calls.num_bytes
             self._has_room.set()
 
     async def _in_turns(
         self, requests: Iterable[engine_core_pb2.EngineCoreRequest]
-    ) -> AsyncIterator[engine_core_pb2.EngineCoreRequest]:
-        """Yield requests in several turns of the event loop: a message may have a hundred thousand requests."""
+    ) -> AsyncIterator[tuple[engine_core_pb2.EngineCoreRequest, _Inputs]]:
+        """Yield requests with their media in several turns of the event loop: a message may have 100,000 requests."""
         time_slice = TimeSlice()
         for request in requests:
             await self._session.outbox.wait_for_room()
-            yield request
+            yield request, await _decoded(request) if request.mm_features else NO_INPUTS
             await time_slice.check()
 
-    def _add(self, message: engine_core_pb2.EngineCoreRequest, shared: SharedSampling) -> None:
+    def _add(self, message: engine_core_pb2.EngineCoreRequest, shared: SharedSampling, inputs: _Inputs) -> None:
         """Queue one request; reject a request that cannot be decoded, without an effect on others."""
         try:
-            submission = decode_submission(message, shared)
+            if isinstance(inputs, TetradError):
+                raise inputs
+            submission = decode_submission(message, shared, inputs)
         except TetradError as error:
             self._engine.reject(self._session, message.request_id, error)
             return

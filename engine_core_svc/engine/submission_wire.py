@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tetrad.engine_core_svc.core.adapter import LoraRef
 from tetrad.engine_core_svc.core.media import NO_INPUTS, EncoderInput, MediaSpan
-from tetrad.engine_core_svc.core.media_wire import decode_inputs, decode_span
+from tetrad.engine_core_svc.core.media_wire import decode_span
 from tetrad.engine_core_svc.core.params_wire import PoolingMessage, SamplingMessage
 from tetrad.engine_core_svc.core.payload import WorkerPayload
 from tetrad.engine_core_svc.core.request import RepetitionRule, StopRules
@@ -87,12 +87,17 @@ class SharedSampling:
         return found
 
 
-def decode_submission(message: engine_core_pb2.EngineCoreRequest, shared: SharedSampling | None = None) -> Submission:
+def decode_submission(
+    message: engine_core_pb2.EngineCoreRequest,
+    shared: SharedSampling | None = None,
+    inputs: Mapping[str, EncoderInput] = NO_INPUTS,
+) -> Submission:
     """Return a request message as a Submission.
 
     Args:
         message: the request.
         shared: sampling parameters that requests of the same message share.
+        inputs: its media, which are decoded before (core/media_wire.py).
 
     Raises:
         InvalidRequest, Unsupported: the message has values or fields that this engine core cannot read.
@@ -100,7 +105,7 @@ def decode_submission(message: engine_core_pb2.EngineCoreRequest, shared: Shared
     _refuse_unsupported(message)
     context = RequestContext.from_headers(message.trace_headers)
     if message.HasField("pooling_params"):
-        return _decode_pooling(message, context)
+        return _decode_pooling(message, context, inputs)
     if message.HasField("sampling_params_index"):
         encoded, constraint = (shared or SharedSampling()).decode(message.sampling_params_index)
     else:
@@ -133,11 +138,13 @@ def decode_submission(message: engine_core_pb2.EngineCoreRequest, shared: Shared
         lora=decode_lora(message.lora_request) if message.HasField("lora_request") else None,
         predicted_token_ids=unpack_u32(message.predicted_token_ids),
         call_number=message.call_number,
-        encoder_inputs=decode_inputs(message.mm_features) if message.mm_features else NO_INPUTS,
+        encoder_inputs=inputs,
     )
 
 
-def _decode_pooling(message: engine_core_pb2.EngineCoreRequest, context: RequestContext) -> Submission:
+def _decode_pooling(
+    message: engine_core_pb2.EngineCoreRequest, context: RequestContext, inputs: Mapping[str, EncoderInput]
+) -> Submission:
     if message.HasField("prompt_embeds"):
         raise Unsupported("prompt_embeds is not supported for pooling requests.", field="prompt_embeds")
     params = types_pb2.PoolingParams()
@@ -162,7 +169,7 @@ def _decode_pooling(message: engine_core_pb2.EngineCoreRequest, context: Request
         lora=decode_lora(message.lora_request) if message.HasField("lora_request") else None,
         call_number=message.call_number,
         pools_tokens=pools_tokens,
-        encoder_inputs=decode_inputs(message.mm_features) if message.mm_features else NO_INPUTS,
+        encoder_inputs=inputs,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from tetrad.frontend.engine.client_sequence import OVERHEAD_BYTES, ActiveSequence, SharedParams
 from tetrad.frontend.engine.sent_media import SentMedia
-from tetrad.frontend.engine.wire import set_embeds, set_features, set_time_left
+from tetrad.frontend.engine.wire import add_feature, set_embeds, set_time_left
 from tetrad.frontend.media.features import MediaFeature
 from tetrad.services.message_size import BATCH_BYTES
 from tetrad.services.timers.time_slice import TimeSlice
@@ -69,7 +69,9 @@ class AddMessage:
             request.prompt_token_ids = each.prompt_token_ids
             if each.embeds is not None:
                 set_embeds(request, each.embeds)
-            set_features(request, features)
+            for feature in features:
+                add_feature(request, feature)
+                await time_slice.check()
             set_time_left(request, each.sequence)
             if each.params.message is None:
                 continue

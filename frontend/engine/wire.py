@@ -3,7 +3,6 @@
 import math
 import sys
 from array import array
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import cast
 
@@ -96,12 +95,11 @@ def set_embeds(request: engine_core_pb2.EngineCoreRequest, embeds: PromptEmbeds)
     request.prompt_is_token_ids = embeds.is_token_ids
 
 
-def set_features(request: engine_core_pb2.EngineCoreRequest, features: Iterable[MediaFeature]) -> None:
-    """Write the preprocessed images of a prompt into its request: the only copy of their tensors, if these are sent."""
-    for feature in features:
-        message = request.mm_features.add()
-        message.CopyFrom(cast(types_pb2.MultiModalFeature, feature.message))
-        message.offset = feature.offset
+def add_feature(request: engine_core_pb2.EngineCoreRequest, feature: MediaFeature) -> None:
+    """Write a preprocessed image of a prompt into its request: the only copy of its tensors, 20 ms for a large one."""
+    message = request.mm_features.add()
+    message.CopyFrom(cast(types_pb2.MultiModalFeature, feature.message))
+    message.offset = feature.offset
 
 
 def without_tensors(feature: MediaFeature) -> MediaFeature:

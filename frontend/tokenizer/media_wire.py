@@ -1,6 +1,7 @@
 """Media wire: converts images to messages for the tokenizer, and its answers to features. It only converts."""
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,10 @@ _ITEM = re.compile(r"\bimage (?:at index )?(\d{1,4})\b")
 _MISSING = "Cache miss for image"
 _JSON = "_json"
 _SAMPLE_BYTES = 4096
+_FEATURE_BYTES, _TENSOR_BYTES = 256, 128
+"""Upper bounds of the bytes of a feature and of a tensor without names and content."""
+_ELEMENT_BYTES = {types_pb2.DATA_TYPE_UINT8: 1, types_pb2.DATA_TYPE_BOOL: 1, types_pb2.DATA_TYPE_FLOAT32: 4}
+"""Bytes of an element; those of other types have at most 8."""
 
 Request = tokenizer_pb2.EncodeRequest | tokenizer_pb2.RenderChatRequest
 
@@ -30,8 +35,15 @@ def set_media(request: Request, items: Sequence[MediaItem], kwargs: Mapping[str,
 def decode_features(messages: Iterable[types_pb2.MultiModalFeature]) -> tuple[MediaFeature, ...]:
     """Return the features of a prompt; their tensors are not copied."""
     return tuple(
-        MediaFeature(each.modality, each.identifier, each.offset, each.length, each.ByteSize(), each) for each in messages
+        MediaFeature(each.modality, each.identifier, each.offset, each.length, _num_bytes(each), each) for each in messages
     )
+
+
+def _num_bytes(feature: types_pb2.MultiModalFeature) -> int:
+    """Return an upper bound of a feature's bytes. To measure the message itself would copy its tensors."""
+    tensors = feature.tensors.values()
+    names = len(feature.identifier.encode()) + len(feature.hash.encode()) + len(feature.is_embed)
+    return _FEATURE_BYTES + names + sum(_TENSOR_BYTES + _ELEMENT_BYTES.get(t.dtype, 8) * math.prod(t.shape) for t in tensors)
 
 
 def placed_at_source(error: InvalidRequest, items: Sequence[MediaItem], default: str) -> InvalidRequest:

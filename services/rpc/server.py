@@ -57,6 +57,7 @@ class Server:
         also_listen: further addresses to listen on.
         knows_callers: whether an interceptor checks keys.
         shares_port: whether the server that replaces it, with the same setting, can bind the same port.
+        max_request_bytes: maximum size of a message that it reads, where `max_message_bytes` is more. None: the latter.
         channelz: report every connection of this process (grpc.channelz): for operators, never for clients.
         carrier: transports the calls.
     """
@@ -70,6 +71,7 @@ class Server:
         also_listen: Sequence[str] = (),
         knows_callers: bool = False,
         shares_port: bool = False,
+        max_request_bytes: int | None = None,
         channelz: bool = False,
         carrier: Carrier = GRPC,
     ) -> None:
@@ -82,7 +84,7 @@ class Server:
             *SERVER_OPTIONS,
             # Two servers on one port get its connections at random, so this is used only while one replaces the other.
             ("grpc.so_reuseport", int(shares_port)),
-            ("grpc.max_receive_message_length", settings.max_message_bytes),
+            ("grpc.max_receive_message_length", min(filter(None, (settings.max_message_bytes, max_request_bytes)))),
             ("grpc.max_send_message_length", settings.max_message_bytes),
             # Equal, or gRPC would refuse at random between the two.
             ("grpc.max_metadata_size", settings.max_metadata_bytes),

@@ -75,9 +75,10 @@ async def serve(make_socket):
     """Return a starter of Echo servers: behavior -> (client, server)."""
     cleanups = []
 
-    async def start(behavior, **settings) -> tuple[Client, Server]:
+    async def start(behavior, max_request_bytes=None, **fields) -> tuple[Client, Server]:
         echo = Echo(behavior)
-        server = Server(ServiceSettings(listen=make_socket(f"s{len(cleanups)}"), **settings), {NAME: echo.register})
+        settings = ServiceSettings(listen=make_socket(f"s{len(cleanups)}"), **fields)
+        server = Server(settings, {NAME: echo.register}, max_request_bytes=max_request_bytes)
         await server.start()
         await server.health.set_ready(True)
         client = Client(server.address)

@@ -21,8 +21,10 @@ from tetrad.library.engine_argument_checks import check_values, domain_names, pr
 from tetrad.library.engine_settings import SETTING_OF, S, build_settings
 from tetrad.services.hub.download import HubAccess, Report
 from tetrad.services.hub.model_files import DEFAULT_MODEL, resolve_model
+from tetrad.services.message_size import MEDIA_MAX_MESSAGE_BYTES
 from tetrad.services.models.inner_configs import overridden
 from tetrad.services.models.model_directory import read_model_json
+from tetrad.services.models.vision_files import reads_images
 from tetrad.services.packages import require_packages
 from tetrad.services.settings import ServiceSettings
 from tetrad.stack.stack_settings import StackSettings
@@ -216,12 +218,15 @@ class EngineArgs(OlderEngineArguments):
         shared: dict[str, Any] = {}
         if self.otlp_traces_endpoint is not None:
             shared["otlp_endpoint"] = self.otlp_traces_endpoint
-        worker = self._service(WorkerSettings, {**shared, **self._chosen(WorkerSettings)})
+        worker_fields = {**shared, **self._chosen(WorkerSettings)}
+        worker = self._service(WorkerSettings, worker_fields)
         check = partial(self._check_config, worker=worker)
         access = HubAccess(self.hf_token, Path(self.download_dir).expanduser() if self.download_dir else None)
         path = resolve_model(self.model, revision=self.revision, report=report, check=check, access=access)
         if path.is_dir() and (config := read_model_json(path, "config.json")) is not None:
             self._check_ranks(config)  # also for local files: a worker takes seconds to refuse them
+        if self._takes_images(path):
+            self.fallbacks = {"max_message_bytes": MEDIA_MAX_MESSAGE_BYTES, **self.fallbacks}
         model = str(path)
         tokenizer: dict[str, Any] = {"model": model, **shared, **self._tokenizer_fields()}
         if self.tokenizer is not None:
@@ -231,7 +236,8 @@ class EngineArgs(OlderEngineArguments):
         return StackSettings(
             tokenizer=self._service(TokenizerSettings, tokenizer),
             engine_core=self._service(EngineCoreSettings, {"model": model, **shared, **self._engine_core_fields(path)}),
-            worker=worker,
+            # Again, since some values depend on the model's files.
+            worker=self._service(WorkerSettings, worker_fields),
             frontend=self._service(
                 FrontendSettings, {**shared, **self.frontend_fields(), **self._chosen(FrontendSettings), **frontend}
             ),
@@ -274,6 +280,10 @@ class EngineArgs(OlderEngineArguments):
             **({"allowed_local_media_path": self.allowed_local_media_path} if self.allowed_local_media_path else {}),
             **({"allowed_media_domains": self.allowed_media_domains} if self.allowed_media_domains else {}),
         }
+
+    def _takes_images(self, path: Path) -> bool:
+        limits = self.limit_mm_per_prompt or {}
+        return not self.language_model_only and limits.get("image") != 0 and path.is_dir() and reads_images(path)
 
     def _tokenizer_fields(self) -> dict[str, Any]:
         fields = self._chosen(TokenizerSettings)

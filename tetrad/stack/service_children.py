@@ -97,6 +97,8 @@ class ServiceChildren:
             engine_targets=first.engine_targets,
             engine_admin_targets=first.engine_admin_targets,
             further_models=tuple(map(_further_model, self._settings.further, self._places[1:])),
+            # One model that reads images needs larger messages than the others.
+            max_message_bytes=max(model.frontend.max_message_bytes for model in self._settings.models),
         )
 
     @property

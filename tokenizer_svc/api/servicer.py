@@ -23,8 +23,9 @@ from tetrad.services.request_context import RequestContext, bind_context
 from tetrad.services.rpc.columns import U32_BYTES, unpack_u32
 from tetrad.services.rpc.interceptors import answered_error
 from tetrad.services.rpc.status import to_status
-from tetrad.tokenizer_svc.api.media_wire import decode_media, media_bytes
+from tetrad.tokenizer_svc.api.media_wire import decode_media, features_bytes, media_bytes, write_features
 from tetrad.tokenizer_svc.api.wire import (
+    EncodedText,
     adds_special_tokens,
     append_sizes,
     apply_to_stream,
@@ -51,6 +52,7 @@ from tetrad.tokenizer_svc.tokenizer.tokenizer import Tokenizer, Truncation
 from tetrad.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
 Response = TypeVar("Response", tokenizer_pb2.EncodeResponse, tokenizer_pb2.DecodeResponse, tokenizer_pb2.RenderChatResponse)
+WithImages = TypeVar("WithImages", tokenizer_pb2.EncodeResponse, tokenizer_pb2.RenderChatResponse)
 _Call = tokenizer_pb2.EncodeRequest | tokenizer_pb2.DecodeRequest | tokenizer_pb2.RenderChatRequest
 
 _SHORT_CHARS = 500
@@ -117,11 +119,13 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         context: grpc.aio.ServicerContext,
     ) -> tokenizer_pb2.EncodeResponse:
         """Convert texts to ids."""
+        images: Sequence[PlacedImage] = ()
         with self._in_flight(request), spanned(self._tracer, "encode", kind="server") as span:
             if request.text_pairs:
                 encodings = await self._encode_pairs(request)
             elif request.token_ids:
-                encodings = [await self._encode_prompt_ids(request)]
+                encoding, images = await self._encode_prompt_ids(request)
+                encodings = [encoding]
             else:
                 self._images.check_number(len(request.media))
                 encode = partial(
@@ -131,10 +135,10 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
                     with_strings=request.return_token_strings,
                     images=await self._preprocess(request),
                 )
-                encodings = await self._encode_all(encode, request.texts, num_images=len(request.media))
+                encoded = await self._encode_all(encode, request.texts, num_images=len(request.media))
+                encodings, images = [text.message for text in encoded], encoded[0].images if request.media else ()
             _report(span, encodings)
-        response = tokenizer_pb2.EncodeResponse(encodings=encodings)
-        return self._fitting(response, "texts", num_images=len(request.media))
+        return await self._completed(tokenizer_pb2.EncodeResponse(encodings=encodings), "texts", images)
 
     async def Decode(
         self,
@@ -165,12 +169,10 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
                 field="messages_json",
             )
             with self._pending.admit(len(prompt)):
-                [encoding] = await self._encode_all(encode, [prompt], field="messages_json", num_images=len(request.media))
-            _report(span, [encoding])
-        response = tokenizer_pb2.RenderChatResponse(
-            prompt=prompt, token_ids=encoding.token_ids, mm_features=encoding.mm_features
-        )
-        return self._fitting(response, "messages_json", num_images=len(request.media))
+                [text] = await self._encode_all(encode, [prompt], field="messages_json", num_images=len(request.media))
+            _report(span, [text.message])
+        response = tokenizer_pb2.RenderChatResponse(prompt=prompt, token_ids=text.message.token_ids)
+        return await self._completed(response, "messages_json", text.images)
 
     async def Batch(
         self,
@@ -285,12 +287,12 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
 
     async def _encode_all(
         self,
-        encode: Callable[[str], tokenizer_pb2.Encoding],
+        encode: Callable[[str], EncodedText],
         texts: Sequence[str],
         *,
         field: str = "texts",
         num_images: int = 0,
-    ) -> Sequence[tokenizer_pb2.Encoding]:
+    ) -> Sequence[EncodedText]:
         sizes = [self._threads.text_bytes(text, field=field) for text in texts]
         # Images make a text longer before it is encoded.
         if not num_images and sum(map(len, texts)) + _TEXT_CHARS * len(texts) <= _SHORT_CHARS:
@@ -316,7 +318,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
             prompt = await self._pair_prompts.write(pair, template)
             encode = partial(self._encode_to_wire, add_special_tokens=True, truncation=None, with_strings=False)
             with self._pending.admit(len(prompt)):
-                [encoding] = await self._encode_all(encode, [prompt], field="text_pairs")
+                [(encoding, _)] = await self._encode_all(encode, [prompt], field="text_pairs")
             num_tokens = len(encoding.token_ids) // U32_BYTES
             if max_tokens is None or num_tokens <= max_tokens:
                 return encoding
@@ -338,7 +340,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         with_strings: bool,
         images: PromptImages | None = None,
         field: str = "texts",
-    ) -> tokenizer_pb2.Encoding:
+    ) -> EncodedText:
         started = time.perf_counter()
         placed: Sequence[PlacedImage] = ()
         if images is None:
@@ -347,17 +349,17 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
             token_ids, placed = images.encode(text, add_special_tokens=add_special_tokens, truncation=truncation, field=field)
         strings = self._tokenizer.token_strings(token_ids) if with_strings else ()
         self._metrics.observe_encoded(time.perf_counter() - started, len(token_ids))
-        return encode_tokens(token_ids, strings, placed)
+        return EncodedText(encode_tokens(token_ids, strings), placed)
 
-    async def _encode_prompt_ids(self, request: tokenizer_pb2.EncodeRequest) -> tokenizer_pb2.Encoding:
+    async def _encode_prompt_ids(self, request: tokenizer_pb2.EncodeRequest) -> EncodedText:
         token_ids, truncation = decode_prompt_ids(request), decode_truncation(request)
         media = decode_media(request)
         self._images.check_number(len(media.items))
         images = await self._images.preprocess(media.items, media.kwargs_json)
 
-        def encode() -> tokenizer_pb2.Encoding:
+        def encode() -> EncodedText:
             ids, placed = images.encode_ids(token_ids, truncation=truncation, field="token_ids")
-            return encode_tokens(ids, (), placed)
+            return EncodedText(encode_tokens(ids), placed)
 
         return await self._threads.run(encode)
 
@@ -365,12 +367,19 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         skip = skips_special_tokens(request)
         return [self._tokenizer.decode(unpack_u32(sequence.ids), skip_special_tokens=skip) for sequence in request.sequences]
 
-    def _fitting(self, response: Response, field: str, *, num_images: int = 0) -> Response:
+    async def _completed(self, response: WithImages, field: str, images: Sequence[PlacedImage]) -> WithImages:
+        """Return a response with the images of its prompt. Raises InvalidRequest if it does not fit a message with them."""
+        self._fitting(response, field, images)
+        if images:
+            await self._threads.run(partial(write_features, response, images))
+        return response
+
+    def _fitting(self, response: Response, field: str, images: Sequence[PlacedImage] = ()) -> Response:
         """Return a response. Raises InvalidRequest if it does not fit a message: the caller must request less in one call."""
-        num_bytes = response.ByteSize()
+        num_bytes = response.ByteSize() + features_bytes(images)
         if num_bytes > self._max_message_bytes:
-            if num_images:
-                raise images_too_large(f"its {num_images}", num_bytes, self._max_message_bytes)
+            if images:
+                raise images_too_large(f"its {len(images)}", num_bytes, self._max_message_bytes)
             raise too_large("The answer", num_bytes, self._max_message_bytes, field=field)
         return response
 

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.rpc.columns import pack_u32, split_rows, unpack_u32
 from tetrad.services.rpc.status import to_status
 from tetrad.services.version import VERSION
-from tetrad.tokenizer_svc.api.media_wire import encode_features, encode_media_limits
+from tetrad.tokenizer_svc.api.media_wire import encode_media_limits
 from tetrad.tokenizer_svc.chat.pair_prompts import PairTemplate
 from tetrad.tokenizer_svc.chat.renderer import Conversation
 from tetrad.tokenizer_svc.images.items import PlacedImage
@@ -37,16 +38,16 @@ def skips_special_tokens(request: tokenizer_pb2.DecodeRequest | tokenizer_pb2.De
     return not request.HasField("skip_special_tokens") or request.skip_special_tokens
 
 
-def encode_tokens(
-    token_ids: Sequence[int], token_strings: Sequence[str], images: Sequence[PlacedImage] = ()
-) -> tokenizer_pb2.Encoding:
-    """Return one text's tokens and images as a message.
+class EncodedText(NamedTuple):
+    """One text's tokens as a message, and its images, which are written into the response itself (media_wire.py)."""
 
-    Takes milliseconds for 100,000 tokens or an image: call it in the thread that encoded them.
-    """
-    return tokenizer_pb2.Encoding(
-        token_ids=pack_u32(token_ids), token_strings=token_strings, mm_features=encode_features(images)
-    )
+    message: tokenizer_pb2.Encoding
+    images: Sequence[PlacedImage] = ()
+
+
+def encode_tokens(token_ids: Sequence[int], token_strings: Sequence[str] = ()) -> tokenizer_pb2.Encoding:
+    """Return one text's tokens as a message. Takes milliseconds for 100,000: call it in the thread that encoded them."""
+    return tokenizer_pb2.Encoding(token_ids=pack_u32(token_ids), token_strings=token_strings)
 
 
 def decode_prompt_ids(request: tokenizer_pb2.EncodeRequest) -> list[int]:

@@ -29,22 +29,22 @@ def test_a_place_keeps_all_fields_but_the_tensors():
     assert encode_span(span) == message
 
 
-def test_an_item_has_the_tensors_of_its_feature():
+async def test_an_item_has_the_tensors_of_its_feature():
     message = feature("a", 3, 6)
 
-    inputs = decode_inputs([message, feature("b", 9, 2, tensors=False), feature("a", 20, 6, pixels=b"others")])
+    inputs = await decode_inputs([message, feature("b", 9, 2, tensors=False), feature("a", 20, 6, pixels=b"others")])
 
     assert list(inputs) == ["a"]
     (request,) = encode_items(inputs.values())
     (item,) = request.encoder_inputs.items
     assert (item.identifier, item.modality, item.num_embeds) == ("a", "image", 6)
     assert dict(item.tensors) == dict(message.tensors)
-    assert inputs["a"].size_bytes == item.ByteSize()
+    assert item.ByteSize() <= inputs["a"].size_bytes <= item.ByteSize() + 300
 
 
-def test_items_share_messages_up_to_a_size():
+async def test_items_share_messages_up_to_a_size():
     pixels = bytes(BATCH_BYTES // 2 - 500)
-    inputs = decode_inputs([feature(name, 0, 3, pixels=pixels) for name in "abcde"])
+    inputs = await decode_inputs([feature(name, 0, 3, pixels=pixels) for name in "abcde"])
 
     requests = list(encode_items(inputs.values()))
 
@@ -81,19 +81,19 @@ def with_tensor(**fields):
         ),
     ],
 )
-def test_a_tensor_that_is_not_what_it_says_is_refused(fields, error, text):
+async def test_a_tensor_that_is_not_what_it_says_is_refused(fields, error, text):
     with pytest.raises(error, match=text) as refused:
-        decode_inputs([with_tensor(**fields)])
+        await decode_inputs([with_tensor(**fields)])
     assert refused.value.field == "mm_features"
 
 
 @pytest.mark.parametrize(("dtype", "num_bytes"), [(1, 4), (2, 2), (3, 2), (4, 8), (5, 4), (6, 1), (7, 1), (10, 2)])
-def test_tensors_of_plain_types_are_taken(dtype, num_bytes):
-    assert decode_inputs([with_tensor(dtype=dtype, shape=[3, 1], inline=bytes(3 * num_bytes))])
+async def test_tensors_of_plain_types_are_taken(dtype, num_bytes):
+    assert await decode_inputs([with_tensor(dtype=dtype, shape=[3, 1], inline=bytes(3 * num_bytes))])
 
 
-def test_a_tensor_without_elements_is_taken():
-    assert decode_inputs([with_tensor(dtype=6, shape=[0, 4])])
+async def test_a_tensor_without_elements_is_taken():
+    assert await decode_inputs([with_tensor(dtype=6, shape=[0, 4])])
 
 
 def test_layouts_are_refused():

@@ -204,12 +204,12 @@ async def test_what_fits_no_message_is_refused_with_both_sizes(serve_frontend):
 
 
 async def test_images_that_an_engine_core_cannot_hold_are_refused_with_both_sizes(engine, serve_frontend):
-    engine.max_media_bytes = 300
+    engine.max_media_bytes = 600
     async with serve_frontend() as frontend:
         await ask(frontend, messages=[user(link(), link())])
         error = await refused(frontend.http, messages=[user(link(), link(bytes(99)))])
 
-    assert "bytes after preprocessing; the engine core holds at most 300." in error["message"]
+    assert "bytes after preprocessing; the engine core holds at most 600." in error["message"]
 
 
 async def test_an_image_is_fetched_from_an_allowed_host(serve_frontend, tokenizer):

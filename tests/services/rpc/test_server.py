@@ -146,6 +146,17 @@ async def test_a_message_over_the_limit_is_refused_and_the_next_is_served(serve)
     assert await client.unary(b"x") == b"x"
 
 
+async def test_requests_may_be_limited_below_responses(serve):
+    async def large(request):
+        return bytes(2 << 20)
+
+    client, _ = await serve(large, max_message_bytes=4 << 20, max_request_bytes=1 << 20)
+
+    with pytest.raises(Exception, match="larger than max"):
+        await client.unary(b"x" * (1 << 21))
+    assert len(await client.unary(b"x")) == 2 << 20
+
+
 async def test_metadata_over_the_limit_is_refused_and_the_next_call_is_served(serve):
     client, _ = await serve(echo, max_metadata_bytes=2048)
 

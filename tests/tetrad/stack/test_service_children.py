@@ -31,7 +31,7 @@ def children_of(tmp_path):
     lifeline, any_ports = Lifeline(), PublicPorts("127.0.0.1", 0, None)
 
     def make(*, serve=True, settings=SETTINGS, ports=any_ports, **options):
-        places = list(model_places(tmp_path, [(settings, 1)]))
+        places = list(model_places(tmp_path, [(model, 1) for model in settings.models]))
         shown = ports if serve else None
         return ServiceChildren(settings, places, tmp_path, lifeline, ports=shown, log=StackLog(tmp_path), **options)
 
@@ -149,3 +149,12 @@ def test_frontends_listen_on_the_socket_of_the_stack_and_not_on_a_port(children_
     assert [each["TETRAD_FRONTEND_UDS"] for each in variables] == [str(path)] * 2
     ports.close()
     assert not path.exists()
+
+
+def test_frontends_read_the_largest_messages_of_their_models(children_of):
+    texts, photos = FrontendSettings(served_model_names=("texts",)), FrontendSettings(served_model_names=("photos",))
+    further = replace(SETTINGS, frontend=photos.model_copy(update={"max_message_bytes": 256 << 20}))
+
+    children = children_of(settings=replace(SETTINGS, frontend=texts, further=(further,)))
+
+    assert {each.environment["TETRAD_FRONTEND_MAX_MESSAGE_BYTES"] for each in children.frontends()} == {str(256 << 20)}
