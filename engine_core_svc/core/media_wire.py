@@ -14,14 +14,12 @@ UNREAD_OF_FEATURE = UnreadFields(types_pb2.MultiModalFeature, ("layouts",), owne
 _FIELD = "mm_features"
 _ELEMENT_BYTES: Mapping[int, int] = {
     types_pb2.DATA_TYPE_FLOAT32: 4,
-    types_pb2.DATA_TYPE_FLOAT16: 2,
-    types_pb2.DATA_TYPE_BFLOAT16: 2,
     types_pb2.DATA_TYPE_INT64: 8,
     types_pb2.DATA_TYPE_INT32: 4,
     types_pb2.DATA_TYPE_UINT8: 1,
     types_pb2.DATA_TYPE_BOOL: 1,
-    types_pb2.DATA_TYPE_INT16: 2,
 }
+"""The types that workers read."""
 
 
 class ItemMessage(EncoderInput):
@@ -114,7 +112,13 @@ def _check_tensor(name: str, tensor: types_pb2.Tensor) -> None:
     shape: Sequence[int] = tensor.shape
     element_bytes = _ELEMENT_BYTES.get(tensor.dtype)
     if element_bytes is None:
-        raise Unsupported(f"The tensor {name!r} has type {types_pb2.DataType.Name(tensor.dtype)}.", field=_FIELD)
+        given, *known = (_type_name(each) for each in (tensor.dtype, *_ELEMENT_BYTES))
+        text = f"The tensor {name!r} of a media item has the type {given}; the types are {', '.join(known)}."
+        raise Unsupported(text, field=_FIELD)
     if min(shape, default=1) < 0 or math.prod(shape) * element_bytes != len(tensor.inline):
         text = f"The tensor {name!r} of shape {list(shape)} cannot have {len(tensor.inline)} bytes."
         raise InvalidRequest(text, field=_FIELD)
+
+
+def _type_name(dtype: int) -> str:
+    return types_pb2.DataType.Name(dtype).removeprefix("DATA_TYPE_").lower()  # type: ignore[arg-type] # stubs say an enum
