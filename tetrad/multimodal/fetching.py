@@ -38,11 +38,12 @@ def fetch_image(image_url: str, image_io_kwargs: dict[str, Any] | None = None) -
     if image_io_kwargs:
         text = f"image_io_kwargs={image_io_kwargs!r} is not supported: images are read as RGB."
         raise InvalidRequest(text, field="image_io_kwargs")
-    loop = EventLoopThread()
+    loop, loader = EventLoopThread(), MediaLoader(_rules())
     try:
-        [item] = loop.run(MediaLoader(_rules()).load([MediaSource(where=_WHERE, url=image_url)]))
+        [item] = loop.run(loader.load([MediaSource(where=_WHERE, url=image_url)]))
     finally:
         loop.close()
+        loader.close()
     try:
         # Only the formats of prompts: Pillow has others that start programs, as Ghostscript for EPS.
         image = Image.open(io.BytesIO(item.data), formats=FORMATS)
