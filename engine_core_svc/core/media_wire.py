@@ -121,4 +121,4 @@ def _check_tensor(name: str, tensor: types_pb2.Tensor) -> None:
 
 
 def _type_name(dtype: int) -> str:
-    return types_pb2.DataType.Name(dtype).removeprefix("DATA_TYPE_").lower()  # type: ignore[arg-type] # stubs say an enum
+    return types_pb2.DataType.Name(dtype).removeprefix("DATA_TYPE_").lower()
