@@ -17,7 +17,7 @@ MAX_PIXELS = 1 << 26
 """Maximum number of pixels of an image after resizing: more than twice those of any model's own settings."""
 
 
-class BoundedResize(PilBackend):
+class BoundedResize(PilBackend):  # type: ignore[misc] # transformers has no types here
     """The last base class of a processor in `bounded`: its `resize` gets the sizes that the processor has chosen."""
 
     def resize(self, image: NDArray[Any], size: SizeDict, *args: Any, **kwargs: Any) -> NDArray[Any]:
