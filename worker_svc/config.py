@@ -43,6 +43,10 @@ class WorkerSettings(ServiceSettings):
         description="Run the Python code in a model's files (auto_map in config.json), in this process and with this user's "
         "rights. Use it only for models whose code you have read.",
     )
+    language_model_only: bool = Field(
+        False,
+        description="Do not load the vision model of a model: it takes only text, and its memory is left for KV blocks.",
+    )
     allow_functions: bool = Field(
         False,
         description="Run functions that a program sends (LLM.apply_model, collective_rpc), in this process. Only in a stack "

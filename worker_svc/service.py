@@ -170,7 +170,10 @@ def _profiler(settings: WorkerSettings) -> Profiler:
 def _open_worker(settings: WorkerSettings) -> Worker:
     device = open_device(settings)
     return Worker(
-        device, trusts_code=settings.trust_remote_code, logits_processors=import_processors(settings.logits_processors)
+        device,
+        trusts_code=settings.trust_remote_code,
+        takes_media=not settings.language_model_only,
+        logits_processors=import_processors(settings.logits_processors),
     )
 
 

@@ -18,14 +18,12 @@ _HEAD_BYTES, _SIZE_BYTES = 32, 10
 """Upper bounds of the bytes of tags and lengths of an item or a tensor, and of one size of a shape."""
 _ELEMENT_BYTES: Mapping[int, int] = {
     types_pb2.DATA_TYPE_FLOAT32: 4,
-    types_pb2.DATA_TYPE_FLOAT16: 2,
-    types_pb2.DATA_TYPE_BFLOAT16: 2,
     types_pb2.DATA_TYPE_INT64: 8,
     types_pb2.DATA_TYPE_INT32: 4,
     types_pb2.DATA_TYPE_UINT8: 1,
     types_pb2.DATA_TYPE_BOOL: 1,
-    types_pb2.DATA_TYPE_INT16: 2,
 }
+"""The types that workers read."""
 
 
 class ItemMessage(EncoderInput):
@@ -131,7 +129,9 @@ def _copy_tensor(name: str, tensor: types_pb2.Tensor, copy: types_pb2.Tensor) ->
     shape: Sequence[int] = tensor.shape
     element_bytes = _ELEMENT_BYTES.get(tensor.dtype)
     if element_bytes is None:
-        raise Unsupported(f"The tensor {name!r} has type {types_pb2.DataType.Name(tensor.dtype)}.", field=_FIELD)
+        given, *known = (_type_name(each) for each in (tensor.dtype, *_ELEMENT_BYTES))
+        text = f"The tensor {name!r} of a media item has the type {given}; the types are {', '.join(known)}."
+        raise Unsupported(text, field=_FIELD)
     content = tensor.inline  # each access copies it
     if min(shape, default=1) < 0 or math.prod(shape) * element_bytes != len(content):
         text = f"The tensor {name!r} of shape {list(shape)} cannot have {len(content)} bytes."
@@ -139,3 +139,7 @@ def _copy_tensor(name: str, tensor: types_pb2.Tensor, copy: types_pb2.Tensor) ->
     copy.dtype, copy.inline = tensor.dtype, content
     copy.shape.extend(shape)
     return len(content) + _SIZE_BYTES * len(shape)
+
+
+def _type_name(dtype: int) -> str:
+    return types_pb2.DataType.Name(dtype).removeprefix("DATA_TYPE_").lower()

@@ -57,7 +57,8 @@ class SharedResources:
         return merged(await self.peers.pages() | {self.peers.slots.number: own})
 
     async def close(self) -> None:
-        """Send the last spans and disconnect from the other frontends."""
+        """Send the last spans, disconnect from the other frontends, and end the threads of images."""
+        self.media.close()
         try:
             await asyncio.to_thread(self.tracer.close)
         except RuntimeError:  # the interpreter is shutting down: thread pools accept no calls

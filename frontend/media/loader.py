@@ -6,6 +6,7 @@ One for all models of a frontend: the limit of concurrent fetches holds for all 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -42,6 +43,8 @@ class MediaLoader:
             settings.max_media_bytes,
         )
         self._fetches = asyncio.Semaphore(settings.max_media_fetches)
+        # Not the event loop's threads: a slow name, or a slow disk, would delay the other work that they do.
+        self._threads = ThreadPoolExecutor(settings.max_media_fetches, thread_name_prefix="media")
 
     async def load(self, sources: Sequence[MediaSource], cache_salt: str = "") -> list[MediaItem]:
         """Return the files of the sources, in order.
@@ -57,6 +60,10 @@ class MediaLoader:
         """
         total = _Total(self._settings.max_message_bytes)
         return await all_of(self._item(source, cache_salt, total) for source in sources)
+
+    def close(self) -> None:
+        """End the threads that are idle; others end with their look-up or file."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _item(self, source: MediaSource, cache_salt: str, total: "_Total") -> MediaItem:
         data, media_type = await self._read(source)
@@ -90,8 +97,8 @@ class MediaLoader:
                     allowed=self._settings.allowed_local_media_path,
                     most=self._most,
                 )
-                return await asyncio.to_thread(read), ""
-            file = await fetch(source.url, source.where, self._rules)
+                return await asyncio.get_running_loop().run_in_executor(self._threads, read), ""
+            file = await fetch(source.url, source.where, self._rules, self._threads)
             return file.data, file.media_type
 
     async def _from_data_url(self, url: str, where: str) -> tuple[bytes, str]:

@@ -5,11 +5,13 @@ Every redirect is checked like a client's URL. No cookies, credentials or proxie
 """
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from tetrad.frontend.media.addresses import Network, may_connect
@@ -51,20 +53,21 @@ class WebFile:
     media_type: str
 
 
-async def fetch(url: str, where: str, rules: WebRules) -> WebFile:
+async def fetch(url: str, where: str, rules: WebRules, threads: Executor) -> WebFile:
     """Return the file at a URL. The caller limits the time.
 
     Args:
         url: an http: or https: URL.
         where: the field of the request, for errors.
         rules: the operator's rules.
+        threads: look up names.
 
     Raises:
         InvalidRequest: the rules forbid the URL, or the file cannot be fetched.
     """
     for _ in range(rules.max_redirects + 1):
         target = _checked(url, where, rules)
-        response = await _get(target, where, rules)
+        response = await _get(target, where, rules, threads)
         if response.status not in _REDIRECTS:
             return _file(response, target, where)
         url = urljoin(target.geturl(), response.headers.get("location", ""))
@@ -111,10 +114,15 @@ def _host(parts: SplitResult, where: str) -> str:
     return host
 
 
-async def _get(target: SplitResult, where: str, rules: WebRules) -> HttpResponse:
+async def _get(target: SplitResult, where: str, rules: WebRules, threads: Executor) -> HttpResponse:
     host, port = _host(target, where), target.port or _PORTS[target.scheme]
-    address = await _address(host, port, target, where, rules)
-    context = None if target.scheme == "http" else await asyncio.to_thread(_tls)
+    run = asyncio.get_running_loop().run_in_executor
+    try:
+        found = await run(threads, partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError):
+        raise _failed(target, where, "the host has no address") from None
+    address = _allowed(host, [str(each[4][0]) for each in found], target, where, rules)
+    context = None if target.scheme == "http" else await run(threads, _tls)
     try:
         reader, writer = await asyncio.open_connection(
             address, port, ssl=context, server_hostname=None if context is None else host
@@ -136,13 +144,8 @@ async def _get(target: SplitResult, where: str, rules: WebRules) -> HttpResponse
     return response
 
 
-async def _address(host: str, port: int, target: SplitResult, where: str, rules: WebRules) -> str:
+def _allowed(host: str, addresses: Sequence[str], target: SplitResult, where: str, rules: WebRules) -> str:
     """Return the first address of a host that the server may connect to."""
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)  # SOCK_STREAM: one entry an address
-    except (OSError, UnicodeError):
-        raise _failed(target, where, "the host has no address") from None
-    addresses = [str(each[4][0]) for each in found]
     allowed = next((each for each in addresses if may_connect(each, rules.networks)), None)
     if allowed is None:
         # The addresses are not named: a client learns nothing about the operator's network.

@@ -10,8 +10,9 @@ from tetrad.frontend.media.features import MediaFeature
 from tetrad.frontend.media.items import MediaItem
 from tetrad.frontend.net.together import all_of
 from tetrad.frontend.request.call_trace import call_phase
+from tetrad.frontend.tokenizer.affinity import affinity_of, affinity_of_chat
 from tetrad.frontend.tokenizer.client_calls import TokenizerCalls
-from tetrad.frontend.tokenizer.media_wire import affinity_of, decode_features, placed_at_source, set_media
+from tetrad.frontend.tokenizer.media_wire import decode_features, placed_at_source, set_media
 from tetrad.frontend.tokenizer.replicas import TokenizerReplicas
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES, batches
@@ -241,7 +242,7 @@ class TokenizerClient:
         set_media(request, media, mm_processor_kwargs)
         try:
             with call_phase("tokenize"):
-                response = await self._calls.answer("RenderChat", request, affinity=affinity_of(media))
+                response = await self._calls.answer("RenderChat", request, affinity=affinity_of_chat(messages, media))
         except InvalidRequest as error:
             raise placed_at_source(error, media, "messages") from None
         return RenderedChat(response.prompt, unpack_u32(response.token_ids), decode_features(response.mm_features))

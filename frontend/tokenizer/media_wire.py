@@ -15,7 +15,6 @@ _FIELD = "media"
 _ITEM = re.compile(r"\bimage (?:at index )?(\d{1,4})\b")
 _MISSING = "Cache miss for image"
 _JSON = "_json"
-_SAMPLE_BYTES = 4096
 _FEATURE_BYTES, _TENSOR_BYTES = 256, 128
 """Upper bounds of the bytes of a feature and of a tensor without names and content."""
 _ELEMENT_BYTES = {types_pb2.DATA_TYPE_UINT8: 1, types_pb2.DATA_TYPE_BOOL: 1, types_pb2.DATA_TYPE_FLOAT32: 4}
@@ -67,16 +66,3 @@ def placed_at_source(error: InvalidRequest, items: Sequence[MediaItem], default:
 def names_missing_image(error: InvalidRequest) -> bool:
     """Return whether a tokenizer refused a call because it has not kept an image that the call names only."""
     return error.message.startswith(_MISSING)
-
-
-def affinity_of(items: Sequence[MediaItem]) -> bytes:
-    """Return a key of the first image: a conversation keeps it, so all of its turns go to the tokenizer that has its images.
-
-    The name, or the size and parts of the file, which need not tell all files apart. Empty: there are no images.
-    """
-    if not items:
-        return b""
-    first = items[0]
-    if first.uuid:
-        return first.uuid.encode()
-    return b"%d " % len(first.data) + first.data[:_SAMPLE_BYTES] + first.data[-_SAMPLE_BYTES:]

@@ -16,7 +16,7 @@ from tetrad.services.errors import InvalidRequest
 from tetrad.services.hub.download import Report
 from tetrad.stack.stack_settings import StackSettings
 
-_SHARED = ("device", "threads", "log_level", "hf_token", "download_dir", "otlp_traces_endpoint")
+_SHARED = ("device", "threads", "log_level", "hf_token", "download_dir", "otlp_traces_endpoint", "language_model_only")
 """Options whose values further models inherit from the first one, unless they set them."""
 _OF_IMAGES = ("limit_mm_per_prompt", "language_model_only", "allowed_local_media_path", "allowed_media_domains")
 _OF_ALL = ("max_logprobs", "stream_interval", "enable_prompt_embeds", "served_model_name", *_OF_IMAGES, *PROGRAMS_ALONE)

@@ -39,7 +39,7 @@ _HELP = {
     "hf_overrides": "JSON object whose values replace those of the model's config.json. Unset: none.",
     "limit_mm_per_prompt": 'Maximum number of images in a prompt, a JSON object such as {"image": 4}. Unset: 999, or the '
     "model's own limit.",
-    "language_model_only": "Refuse images in prompts.",
+    "language_model_only": "Refuse images in prompts, and do not load the vision model.",
     "mm_processor_kwargs": 'JSON object of settings of the model\'s image processor, such as {"max_pixels": 200704}; they '
     "replace those of the model's files, and requests may set others. Unset: none.",
     "mm_processor_cache_gb": "Preprocessed images that each tokenizer service keeps, in GiB. Unset: 0.25.",

@@ -95,7 +95,7 @@ class EngineArgs(OlderEngineArguments):
         max_lora_rank: maximum rank of an adapter.
         max_cpu_loras: maximum number of adapters in memory; others are read again when they are needed. None: max_loras.
         limit_mm_per_prompt: maximum number of images in a prompt: {"image": 4}. None: 999, or the model's own limit.
-        language_model_only: refuse images; `limit_mm_per_prompt={"image": 0}` does the same.
+        language_model_only: refuse images, and do not load the vision model.
         allowed_local_media_path: directory whose files messages may name as file: URLs of images. Empty: none.
         allowed_media_domains: hosts from which images of messages are fetched (http, https); "*": all public ones. None: none.
         mm_processor_kwargs: settings of the model's image processor that replace those of its files, as {"max_pixels": 200704};

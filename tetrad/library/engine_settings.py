@@ -52,6 +52,7 @@ SETTING_OF: dict[str, tuple[type[ServiceSettings], str]] = {
     "device": (WorkerSettings, "device"),
     "enforce_eager": (WorkerSettings, "enforce_eager"),
     "trust_remote_code": (WorkerSettings, "trust_remote_code"),
+    "language_model_only": (WorkerSettings, "language_model_only"),
     "allow_functions": (WorkerSettings, "allow_functions"),
     "logits_processors": (WorkerSettings, "logits_processors"),
     "threads": (WorkerSettings, "threads"),

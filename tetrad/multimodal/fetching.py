@@ -4,6 +4,7 @@ It runs in the program, with the program's rights: any host may be named, and an
 """
 
 import io
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +19,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _WHERE = "image_url"
-_RULES = FrontendSettings(
-    allowed_media_domains=("*",),
-    allowed_media_networks=("0.0.0.0/0", "::/0"),
-    allowed_local_media_path=Path("/"),
-    max_media_redirects=5,
-    max_media_bytes=256 << 20,
-    max_message_bytes=256 << 20,
-)
 
 
 def fetch_image(image_url: str, image_io_kwargs: dict[str, Any] | None = None) -> "Image":
@@ -38,21 +31,35 @@ def fetch_image(image_url: str, image_io_kwargs: dict[str, Any] | None = None) -
     Raises:
         InvalidRequest: there is no image at the URL.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image
 
-    from tetrad.tokenizer_svc.images.decoding import FORMATS
+    from tetrad.tokenizer_svc.images.decoding import FORMATS, upright
 
     if image_io_kwargs:
         text = f"image_io_kwargs={image_io_kwargs!r} is not supported: images are read as RGB."
         raise InvalidRequest(text, field="image_io_kwargs")
-    loop = EventLoopThread()
+    loop, loader = EventLoopThread(), MediaLoader(_rules())
     try:
-        [item] = loop.run(MediaLoader(_RULES).load([MediaSource(where=_WHERE, url=image_url)]))
+        [item] = loop.run(loader.load([MediaSource(where=_WHERE, url=image_url)]))
     finally:
         loop.close()
+        loader.close()
     try:
         # Only the formats of prompts: Pillow has others that start programs, as Ghostscript for EPS.
         image = Image.open(io.BytesIO(item.data), formats=FORMATS)
-        return convert_image_mode(ImageOps.exif_transpose(image), "RGB")
+        return convert_image_mode(upright(image), "RGB")
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise InvalidRequest(f"Failed to load image: {error}", field=_WHERE) from error
+
+
+@cache
+def _rules() -> FrontendSettings:
+    """Return the rules of fetching. Not made at import: the environment may have wrong settings of a frontend."""
+    return FrontendSettings(
+        allowed_media_domains=("*",),
+        allowed_media_networks=("0.0.0.0/0", "::/0"),
+        allowed_local_media_path=Path("/"),
+        max_media_redirects=5,
+        max_media_bytes=256 << 20,
+        max_message_bytes=256 << 20,
+    )

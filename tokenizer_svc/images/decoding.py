@@ -35,13 +35,23 @@ def decode_image(data: bytes, *, max_pixels: int) -> Image.Image:
                 size = f"{image.width} x {image.height} pixels"
                 raise ImageError(f"the image has {size}, {num_pixels} in all; the limit is {max_pixels} (max_image_pixels)")
             image.load()
-            return _rgb(ImageOps.exif_transpose(image))
+            return _rgb(upright(image))
     except UnidentifiedImageError:
         raise ImageError(f"the data is no image of these formats: {', '.join(FORMATS)}") from None
     except (ImageError, MemoryError):
         raise
     except Exception as error:  # the readers raise any error of Python for damaged files
         raise ImageError(f"the image is damaged: {error}") from error
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """Return the image turned as its EXIF orientation says; unchanged if its EXIF block is damaged."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - the reader of EXIF raises any error of Python, and the pixels are whole
+        return image
 
 
 def _rgb(image: Image.Image) -> Image.Image:

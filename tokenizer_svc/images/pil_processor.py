@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from tetrad.tokenizer_svc.images.bounded_resize import bounded
 from tetrad.tokenizer_svc.images.decoding import ImageError
 
 CLASSES: Mapping[str, str] = {
@@ -50,7 +51,7 @@ class PilProcessor:
     def __init__(self, settings: Mapping[str, Any], *, class_name: str, stacked: bool, repeats_frames: bool) -> None:
         module = CLASSES[class_name]
         code = importlib.import_module(f"transformers.models.{module}.image_processing_pil_{module}")
-        self._processor = getattr(code, f"{class_name}Pil")(**settings)
+        self._processor = bounded(getattr(code, f"{class_name}Pil"))(**settings)
         self._stacked, self._repeats_frames = stacked, repeats_frames
         self._names = self._processor.valid_kwargs.__annotations__.keys()
 
@@ -73,7 +74,7 @@ class PilProcessor:
         more = {_ROWS: True} if _ROWS in self._names else {}
         try:
             found = self._processor.preprocess([image], **{**kwargs, **_UNSCALED, **more})
-        except MemoryError:
+        except (ImageError, MemoryError):
             raise
         except Exception as error:  # transformers raises any error of Python for settings that do not fit
             raise ImageError(str(error) or type(error).__name__) from error

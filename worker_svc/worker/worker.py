@@ -50,13 +50,20 @@ class Worker:
     Args:
         device: the open device; the constructor calls `set_up`, so it has to run on the compute thread.
         trusts_code: whether code from a model's files may run.
+        takes_media: whether the towers of models are loaded.
         logits_processors: names and classes of custom logits processors.
     """
 
     def __init__(
-        self, device: Device, *, trusts_code: bool = False, logits_processors: tuple[tuple[str, type], ...] = ()
+        self,
+        device: Device,
+        *,
+        trusts_code: bool = False,
+        takes_media: bool = True,
+        logits_processors: tuple[tuple[str, type], ...] = (),
     ) -> None:
         device.set_up()
+        self._takes_media = takes_media
         self._trusts_code, self._logits_processors = trusts_code, logits_processors
         self._device = device
         self.verifies_drafts, self.joins_groups = device.verifies_drafts, isinstance(device, GroupDevice)
@@ -146,6 +153,7 @@ class Worker:
             path=path,
             draft_path=draft_path,
             logits_processors=self._logits_processors,
+            takes_media=self._takes_media,
             **options,  # type: ignore[arg-type] # LoadRequest's fields
         )
         if self._sleep is not None and request == self._load_request:

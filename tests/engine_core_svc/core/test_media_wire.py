@@ -72,8 +72,15 @@ def with_tensor(**fields):
         ({"dtype": 6, "shape": [2, 3], "inline": b"12345"}, InvalidRequest, r"'pixel_values' of shape \[2, 3\] cannot have 5"),
         ({"dtype": 1, "shape": [2], "inline": b"1234"}, InvalidRequest, "cannot have 4 bytes"),
         ({"dtype": 6, "shape": [-1, -4], "inline": b"1234"}, InvalidRequest, "cannot have 4 bytes"),
-        ({"dtype": 0, "shape": [1], "inline": b"1"}, Unsupported, "has type DATA_TYPE_UNSPECIFIED"),
-        ({"dtype": 8, "shape": [1], "inline": b"1"}, Unsupported, "has type DATA_TYPE_FLOAT8_E4M3"),
+        (
+            {"dtype": 0, "shape": [1], "inline": b"1"},
+            Unsupported,
+            "has the type unspecified; the types are float32, int64, int32, uint8, bool",
+        ),
+        ({"dtype": 8, "shape": [1], "inline": b"1"}, Unsupported, "has the type float8_e4m3"),
+        ({"dtype": 2, "shape": [1], "inline": b"12"}, Unsupported, "has the type float16; the types are float32"),
+        ({"dtype": 3, "shape": [1], "inline": b"12"}, Unsupported, "has the type bfloat16"),
+        ({"dtype": 10, "shape": [1], "inline": b"12"}, Unsupported, "has the type int16"),
         (
             {"dtype": 6, "shape": [1], "shared_memory": types_pb2.SharedMemoryRef(name="x")},
             Unsupported,
@@ -87,7 +94,7 @@ async def test_a_tensor_that_is_not_what_it_says_is_refused(fields, error, text)
     assert refused.value.field == "mm_features"
 
 
-@pytest.mark.parametrize(("dtype", "num_bytes"), [(1, 4), (2, 2), (3, 2), (4, 8), (5, 4), (6, 1), (7, 1), (10, 2)])
+@pytest.mark.parametrize(("dtype", "num_bytes"), [(1, 4), (4, 8), (5, 4), (6, 1), (7, 1)])
 async def test_tensors_of_plain_types_are_taken(dtype, num_bytes):
     assert await decode_inputs([with_tensor(dtype=dtype, shape=[3, 1], inline=bytes(3 * num_bytes))])
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 
 import pytest
 
@@ -62,19 +63,45 @@ async def test_the_connection_goes_to_the_checked_address(web, load_web, monkeyp
     """A second lookup would find another address: DNS rebinding."""
     lookups = []
 
-    async def getaddrinfo(host, port, **options):
+    def getaddrinfo(host, port, *rest, **options):
         lookups.append(host)
         address = "127.0.0.1" if len(lookups) == 1 else "10.0.0.1"
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
     web.answers["/a.png"] = answer(b"the file")
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 
     item = await load_web(web.url(host="images.example"), allowed_media_domains=("images.example",))
 
     assert item.data == b"the file"
     assert lookups[0] == "images.example"
     assert "10.0.0.1" not in lookups
+
+
+async def test_slow_names_do_not_delay_the_event_loop_s_threads(load, monkeypatch):
+    """The event loop has at most 32 threads for all other work."""
+    answered, asked, loop = threading.Event(), asyncio.Queue(), asyncio.get_running_loop()
+
+    def getaddrinfo(name, *_, **__):
+        loop.call_soon_threadsafe(asked.put_nowait, name)
+        answered.wait(30)
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    loader = MediaLoader(FrontendSettings(allowed_media_domains=("*",), max_media_fetches=40))
+    sources = [MediaSource(where="here", url=f"http://slow{number}.example/") for number in range(40)]
+    fetching = asyncio.create_task(loader.load(sources))
+    try:
+        async with asyncio.timeout(20):
+            names = {await asked.get() for _ in sources}
+            await asyncio.to_thread(int)
+    finally:
+        answered.set()
+
+    with pytest.raises(InvalidRequest, match="the host has no address"):
+        await fetching
+    loader.close()
+    assert len(names) == 40
 
 
 class TestRedirects:

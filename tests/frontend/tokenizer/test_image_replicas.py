@@ -1,6 +1,8 @@
 """Images and several tokenizers: turns of a conversation go to the tokenizer that has kept its images."""
 
 import asyncio
+import itertools
+import time
 
 import pytest
 
@@ -31,14 +33,44 @@ def _part(file, name):
     return {"type": "image", "image": file, "uuid": name}
 
 
-async def test_a_conversation_stays_with_the_tokenizer_of_its_first_image(llm, tokenizer, second):
-    for number in range(8):
-        for _ in range(3):
-            await ask(llm, (b"file %d" % number, None), (b"x", None))
+def with_logo(*contents):
+    """Return a conversation that begins with a logo, which all conversations have; contents of users and answers follow."""
+    roles = itertools.cycle(["user", "assistant"])
+    logo = {"role": "system", "content": [{"type": "text", "text": str(time.time())}, _part(b"logo", None)]}
+    return [logo, *({"role": role, "content": content} for role, content in zip(roles, contents, strict=False))]
 
-    names = [[request.media[0].data for request in each.rendered] for each in (tokenizer, second)]
-    assert all(held.count(name) == 3 for held in names for name in held)
-    assert all(names)
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        lambda number: [_part(b"file %d" % number, None), {"type": "text", "text": "What is it?"}],
+        lambda number: f"What is {number}?",
+    ],
+    ids=["other images", "other texts"],
+)
+async def test_the_turns_of_a_conversation_go_to_one_tokenizer_and_others_to_any(llm, tokenizer, second, first):
+    for number in range(12):
+        for contents in ((), ("A cat.", [_part(b"x", None)]), ("A cat.", [_part(b"x", None)], "Two.", "Why?")):
+            await llm.texts.encode_chat(with_logo(first(number), *contents))
+
+    counts = [len(each.rendered) for each in (tokenizer, second)]
+    assert sum(counts) == 36
+    assert all(count and count % 3 == 0 for count in counts)
+
+
+async def test_a_conversation_whose_images_begin_late_stays_with_one_tokenizer(llm, tokenizer, second):
+    turns = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hi!"},
+        {"role": "user", "content": [_part(b"a", None)]},
+        {"role": "assistant", "content": "A cat."},
+        {"role": "user", "content": [_part(b"b", None)]},
+    ]
+    for _ in range(4):
+        await llm.texts.encode_chat(turns[:3])
+        await llm.texts.encode_chat(turns)
+
+    assert sorted(len(each.rendered) for each in (tokenizer, second)) == [0, 8]
 
 
 async def test_an_image_that_is_named_is_found_on_any_tokenizer(llm, tokenizer, second):

@@ -4,6 +4,9 @@ import base64
 import functools
 import http.server
 import io
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -86,3 +89,16 @@ def test_an_image_is_fetched_by_its_url_and_is_upright(photo, web, tmp_path, mon
 def test_what_is_no_image_is_refused(url, text):
     with pytest.raises(InvalidRequest, match=text):
         fetch_image(url)
+
+
+def test_settings_of_a_frontend_in_the_environment_do_not_stop_the_import():
+    environment = {**os.environ, "TETRAD_FRONTEND_MAX_N": "none"}
+
+    subprocess.run([sys.executable, "-c", "import tetrad.multimodal.utils"], env=environment, check=True, timeout=60)
+
+
+def test_damaged_exif_leaves_an_image_as_it_is():
+    file = io.BytesIO()
+    Image.new("RGB", (2, 1)).save(file, "PNG", exif=b"Exif\0\0no block of EXIF")
+
+    assert fetch_image(f"data:;base64,{base64.b64encode(file.getvalue()).decode()}").size == (2, 1)

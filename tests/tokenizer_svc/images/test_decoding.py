@@ -50,6 +50,13 @@ def test_a_camera_s_orientation_is_applied() -> None:
     assert pixels(image) == [RED, BLUE]
 
 
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_a_damaged_block_of_exif_leaves_the_image_as_it_is(form: str) -> None:
+    image = decoded(saved(two(RED, RED), form, exif=b"Exif\0\0no block of EXIF"))
+
+    assert image.size == (2, 1)
+
+
 def test_transparent_pixels_are_white() -> None:
     image = decoded(saved(two((*RED, 255), (0, 0, 0, 0), mode="RGBA")))
 

@@ -58,6 +58,15 @@ async def test_broken_files_are_refused_with_the_reason(stub_of: StubOf, data: b
     assert refused.field == "media[1]"
 
 
+async def test_a_long_image_is_not_enlarged_to_gigapixels(stub_of: StubOf) -> None:
+    """Its shorter side would become that of the model's images, and the longer one a million times as much."""
+    stub = await stub_of("llava")
+    refused = await error_of(stub.RenderChat(chat([flat(1_000_000, 1)])))
+
+    assert "the image would be resized to " in refused.message
+    assert "pixels; the limit is 67108864" in refused.message
+
+
 async def test_an_image_that_needs_too_much_memory_fails_alone(
     model_directory: ModelDirectory, serve_model: ServeModel
 ) -> None:

@@ -138,6 +138,7 @@ class TestSettings:
             ({"patch_size": 7}, "mm_processor_kwargs has 'patch_size'"),
             ({"size": "large"}, "Failed to load image 0"),
             ({"max_pixels": 1 << 20, "min_pixels": 1 << 20}, "embeddings; the limit is 56, those of the largest image"),
+            ({"max_pixels": 10**9, "min_pixels": 10**9}, "pixels; the limit is 67108864"),
             ([], "mm_processor_kwargs_json is not a JSON object"),
         ],
     )

@@ -210,6 +210,16 @@ async def test_the_worker_announces_images_with_a_model_that_takes_them(smolvlm,
     assert not after.model.uses_mrope
 
 
+async def test_a_worker_of_language_models_alone_leaves_the_vision_model_out(smolvlm, tmp_path):
+    async with connect(tmp_path) as client:
+        *_, whole = await client.load(tmp_path)
+    async with connect(tmp_path, language_model_only=True) as client:
+        *_, text = await client.load(tmp_path)
+
+    assert not text.model.modalities
+    assert text.model.num_parameters < whole.model.num_parameters
+
+
 async def test_the_memory_of_images_is_not_for_keys_and_values(smolvlm, tmp_path):
     async def measure(client, embeds):
         request = worker_pb2.DetermineAvailableMemoryRequest(
