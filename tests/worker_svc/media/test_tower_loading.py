@@ -1,11 +1,13 @@
 """Loading of towers: only tensors of the vision model are read; files that lack a part make a model of text, or are refused."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
 
 from tests.lora_files import save_lora
 from tests.vision_files import save_vision_model
@@ -222,3 +224,18 @@ def test_a_model_that_pools_takes_only_text(tmp_path, load):
     save_vision_model(tmp_path, "qwen2_5_vl")
 
     assert load(tmp_path, runner="pooling", convert="embed").media is None
+
+
+def test_towers_that_load_at_the_same_time_leave_transformers_as_it_was(tmp_path):
+    """While transformers fills a model, it replaces functions of all its models."""
+    save_vision_model(tmp_path, "qwen2_5_vl")
+    before = PreTrainedModel.tie_weights, PreTrainedModel.init_weights, torch.nn.init.normal_
+
+    def load(_number):
+        return load_tower(LoadRequest("qwen2_5_vl", tmp_path), torch.float32, torch.device("cpu"), has_own_thread=True)
+
+    with ThreadPoolExecutor(4) as threads:
+        towers = list(threads.map(load, range(12)))
+
+    assert all(towers)
+    assert (PreTrainedModel.tie_weights, PreTrainedModel.init_weights, torch.nn.init.normal_) == before
