@@ -29,7 +29,7 @@ from tetrad.worker_svc.worker.lost_device import LostDevice
 from tetrad.worker_svc.worker.profiler import Profiler, TorchProfiler
 from tetrad.worker_svc.worker.worker import Worker
 
-_ENCODER_NICENESS = 10
+_ENCODER_NICENESS = 5
 """Added to the niceness of the thread that encodes images: steps, which other requests wait for, come first."""
 _ENCODER_TIMEOUT_S = 1.0
 
