@@ -1,4 +1,4 @@
-"""What a tiny model of every family that reads images has besides its weights: special tokens, processor settings, config."""
+"""Settings of a tiny model of each family that reads images: special tokens, image processor, config.json."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

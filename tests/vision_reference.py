@@ -1,4 +1,4 @@
-"""transformers' own processor and model on a directory with images: what every service's part of an image is compared with.
+"""VisionReference: runs transformers' processor and model on prompts with images; tests compare the services with it.
 
 Runs the PIL image processors and the whole model in float32 on the CPU. Packages that read videos, torchvision and
 num2words, are not installed: `load_processor` builds processors without them.

@@ -55,11 +55,11 @@ class NoMedia:
     def begin_plan(self) -> None:
         """Do nothing."""
 
-    def most_tokens(self, request: Request, start: int, num_tokens: int) -> int:  # noqa: ARG002 - of the interface
+    def most_tokens(self, request: Request, start: int, num_tokens: int) -> int:  # noqa: ARG002 - Media uses them
         """Return `num_tokens`."""
         return num_tokens
 
-    def whole_tokens(self, request: Request, start: int, num_tokens: int, most: int) -> int:  # noqa: ARG002 - of the interface
+    def whole_tokens(self, request: Request, start: int, num_tokens: int, most: int) -> int:  # noqa: ARG002 - Media uses them
         """Return `num_tokens`."""
         return num_tokens
 
@@ -85,7 +85,7 @@ class NoMedia:
         """Return no items."""
         return ()
 
-    def apply(self, events: EncoderEvents) -> Sequence[tuple[int, TetradError]]:  # noqa: ARG002 - of the interface
+    def apply(self, events: EncoderEvents) -> Sequence[tuple[int, TetradError]]:  # noqa: ARG002 - Media uses them
         """Return no failures."""
         return ()
 

@@ -1,4 +1,5 @@
-"""Vision files: tells from the files of a model's directory whether the model reads images. Knows no families."""
+"""Vision files: finds out from a model's directory whether the model reads images: its config describes a vision model, and an
+image processor's settings are there. Knows no families."""
 
 from pathlib import Path
 

@@ -122,7 +122,7 @@ async def begun_together(llm, http: httpx.AsyncClient) -> list[Answer]:
     """Return the answers to `CHATS`, all of which wait when the first step begins."""
     await llm.engine_admin.pause("keep", clear_cache=False)
     running = asyncio.gather(*(chat(http, content) for content in CHATS))
-    while (await llm.engine_admin.loads_known())[0].scheduler.num_waiting < len(CHATS):  # noqa: ASYNC110 - nothing tells of it
+    while (await llm.engine_admin.loads_known())[0].scheduler.num_waiting < len(CHATS):  # noqa: ASYNC110 - no event says it
         await asyncio.sleep(0.01)
     await llm.engine_admin.resume()
     return await running

@@ -1,4 +1,4 @@
-"""The encoder of a fake worker: encodes items beside its steps, and checks what the engine core promises of them."""
+"""FakeEncoder: encodes the media items of a fake worker beside its steps, and checks the engine core's rules for them."""
 
 import asyncio
 

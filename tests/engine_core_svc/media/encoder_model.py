@@ -1,4 +1,4 @@
-"""A model of a worker's encoder: encodes when it is told to, drops entries late, and checks what plans promise of them."""
+"""EncoderModel: a worker's encoder without a worker. A test decides when it encodes; it checks each plan against its cache."""
 
 from collections import deque
 

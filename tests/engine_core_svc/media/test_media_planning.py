@@ -1,4 +1,4 @@
-"""When the scheduler asks for encodings, and where chunks of prompts end."""
+"""Media: the scheduler asks for encodings in time, and no chunk of a prompt has tokens of an image that is not encoded."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the fakes do with images: one becomes as many placeholders as its file has bytes, between two marks."""
+"""Fake preprocessing of images: an image of N bytes becomes N placeholder tokens between a start and an end token."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Fetching images: only what the operator allows is fetched, from addresses that were checked."""
+"""WebFiles: fetches images only from hosts that the operator allows, and only from public addresses."""
 
 import asyncio
 import socket

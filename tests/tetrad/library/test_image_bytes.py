@@ -1,4 +1,4 @@
-"""Images of programs as files: what a decoder reads is what the program has."""
+"""PIL images and arrays are written as files without a loss: a decoder returns the same pixels."""
 
 import io
 

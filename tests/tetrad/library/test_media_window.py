@@ -1,4 +1,4 @@
-"""The window of requests with images: it narrows to what the services take, and every request gets its answer."""
+"""MediaWindow: limits the requests with images in flight to the services' memory, and each request is answered."""
 
 import asyncio
 
