@@ -7,6 +7,7 @@ others, and keeps the embeddings in an encoder cache until the engine core frees
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from tetrad.services.errors import Unsupported
 from tetrad.worker_svc.core.plan import EncoderItem
 
 IMAGE = "image"
@@ -107,3 +108,19 @@ class ModelMedia(NamedTuple):
 
     tower: Tower
     cache: EncodedItems
+
+    def encode(self, stream_id: int, item: EncoderItem, after_step: int) -> None:
+        """Encode an item of a stream, and store its embeddings.
+
+        Raises Unsupported if the tower takes other media; otherwise as Tower.encode.
+        """
+        if item.modality != self.tower.modality.modality:
+            raise Unsupported(
+                f"The model takes media of modality {self.tower.modality.modality!r}, not {item.modality[:80]!r}."
+            )
+        self.cache.put(stream_id, item.identifier, self.tower.encode(item), after_step)
+
+
+def media_of(model: object) -> ModelMedia | None:
+    """Return the tower and the cache of a loaded model; None: it takes only text."""
+    return model.media if isinstance(model, TakesMedia) else None

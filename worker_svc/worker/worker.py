@@ -28,7 +28,7 @@ from tetrad.worker_svc.core.device import (
 from tetrad.worker_svc.core.host import size_on_disk, size_text
 from tetrad.worker_svc.core.layout_check import LOWER_KV_CACHE, LOWER_STEP, check_layout
 from tetrad.worker_svc.core.lora import LoraLimits, ModelLoras
-from tetrad.worker_svc.core.media import ModelMedia, TakesMedia
+from tetrad.worker_svc.core.media import ModelMedia, media_of
 from tetrad.worker_svc.core.memory_shortage import memory_for
 from tetrad.worker_svc.core.plan import EncoderItem, ExecutedStep, Ints, Runner, SchedulerOutput
 from tetrad.worker_svc.core.plan_check import check_plan
@@ -177,8 +177,7 @@ class Worker:
         if self._runner is not None and self._measured is not None and self._measured[0] == question:
             return self._measured[1]
         self._drop_runner()
-        if max_num_encoder_tokens and self._takes_only_text:
-            raise Unsupported(f"max_num_encoder_tokens {max_num_encoder_tokens}: the model on this worker takes only text.")
+        self._check_takes_media("max_num_encoder_tokens", max_num_encoder_tokens)
         answer = self._device.available_memory(
             model,
             utilization=utilization,
@@ -195,8 +194,7 @@ class Worker:
         """
         model = self._loaded()
         own = model.kv_groups(layout.block_size)
-        if layout.encoder_cache_size and self._takes_only_text:
-            raise Unsupported(f"encoder_cache_size {layout.encoder_cache_size}: the model on this worker takes only text.")
+        self._check_takes_media("encoder_cache_size", layout.encoder_cache_size)
         if tuple(groups) != (own if len(own) > 1 or groups else ()):
             raise FailedPrecondition(
                 f"Plans would have block tables for {len(groups) or 1} KV groups; the model's layers form {len(own)}: "
@@ -322,13 +320,13 @@ class Worker:
     @property
     def media(self) -> ModelMedia | None:
         """The tower and the encoder cache of the loaded model; None: it takes only text. Safe on any thread."""
-        return _media_of(self._model)
+        return media_of(self._model)
 
-    @property
-    def _takes_only_text(self) -> bool:
-        """Whether the model takes only text; members of a group may have no tower, and get rows of images from the leader."""
+    def _check_takes_media(self, name: str, value: int) -> None:
+        """Refuse room for media if the model takes only text; members of a group get the rows of images from the leader."""
         shard, stage = self._part
-        return self.media is None and shard.index == stage.index == 0
+        if value and self.media is None and shard.index == stage.index == 0:
+            raise Unsupported(f"{name} {value}: the model on this worker takes only text.")
 
     def encode(self, stream_id: int, item: EncoderItem, after_step: int) -> None:
         """Encode a media item of a stream, and store its embeddings in the encoder cache; on the tower's thread.
@@ -341,13 +339,8 @@ class Worker:
         Raises a TetradError if the item cannot be encoded; any other error means that the device can no longer be used.
         """
         media = self.media
-        if media is None or stream_id != self._stream_id:
-            return
-        if item.modality != media.tower.modality.modality:
-            raise Unsupported(
-                f"The model takes media of modality {media.tower.modality.modality!r}, not {item.modality[:80]!r}."
-            )
-        media.cache.put(stream_id, item.identifier, media.tower.encode(item), after_step)
+        if media is not None and stream_id == self._stream_id:
+            media.encode(stream_id, item, after_step)
 
     def _check_proposes(self, plan: SchedulerOutput) -> None:
         if plan.num_spec_tokens and (self._load_request is None or not self._load_request.draft_method):
@@ -423,10 +416,6 @@ class Worker:
 
 def _report_nothing(done: int, total: int) -> None:
     """Ignore the progress of a load that no client requested."""
-
-
-def _media_of(model: object) -> ModelMedia | None:
-    return model.media if isinstance(model, TakesMedia) else None
 
 
 def _expert_tokens(model: object) -> Sequence[Ints]:
