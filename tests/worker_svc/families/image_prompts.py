@@ -1,6 +1,7 @@
 """Prompts with images: the encoder cache has random rows in place of a tower's output, and transformers is given the same."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,6 +41,13 @@ class ImagePrompt:
     spans: tuple[MediaSpan, ...]
     images: tuple[EncodedItem, ...]
     axes: np.ndarray | None
+
+    def check(self, request: Any, model: torch.nn.Module, tolerance: float) -> None:
+        """Check that a request's greedy outputs and their log-probabilities are transformers'."""
+        expected = self.logprobs(model, request.output)
+        assert request.output == expected.argmax(-1).tolist()
+        for (ids, values, _), row in zip(request.logprobs, expected.numpy(), strict=True):
+            np.testing.assert_allclose(values, row[ids], atol=tolerance)
 
     @torch.inference_mode()
     def logprobs(self, model: torch.nn.Module, output: list[int]) -> torch.Tensor:
