@@ -48,6 +48,7 @@ from tetrad.worker_svc.families.pooling import is_bidirectional
 from tetrad.worker_svc.families.registry import find_family
 from tetrad.worker_svc.families.values import architecture_of
 from tetrad.worker_svc.layers.collectives import Collectives, gloo_sums
+from tetrad.worker_svc.layers.order_channel import gloo_orders
 from tetrad.worker_svc.layers.shared_experts import ExpertExchange, SharedMixes
 from tetrad.worker_svc.media.encoder_cache import EncoderCache
 from tetrad.worker_svc.media.memory import media_bytes
@@ -57,6 +58,7 @@ from tetrad.worker_svc.model_facts.quantization import method_of
 from tetrad.worker_svc.model_facts.sharding import check_size, shard_config
 from tetrad.worker_svc.model_facts.stages import check_stages, stage_config, stage_layers
 from tetrad.worker_svc.models.draft_head import Tapped
+from tetrad.worker_svc.native.shared_orders import OrdersOfMachine
 from tetrad.worker_svc.native.shared_sums import SumsOfMachine
 from tetrad.worker_svc.native.team import Team
 from tetrad.worker_svc.runner.orders import decode_model_order
@@ -103,7 +105,8 @@ class CpuDevice:
         if self._ranks is None or (self._ranks.shard, self._ranks.stage) != (place.shard, place.stage):
             team = self._models.team
             open_sums = gloo_sums if team is None else SumsOfMachine(team.library)
-            self._ranks = RankChannels(place.shard, place.stage, Collectives(place.shard, open_sums))
+            open_orders = gloo_orders if team is None else OrdersOfMachine(team.library)
+            self._ranks = RankChannels(place.shard, place.stage, Collectives(place.shard, open_sums), open_orders)
         self._ranks.connect(place)
         log.info("group.joined", rank=place.rank, size=place.size, epoch=place.epoch)
         return None if self._ranks.is_leader else LeaderOrders(self._ranks, decode_model_order)

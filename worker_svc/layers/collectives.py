@@ -14,10 +14,13 @@ from tetrad.worker_svc.layers.rendezvous import Rendezvous
 
 
 class Sums(Protocol):
-    """Sums tensors over the ranks of one group."""
+    """Sums and gathers tensors over the ranks of one group. Raises RuntimeError if a rank is lost."""
 
     def sum_(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the sum of all ranks' x, in place if x is contiguous; raise RuntimeError if a rank is lost."""
+        """Return the sum of all ranks' x, in place if x is contiguous."""
+
+    def gather(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Return every rank's x, all of the same shape, on the first shard; return an empty list on the others."""
 
     def leave(self) -> None:
         """Leave the group, so that no rank waits for this one; works on any thread."""
@@ -35,10 +38,11 @@ class GroupSums:
 
     Args:
         group: the process group.
+        shard: the place of this rank.
     """
 
-    def __init__(self, group: Any) -> None:
-        self._group = group
+    def __init__(self, group: Any, shard: Shard) -> None:
+        self._group, self._shard = group, shard  # torch's types say less than its objects do
 
     def sum_(self, x: torch.Tensor) -> torch.Tensor:
         """See Sums."""
@@ -46,13 +50,21 @@ class GroupSums:
         self._group.allreduce([x]).wait()
         return x
 
+    def gather(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """See Sums."""
+        options = dist.GatherOptions()
+        options.rootRank = 0
+        found = [torch.empty_like(x) for _ in range(self._shard.size)] if self._shard.index == 0 else []
+        self._group.gather([found] if found else [], [x.contiguous()], options).wait()
+        return found
+
     def leave(self) -> None:
         """Do nothing: the connections are closed with the process group."""
 
 
 def gloo_sums(met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: float) -> Sums:  # noqa: ARG001 - of OpenSums
     """See OpenSums."""
-    return GroupSums(group)
+    return GroupSums(group, shard)
 
 
 class Collectives:
@@ -65,19 +77,18 @@ class Collectives:
 
     def __init__(self, shard: Shard, open_sums: OpenSums = gloo_sums) -> None:
         self.shard, self._open_sums = shard, open_sums
-        self._group: Any = None  # torch's types say less than its objects do
         self._sums: Sums | None = None
 
     def connect(self, met: Rendezvous, name: str, timeout_s: float) -> None:
         """Connect to the other ranks, which call this as well; raise DeadlineExceeded or Unavailable if that fails."""
         group = met.connect(name, self.shard.index, self.shard.size, timeout_s)
-        self._sums, self._group = self._open_sums(met, name, group, self.shard, timeout_s), group
+        self._sums = self._open_sums(met, name, group, self.shard, timeout_s)
 
     def disconnect(self) -> None:
         """Leave the group: pending calls of other ranks fail."""
         if self._sums is not None:
             self._sums.leave()
-        self._sums = self._group = None
+        self._sums = None
 
     @property
     def sums(self) -> Sums:
@@ -91,9 +102,4 @@ class Collectives:
 
     def gather(self, x: torch.Tensor) -> list[torch.Tensor]:
         """Return every rank's x, all of the same shape, on the first shard; return an empty list on the others."""
-        assert self._group is not None, "the rank is in no group"
-        options = dist.GatherOptions()
-        options.rootRank = 0
-        found = [torch.empty_like(x) for _ in range(self.shard.size)] if self.shard.index == 0 else []
-        self._group.gather([found] if found else [], [x.contiguous()], options).wait()
-        return found
+        return self.sums.gather(x)

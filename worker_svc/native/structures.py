@@ -174,8 +174,8 @@ class Step(ctypes.Structure):
     )
 
 
-class SumsPlace(ctypes.Structure):
-    """A rank's place in the memory of sums."""
+class SharedPlace(ctypes.Structure):
+    """A rank's access to memory that the ranks of a machine share; `timeout_s` is the longest wait for another rank."""
 
     _fields_ = (
         ("memory", _POINTER),
@@ -187,7 +187,7 @@ class SumsPlace(ctypes.Structure):
 
 
 class SumStatus(IntEnum):
-    """The outcome of a sum over ranks: success, or the reason of the failure."""
+    """The outcome of an exchange between ranks: success, or the reason of the failure."""
 
     SUMMED = 0
     RANK_LOST = 1

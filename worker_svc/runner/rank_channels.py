@@ -6,9 +6,8 @@ not block, so a stage computes the next step while its hidden states are in tran
 """
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +16,10 @@ import torch
 from tetrad.services.errors import one_line
 from tetrad.worker_svc.core.ranks import GroupPlace, Order, Shard, Stage
 from tetrad.worker_svc.layers.collectives import Collectives
+from tetrad.worker_svc.layers.order_channel import OpenOrders, OrderChannel, Sender, gloo_orders
 from tetrad.worker_svc.layers.rendezvous import LIFE_S, STEP_TIMEOUT_S, Rendezvous
 
-_SHORT = 2048
-"""Number of integers in the first message of an order; a longer order takes a second message."""
-_NUM_SENT = 64
-"""Largest number of sent messages that are not confirmed yet; the steps in flight need fewer."""
+T = TypeVar("T")
 
 
 class Arrival:
@@ -59,20 +56,21 @@ class RankChannels:
     Args:
         shard, stage: the place of this rank.
         sums: the sums with the other shards of the stage.
+        open_orders: chooses how the ranks send orders.
 
     Attributes:
         sums: as above.
         epoch: the epoch of the last joined group; 0: none.
     """
 
-    def __init__(self, shard: Shard, stage: Stage, sums: Collectives) -> None:
-        self.shard, self.stage, self.sums = shard, stage, sums
+    def __init__(self, shard: Shard, stage: Stage, sums: Collectives, open_orders: OpenOrders = gloo_orders) -> None:
+        self.shard, self.stage, self.sums, self._open_orders = shard, stage, sums, open_orders
         self.epoch = 0
         self._rank, self._size = stage.index * shard.size + shard.index, stage.size * shard.size
-        self._orders: Any = None  # torch's types say less than its objects do
-        self._hidden: Any = None
+        self._orders: OrderChannel | None = None
+        self._hidden: Any = None  # torch's types say less than its objects do
+        self._sender: Sender | None = None
         self._met: Rendezvous | None = None
-        self._sent: deque[tuple[Any, torch.Tensor]] = deque()
 
     @property
     def is_leader(self) -> bool:
@@ -99,7 +97,8 @@ class RankChannels:
                 self.sums.connect(met, f"sums-{self.stage.index}", STEP_TIMEOUT_S)
             if self.stage.size > 1:
                 self._connect_stages(met)
-            self._orders = met.connect("orders", self._rank, self._size, LIFE_S)
+            group = met.connect("orders", self._rank, self._size, LIFE_S)
+            self._orders = self._open_orders(met, group, self._rank, self._size)
         except BaseException:
             self.disconnect()
             raise
@@ -113,18 +112,20 @@ class RankChannels:
         if epoch in (None, self.epoch):
             self.sums.disconnect()
             self._disconnect_stages()
+            if self._orders is not None:
+                self._orders.leave()
             if self._met is not None:
                 self._met.close()
             self._met = self._orders = None
-            self._sent = deque()
 
     def _connect_stages(self, met: Rendezvous) -> None:
         """Connect to the other stages of a pipeline; every rank calls this."""
         self._hidden = met.connect("hidden", self._rank, self._size, STEP_TIMEOUT_S)
+        self._sender = Sender(self._hidden)
 
     def _disconnect_stages(self) -> None:
         """Close the connections to the other stages, if there are any."""
-        self._hidden = None
+        self._hidden = self._sender = None
 
     def send_order(
         self,
@@ -147,39 +148,19 @@ class RankChannels:
         self._send_order(range(max(end, 1), size), numbers, None)
 
     def _send_order(self, members: range, numbers: npt.NDArray[np.int64], values: torch.Tensor | None) -> None:
-        if not members:
-            return
-        rows, columns = values.shape if values is not None else (0, 0)
-        short = torch.zeros(_SHORT, dtype=torch.int64)
-        short[:3] = torch.tensor([len(numbers), rows, columns])
-        begin = numbers[: _SHORT - 3]
-        short[3 : 3 + len(begin)] = torch.from_numpy(begin)
-        self._send(self._orders, short, members)
-        if len(numbers) > len(begin):
-            self._send(self._orders, torch.from_numpy(numbers[len(begin) :].copy()), members)
-        if values is not None:
-            self._send(self._orders, values.contiguous(), members)
+        if members:
+            self._joined(self._orders).send(members, numbers, values)
 
     def receive_order(self, epoch: int) -> tuple[npt.NDArray[np.int64], torch.Tensor | None]:
         """Wait for the leader's next order in this group and return its integers and floats.
 
         Callable on any thread, by one at a time. Raises ConnectionError if the group has ended.
         """
-        group = self._orders if epoch == self.epoch else None
-        if group is None:
-            raise ConnectionError("The rank has left its group.")
+        orders = self._joined(self._orders if epoch == self.epoch else None)
         try:
-            short = _received(group, torch.empty(_SHORT, dtype=torch.int64))
-            length, rows, columns = short[:3].tolist()
-            numbers = torch.empty(length, dtype=torch.int64)
-            begin = min(length, _SHORT - 3)
-            numbers[:begin] = short[3 : 3 + begin]
-            if length > begin:
-                numbers[begin:] = _received(group, torch.empty(length - begin, dtype=torch.int64))
-            values = _received(group, torch.empty(rows, columns)) if rows else None
+            return orders.receive()
         except RuntimeError as error:
             raise ConnectionError(f"The leader's connection is lost: {one_line(error)}.") from error
-        return numbers.numpy(), values
 
     def send_hidden(self, hidden: torch.Tensor) -> None:
         """Send hidden states [T, hidden] of this stage to the next stage, or from the last stage to the leader.
@@ -187,25 +168,23 @@ class RankChannels:
         Each row may have further values behind the hidden state; see StageTaps.
         """
         if not self.stage.is_last:
-            self._send(self._hidden, hidden.contiguous(), [self._rank + self.shard.size])
+            self._joined(self._sender).send(hidden.contiguous(), [self._rank + self.shard.size])
         elif self.shard.index == 0:
-            self._send(self._hidden, hidden.contiguous(), [0])
+            self._joined(self._sender).send(hidden.contiguous(), [0])
 
     def expect_hidden(self, num_tokens: int, width: int) -> Arrival:
         """Start to receive rows [T, width] from the previous stage; on the leader, from the last stage. See send_hidden."""
-        if self._hidden is None:
-            raise ConnectionError("The rank has left its group.")
+        hidden = self._joined(self._hidden)
         source = self._size - self.shard.size if self.is_leader else self._rank - self.shard.size
         tensor = torch.empty(num_tokens, width)
-        return Arrival(tensor, self._hidden.recv([tensor], source, 0))
+        return Arrival(tensor, hidden.recv([tensor], source, 0))
 
-    def _send(self, group: Any, tensor: torch.Tensor, ranks: Iterable[int]) -> None:
-        if group is None:
+    @staticmethod
+    def _joined(connection: T | None) -> T:
+        """Return a connection of the current group; raise ConnectionError if there is none."""
+        if connection is None:
             raise ConnectionError("The rank has left its group.")
-        for rank in ranks:
-            self._sent.append((group.send([tensor], rank, 0), tensor))
-        while len(self._sent) > _NUM_SENT:
-            self._sent.popleft()[0].wait()
+        return connection
 
 
 class LeaderOrders:
@@ -231,9 +210,3 @@ class LeaderOrders:
     def end(self) -> None:
         """See Orders."""
         self._ranks.disconnect(self._epoch)
-
-
-def _received(group: Any, tensor: torch.Tensor) -> torch.Tensor:
-    """Receive a tensor from the leader and return it."""
-    group.recv([tensor], 0, 0).wait()
-    return tensor

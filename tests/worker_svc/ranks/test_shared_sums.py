@@ -17,17 +17,18 @@ from tests.worker_svc.native.native_programs import NO_HEADS, RUNNABLE, team_of
 from tetrad.worker_svc.core.ranks import GroupPlace, Shard
 from tetrad.worker_svc.layers.collectives import GroupSums
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
-from tetrad.worker_svc.native import shared_sums
+from tetrad.worker_svc.native import shared_memory
 from tetrad.worker_svc.native.library import best_target, load_library
 from tetrad.worker_svc.native.program import Tokens
 from tetrad.worker_svc.native.program_builder import ProgramBuilder
 from tetrad.worker_svc.native.program_sums import RankSums
+from tetrad.worker_svc.native.shared_memory import SharedMemory
 from tetrad.worker_svc.native.shared_sums import SharedSums, SumsOfMachine
 from tetrad.worker_svc.native.weights import pack_float
 
 T = TypeVar("T")
 CHUNK = 64 * 1024
-"""Floats of a buffer, as shared_sums.h has it."""
+"""Floats of a buffer, as in shared_sums.h."""
 
 
 @contextmanager
@@ -71,6 +72,29 @@ def sum_in_order(parts) -> torch.Tensor:
     return total
 
 
+@pytest.mark.parametrize("is_shared", [True, False], ids=["shared memory", "gloo"])
+def test_the_first_rank_gathers_the_tensors_of_all_ranks(socket_directory, monkeypatch, is_shared):
+    """Also of more bytes than a buffer has, of numbers of 8 bytes, and between sums."""
+    if not is_shared:
+        monkeypatch.setattr(shared_memory, "_attached", lambda _: None)
+    shapes = [(2, 3), (3, CHUNK), (1,)]
+    values = [[torch.randn(shape, dtype=torch.float64) for shape in shapes] for _ in range(3)]
+
+    def exchange(rank: int) -> list[list[torch.Tensor]]:
+        found = []
+        for x in values[rank]:
+            found.append(ranks[rank].gather(x))
+            assert ranks[rank].sum_(torch.ones(7)).tolist() == [3.0] * 7
+        return found
+
+    with opened(socket_directory, 3) as ranks:
+        first, *others = on_all(range(3), exchange)
+
+    for number, parts in enumerate(first):
+        assert all(torch.equal(part, values[rank][number]) for rank, part in enumerate(parts))
+    assert others == [[[], [], []]] * 2
+
+
 def test_a_rank_that_leaves_ends_the_wait_of_the_others(socket_directory):
     with opened(socket_directory, 2) as (first, second):
         second.leave()
@@ -96,9 +120,9 @@ time.sleep(60)
 
 def test_a_process_that_stands_still_is_waited_for_and_one_that_was_killed_is_noticed():
     library = load_library(best_target())
-    file = SumsOfMachine(library)._make(2, bytes(16))
-    assert library.tetrad_sums_join(file, 0) == 0
-    first = SharedSums(library, file, Shard(0, 2), timeout_s=0.01)
+    file = shared_memory.make_file("sums", library.tetrad_sums_size_bytes(2), bytes(16))
+    assert library.tetrad_shared_join(file, 0) == 0
+    first = SharedSums(library, SharedMemory(file, 0, 2, timeout_s=0.01))
     command = [sys.executable, "-c", SECOND_RANK, f"/proc/{os.getpid()}/fd/{file}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as second:
         assert second.stdout.readline() == b"joined\n"
@@ -112,7 +136,7 @@ def test_a_process_that_stands_still_is_waited_for_and_one_that_was_killed_is_no
 
 
 def test_memory_that_one_rank_cannot_have_is_used_by_none(socket_directory, monkeypatch):
-    monkeypatch.setattr(shared_sums, "_attached", lambda _: None)
+    monkeypatch.setattr(shared_memory, "_attached", lambda _: None)
 
     with opened(socket_directory, 2) as ranks:
         found = on_all(ranks, lambda rank: rank.sum_(torch.full((4,), 2.0)))
@@ -129,10 +153,10 @@ def test_a_file_of_another_process_is_not_taken_for_the_memory(tmp_path):
     reader, writer = os.pipe()
     with strangers.open("r+b") as file:
         for number in (file.fileno(), reader, writer, 10**6):
-            assert shared_sums._attached(f"{os.getpid()} {number} {token.hex()}") is None
+            assert shared_memory._attached(f"{os.getpid()} {number} {token.hex()}") is None
         file.write(bytes(48) + token)
         file.flush()
-        found = shared_sums._attached(f"{os.getpid()} {file.fileno()} {token.hex()}")
+        found = shared_memory._attached(f"{os.getpid()} {file.fileno()} {token.hex()}")
     assert found is not None
     for number in (found, reader, writer):
         os.close(number)
@@ -141,7 +165,7 @@ def test_a_file_of_another_process_is_not_taken_for_the_memory(tmp_path):
 def test_the_memory_has_no_name(socket_directory):
     """So nothing is left when processes are killed."""
     with opened(socket_directory, 2) as ranks:
-        names = {str(Path(f"/proc/self/fd/{rank._file}").readlink()) for rank in ranks}
+        names = {str(Path(f"/proc/self/fd/{rank._memory._file}").readlink()) for rank in ranks}
 
     assert names == {"/memfd:tetrad-sums (deleted)"}
 
@@ -167,7 +191,7 @@ def summing(sums, num_threads: int) -> Callable[[torch.Tensor, torch.Tensor], No
 @pytest.mark.parametrize("is_shared", [True, False], ids=["shared memory", "gloo"])
 def test_a_program_adds_up_over_the_ranks(socket_directory, monkeypatch, num_threads, is_shared):
     if not is_shared:
-        monkeypatch.setattr(shared_sums, "_attached", lambda _: None)
+        monkeypatch.setattr(shared_memory, "_attached", lambda _: None)
     values = [torch.randn(37, 64, generator=torch.Generator().manual_seed(rank)) for rank in range(2)]
 
     def run(rank: int) -> list[torch.Tensor]:
@@ -190,7 +214,7 @@ def test_a_program_adds_up_over_the_ranks(socket_directory, monkeypatch, num_thr
 def test_a_program_ends_with_an_error_when_a_rank_is_lost(socket_directory, monkeypatch, num_threads, is_shared, text):
     """Nothing is computed behind the sum that failed."""
     if not is_shared:
-        monkeypatch.setattr(shared_sums, "_attached", lambda _: None)
+        monkeypatch.setattr(shared_memory, "_attached", lambda _: None)
     out = torch.ones(5, 64)
     with opened(socket_directory, 2) as ranks:
         run = summing(ranks[0], num_threads)

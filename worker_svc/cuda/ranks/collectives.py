@@ -18,7 +18,7 @@ class DeviceSums(GroupSums):
 
     def gather(self, x: torch.Tensor) -> list[torch.Tensor]:
         """Return every rank's x, all of the same shape, on every rank; the host does not wait."""
-        parts = [torch.empty_like(x) for _ in range(self._group.size())]
+        parts = [torch.empty_like(x) for _ in range(self._shard.size)]
         self._group.allgather([parts], [x.contiguous()]).wait()
         return parts
 
@@ -39,16 +39,10 @@ class DeviceCollectives(Collectives):
         def sum_once(group: Any) -> None:
             group.allreduce([torch.zeros(1, device=accelerator.device)]).wait()
 
-        def open_sums(met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: float) -> DeviceSums:  # noqa: ARG001
-            return DeviceSums(accelerator.process_group(met, name, group, timeout_s, sum_once))
+        def open_sums(met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: float) -> DeviceSums:
+            return DeviceSums(accelerator.process_group(met, name, group, timeout_s, sum_once), shard)
 
         super().__init__(shard, open_sums)
-
-    def gather(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """Return every rank's x, all of the same shape, on every rank."""
-        sums = self.sums
-        assert isinstance(sums, DeviceSums)
-        return sums.gather(x)
 
 
 def abort(group: Any) -> None:

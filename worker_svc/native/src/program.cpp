@@ -1,12 +1,13 @@
 // Program: a model's forward pass as a list of operations over numbered buffers, run by a team of threads.
 //
 // Python (program.py) writes the list once, when the model is loaded, and calls `tetrad_run` once per step. program.h keeps the
-// list, run.h executes it. Python calls only the C functions of this file, of packing.h and of shared_sums.h.
+// list, run.h executes it. Python calls only the C functions of this file, of packing.h and of shared_*.h.
 #include <system_error>
 
 #include "packing.h"
 #include "program.h"
 #include "run.h"
+#include "shared_orders.h"
 #include "shared_sums.h"
 
 using namespace tetrad;
