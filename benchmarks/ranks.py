@@ -1,15 +1,19 @@
 """Tokens per second of one rank, two shards and two stages, on SmolLM2's shape with 8 heads: `python -m benchmarks.ranks`.
 
-Weights are random: load_format "dummy". Shards and stages are compared with one rank that runs the same program.
+Weights are random: load_format "dummy". Shards and stages are compared with one rank that runs the same program. All cases of
+a program are loaded at the same time and measured in turns.
 """
 
+import contextlib
 import json
 import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.figures import median, spread
 from tetrad import LLM, SamplingParams
 from tetrad.inputs import TokensPrompt
 
@@ -30,33 +34,41 @@ CONFIG = {
     "hidden_act": "silu",
     "eos_token_id": 0,
 }
-NUM_TOKENS = 40
-CASES = (
-    ("torch", 1, 1, 1),
-    ("torch", 1, 1, 2),
-    ("torch", 2, 1, 1),
-    ("torch", 1, 2, 1),
-    ("native", 1, 1, 1),
-    ("native", 1, 1, 2),
-    ("native", 2, 1, 1),
-    ("native", 1, 2, 1),
-)
-"""Cases: program, number of shards, number of stages, threads of each rank."""
+NUM_TOKENS = {1: 100, 32: 20}
+"""Tokens of each request, by the number of requests."""
+NUM_ROUNDS = 8
+PROGRAMS = ("torch", "native")
+CASES = ((1, 1, 1), (1, 1, 2), (2, 1, 1), (1, 2, 1))
+"""Cases: number of shards, number of stages, threads of each rank."""
 
 
 def main() -> None:
-    """Print a line for each case and number of requests. Arguments select the programs: torch, native."""
+    """Print a line for each program, number of requests and case. Arguments select the programs: torch, native."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         (directory / "config.json").write_text(json.dumps(CONFIG))
-        for program, *sizes in CASES:
-            if program in (sys.argv[1:] or ["torch", "native"]):
-                # Shards of the torch program add their results over gloo, because they do not use the native kernels.
+        for program in PROGRAMS:
+            if program in (sys.argv[1:] or PROGRAMS):
+                # Shards of the torch program exchange everything over gloo, because they do not use the native kernels.
                 os.environ["TETRAD_WORKER_CPU_KERNELS"] = program
-                _measure(directory, program, *sizes)
+                _measure(directory, program)
 
 
-def _measure(model: Path, program: str, num_shards: int, num_stages: int, num_threads: int) -> None:
+def _measure(model: Path, program: str) -> None:
+    with contextlib.ExitStack() as open_models:
+        models = [open_models.enter_context(_loaded(model, *case)) for case in CASES]
+        for batch, num_tokens in NUM_TOKENS.items():
+            for each in models:
+                _tokens_per_second(each, batch, num_tokens)  # to warm up
+            rounds = [[_tokens_per_second(each, batch, num_tokens) for each in models] for _ in range(NUM_ROUNDS)]
+            for case, found in zip(CASES, zip(*rounds, strict=True), strict=True):
+                name = "{} shards, {} stages, {} threads".format(*case)
+                step = f"{batch * 1e3 / median(found):.1f} ms a token of each request"
+                print(f"{program}, {name}, batch {batch}: {spread(found, 1)} tokens/s, {step}", flush=True)
+
+
+@contextlib.contextmanager
+def _loaded(model: Path, num_shards: int, num_stages: int, num_threads: int) -> Iterator[LLM]:
     with LLM(
         str(model),
         tokenizer="smollm2-135m-instruct",
@@ -68,17 +80,15 @@ def _measure(model: Path, program: str, num_shards: int, num_stages: int, num_th
         tensor_parallel_size=num_shards,
         pipeline_parallel_size=num_stages,
     ) as llm:
-        for batch in (1, 32):
-            prompts = [TokensPrompt(prompt_token_ids=[5 + number, 9, 11]) for number in range(batch)]
-            params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, temperature=0)
-            llm.generate(prompts, params.clone(), use_tqdm=False)
-            start = time.perf_counter()
-            llm.generate(prompts, params, use_tqdm=False)
-            seconds = time.perf_counter() - start
-            print(
-                f"{program}, {num_shards} shards, {num_stages} stages, {num_threads} threads, batch {batch}: "
-                f"{NUM_TOKENS * batch / seconds:.1f} tokens/s, {seconds / NUM_TOKENS * 1e3:.1f} ms a token of each request"
-            )
+        yield llm
+
+
+def _tokens_per_second(llm: LLM, batch: int, num_tokens: int) -> float:
+    prompts = [TokensPrompt(prompt_token_ids=[5 + number, 9, 11]) for number in range(batch)]
+    params = SamplingParams(max_tokens=num_tokens, ignore_eos=True, temperature=0)
+    start = time.perf_counter()
+    llm.generate(prompts, params, use_tqdm=False)
+    return num_tokens * batch / (time.perf_counter() - start)
 
 
 if __name__ == "__main__":
