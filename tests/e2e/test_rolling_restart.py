@@ -19,7 +19,7 @@ from tetrad.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 MODEL = "smollm2-135m-instruct"
 NUM_CLIENTS = 4  # of each kind
 DEADLINE_S = 60
-PAUSE_S = 0.1
+PAUSE_S = 0.2
 """Of a client between two requests: without it, the load takes all the CPU time that the new processes need for their start."""
 PROMPT = "Count the waves"
 
