@@ -24,7 +24,7 @@ with warnings.catch_warnings():
     from schemathesis import GenerationMode
 
 EXAMPLES = int(os.environ.get("TEST_FUZZ_EXAMPLES", "0"))
-NUM_HTTP, NUM_GRPC = (EXAMPLES, EXAMPLES) if EXAMPLES else (40, 100)
+NUM_HTTP, NUM_GRPC = (EXAMPLES, EXAMPLES) if EXAMPLES else (40, 60)
 
 fuzzed = settings(
     deadline=None,

@@ -37,29 +37,27 @@ def num_prompt_tokens(server, **fields) -> int:
 
 
 @pytest.fixture(scope="module")
-def hurried_server(start_module_server):
-    """A stack whose templates have half a second."""
+def stack(start_module_server):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TETRAD_TOKENIZER_CHAT_TEMPLATE_TIMEOUT_S", "0.5")
+        patch.setenv("TETRAD_TOKENIZER_CHAT_TEMPLATE_TIMEOUT_S", "1")
         return start_module_server("--device", "sim")
 
 
 @pytest.mark.parametrize("kind", ["templates", "grammars"])
-def test_many_hostile_programs_at_once_stop_no_plain_request(hurried_server, kind):
-    server = hurried_server
-    assert num_prompt_tokens(server, chat_template="Hello") == 1  # what a request brings is what is rendered
+def test_many_hostile_programs_at_once_stop_no_plain_request(stack, kind):
+    assert num_prompt_tokens(stack, chat_template="Hello") == 1  # what a request brings is what is rendered
     plain = {"prompt": "Hello", "max_tokens": 4, "seed": 3}
-    expected = httpx.post(f"{server.url}/v1/completions", json=plain).json()["choices"]
+    expected = httpx.post(f"{stack.url}/v1/completions", json=plain).json()["choices"]
 
     with ThreadPoolExecutor(NUM_HOSTILE) as threads:
-        sent = [threads.submit(httpx.post, f"{server.url}{path}", json=body, timeout=90) for path, body in hostile_bodies(kind)]
+        sent = [threads.submit(httpx.post, f"{stack.url}{path}", json=body, timeout=90) for path, body in hostile_bodies(kind)]
         times = []
         for _ in range(10):
             began = time.monotonic()
-            answer = httpx.post(f"{server.url}/v1/completions", json=plain, timeout=30)
+            answer = httpx.post(f"{stack.url}/v1/completions", json=plain, timeout=30)
             assert answer.json()["choices"] == expected
             times.append(time.monotonic() - began)
-        for process in server.processes():
+        for process in stack.processes():
             assert process.is_running()
         answers = [future.result() for future in sent]
 
@@ -78,4 +76,4 @@ def check_refusals(answers: list[httpx.Response]) -> None:
     assert len(refused) + len(timed_out) == NUM_HOSTILE
     assert timed_out
     assert all("are being rendered, the limit" in error["message"] for error in refused)
-    assert all("took longer than 0.5 s" in error["message"] and error["param"] == "chat_template" for error in timed_out)
+    assert all("took longer than 1 s" in error["message"] and error["param"] == "chat_template" for error in timed_out)

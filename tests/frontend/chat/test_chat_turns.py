@@ -141,10 +141,13 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("steps", [(1, 5, 1000), pytest.param((2, 16), marks=pytest.mark.exhaustive)], ids=["few", "more"])
 @pytest.mark.parametrize("case", CASES)
-async def test_streams_add_up_to_the_whole_answer(serve_frontend, engine, case):
+async def test_streams_add_up_to_the_whole_answer(serve_frontend, engine, case, steps):
+    """Whatever the number of tokens of each step; the whole answer is generated in few steps."""
     reasoning_parser, tool_parser, fields, text, reasoning, content, calls = CASES[case]
     fields = {**fields, "max_tokens": 400, "logprobs": True, "return_token_ids": True}
+    engine.tokens_per_step = 16
     async with serve_frontend(reasoning_parser=reasoning_parser, tool_call_parser=tool_parser) as frontend:
         writes(engine, text)
         whole = await ask(frontend, **fields)
@@ -159,7 +162,7 @@ async def test_streams_add_up_to_the_whole_answer(serve_frontend, engine, case):
         is_named = isinstance(fields.get("tool_choice"), dict)
         assert choice["finish_reason"] == ("tool_calls" if calls and not is_named else "stop")
 
-        for tokens_per_step in (1, 2, 5, 16, 1000):
+        for tokens_per_step in steps:
             engine.tokens_per_step = tokens_per_step
             chunks = await stream(frontend, **fields)
             streamed, reason, logprobs, ids = added_up(chunks)

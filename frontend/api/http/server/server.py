@@ -23,14 +23,17 @@ log = get_logger()
 _BACKLOG = 2048
 # Seconds for connections that are still open after the drain to send their last bytes.
 _CLOSE_TIMEOUT_S = 1
+# Turns of the event loop after which connections that were accepted before the listener closed are known.
+_TURNS_TO_ACCEPT = 3
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn without its signal handlers (process.py has them) and without its ten timer events per second."""
+    """uvicorn without its signal handlers (process.py has them) and without polling, while it serves and when it ends."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, retirement: Retirement) -> None:
         super().__init__(config)
         self.stopping = asyncio.Event()
+        self._retirement = retirement
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -40,6 +43,27 @@ class _Uvicorn(uvicorn.Server):
     async def main_loop(self) -> None:
         """Wait until the server stops."""
         await self.stopping.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the listener, idle connections at once and busy ones after their response, then end the application."""
+        for closed in (*self.servers, *(sockets or ())):
+            closed.close()
+        for _ in range(_TURNS_TO_ACCEPT):
+            await asyncio.sleep(0)
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        tasks = self.server_state.tasks
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._retirement.wait_over()
+                while tasks:
+                    await asyncio.wait(tasks)
+        except TimeoutError:
+            open_ = len(self.server_state.connections)
+            log.warning("http.close_timed_out", num_connections=open_, num_requests=len(tasks), timeout_s=_CLOSE_TIMEOUT_S)
+            for task in tasks:
+                task.cancel()
+        await self.lifespan.shutdown()
 
 
 class HttpServer:
@@ -89,12 +113,11 @@ class HttpServer:
             server_header=False,
             date_header=False,
             timeout_keep_alive=keep_alive_timeout_s,
-            timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
         )
         config.load()
         if tls is not None:
             config.ssl = Identity(tls).server_context()
-        self._server = _Uvicorn(config)
+        self._server = _Uvicorn(config, self._retirement)
         self._task: asyncio.Task[None] | None = None
         self.port = port
 

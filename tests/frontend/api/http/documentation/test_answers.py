@@ -68,6 +68,13 @@ async def frontend(serve_frontend):
         yield running
 
 
+@pytest.fixture
+def engine(engine):
+    """An engine core of few steps, each of several tokens: every event is checked against its schema."""
+    engine.tokens_per_step = 7
+    return engine
+
+
 _documents = []
 
 

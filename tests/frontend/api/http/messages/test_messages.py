@@ -70,12 +70,13 @@ def shown(message):
 
 @pytest.mark.parametrize("tokens_per_step", [1, 5, 200])
 async def test_the_official_clients_stream_adds_up_to_the_whole_message(client, engine, tokens_per_step):
-    engine.tokens_per_step = tokens_per_step
     for kind, text in TEXTS.items():
         writes(engine, text)
         request = {"model": "fake", "messages": HI, "max_tokens": 400, "tools": TOOLS}
+        engine.tokens_per_step = 16
         whole = await client.messages.create(**request)
 
+        engine.tokens_per_step = tokens_per_step
         async with client.messages.stream(**request) as stream:
             streamed = await stream.get_final_message()
 

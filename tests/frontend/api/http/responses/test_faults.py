@@ -68,6 +68,12 @@ def disk(monkeypatch):
 
 
 @pytest.fixture
+def impatient(monkeypatch):
+    """Wait for a locked file only as long as it takes to be refused."""
+    monkeypatch.setattr(database, "_PATIENCE_S", 0.1)
+
+
+@pytest.fixture
 def store(tmp_path, disk):
     store = FaultyStore(tmp_path / "responses.sqlite3", disk)
     yield store
@@ -90,6 +96,7 @@ async def until_status(http, response_id, status):
 FAULTS = pytest.mark.parametrize("fault", ["full", "corrupt", "locked"])
 
 
+@pytest.mark.usefixtures("impatient")
 @FAULTS
 async def test_in_the_background_nothing_begins_that_could_not_be_read_later(http, engine, store, fault):
     engine.pause()
@@ -108,6 +115,7 @@ async def test_in_the_background_nothing_begins_that_could_not_be_read_later(htt
     assert (await until_status(http, taken.json()["id"], "incomplete"))["output"][0]["content"][0]["text"] == TEXT[:3]
 
 
+@pytest.mark.usefixtures("impatient")
 @FAULTS
 async def test_whoever_waits_for_a_response_gets_it_and_reads_that_it_is_not_kept(http, store, fault):
     store.begin(fault)
@@ -120,6 +128,7 @@ async def test_whoever_waits_for_a_response_gets_it_and_reads_that_it_is_not_kep
     assert (last["type"], last["response"]["store"]) == ("response.incomplete", False)
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("fault", ["full", "locked"])
 async def test_a_response_that_is_complete_while_the_store_is_of_no_use_is_saved_when_it_is(
     http, engine, store, serve_frontend, fault
@@ -138,6 +147,7 @@ async def test_a_response_that_is_complete_while_the_store_is_of_no_use_is_saved
     assert len(saved["output"][0]["content"][0]["logprobs"]) == 100
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_response_that_cannot_be_deleted_goes_on(http, engine, store):
     engine.pause()
     created = (await http.post("/v1/responses", json=BACKGROUND)).json()
@@ -208,6 +218,7 @@ async def test_bytes_are_bounded(serve_frontend, store):
     assert store.path.stat().st_size < 100_000
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_cancelling_while_the_store_is_of_no_use_ends_the_work_and_says_that_it_is_not_saved(
     http, engine, store, serve_frontend
 ):

@@ -33,6 +33,13 @@ async def frontend(serve_frontend):
         yield running
 
 
+@pytest.fixture
+def engine(engine):
+    """An engine core of few steps: most tests compare requests, whatever their answers."""
+    engine.tokens_per_step = 64
+    return engine
+
+
 async def sent(http, engine, path, body):
     """Return the requests that the engine core gets for a body, without what names them or measures time."""
     before = len(engine.requests)

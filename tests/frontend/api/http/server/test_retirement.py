@@ -1,10 +1,14 @@
-"""Retirement: every connection ends with `Connection: close`, and none while a request may be on its way."""
+"""Retirement: every connection ends with `Connection: close`, and none while a request may be on its way.
+
+A server that stops closes idle connections at once, and busy ones after their response.
+"""
 
 import asyncio
 
 import pytest
 
 from tetrad.frontend.api.http.server import retirement
+from tetrad.frontend.api.http.server import server as http_server
 from tetrad.frontend.api.http.server.server import HttpServer
 from tetrad.frontend.api.http.server.timed_connection import ConnectionLimits
 
@@ -152,4 +156,35 @@ async def test_nothing_new_is_accepted(server):
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", server.port)
     retiring.cancel()
+    writer.close()
+
+
+async def test_a_server_that_stops_closes_idle_connections_and_ends_the_answers_in_progress(server, app):
+    (idle, idle_writer), (busy, busy_writer) = await connect(server), await connect(server)
+    await ask(idle, idle_writer)
+    app.may_end.clear()
+    busy_writer.write(REQUEST)
+    await busy.readuntil(b"\r\n\r\n")
+
+    stopping = asyncio.create_task(server.stop())
+
+    assert await asyncio.wait_for(idle.read(), 5) == b""
+    assert not stopping.done()
+    app.may_end.set()
+    assert await asyncio.wait_for(busy.read(), 5) == b"ok"
+    await asyncio.wait_for(stopping, 5)
+    idle_writer.close()
+    busy_writer.close()
+
+
+async def test_a_server_that_stops_does_not_wait_for_an_answer_that_never_ends(server, app, monkeypatch):
+    monkeypatch.setattr(http_server, "_CLOSE_TIMEOUT_S", 0.01)
+    reader, writer = await connect(server)
+    app.may_end.clear()
+    writer.write(REQUEST)
+    await reader.readuntil(b"\r\n\r\n")
+
+    await asyncio.wait_for(server.stop(), 5)
+
+    assert await asyncio.wait_for(reader.read(), 5) == b"o"
     writer.close()
