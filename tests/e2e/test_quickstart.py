@@ -50,7 +50,8 @@ def test_what_the_page_asks_is_answered(server, word, expected):
     assert expected in run(with_url.replace(ADDRESS, server.url), timeout_s=60)
 
 
-def test_a_killed_worker_costs_the_story_nothing(server, tmp_path):
+def test_a_killed_worker_costs_the_story_nothing(start_server, smollm2, tmp_path):
+    server = start_server("--threads", "1").wait_ready()
     commands = (
         PAGE.block("kill -9").replace("tetrad complete", f"tetrad complete --url {server.url}").replace(ADDRESS, server.url)
     )
