@@ -4,6 +4,7 @@ import functools
 import gc
 import os
 import signal
+import socketserver
 import ssl
 import sys
 import tempfile
@@ -41,6 +42,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # httpx waits 5 s for an answer, which is too short on a loaded machine. Its functions share this object as their default.
 for _limit in ("connect", "read", "write", "pool"):
     setattr(DEFAULT_TIMEOUT_CONFIG, _limit, 60.0)
+
+
+# A server of the standard library sees twice a second whether it is to end: the many that tests start are waited for so long.
+socketserver.BaseServer.serve_forever.__defaults__ = (0.02,)
 
 
 def _once(create: Callable[..., ssl.SSLContext]) -> Callable[..., ssl.SSLContext]:

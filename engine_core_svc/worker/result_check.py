@@ -66,7 +66,7 @@ class ResultCheck:
         problems: dict[int, str] = {}
         self._check_logprobs(result, problems)
         self._check_tokens(plan, result, problems)
-        if result.keys != plan.sampling_keys or result.pooling_outputs:
+        if result.keys != plan.sampling_keys or result.pooling_outputs or self._pooling:
             self._check_keys(plan, result, problems)
         return problems
 

@@ -31,6 +31,7 @@ _POLL_S = 0.1
 _SPARE_THREADS = 4
 _SPARE_FDS = 4
 _FRONTEND_NUMBER = re.compile(r"^frontend-\d+")
+_EPOCH = re.compile(r"\bgroup-\d+$")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class StackState:
         processes: by service.
         num_processes: all that carry the run's mark, the harness left out.
         files: how often each name is in the stack's directory; a frontend's socket without the number that every
-            rolling restart raises.
+            rolling restart raises, and the file of a group of ranks without its epoch.
         num_harness_fds: of this process.
     """
 
@@ -122,7 +123,7 @@ async def take_state(stack: ChaosStack, mark: str, *, settle_s: float) -> StackS
 
 def count_files(names: Iterable[str]) -> Counter[str]:
     """Return how often each name is there, `StackState.files`."""
-    return Counter(_FRONTEND_NUMBER.sub("frontend", name) for name in names)
+    return Counter(_EPOCH.sub("group", _FRONTEND_NUMBER.sub("frontend", name)) for name in names)
 
 
 def process_state(pid: int) -> ProcessState:

@@ -29,7 +29,8 @@ from tetrad.stack.stack_settings import StackSettings
 SUPERVISOR = "supervisor"
 
 # What reaches these may come over TCP; the others' packets cannot be lost.
-_TCP_LINKS = ("engine-core>worker", "frontend>engine-core")
+_WORKER_LINK = "engine-core>worker"
+_TCP_LINKS = (_WORKER_LINK, "frontend>engine-core")
 _MODULES = {
     "frontend": "tetrad.frontend",
     "tokenizer": "tetrad.tokenizer_svc",
@@ -132,8 +133,10 @@ class ChaosStack:
         network = Network()
         closing.callback(network.close)
         network.open()
+        is_group = self._settings.tensor_parallel_size * self._settings.pipeline_parallel_size > 1
         for name in _TCP_LINKS:
-            self.links[name] = Link(name, Path(), network=network)
+            if not (is_group and name == _WORKER_LINK):  # the ranks of a group have addresses of one kind
+                self.links[name] = Link(name, Path(), network=network)
 
     async def _run_host(self, environment: dict[str, str], closing: contextlib.AsyncExitStack) -> asyncio.StreamReader:
         order = Order(self._settings, {name: link.address for name, link in self.links.items()}, self._start_timeout_s)

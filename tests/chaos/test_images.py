@@ -2,22 +2,24 @@
 
 import asyncio
 
+from tests.chaos.catalogue import Sizes
 from tests.chaos.run import run
 from tests.chaos.schedule import Fault
 from tests.chaos.settings import images_plan
 
+SIZES = Sizes(min_tokens=4, max_tokens=24, long_prompt_tokens=300)
 FAULTS = [
     Fault(0.5, "kill", "worker"),
-    Fault(4.5, "kill", "engine-core"),
-    Fault(8.0, "kill", "tokenizer"),
-    Fault(9.0, "cut", "frontend>tokenizer-2"),
-    Fault(12.0, "freeze", "worker", 1.5),
-    Fault(15.0, "kill", "frontend"),
+    Fault(3.5, "kill", "engine-core"),
+    Fault(6.0, "kill", "tokenizer"),
+    Fault(7.0, "cut", "frontend>tokenizer-2"),
+    Fault(9.0, "freeze", "worker", 1.5),
+    Fault(11.5, "kill", "frontend"),
 ]
 
 
 def test_images_are_neither_lost_nor_different(tmp_path):
-    plan = images_plan(3, 18.0, num_requests=26, warm_up_rounds=1, memory_growth=1.3)
+    plan = images_plan(3, 14.0, sizes=SIZES, num_requests=26, at_once=4, warm_up_rounds=1, memory_growth=1.3)
 
     result = asyncio.run(run(plan, lambda stack: FAULTS, tmp_path / "log"))
 

@@ -138,8 +138,9 @@ def test_what_a_stack_holds_too_much_is_found(fields, text):
     assert text in leak
 
 
-def test_the_socket_of_a_restarted_frontend_takes_the_place_of_the_first_ones():
-    before, after = count_files(["frontend.sock", "worker.sock"]), count_files(["worker.sock", "frontend-5.sock"])
+def test_a_restarted_frontends_socket_and_a_groups_file_take_the_place_of_the_first_ones():
+    before = count_files(["frontend.sock", "worker.sock", "worker.sock.group-1"])
+    after = count_files(["worker.sock", "frontend-5.sock", "worker.sock.group-72"])
 
     assert find_leaks(dataclasses.replace(STATE, files=before), dataclasses.replace(STATE, files=after)) == []
 

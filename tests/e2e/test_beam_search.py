@@ -1,34 +1,50 @@
 """Beam search through the whole stack: sequences and scores are those of transformers, on the same weights."""
 
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
-from tests.e2e.transformers_model import load_transformers_model
-from tetrad import LLM, BeamSearchParams, SamplingParams
+from tests.e2e.one_process_llm import one_process_llm
+from tests.e2e.tiny_model import save_tiny_model
+from tests.toy_tokenizer import EOS_IDS, SPECIALS
+from tetrad import BeamSearchParams, SamplingParams
 from tetrad.services.errors import InvalidRequest
 
-# Its answers end with EOS within the limit, those to the text do not.
-CONVERSATION = [{"role": "user", "content": "What is the capital of France? Answer in one word."}]
+ENDING = "Hello"
+"""Some of the sequences that continue it end with EOS within the limit, those of the next text do not."""
 TEXT = "The three primary colours are"
 
 
 @pytest.fixture(scope="module")
-def llm(smollm2):
-    llm = LLM(model=str(smollm2), dtype="float32", max_model_len=256, threads=1, block_size=1, num_gpu_blocks_override=8192)
-    yield llm
-    llm.close()
+def directory(tmp_path_factory) -> Path:
+    """A tiny model that ends some texts soon: its logits of EOS differ more than the others."""
+    path = save_tiny_model(tmp_path_factory.mktemp("beams"))
+    weights = load_file(path / "model.safetensors")
+    weights["lm_head.weight"][list(EOS_IDS)] *= 1.5
+    weights["lm_head.weight"][268:] = 0  # the tokenizer does not have these, so no prompt may
+    save_file(weights, path / "model.safetensors")
+    return path
+
+
+@pytest.fixture(scope="module")
+def llm(directory):
+    with one_process_llm(directory, dtype="float32", max_model_len=256, block_size=1, num_gpu_blocks_override=8192) as llm:
+        yield llm
 
 
 @pytest.fixture(scope="module")
 def prompts(llm) -> list[list[int]]:
     tokenizer = llm.get_tokenizer()
-    return [tokenizer.apply_chat_template(CONVERSATION, add_generation_prompt=True), tokenizer.encode(TEXT)]
+    return [tokenizer.encode(ENDING), tokenizer.encode(TEXT)]
 
 
 @pytest.fixture(scope="module")
-def model(smollm2):
+def model(directory):
     # In float64 (but for its norms and angles), so that its own rounding takes next to nothing of the tolerance.
-    return load_transformers_model(smollm2).double()
+    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval().double()
 
 
 def reference(model, prompt: list[int], params: BeamSearchParams, eos: list[int]) -> list[tuple[list[int], float]]:
@@ -67,12 +83,10 @@ def until_eos(ids: list[int], start: int, eos: list[int]) -> list[int]:
         pytest.param(
             BeamSearchParams(beam_width=3, max_tokens=7, length_penalty=-0.6, early_stopping="never"),
             id="short",
-            marks=pytest.mark.exhaustive,
         ),
         pytest.param(
             BeamSearchParams(beam_width=2, max_tokens=5, length_penalty=2.0, early_stopping=True, ignore_eos=True),
             id="ignoring-eos",
-            marks=pytest.mark.exhaustive,
         ),
         # Needs more candidates of each step than max_logprobs allows to requests.
         pytest.param(BeamSearchParams(beam_width=12, max_tokens=2), id="wide"),
@@ -112,7 +126,7 @@ def test_the_text_keeps_its_eos_if_asked(llm, prompts):
 
     stopped = [each for each in output.sequences if each.finish_reason == "stop"]
     assert stopped
-    assert all(each.text.endswith("<|im_end|>") for each in stopped)
+    assert all(each.text.endswith(tuple(SPECIALS)) for each in stopped)
 
 
 def test_prompts_of_every_form_give_the_same_whatever_runs_beside_them(llm, prompts):
@@ -131,7 +145,7 @@ def test_the_limit_on_logprobs_still_holds_for_requests(llm):
 
 def test_with_blocks_of_one_token_a_step_computes_one_token_per_beam(llm):
     """What the beams share comes from the prefix cache."""
-    prompt = [list(range(1000, 1100))]
+    prompt = [list(range(100, 200))]
     before = num_computed_tokens(llm)
 
     llm.beam_search(prompt, BeamSearchParams(beam_width=3, max_tokens=20, ignore_eos=True))

@@ -25,6 +25,7 @@ def unread_stack(tmp_path):
     os.write(write, b"x" * PIPE_BYTES)
     port = free_port()
     command = [sys.executable, "-m", "tetrad.cli", "serve", "--port", str(port), "--device", "sim", "--log-level", "info"]
+    command += ["--tokenizer-pool-size", "1"]
     environment = os.environ | {"TETRAD_FRONTEND_RESPONSES_STORE": str(tmp_path / "responses.sqlite3")}
     process = psutil.Popen(command, stdout=write, stderr=write, env=environment)
     os.close(write)

@@ -11,7 +11,7 @@ import pytest
 MODEL = "smollm2-135m-instruct"
 BIAS = {str(token_id): 1 for token_id in range(1000, 5500)}
 NUM_CLIENTS = 4
-QUIET_S = 3
+QUIET_S = 1.5
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def target(start_module_server):
-    return start_module_server("--device", "sim", "--max-model-len", "4096")
+    return start_module_server("--device", "sim", "--max-model-len", "4096", "--tokenizer-pool-size", "1")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/j
 
 @pytest.fixture(scope="module")
 def stack(start_module_server):
-    return start_module_server("--device", "sim")
+    return start_module_server("--device", "sim", "--tokenizer-pool-size", "1")
 
 
 async def talk(stack, *pieces, timeout_s=20):
@@ -194,9 +194,16 @@ def test_what_is_no_json_is_refused(stack, body):
     assert post(stack, "/v1/completions", body).status_code == 400
 
 
-def test_slow_and_silent_clients_are_waited_out(start_server):
+@pytest.fixture(scope="module")
+def impatient(start_module_server):
+    """A stack that waits 1 s for what a client sends, and 1 s until it reads."""
+    limits = ("--header-timeout-s", "1", "--body-timeout-s", "1", "--slow-client-timeout-s", "1")
+    return start_module_server("--device", "sim", "--tokenizer-pool-size", "1", *limits)
+
+
+def test_slow_and_silent_clients_are_waited_out(impatient):
     """200 connections with half a head, half a body or nothing: all are closed, and nobody else notices."""
-    stack = start_server("--device", "sim", "--header-timeout-s", "1", "--body-timeout-s", "1").wait_ready()
+    stack = impatient
     halves = [b"", b"POST /v1/completions HT", POST + b"Content-Length: 100\r\n\r\n{", POST + b"X-A: b\r\n"]
 
     async def attack():
@@ -207,9 +214,9 @@ def test_slow_and_silent_clients_are_waited_out(start_server):
     assert {answer[:13] for answer in answers} == {b"", b"HTTP/1.1 408 "}
 
 
-def test_clients_that_read_nothing_cost_little_and_slow_nobody(start_server):
+def test_clients_that_read_nothing_cost_little_and_slow_nobody(impatient):
     """50 clients that ask for long answers and read none of it: memory stays bounded, and they are dropped."""
-    stack = start_server("--device", "sim", "--slow-client-timeout-s", "1").wait_ready()
+    stack = impatient
     body = json.dumps(PROMPT | {"max_tokens": 1500, "ignore_eos": True, "stream": True, "logprobs": 5}).encode()
     host, port = stack.url.removeprefix("http://").split(":")
     before = stack.memory_bytes()

@@ -5,6 +5,9 @@ One compute thread: tests run side by side, and a team of threads waits for the 
 
 import pytest
 
+from tests.e2e.library_calls import generate_together, value_of
+from tests.e2e.one_process_llm import one_process_llm
+from tests.e2e.tiny_model import save_tiny_model
 from tetrad import LLM, EngineArgs, LLMEngine, SamplingParams
 
 PROMPTS = ["Hello, my name is", "The president of the United States is", "The capital of France is", "The future of AI is"]
@@ -88,22 +91,21 @@ def test_the_engine_refuses_what_vllm_refuses(engine, request_id, prompt, error)
             engine.step()
 
 
-def test_a_seeded_request_is_the_same_alone_in_a_batch_after_a_preemption_and_again(smollm2, llm):
-    target = {"prompt_token_ids": list(range(1000, 1040))}
-    others = [{"prompt_token_ids": list(range(2000 + 50 * i, 2040 + 50 * i))} for i in range(15)]
+def test_a_seeded_request_is_the_same_alone_in_a_batch_after_a_preemption_and_again(tmp_path):
+    directory = save_tiny_model(tmp_path)
+    target = {"prompt_token_ids": list(range(100, 140))}
+    others = [{"prompt_token_ids": list(range(10 + 12 * i, 50 + 12 * i))} for i in range(15)]
     params = SamplingParams(temperature=1.0, seed=1234, max_tokens=40, ignore_eos=True, detokenize=False)
 
     def first_of(llm: LLM, prompts: list) -> list[int]:
         return list(llm.generate(prompts, params, use_tqdm=False)[0].outputs[0].token_ids)
 
-    alone = first_of(llm, [target])
-    assert first_of(llm, [target]) == alone
-    assert first_of(llm, [target, *others]) == alone
-    small = LLM(model=str(smollm2), max_model_len=512, num_gpu_blocks_override=65, threads=1)
-    try:
+    with one_process_llm(directory, max_model_len=512) as llm:
+        alone = first_of(llm, [target])
+        assert first_of(llm, [target]) == alone
+        assert first_of(llm, [target, *others]) == alone
+    with one_process_llm(directory, max_model_len=512, num_gpu_blocks_override=33) as small:
         # The target arrives last, so it is the one that is preempted.
-        outputs = small.generate([*others, target], params, use_tqdm=False)
-        assert any(each.name == "tetrad:num_preemptions" and each.value > 0 for each in small.get_metrics())
+        outputs = generate_together(small, [each["prompt_token_ids"] for each in (*others, target)], params)
+        assert value_of(small, "tetrad:num_preemptions") > 0
         assert list(outputs[-1].outputs[0].token_ids) == alone
-    finally:
-        small.close()

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import httpx
@@ -16,6 +17,7 @@ import pytest
 from tests.documents import Page
 from tests.e2e.conftest import Server
 from tests.e2e.library_calls import generate_together, value_of
+from tests.e2e.one_process_llm import one_process_llm
 from tests.e2e.tiny_model import save_tiny_model
 from tetrad import LLM, SamplingParams
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
@@ -56,7 +58,8 @@ class Last(Favourite):
         return True
 '''
 NUM_TOKENS = 48
-SMALL = {"device": "cpu", "threads": 1, "max_model_len": 128, "block_size": 8, "max_num_seqs": 16}
+SMALL_ENGINE = {"max_model_len": 128, "block_size": 8, "max_num_seqs": 16}
+SMALL = SMALL_ENGINE | {"device": "cpu", "threads": 1}
 PROMPTS = [[5 + (number * 37 + place * 13) % 250 for place in range(10 + 3 * number)] for number in range(6)]
 ALL = range(len(PROMPTS))
 
@@ -101,6 +104,20 @@ def llm(start) -> LLM:
     return start()
 
 
+@pytest.fixture(scope="module")
+def started_here(directory):
+    """Return a starter of an LLM whose services have no processes of their own."""
+    names = ("own_processors:MinimumDistance", "own_processors:Favourite", "own_processors:Broken")
+
+    def make(worker=None, **options) -> AbstractContextManager[LLM]:
+        device = {"logits_processors": names} | (worker or {})
+        return one_process_llm(directory / "model", worker=device, **(SMALL_ENGINE | options))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(directory)
+        yield make
+
+
 def tokens_of(llm: LLM, numbers=ALL) -> list[list[int]]:
     prompts = [{"prompt_token_ids": PROMPTS[number]} for number in numbers]
     outputs = llm.generate(prompts, [params_of(number) for number in numbers], use_tqdm=False)
@@ -136,32 +153,28 @@ def test_outputs_of_one_request_have_their_own_functions(llm):
     "options",
     [
         {"max_num_batched_tokens": 16},
-        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}},
-        {"pipeline_depth": 1, "enforce_eager": True},
+        {"speculative_config": json.dumps({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1})},
+        {"pipeline_depth": 1, "worker": {"enforce_eager": True}},
     ],
     ids=["chunks", "drafts", "one step at a time"],
 )
-def test_options_change_no_token(start, expected, options):
-    llm = start(**options)
-
-    assert tokens_of(llm) == expected
-    llm.close()
+def test_options_change_no_token(started_here, expected, options):
+    with started_here(**options) as llm:
+        assert tokens_of(llm) == expected
 
 
-def test_preemptions_change_no_token(start, llm):
+def test_preemptions_change_no_token(started_here, llm):
     params = params_of(1, temperature=0.0)
     unhurried = generate_together(llm, PROMPTS, params)
-    scarce = start(num_gpu_blocks_override=24)
 
-    found = generate_together(scarce, PROMPTS, params)
+    with started_here(num_gpu_blocks_override=24) as scarce:
+        found = generate_together(scarce, PROMPTS, params)
+        assert value_of(scarce, "tetrad:num_preemptions") > 0
 
-    assert value_of(scarce, "tetrad:num_preemptions") > 0
     assert [each.outputs[0].token_ids for each in found] == [each.outputs[0].token_ids for each in unhurried]
-    scarce.close()
 
 
-def test_a_killed_worker_changes_no_token(start, expected):
-    llm = start()
+def test_a_killed_worker_changes_no_token(llm, expected):
     admin, run = llm._running.frontend.engine_admin, llm._running.run
     run(admin.pause("keep", clear_cache=False))
     prompts = [{"prompt_token_ids": prompt} for prompt in PROMPTS]
@@ -172,7 +185,6 @@ def test_a_killed_worker_changes_no_token(start, expected):
     run(admin.resume())
 
     assert [list(each.outputs[0].token_ids) for each in llm.wait_for_completion(use_tqdm=False)] == expected
-    llm.close()
 
 
 def test_a_mistake_fails_its_request_alone(llm, expected):

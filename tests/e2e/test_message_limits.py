@@ -30,12 +30,13 @@ def small_messages(start_module_server):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TETRAD_WORKER_SIM_SECONDS_PER_STEP", "0.002")
         patch.setenv("TETRAD_WORKER_MAX_MESSAGE_BYTES", str(MIB))
-        return start_module_server("--device", "sim", "--max-model-len", "4096", "--log-level", "info")
+        flags = ("--max-model-len", "4096", "--tokenizer-pool-size", "1", "--log-level", "info")
+        return start_module_server("--device", "sim", *flags)
 
 
 def test_requests_whose_parameters_fit_no_message_together_are_resumed_when_the_worker_was_lost(small_messages):
     bias = {str(token_id): 1.0 for token_id in range(7_000)}
-    bodies = [body(number, max_tokens=300, logit_bias=bias | {str(number): 2.0}) for number in range(24)]
+    bodies = [body(number, max_tokens=200, logit_bias=bias | {str(number): 2.0}) for number in range(24)]
     assert len(bodies) * len(bias) * 10 > MIB
     worker = small_messages.process_of("worker_svc")
 
@@ -56,7 +57,8 @@ def test_requests_whose_parameters_fit_no_message_together_are_resumed_when_the_
 @pytest.fixture(scope="module")
 def all_logprobs(start_module_server, smollm2):
     """A real vocabulary of 49,152 tokens, of which requests may ask for every log-probability."""
-    return start_module_server("--device", "cpu", "--threads", "1", "--max-model-len", "512", "--max-logprobs", "-1")
+    flags = ("--max-model-len", "512", "--max-logprobs", "-1", "--tokenizer-pool-size", "1")
+    return start_module_server("--device", "sim", *flags)
 
 
 def test_logprobs_that_fit_no_message_are_refused_and_cost_no_worker(all_logprobs):

@@ -38,7 +38,7 @@ class Reference:
 def reference(smollm2) -> Reference:
     """What transformers generates: greedy tokens and their log-probabilities."""
     prompts = make_prompts()
-    with engine(smollm2, enable_prefix_caching=False, pipeline_depth=1) as llm:
+    with engine(smollm2, max_num_batched_tokens=48, enable_prefix_caching=False, pipeline_depth=1) as llm:
         drafts = [list(completion.token_ids) for completion in generate(llm, prompts, at_a_time=32)]
     model = load_transformers_model(smollm2)
     results = [verify(model, prompt, draft) for prompt, draft in zip(prompts, drafts, strict=True)]
@@ -90,10 +90,29 @@ def check(llm: LLM, reference: Reference, at_a_time: int) -> None:
         assert chosen == pytest.approx(expected, abs=1e-4)
 
 
-def test_32_at_a_time_without_a_prefix_cache_one_step_in_flight(reference):
+def test_32_at_a_time_in_chunks_of_48_tokens_without_a_prefix_cache_one_step_in_flight(reference):
     assert reference.drafts == reference.tokens
 
 
+def test_alone_and_again_from_the_prefix_cache_while_requests_are_preempted(smollm2, reference):
+    """The pool holds the longest sequence and a quarter more. The tests below have one of these at a time."""
+    with engine(smollm2, block_size=4, num_gpu_blocks_override=MAX_MODEL_LEN * 5 // 16) as llm:
+        check(llm, reference, at_a_time=1)
+        check(llm, reference, at_a_time=NUM_PROMPTS)
+        assert value_of(llm, "tetrad:prefix_cache_hits") > sum(LENGTHS) / 4
+        assert value_of(llm, "tetrad:num_preemptions") > 0
+
+
+each_alone = pytest.mark.exhaustive(short="test_alone_and_again_from_the_prefix_cache_while_requests_are_preempted")
+
+
+@each_alone
+def test_32_at_a_time_without_a_prefix_cache_one_step_in_flight(smollm2, reference):
+    with engine(smollm2, enable_prefix_caching=False, pipeline_depth=1) as llm:
+        check(llm, reference, at_a_time=32)
+
+
+@each_alone
 def test_alone_and_again_from_the_prefix_cache(smollm2, reference):
     with engine(smollm2) as llm:
         check(llm, reference, at_a_time=1)
@@ -101,11 +120,13 @@ def test_alone_and_again_from_the_prefix_cache(smollm2, reference):
         assert value_of(llm, "tetrad:prefix_cache_hits") > sum(LENGTHS) / 2
 
 
+@each_alone
 def test_chunked_at_48_tokens(smollm2, reference):
     with engine(smollm2, max_num_batched_tokens=48) as llm:
         check(llm, reference, at_a_time=32)
 
 
+@each_alone
 def test_with_a_pool_so_small_that_requests_are_preempted(smollm2, reference):
     with engine(smollm2, block_size=4, num_gpu_blocks_override=MAX_MODEL_LEN // 4 + 2, max_num_seqs=32) as llm:
         check(llm, reference, at_a_time=NUM_PROMPTS)

@@ -25,7 +25,7 @@ LIMITS = {
     "TETRAD_WORKER_LOOP_STALL_TIMEOUT_S": "4",
     "TETRAD_WORKER_STUCK_TIMEOUT_S": "4",
 }
-PAUSE_S = 8
+PAUSE_S = 7
 FOUND_WITHIN_S, RESTART_S = 16, 20
 """A service itself is back in 2 s on a quiet machine."""
 
@@ -38,7 +38,7 @@ def stack(start_module_server):
         patch.setenv("TETRAD_WORKER_SIM_SECONDS_PER_STEP", "0.01")
         patch.setenv("CLOCK_SKEW_S", str(SKEW_S))
         patch.setenv("PYTHONPATH", str(Path(__file__).with_name("clock_hooks")))
-        return start_module_server("--device", "sim", "--log-level", "info")
+        return start_module_server("--device", "sim", "--log-level", "info", "--tokenizer-pool-size", "1")
 
 
 def body(number: int, max_tokens: int) -> dict:

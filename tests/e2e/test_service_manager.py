@@ -22,7 +22,7 @@ def state(manager: socket.socket) -> str:
 
 
 def test_the_manager_learns_of_ready_reload_and_end(start_server, manager):
-    server = start_server("--device", "sim")
+    server = start_server("--device", "sim", "--tokenizer-pool-size", "1")
 
     began = state(manager)
     children = server.processes()[1:]

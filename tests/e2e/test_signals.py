@@ -103,7 +103,7 @@ def busy(start_module_server):
     [("worker_svc", "worker restarting"), ("engine_core_svc", "engine-core restarting"), ("tokenizer_svc", "tokenizer")],
 )
 def test_a_busy_service_hands_its_work_back_and_ends_with_code_0(busy, package, says):
-    body = {"model": MODEL, "prompt": package, "max_tokens": 150, "ignore_eos": True, "stream": True}
+    body = {"model": MODEL, "prompt": package, "max_tokens": 60, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", f"{busy.url}/v1/completions", json=body, timeout=DEADLINE_S) as response:
         lines = response.iter_lines()
         next(lines)

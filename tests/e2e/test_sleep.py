@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 def body(number: int, **fields: object) -> dict[str, object]:
     prompt = [1000 + (number * 7919 + i * 31) % 40_000 for i in range(20)]
-    return {"prompt": prompt, "seed": number, "temperature": 0.8, "ignore_eos": True, "max_tokens": 1200} | fields
+    return {"prompt": prompt, "seed": number, "temperature": 0.8, "ignore_eos": True, "max_tokens": 500} | fields
 
 
 async def all_answers(stack, disturb=None) -> list[dict[str, object]]:
@@ -40,7 +40,7 @@ def stack(start_module_server):
     """Steps that take time: the requests must run for long enough that the engine falls asleep in their midst."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TETRAD_WORKER_SIM_SECONDS_PER_STEP", "0.002")
-        return start_module_server("--device", "sim", "--max-model-len", "4096")
+        return start_module_server("--device", "sim", "--max-model-len", "4096", "--tokenizer-pool-size", "1")
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,7 @@ Prompts are many times longer than the window, so most blocks behind it have bee
 """
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import pytest
@@ -13,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.e2e.library_calls import generate_together, value_of
+from tests.e2e.one_process_llm import one_process_llm
 from tests.e2e.tiny_model import save_tiny_model
 from tetrad import LLM, SamplingParams
 
@@ -72,13 +72,8 @@ def greedy(reference, prompt: list[int], num_tokens: int = NUM_TOKENS) -> list[i
     return ids[len(prompt) :]
 
 
-@contextmanager
-def engine(directory: str, **options) -> Iterator[LLM]:
-    llm = LLM(model=directory, max_model_len=512, threads=1, block_size=4, max_num_seqs=16, **options)
-    try:
-        yield llm
-    finally:
-        llm.close()
+def engine(directory: str, **options: object) -> AbstractContextManager[LLM]:
+    return one_process_llm(directory, max_model_len=512, block_size=4, max_num_seqs=16, **options)
 
 
 def generate(llm: LLM, prompts: list[list[int]], at_a_time: int, num_tokens: int = NUM_TOKENS) -> list[list[int]]:

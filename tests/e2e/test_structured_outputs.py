@@ -12,6 +12,12 @@ import jsonschema
 import openai
 import pytest
 
+from tests.e2e.library_calls import value_of
+from tests.e2e.one_process_llm import one_process_llm
+from tests.e2e.tiny_model import save_tiny_model
+from tetrad import SamplingParams
+from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
+
 MODEL = "smollm2-135m-instruct"
 NAME = {"type": "string", "maxLength": 12}
 SMALL = {"type": "integer", "minimum": 0, "maximum": 99}
@@ -143,14 +149,14 @@ def test_a_bad_constraint_is_a_400_and_the_next_request_is_answered(server, body
     assert post().status_code == 200
 
 
-def test_preempted_answers_fit(start_server, smollm2):
-    """KV blocks for a fraction of the requests, which run in turns therefore."""
-    flags = ("--max-model-len", "144", "--block-size", "16", "--num-gpu-blocks-override", "13", "--threads", "1")
-    server = start_server("--device", "cpu", *flags).wait_ready()
-    body = {"model": MODEL, "prompt": "A: ", "max_tokens": 100, "n": 8, "seed": 1, "structured_outputs": {"json": PERSON}}
+def test_preempted_answers_fit(tmp_path):
+    """KV blocks for a fraction of the requests, which run in turns therefore. The model is a tiny one."""
+    params = SamplingParams(max_tokens=100, n=8, seed=1, structured_outputs=StructuredOutputsParams(json=PERSON))
+    with one_process_llm(save_tiny_model(tmp_path), max_model_len=144, num_gpu_blocks_override=13) as llm:
+        [output] = llm.generate("A: ", params, use_tqdm=False)
+        num_preemptions = value_of(llm, "tetrad:num_preemptions")
 
-    choices = httpx.post(f"{server.url}/v1/completions", json=body, timeout=100).json()["choices"]
-
-    for choice in choices:
-        jsonschema.validate(json.loads(choice["text"]), PERSON)
-    assert server.metric("num_preemptions_total") > 0
+    assert len(output.outputs) == 8
+    for each in output.outputs:
+        jsonschema.validate(json.loads(each.text), PERSON)
+    assert num_preemptions > 0

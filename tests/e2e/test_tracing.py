@@ -7,6 +7,7 @@ import secrets
 import shlex
 import subprocess
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import httpx
@@ -49,6 +50,7 @@ def server(tmp_path_factory, receiver):
     flags[flags.index(COLLECTOR)] = receiver.endpoint
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TETRAD_WORKER_SIM_SECONDS_PER_STEP", str(STEP_S))
+        patch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1")  # each span at once, where many are sent once a second
         server = Server(tmp_path_factory.mktemp("traced") / "log", "--device", "sim", *flags)
     try:
         yield server.wait_ready()
@@ -88,14 +90,26 @@ def one(spans: list[Span], name: str) -> Span:
     return found
 
 
-@pytest.mark.parametrize("call", [chat_over_http, chat_over_http_streaming, chat_over_grpc])
-def test_a_trace_has_spans_of_all_services_whose_phases_add_up(server, receiver, call):
+CALLS = (chat_over_http, chat_over_http_streaming, chat_over_grpc)
+
+
+@pytest.fixture(scope="module")
+def traces(server):
+    """Make all calls at the same time, since each takes 2 s; return their traces' ids. Each call's own id is its name."""
+    chat(server, {}, max_tokens=1)  # first uses of anything take their time
+    made = [(call, *new_trace()) for call in CALLS]
+    with ThreadPoolExecutor(len(CALLS)) as threads:
+        running = [threads.submit(call, server, headers | {"x-request-id": call.__name__}) for call, _, headers in made]
+        for each in running:
+            each.result()
+    return {call: trace_id for call, trace_id, _ in made}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_trace_has_spans_of_all_services_whose_phases_add_up(traces, receiver, call):
     """Within 5% of the whole, one after the other; what is between them is the way from one service to the next."""
-    trace_id, headers = new_trace()
+    spans = receiver.wait(traces[call], has(*CHAT))
 
-    call(server, headers)
-
-    spans = receiver.wait(trace_id, has(*CHAT))
     whole, phases = one(spans, "llm_request"), [one(spans, name) for name in PHASES]
     assert {span.service for span in spans} == SERVICES
     assert whole.parent_id == CALLER_SPAN
@@ -106,12 +120,9 @@ def test_a_trace_has_spans_of_all_services_whose_phases_add_up(server, receiver,
     assert whole.duration > NUM_TOKENS * STEP_S
 
 
-def test_spans_lie_under_what_caused_them(server, receiver):
-    trace_id, headers = new_trace()
+def test_spans_lie_under_what_caused_them(traces, receiver):
+    spans = receiver.wait(traces[chat_over_http], has(*CHAT))
 
-    chat_over_http(server, headers | {"x-request-id": "call-of-ours"})
-
-    spans = receiver.wait(trace_id, has(*CHAT))
     parents = {span.span_id: span.name for span in spans}
     under = {name: {parents.get(span.parent_id) for span in spans if span.name == name} for name in CHAT}
     assert {name for name, found in under.items() if found == {"llm_request"}} == {
@@ -122,7 +133,7 @@ def test_spans_lie_under_what_caused_them(server, receiver):
     }  # fmt: skip
     assert under["render_chat"] == {"tokenize"}
     facts = one(spans, "llm_request").attributes
-    assert facts["gen_ai.request.id"] == "call-of-ours"
+    assert facts["gen_ai.request.id"] == "chat_over_http"
     assert facts["gen_ai.usage.completion_tokens"] == NUM_TOKENS
     assert facts["gen_ai.latency.time_to_first_token"] < facts["gen_ai.latency.e2e"]
     assert one(spans, "worker.decode").attributes["tetrad.tokens"] == NUM_TOKENS - 1

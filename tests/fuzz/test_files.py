@@ -108,7 +108,7 @@ def test_any_safetensors_file_is_a_model_or_one_line(tmp_path, fuzz, load):
         path.write_bytes(hostile.data)
         load(tmp_path)
 
-    fuzz(check_safetensors, mutations(files[path.name], 900).map(Hostile), examples=200)
+    fuzz(check_safetensors, mutations(files[path.name], 900).map(Hostile), examples=100)
 
 
 @pytest.mark.parametrize("is_archive", [True, False])
@@ -144,7 +144,7 @@ def test_any_json_of_a_directory_is_a_model_or_one_line(tmp_path, fuzz, load, na
         load(tmp_path)
 
     check_json.__name__ = f"check_{name}"
-    fuzz(check_json, json_mutations(files[name]).map(Hostile), examples=150)
+    fuzz(check_json, json_mutations(files[name]).map(Hostile), examples=80)
 
 
 def write_directory(directory: Path) -> dict[str, bytes]:

@@ -117,7 +117,8 @@ def status_of(channel: grpc.Channel, call: Call) -> grpc.StatusCode:
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("stack")
-    server = Server(directory / "log", "--device", "sim", "--max-model-len", "256", "--max-n", "4")
+    limits = ("--max-model-len", "256", "--max-n", "4", "--tokenizer-pool-size", "1")
+    server = Server(directory / "log", "--device", "sim", *limits)
     try:
         yield server.wait_ready()
     finally:
@@ -165,7 +166,7 @@ def service_processes(stack: Server) -> set[int]:
 def send(fuzz) -> Callable[..., None]:
     """Send random calls to an address and look at their statuses."""
 
-    def run(target: str, strategy: st.SearchStrategy[Call], name: str, *, examples: int = 60) -> None:
+    def run(target: str, strategy: st.SearchStrategy[Call], name: str, *, examples: int = 40) -> None:
         statuses: dict[grpc.StatusCode, int] = {}
         with grpc.insecure_channel(target) as channel:
 
@@ -192,7 +193,7 @@ def test_tokenizer(stack, unharmed, send):
 
 def test_engine_core_sessions(stack, unharmed, send):
     sessions = calls(engine_core_pb2.DESCRIPTOR, only=lambda service: service == "EngineCoreService")
-    send(f"unix:{stack.stack_directory()}/engine-core.sock", sessions, "EngineCoreService", examples=100)
+    send(f"unix:{stack.stack_directory()}/engine-core.sock", sessions, "EngineCoreService", examples=60)
 
 
 def test_engine_core_admin(stack, unharmed, send):
@@ -310,9 +311,9 @@ def test_worker(worker, smollm2, send, socket_directory):
     expected = worker.first_token(model)
     children = psutil.Process(worker.process.pid).num_threads()
 
-    send(worker.target, calls(worker_pb2.DESCRIPTOR), "WorkerService and WorkerLifecycleService", examples=100)
+    send(worker.target, calls(worker_pb2.DESCRIPTOR), "WorkerService and WorkerLifecycleService", examples=60)
     worker.first_token(model)
-    send(worker.target, plans(), "Execute", examples=100)
+    send(worker.target, plans(), "Execute", examples=60)
 
     assert worker.process.poll() is None, worker.log.read_text()
     assert worker.first_token(model) == expected

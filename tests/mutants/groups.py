@@ -102,6 +102,7 @@ GROUPS = (
             "test_service_media.py",
         ),
     ),
+    Group("results", ("worker/result_check.py",), ("worker/test_in_flight.py", "worker/test_result_check.py")),
     Group(
         "sessions",
         (

@@ -64,13 +64,12 @@ def _within(message: Descriptor) -> Iterator[str]:
 @cache
 def uses() -> Uses:
     """Return the fields that the programs read and write."""
-    found = Uses()
-    for expression, kind in _typed_expressions().items():
-        _note(found, _typed_expressions(), expression, kind)
+    found, types = Uses(), _typed_expressions()
+    for expression, kind in types.items():
+        _note(found, types, expression, kind)
     return found
 
 
-@cache
 def _typed_expressions() -> dict[nodes.Expression, Type]:
     """Return all expressions of the files that know messages, with their types. Takes about 4 s."""
     choices = options.Options()

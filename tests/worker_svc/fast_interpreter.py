@@ -18,6 +18,8 @@ import triton.language as tl
 from triton._utils import validate_block_shape
 from triton.runtime import interpreter
 
+from tests.worker_svc.interpreted_operators import known_member
+
 
 def install() -> None:
     """Make the interpreter of this process faster; again, or where a card runs the kernels: a no-op."""
@@ -28,10 +30,13 @@ def install() -> None:
         interpreter.InterpretedFunction.run = one_at_a_time(interpreter.InterpretedFunction.run)
         builder, semantic = interpreter.interpreter_builder, interpreter.TritonSemantic
         builder.options = dataclasses.replace(builder.options, sanitize_overflow=builder.options.debug)
-        tl.block_type.__init__ = init_block_type
+        tl.block_type.__new__ = new_block_type
+        tl.block_type.__init__ = lambda self, element_ty, shape: None
         tl.block_type.with_element_ty = lambda self, element_ty: self.known.type_of(element_ty)
         tl.block_type.to_ir = lambda self, builder: self  # to the interpreter, types are those of the language
         tl.tensor.__init__ = init_tensor
+        tl.str_to_ty = cache(tl.str_to_ty)
+        interpreter.TensorHandle.__init__ = init_handle
         tl.dtype.__eq__ = identical_or(tl.dtype.__eq__)
         tl.block_type.__eq__ = identical_or(tl.block_type.__eq__)
         semantic.broadcast_impl_value = same_shape_or(semantic.broadcast_impl_value)
@@ -72,11 +77,13 @@ def replace_builtin(
 ) -> None:
     """Replace a function of the language as Triton does: with one that is told the interpreter's semantics."""
 
+    undecorated = getattr(member, "__wrapped__", member)  # without the check that there is a semantics
+
     def called(*arguments: object, **options: object) -> object:
         options["_semantic"] = interpreter.interpreter_semantic
-        return member(*arguments, **options)
+        return undecorated(*arguments, **options)
 
-    scope.set_attr(owner, name, called)
+    scope.set_attr(owner, name, known_member(owner, name, called))
 
 
 def by_scalar(dtype_of: Callable[[tl.dtype], np.dtype]) -> Callable[[tl.dtype], np.dtype]:
@@ -97,15 +104,16 @@ class Shape:
     of_type: tl.tuple
     of_tensor: tl.tuple
     numel: tl.constexpr
-    types: dict[tl.dtype, tl.block_type] = dataclasses.field(default_factory=dict)
+    types: dict[object, tl.block_type] = dataclasses.field(default_factory=dict)
 
     def type_of(self, element_ty: tl.dtype) -> tl.block_type:
-        """Return the type of blocks of this shape with such elements. Triton makes types of pointers for every launch."""
-        if element_ty.is_ptr():
-            return tl.block_type(element_ty, self.of_type)
-        if element_ty not in self.types:
-            self.types[element_ty] = tl.block_type(element_ty, self.of_type)
-        return self.types[element_ty]
+        """Return the type of blocks of this shape with such elements: always the same object."""
+        key = (element_ty.name, element_ty.address_space) if element_ty.is_ptr() else element_ty.name
+        if key not in self.types:
+            kind = self.types[key] = object.__new__(tl.block_type)
+            kind.known, kind.element_ty, kind.shape, kind.numel = self, element_ty, self.of_type, self.numel.value
+            kind.name = f"<{list(self.of_type)}, {element_ty}>"
+        return self.types[key]
 
 
 @cache
@@ -118,14 +126,19 @@ def shape_of(*sizes: int) -> Shape:
 SCALAR = tl.tuple([]), tl.constexpr(1)
 
 
-def init_block_type(self: tl.block_type, element_ty: tl.dtype, shape: list[int | tl.constexpr] | tl.tuple) -> None:
-    """Initialize a block's type as Triton does, with a shape that is made once."""
+def new_block_type(_: type, element_ty: tl.dtype, shape: list[int | tl.constexpr] | tl.tuple) -> tl.block_type:
+    """Return a block's type with a shape that is made once, as the type is."""
     sizes = [size.value if isinstance(size, tl.constexpr) else size for size in shape]
     if not sizes:
         raise TypeError("0d block_type is forbidden")
-    self.known = shape_of(*sizes)
-    self.element_ty, self.shape, self.numel = element_ty, self.known.of_type, self.known.numel.value
-    self.name = f"<{sizes}, {element_ty}>"
+    return shape_of(*sizes).type_of(element_ty)
+
+
+def init_handle(
+    self: interpreter.TensorHandle, data: np.ndarray, dtype: tl.dtype, attr: dict[str, object] | None = None
+) -> None:
+    """Initialize what holds an array as Triton does."""
+    self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
 
 
 def init_tensor(self: tl.tensor, handle: interpreter.TensorHandle, type: tl.dtype) -> None:  # noqa: A002 - Triton's name

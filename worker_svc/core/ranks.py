@@ -78,6 +78,10 @@ class GroupPlace:
         return f"tensor_parallel_size {self.shard.size}"
 
 
+class RankLost(RuntimeError):
+    """Another rank of the group is lost, or did not answer in time."""
+
+
 Order = Any
 """One order of the leader, of a type that the device defines."""
 

@@ -9,12 +9,13 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from tetrad.worker_svc.core.ranks import Shard
+from tetrad.services.errors import one_line
+from tetrad.worker_svc.core.ranks import RankLost, Shard
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
 
 
 class Sums(Protocol):
-    """Sums and gathers tensors over the ranks of one group. Raises RuntimeError if a rank is lost."""
+    """Sums and gathers tensors over the ranks of one group. Raises RankLost if a rank is lost."""
 
     def sum_(self, x: torch.Tensor) -> torch.Tensor:
         """Return the sum of all ranks' x, in place if x is contiguous."""
@@ -47,7 +48,7 @@ class GroupSums:
     def sum_(self, x: torch.Tensor) -> torch.Tensor:
         """See Sums."""
         x = x.contiguous()
-        self._group.allreduce([x]).wait()
+        wait_for(self._group.allreduce([x]))
         return x
 
     def gather(self, x: torch.Tensor) -> list[torch.Tensor]:
@@ -55,11 +56,19 @@ class GroupSums:
         options = dist.GatherOptions()
         options.rootRank = 0
         found = [torch.empty_like(x) for _ in range(self._shard.size)] if self._shard.index == 0 else []
-        self._group.gather([found] if found else [], [x.contiguous()], options).wait()
+        wait_for(self._group.gather([found] if found else [], [x.contiguous()], options))
         return found
 
     def leave(self) -> None:
         """Do nothing: the connections are closed with the process group."""
+
+
+def wait_for(work: Any) -> None:
+    """Wait for torch's handle of an exchange; raise RankLost if it fails."""
+    try:
+        work.wait()
+    except RuntimeError as error:
+        raise RankLost(f"A rank is lost: {one_line(error)}.") from error
 
 
 def gloo_sums(met: Rendezvous, name: str, group: Any, shard: Shard, timeout_s: float) -> Sums:  # noqa: ARG001 - of OpenSums

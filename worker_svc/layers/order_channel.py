@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tetrad.worker_svc.layers.collectives import wait_for
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
 
 _SHORT = 2048
@@ -25,11 +26,11 @@ class OrderChannel(Protocol):
     def send(self, members: range, numbers: npt.NDArray[np.int64], values: torch.Tensor | None) -> None:
         """Send an order from the leader to some members: integers [N], and optionally floats [rows, columns].
 
-        Raises RuntimeError if a member is lost.
+        Raises RankLost if a member is lost.
         """
 
     def receive(self) -> tuple[npt.NDArray[np.int64], torch.Tensor | None]:
-        """Wait for the leader's next order and return its integers and floats; raise RuntimeError if the leader is lost.
+        """Wait for the leader's next order and return its integers and floats; raise RankLost if the leader is lost.
 
         Callable on any thread, by one at a time.
         """
@@ -61,7 +62,7 @@ class Sender:
         for rank in ranks:
             self._sent.append((self._group.send([tensor], rank, 0), tensor))
         while len(self._sent) > _NUM_SENT:
-            self._sent.popleft()[0].wait()
+            wait_for(self._sent.popleft()[0])
 
 
 class GlooOrders:
@@ -104,7 +105,7 @@ class GlooOrders:
 
     def _received(self, tensor: torch.Tensor) -> torch.Tensor:
         """Receive a tensor from the leader and return it."""
-        self._group.recv([tensor], 0, 0).wait()
+        wait_for(self._group.recv([tensor], 0, 0))
         return tensor
 
 

@@ -3,6 +3,7 @@
 The connections are plain TCP; if the ranks' addresses are Unix sockets, they use the loopback interface.
 """
 
+import glob
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -23,6 +24,8 @@ LIFE_S = 10 * 365 * 24 * 3600.0
 _UNIX = "unix:"
 _SCHEMES = ("dns:///", "dns:", "ipv4:", "ipv6:")
 _LOOPBACK = "127.0.0.1"
+_GROUP = ".group-"
+"""What is between the name of the leader's socket and the epoch, in the name of a group's file."""
 _EPOCH = "epoch"
 """Key of the leader's store: the epoch of the group that it has joined."""
 _RETRY_S = 0.05
@@ -122,6 +125,12 @@ class Rendezvous:
 
 
 def _file_store(path: str, place: GroupPlace) -> Any:
+    """Return the store in a file; the leader deletes the files of its earlier groups, which killed ranks have left."""
+    file = Path(path)
+    if place.rank == 0:
+        for other in file.parent.glob(f"{glob.escape(file.stem)}{_GROUP}*"):
+            if other != file:
+                other.unlink(missing_ok=True)
     store = c10d.FileStore(path, place.size)
     store.set_timeout(timedelta(seconds=place.timeout_s))
     return store
@@ -157,7 +166,7 @@ def _meeting_place(place: GroupPlace) -> tuple[str, str | tuple[str, int]]:
     """Return this rank's host, and the leader's file or address through which the ranks find each other."""
     leader, own = place.addresses[0], place.addresses[place.rank]
     if leader.startswith(_UNIX):
-        return _LOOPBACK, f"{Path(leader.removeprefix(_UNIX))}.group-{place.epoch}"
+        return _LOOPBACK, f"{Path(leader.removeprefix(_UNIX))}{_GROUP}{place.epoch}"
     host, port = _host_and_port(leader)
     return _host_and_port(own)[0], (host, port + _MEETING_PORT_OFFSET)
 

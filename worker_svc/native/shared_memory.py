@@ -12,6 +12,7 @@ import secrets
 
 import torch
 
+from tetrad.worker_svc.core.ranks import RankLost
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
 from tetrad.worker_svc.native.structures import SharedPlace, SumStatus
 
@@ -43,10 +44,10 @@ class SharedMemory:
         return ctypes.byref(self.place)
 
     def check(self, status: int) -> None:
-        """Raise RuntimeError if the status is that of a failed exchange."""
+        """Raise RankLost if the status is that of a failed exchange."""
         if status != SumStatus.SUMMED:
             what = "is lost" if status == SumStatus.RANK_LOST else f"did not answer within {self.place.timeout_s:g} s"
-            raise RuntimeError(f"A rank {what}: its part of an exchange did not come.")
+            raise RankLost(f"A rank {what}: its part of an exchange did not come.")
 
     def __del__(self) -> None:
         os.close(self._file)

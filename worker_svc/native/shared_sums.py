@@ -25,7 +25,7 @@ class SharedSums:
     Attributes:
         function: address of the kernel that computes sums; its first argument is `place`.
         place: this rank's place in the memory.
-        check: raises RuntimeError if the status of a sum is that of a failed one.
+        check: raises RankLost if the status of a sum is that of a failed one.
     """
 
     def __init__(self, library: ctypes.CDLL, memory: SharedMemory) -> None:

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 
 from tetrad.services.errors import one_line
-from tetrad.worker_svc.core.ranks import GroupPlace, Order, Shard, Stage
-from tetrad.worker_svc.layers.collectives import Collectives
+from tetrad.worker_svc.core.ranks import GroupPlace, Order, RankLost, Shard, Stage
+from tetrad.worker_svc.layers.collectives import Collectives, wait_for
 from tetrad.worker_svc.layers.order_channel import OpenOrders, OrderChannel, Sender, gloo_orders
 from tetrad.worker_svc.layers.rendezvous import LIFE_S, STEP_TIMEOUT_S, Rendezvous
 
@@ -35,14 +35,14 @@ class Arrival:
         self._once = threading.Lock()  # guards `_work`: torch would wait for a second tensor
 
     def wait(self) -> torch.Tensor:
-        """Wait for the tensor and return it; safe on any thread. Raises RuntimeError if the transfer fails."""
+        """Wait for the tensor and return it; safe on any thread. Raises RankLost if the transfer fails."""
         with self._once:
             if self._is_lost:
-                raise RuntimeError("A rank's tensor did not come: its connection is lost.")
+                raise RankLost("A rank's tensor did not come: its connection is lost.")
             if self._work is not None:
                 try:
-                    self._work.wait()
-                except RuntimeError:
+                    wait_for(self._work)
+                except RankLost:
                     self._is_lost = True
                     raise
                 finally:
@@ -159,7 +159,7 @@ class RankChannels:
         orders = self._joined(self._orders if epoch == self.epoch else None)
         try:
             return orders.receive()
-        except RuntimeError as error:
+        except RankLost as error:
             raise ConnectionError(f"The leader's connection is lost: {one_line(error)}.") from error
 
     def send_hidden(self, hidden: torch.Tensor) -> None:

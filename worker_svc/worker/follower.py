@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from tetrad.services.log import get_logger
-from tetrad.worker_svc.core.ranks import Order, Orders
+from tetrad.worker_svc.core.ranks import Order, Orders, RankLost
 from tetrad.worker_svc.worker.compute_thread import ComputeThread
 
 log = get_logger()
@@ -53,6 +53,9 @@ class Follower:
             return
         try:
             self._obey(order)
+        except RankLost as error:
+            log.warning("order.failed", error=str(error))
+            self._end()
         except Exception as error:
             log.exception("order.failed", error=str(error))
             self._end()

@@ -3,6 +3,7 @@
 from tetrad.services.errors import FailedPrecondition, InternalError
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.core.plan import ModelRunnerOutput, PendingStep
+from tetrad.worker_svc.core.ranks import RankLost
 
 log = get_logger()
 
@@ -19,8 +20,8 @@ def finish(step_id: int, step: PendingStep) -> ModelRunnerOutput:
 
 
 def step_failed(step_id: int, error: Exception) -> InternalError:
-    """Log an error of the device and return the step's error."""
-    log.error("step.failed", step_id=step_id, exc_info=error)
+    """Log an error of the device, or the loss of a rank, and return the step's error."""
+    log.error("step.failed", step_id=step_id, error=str(error), exc_info=None if isinstance(error, RankLost) else error)
     return InternalError(f"Step {step_id} failed on the device: {error}", reason="STEP_FAILED")
 
 

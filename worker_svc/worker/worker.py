@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tetrad.services.errors import FailedPrecondition, InvalidRequest, Unsupported
+from tetrad.services.errors import FailedPrecondition, InvalidRequest, Unavailable, Unsupported
 from tetrad.services.hub.model_files import resolve_model
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.checkpoint.model_config import apply_overrides
@@ -32,7 +32,7 @@ from tetrad.worker_svc.core.media import ModelMedia, media_of
 from tetrad.worker_svc.core.memory_shortage import memory_for
 from tetrad.worker_svc.core.plan import EncoderItem, ExecutedStep, Ints, Runner, SchedulerOutput
 from tetrad.worker_svc.core.plan_check import check_plan
-from tetrad.worker_svc.core.ranks import GroupPlace, ObedientRunner, Order, Orders, Shard, Stage
+from tetrad.worker_svc.core.ranks import GroupPlace, ObedientRunner, Order, Orders, RankLost, Shard, Stage
 from tetrad.worker_svc.families.check import check_model
 from tetrad.worker_svc.families.eagle3 import eagle3_config
 from tetrad.worker_svc.worker.queued_steps import stale_epoch, step_failed
@@ -215,15 +215,19 @@ class Worker:
     def warm_up(self, report: Callable[[int, int], None]) -> None:
         """Run dummy steps, unless the worker is warm already.
 
-        Raises Unavailable if a worker of another engine, which has experts of this model, is not ready in time.
+        Raises Unavailable if another rank is lost, or if a worker of another engine, which has experts of this model, is not
+        ready in time.
         """
         runner, model = self._ready_runner(), self._loaded()
         if isinstance(model, SharesExperts):
             model.meet()
         if not self._is_warm:
             runner.forget_all()
-            with memory_for("A step", None, LOWER_STEP):
-                runner.warm_up(report)
+            try:
+                with memory_for("A step", None, LOWER_STEP):
+                    runner.warm_up(report)
+            except RankLost as error:
+                raise Unavailable(str(error)) from error
             self._is_warm = True
 
     def sleep(self, level: int) -> None:

@@ -1,12 +1,14 @@
 """Requests whose KV blocks come from elsewhere, and requests whose blocks somebody else reads."""
 
+import math
+
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
 from tests.engine_core_svc.kv_cache.fake_remote import RemoteStore
-from tests.engine_core_svc.scheduler.test_random_walk import BLOCK_SIZE, Walk
+from tests.engine_core_svc.scheduler.test_random_walk import BLOCK_SIZE, SHARE, Walk
 from tetrad.engine_core_svc.core.plan import TransferEvents
 from tetrad.engine_core_svc.core.request import RequestStatus
 from tetrad.engine_core_svc.kv_cache.block_pool import NULL_BLOCK
@@ -224,7 +226,7 @@ class RemoteWalk(Walk):
 
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
-@pytest.mark.parametrize(("windows", "num_blocks", "num_walks"), [((None,), 14, 60), ((None, 6), 28, 30)], ids=str)
+@pytest.mark.parametrize(("windows", "num_blocks", "num_walks"), [((None,), 14, 100), ((None, 6), 28, 50)], ids=str)
 def test_random_walks_with_remote_blocks_lose_no_block_and_no_request(
     make_bench, compiled, vocabulary, windows, num_blocks, num_walks
 ):
@@ -239,7 +241,7 @@ def test_random_walks_with_remote_blocks_lose_no_block_and_no_request(
     run_state_machine_as_test(
         type("GivenWalk", (RemoteWalk,), given),
         settings=settings(
-            max_examples=num_walks, stateful_step_count=60,
+            max_examples=math.ceil(num_walks * SHARE), stateful_step_count=60,
             suppress_health_check=list(HealthCheck),
         ),
     )  # fmt: skip

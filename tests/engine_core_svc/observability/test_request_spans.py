@@ -7,6 +7,7 @@ import pytest
 from tests.otlp_receiver import ERROR, OtlpReceiver, has
 from tetrad.engine_core_svc.core.request import Request, RequestStatus
 from tetrad.engine_core_svc.observability.request_spans import RequestSpans
+from tetrad.services.observability import otlp
 from tetrad.services.observability.tracer import open_tracer
 from tetrad.services.request_context import RequestContext
 
@@ -21,7 +22,8 @@ def receiver():
 
 
 @pytest.fixture
-def spans(receiver):
+def spans(receiver, monkeypatch):
+    monkeypatch.setattr(otlp, "_SEND_EVERY_MS", 20)
     tracer = open_tracer("engine-core", receiver.endpoint)
     yield RequestSpans(tracer)
     tracer.close()

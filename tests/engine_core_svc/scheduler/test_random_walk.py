@@ -24,8 +24,8 @@ from tetrad.engine_core_svc.scheduler.fan_out_throttle import MeasuringFanOutThr
 from tetrad.engine_core_svc.scheduler.stage_filling import NoStages, StageFilling
 
 NUM_BLOCKS, BLOCK_SIZE, MAX_LEN = 14, 4, 48
-SHARE = float(os.environ.get("TETRAD_TEST_WALKS", "0.5"))
-"""Of the walks: `make fuzz` takes all, `make test` half of them, and a search for planted bugs fewer (tests/mutants)."""
+SHARE = float(os.environ.get("TETRAD_TEST_WALKS", "0.3"))
+"""Of the walks: `make fuzz` takes all, `make test` a third of them, and a search for planted bugs fewer (tests/mutants)."""
 
 
 def _next_token(key, length):

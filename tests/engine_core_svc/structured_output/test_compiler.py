@@ -293,7 +293,7 @@ async def test_hostile_languages_cost_neither_the_process_nor_the_loops_time(voc
     async def source():
         return vocabulary
 
-    compiler = GrammarCompiler(source, Trial(timeout_s=0.3), patient=Trial(timeout_s=1.0))
+    compiler = GrammarCompiler(source, Trial(timeout_s=0.3), patient=Trial(timeout_s=0.6))
     loop, last, gaps = asyncio.get_running_loop(), time.monotonic(), []
 
     def tick():

@@ -24,7 +24,8 @@ def receiver():
 
 
 @pytest.fixture
-def tracer(receiver):
+def tracer(receiver, monkeypatch):
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1")  # each span at once, where many are sent once a second
     tracer = open_tracer("kitchen", receiver.endpoint)
     yield tracer
     tracer.close()

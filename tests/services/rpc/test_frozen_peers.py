@@ -1,8 +1,10 @@
 """A frozen peer is detected by both ends of every connection, and one that resumes in time is not lost."""
 
 import asyncio
+import contextlib
 import signal
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,19 +30,19 @@ class Peer:
         await asyncio.gather(*self.held.values(), self.served.wait_none_open())
 
 
-@pytest.fixture
-async def peer(make_socket):
-    """Return a process that serves this one's streams, and has its own served here."""
-    ours, server = await serve(make_socket("ours"))
-    called = (make_socket("ours"), server.address)
-    command = [sys.executable, "-m", "tests.services.stoppable_peer", make_socket("peer"), *called]
+@contextlib.asynccontextmanager
+async def open_peer(make_socket, name: str) -> AsyncIterator[Peer]:
+    """Start a process that serves this one's streams, and has its own served here."""
+    ours, server = await serve(make_socket(f"ours-of-{name}"))
+    called = (make_socket(f"ours-of-{name}"), server.address)
+    command = [sys.executable, "-m", "tests.services.stoppable_peer", make_socket(name), *called]
     root = Path(__file__).parents[3]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, cwd=root)
     held: dict[str, asyncio.Task[None]] = {}
     try:
         address = (await process.stdout.readline()).decode().strip()
         is_open, opened = asyncio.Event(), []
-        held = hold_all((make_socket("peer"), address), lambda name: (opened.append(name), len(opened) == 6 and is_open.set()))
+        held = hold_all((make_socket(name), address), lambda name: (opened.append(name), len(opened) == 6 and is_open.set()))
         await asyncio.wait_for(is_open.wait(), 20)
         yield Peer(process, ours, held)
     finally:
@@ -52,16 +54,23 @@ async def peer(make_socket):
         await server.stop()
 
 
-async def test_a_freeze_of_5_s_costs_nothing_and_a_frozen_peer_is_found_in_16_s_by_both_ends_on_every_connection(peer):
-    all_streams = peer.open_streams
-    assert len(all_streams) == 2 * 2 * len(KINDS)
+@pytest.fixture
+async def peers(make_socket):
+    """Return two such processes, so that two freezes take the time of one."""
+    async with open_peer(make_socket, "short") as short, open_peer(make_socket, "lasting") as lasting:
+        yield short, lasting
 
-    peer.process.send_signal(signal.SIGSTOP)
-    await asyncio.sleep(SHORT_FREEZE_S)
-    peer.process.send_signal(signal.SIGCONT)
-    await asyncio.sleep(0.2)
-    assert peer.open_streams == all_streams
 
-    peer.process.send_signal(signal.SIGSTOP)
+async def test_a_freeze_of_5_s_costs_nothing_and_a_frozen_peer_is_found_in_16_s_by_both_ends_on_every_connection(peers):
+    short, lasting = peers
+    all_streams = short.open_streams
+    assert len(all_streams) == len(lasting.open_streams) == 2 * 2 * len(KINDS)
+
     async with asyncio.timeout(FOUND_WITHIN_S):
-        await peer.wait_all_ended()
+        for peer in peers:
+            peer.process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(SHORT_FREEZE_S)
+        short.process.send_signal(signal.SIGCONT)
+        await lasting.wait_all_ended()
+
+    assert short.open_streams == all_streams

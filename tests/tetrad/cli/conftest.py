@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.certificates import Authority
+from tests.tetrad.cli.commands import end_forks
 
 
 @pytest.fixture
@@ -21,3 +22,10 @@ def https_server(tmp_path):
     yield f"https://localhost:{server.server_port}", certificate.ca
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_fork_is_left():
+    """End what ran the commands of a module."""
+    yield
+    end_forks()

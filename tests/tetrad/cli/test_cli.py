@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.grids import pairs
 from tests.tetrad.cli.commands import assert_one_line, tetrad
 from tetrad.cli.options import add_engine_options, new_parser
 
@@ -74,8 +75,7 @@ def test_an_unknown_command_is_one_line():
     assert_one_line(tetrad("sing"), "sing", "--help")
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("arguments", [["--help"], ["status", "--help"], ["ps"]])
+@pytest.mark.parametrize(("arguments", "unbuffered"), pairs([["--help"], ["status", "--help"], ["ps"]], ["", "1"]))
 def test_a_reader_that_has_closed_the_pipe_ends_a_command_quietly(arguments, unbuffered):
     """As in `tetrad ps | true`."""
     reader, writer = os.pipe()
@@ -89,8 +89,16 @@ def test_a_reader_that_has_closed_the_pipe_ends_a_command_quietly(arguments, unb
     assert (result.returncode, result.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("arguments", [["--version"], ["completion", "bash"]], ids=["a line", "more than a buffer"])
+@pytest.mark.parametrize(
+    ("arguments", "unbuffered"),
+    [
+        pytest.param(["--version"], "", id="a line"),
+        pytest.param(["--version"], "1", id="a line without a buffer"),
+        pytest.param(["completion", "bash"], "", id="more than a buffer"),
+        # Its first write fails at once, as that of a line does.
+        pytest.param(["completion", "bash"], "1", id="much without a buffer", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_an_output_that_cannot_be_written_is_one_line(arguments, unbuffered):
     with Path("/dev/full").open("w") as out:
         command = [sys.executable, "-m", "tetrad.cli", *arguments]
@@ -140,8 +148,7 @@ def test_status_of_nothing_tells_so():
     assert "not ready" in result.stderr
 
 
-@pytest.mark.parametrize("command", ["complete", "chat"])
-@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+@pytest.mark.parametrize(("command", "errors"), pairs(["complete", "chat"], ["strict", "surrogateescape"]))
 def test_a_text_on_stdin_that_is_not_utf_8_is_one_line(command, errors):
     """How Python reads such bytes depends on the locale."""
     arguments = [sys.executable, "-m", "tetrad.cli", command, "--model", "m", "--url", "http://127.0.0.1:9"]

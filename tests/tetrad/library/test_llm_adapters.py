@@ -14,7 +14,7 @@ from tetrad import LLM, LoRARequest, SamplingParams
 from tetrad.services.errors import FailedPrecondition, NotFound, UnsupportedArgument
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
-LONG = SamplingParams(temperature=0.0, max_tokens=400, ignore_eos=True, detokenize=False)
+LONG = SamplingParams(temperature=0.0, max_tokens=150, ignore_eos=True, detokenize=False)
 PROMPT = {"prompt_token_ids": [7, 8, 9]}
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 

@@ -170,6 +170,7 @@ def test_many_images_are_each_their_own_requests(llm, reference):
         assert tokens(outputs)[place] == reference.generate(reference.prepare_text(TEXT, [images[place]]), 6).token_ids
 
 
+@pytest.mark.usefixtures("services_here")
 def test_requests_wait_for_the_memory_of_images(directory, reference, monkeypatch):
     """The engine core refuses further images while it holds three; the library sends them again."""
     monkeypatch.setenv("TETRAD_ENGINE_CORE_MAX_TOTAL_MEDIA_BYTES", str(3 * 3 * 28 * 28))
@@ -183,6 +184,7 @@ def test_requests_wait_for_the_memory_of_images(directory, reference, monkeypatc
         assert tokens(outputs)[place] == reference.generate(reference.prepare_text(TEXT, [images[place]]), 6).token_ids
 
 
+@pytest.mark.usefixtures("services_here")
 async def test_an_async_llm_streams_what_it_sees(directory, expected):
     args = EngineArgs(str(directory), device="cpu", threads=1, dtype="float32", kv_cache_memory_gib=0.05, max_model_len=512)
     async with AsyncLLM.from_engine_args(args) as llm:
@@ -193,6 +195,7 @@ async def test_an_async_llm_streams_what_it_sees(directory, expected):
     assert list(outputs[-1].outputs[0].token_ids) == expected
 
 
+@pytest.mark.usefixtures("services_here")
 def test_a_model_of_texts_refuses_images(smollm2):
     with LLM(str(smollm2), device="sim", max_model_len=512, served_model_name="text") as llm:
         with pytest.raises(InvalidRequest, match="is not a multimodal model"):

@@ -1,4 +1,7 @@
-"""LLM's embeddings, classes and scores, with services of its own, against transformers."""
+"""LLM's embeddings, classes and scores, with services of its own, against transformers.
+
+The services of the embedder are processes; those of models that one test has run in this process.
+"""
 
 import asyncio
 
@@ -46,6 +49,7 @@ def test_embed_returns_an_embedding_of_each_prompt(embedder):
         assert output.outputs.hidden_size == 32
 
 
+@pytest.mark.usefixtures("services_here")
 def test_long_prompts_are_embedded_in_parts(tmp_path):
     embed = save_sentence_encoder(tmp_path, max_seq_length=16)
     counts = []
@@ -180,6 +184,7 @@ def test_what_the_model_does_not_have_is_refused(embedder, call, error, text):
         call(embedder[0])
 
 
+@pytest.mark.usefixtures("services_here")
 def test_classify_and_score_use_the_models_classifier(tmp_path):
     reference, score = save_cross_encoder(tmp_path)
 
@@ -196,6 +201,7 @@ def test_classify_and_score_use_the_models_classifier(tmp_path):
     assert scored.outputs.score == pytest.approx(score("w1", "w2"), abs=1e-5)
 
 
+@pytest.mark.usefixtures("services_here")
 def test_late_interaction_scores_by_the_best_token_of_the_document(tmp_path):
     embed = save_colbert(tmp_path, width=16)
 
@@ -207,6 +213,7 @@ def test_late_interaction_scores_by_the_best_token_of_the_document(tmp_path):
     np.testing.assert_allclose(scores, expected, atol=1e-4)
 
 
+@pytest.mark.usefixtures("services_here")
 def test_a_reranker_of_two_tokens_scores_a_query_with_each_document(tmp_path):
     """Qwen3-Reranker, as published: a generator whose logits of "no" and "yes" are compared."""
     reference = save_decoder(tmp_path, Qwen3ForCausalLM, Qwen3Config(**SIZES))
@@ -227,6 +234,7 @@ def test_a_reranker_of_two_tokens_scores_a_query_with_each_document(tmp_path):
         assert output.outputs.score == pytest.approx(torch.sigmoid(yes - no).item(), abs=1e-5)
 
 
+@pytest.mark.usefixtures("services_here")
 def test_a_chat_template_writes_the_pairs_of_a_reranker(tmp_path):
     reference = save_decoder(tmp_path, Qwen3ForSequenceClassification, Qwen3Config(**SIZES, num_labels=1))
     save_tokenizer(tmp_path)
@@ -256,6 +264,7 @@ def test_an_embedder_refuses_a_template_for_pairs(embedder):
         embedder[0].score("w1", "w2", chat_template="{{ messages[0].content }}")
 
 
+@pytest.mark.usefixtures("services_here")
 def test_each_prompt_has_the_embedding_of_its_adapter(tmp_path):
     """Qwen3-Embedding without and with adapters in one call; each embedding is that of a checkpoint with its adapter merged."""
     model = tmp_path / "model"
@@ -279,6 +288,7 @@ def test_each_prompt_has_the_embedding_of_its_adapter(tmp_path):
     assert scored.outputs.score == pytest.approx(float(embeddings[1][1] @ embeddings[1][2]), abs=1e-5)
 
 
+@pytest.mark.usefixtures("services_here")
 def test_async_llm_encodes(tmp_path):
     save_encoder(tmp_path, ENCODERS["bert"])
 
@@ -291,6 +301,7 @@ def test_async_llm_encodes(tmp_path):
     assert len(output.outputs.data) == 32
 
 
+@pytest.mark.usefixtures("services_here")
 def test_a_generator_embeds_and_generates_beside_each_other(tmp_path):
     prompts = ["a short text", "x y " * 100]
     directory = str(save_tiny_model(tmp_path))

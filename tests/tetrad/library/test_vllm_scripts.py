@@ -132,8 +132,9 @@ def test_prompts_as_older_versions_have_them(printed):
     assert lines[7].startswith("512 ")
 
 
+@pytest.mark.usefixtures("services_here")
 def test_embeddings(tmp_path, monkeypatch, capsys):
-    """With an encoder, and services of its own."""
+    """With an encoder, and services of its own, in this process."""
     save_encoder(tmp_path, ENCODERS["bert"])
 
     def printed(name):
@@ -149,8 +150,9 @@ def test_embeddings(tmp_path, monkeypatch, capsys):
     assert lines[4] == "ValueError: This model does not generate: it pools. Use /v1/embeddings."
 
 
+@pytest.mark.usefixtures("services_here")
 def test_images(tmp_path, monkeypatch, capsys):
-    """With a model that reads them, and services of its own."""
+    """With a model that reads them, and services of its own, in this process."""
     save_vision_model(tmp_path / "model", "llava")
     monkeypatch.setenv("TETRAD_WORKER_KV_CACHE_MEMORY_GIB", "0.05")
 

@@ -12,24 +12,39 @@ import pytest
 
 from tetrad import EngineArgs, SamplingParams
 from tetrad.library.async_llm import AsyncLLM
+from tetrad.library.event_loop_thread import EventLoopThread
 from tetrad.services.errors import FailedPrecondition, InvalidRequest
 from tetrad.services.rpc.grpc_pollers import GRPC_POLLERS
 from tetrad.stack.local_stack import LocalStack
 from tetrad.stack.private_directory import private_directories
 
 
+def local_stack(model) -> LocalStack:
+    return LocalStack(EngineArgs(model=str(model), device="sim", max_model_len=512).stack_settings())
+
+
 @pytest.fixture
 async def stack(smollm2):
-    settings = await asyncio.to_thread(EngineArgs(model=str(smollm2), device="sim", max_model_len=512).stack_settings)
-    async with LocalStack(settings) as stack:
+    """A stack of one test."""
+    async with await asyncio.to_thread(local_stack, smollm2) as stack:
         await stack.start(timeout_s=90)
         yield stack
 
 
-async def test_its_sockets_are_private_and_their_paths_short(stack):
-    assert stat.S_IMODE(stack.directory.stat().st_mode) == 0o700
-    assert all(len(str(path)) < 100 for path in stack.directory.iterdir())
-    assert stack.directory in private_directories()
+@pytest.fixture(scope="module")
+def shared(smollm2):
+    """A stack of several tests, in an event loop of its own."""
+    loop, stack = EventLoopThread(), local_stack(smollm2)
+    loop.run(stack.start(timeout_s=90))
+    yield stack
+    loop.run(stack.close())
+    loop.close()
+
+
+async def test_its_sockets_are_private_and_their_paths_short(shared):
+    assert stat.S_IMODE(shared.directory.stat().st_mode) == 0o700
+    assert all(len(str(path)) < 100 for path in shared.directory.iterdir())
+    assert shared.directory in private_directories()
 
 
 async def test_close_ends_every_service_and_removes_the_directory_within_5_s(stack):
@@ -58,18 +73,18 @@ async def test_a_stack_that_cannot_be_leaves_neither_directory_nor_descriptor(sm
     assert (list(tmp_path.iterdir()), psutil.Process().num_fds()) == ([], num_descriptors)
 
 
-async def test_its_services_have_the_cheaper_of_grpcs_pollers(stack):
-    environments = [psutil.Process(pid).environ() for pid in stack.pids().values()]
+async def test_its_services_have_the_cheaper_of_grpcs_pollers(shared):
+    environments = [psutil.Process(pid).environ() for pid in shared.pids().values()]
 
     assert all(environment.items() >= GRPC_POLLERS.items() for environment in environments)
 
 
-async def test_a_request_outlives_the_death_of_each_service(stack):
+async def test_a_request_outlives_the_death_of_each_service(shared):
     """The one promise that needs supervisor and services together."""
     params = SamplingParams(max_tokens=8, ignore_eos=True)
-    async with AsyncLLM.from_target(str(stack.directory)) as llm:
+    async with AsyncLLM.from_target(str(shared.directory)) as llm:
         for name in ("worker", "tokenizer", "engine-core"):
-            os.kill(stack.pids()[name], signal.SIGKILL)
+            os.kill(shared.pids()[name], signal.SIGKILL)
             async with asyncio.timeout(60):
                 *_, last = [output async for output in llm.generate("Hello", params)]
             assert len(last.outputs[0].token_ids) == 8

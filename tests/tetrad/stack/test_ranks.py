@@ -1,6 +1,10 @@
-"""Workers that compute one model, in a local stack, as shards, as stages or each by itself; any may die or stand still."""
+"""Workers that compute one model, in a local stack, as shards, as stages or each by itself; any may die or stand still.
+
+`make test` runs shards of stages, which need what both splits need; `make exhaustive-test` runs each split alone, too.
+"""
 
 import asyncio
+import math
 import os
 import signal
 from pathlib import Path
@@ -17,8 +21,10 @@ from tetrad import LLM, EngineArgs, LoRARequest, SamplingParams
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.library.async_llm import AsyncLLM
+from tetrad.services.direct.carrier import DirectCarrier
 from tetrad.services.errors import FailedPrecondition
 from tetrad.stack.local_stack import LocalStack
+from tetrad.stack.one_process import OneProcessSettings, running
 
 DIGITS = StructuredOutputsParams(regex="[0-9]{3}-[a-f]{30}")
 SEEDED = SamplingParams(max_tokens=60, ignore_eos=True, temperature=0.9, seed=3)
@@ -41,19 +47,25 @@ def adapter(model, tmp_path_factory) -> LoRARequest:
     return LoRARequest("sql", 1, str(save_lora(tmp_path_factory.mktemp("adapter"), reference, modules, seed=5)))
 
 
-def cases(model: Path) -> list[tuple[dict[str, Any], list[tuple[str, int]]]]:
-    """Return the options of each split, with the processes that are stopped under load. The model drafts for itself."""
-    own = {"method": "draft_model", "model": str(model), "num_speculative_tokens": 3}
-    return [
-        ({"tensor_parallel_size": 2, "speculative_config": own}, [("worker", KILL), ("worker-2", KILL)]),
-        ({"pipeline_parallel_size": 2, "speculative_config": own}, [("worker", KILL), ("worker-2", KILL)]),
-        ({"data_parallel_size": 2, "speculative_config": NGRAM}, []),
-    ]
+FAULTS = [("worker", KILL), ("worker-2", KILL)]
+SPLITS = [
+    # The first shard of the first stage, which gets the engine core's orders, and the last one of the last.
+    pytest.param({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, [("worker", KILL), ("worker-4", KILL)], id="both"),
+    pytest.param({"tensor_parallel_size": 2}, FAULTS, id="shards", marks=pytest.mark.exhaustive),
+    pytest.param({"pipeline_parallel_size": 2}, FAULTS, id="stages", marks=pytest.mark.exhaustive),
+    pytest.param({"data_parallel_size": 2}, [], id="engine cores", marks=pytest.mark.exhaustive),
+]
+"""The sizes of a split, with the processes that are stopped under load."""
 
 
 def args(model: Path, **options: Any) -> EngineArgs:
     limits = {"max_model_len": 256, "kv_cache_memory_gib": 0.05, "threads": 1, "enable_lora": True}
     return EngineArgs(model=str(model), device="cpu", **limits, **options)
+
+
+def numbered(name: str, number: int) -> list[str]:
+    """Return the names of processes of a kind."""
+    return [name, *(f"{name}-{place}" for place in range(2, number + 1))]
 
 
 async def answers(llm: AsyncLLM, name: str, adapter: LoRARequest) -> list[tuple[int, ...]]:
@@ -74,38 +86,49 @@ async def answers(llm: AsyncLLM, name: str, adapter: LoRARequest) -> list[tuple[
         return await asyncio.gather(*map(one, range(6)))
 
 
-async def test_every_split_brings_the_tokens_of_one_rank_and_a_lost_rank_costs_no_request(model, adapter):
-    async with LocalStack(await asyncio.to_thread(args(model).stack_settings)) as stack:
-        await stack.start(timeout_s=TIMEOUT_S)
-        async with AsyncLLM.from_target(str(stack.directory)) as llm:
-            expected = await answers(llm, "alone", adapter)
+@pytest.fixture(scope="module")
+def expected(model, adapter) -> list[tuple[int, ...]]:
+    """Return the tokens that one rank, in this process, brings."""
+    worker = {"device": "cpu", "threads": 1, "kv_cache_memory_gib": 0.05}
+    settings = OneProcessSettings.of(
+        str(model), "direct", worker=worker, engine_core={"max_model_len": 256, "enable_lora": True}
+    )
+
+    async def alone() -> list[tuple[int, ...]]:
+        async with running(settings, DirectCarrier()) as llm:
+            return await answers(llm, "alone", adapter)
+
+    return asyncio.run(alone())
+
+
+@pytest.mark.parametrize(("sizes", "faults"), SPLITS)
+async def test_a_split_brings_the_tokens_of_one_rank_and_a_lost_rank_costs_no_request(model, adapter, expected, sizes, faults):
+    """The model drafts for itself, but not for several engine cores. Fewer blocks than requests need: some are preempted."""
+    own = {"method": "draft_model", "model": str(model), "num_speculative_tokens": 3}
+    num_engines, num_workers = sizes.get("data_parallel_size", 1), math.prod(sizes.values())
+    options = {**sizes, "speculative_config": own if num_engines == 1 else NGRAM, "num_gpu_blocks_override": 20}
     assert len(set(expected)) == len(expected)
 
-    for options, faults in cases(model):
-        sizes = {name: value for name, value in options.items() if name.endswith("_size")}
-        # Fewer blocks than the requests need: some are preempted.
-        settings = args(model, num_gpu_blocks_override=20, **options).stack_settings
-        async with LocalStack(await asyncio.to_thread(settings)) as stack:
-            await stack.start(timeout_s=TIMEOUT_S)
-            engines = {"engine-core", "engine-core-2"} if "data_parallel_size" in sizes else {"engine-core"}
-            assert set(stack.pids()) == {"worker", "worker-2", "tokenizer"} | engines
-            async with AsyncLLM.from_target(str(stack.directory)) as llm:
-                found = await llm.start()
-                counted = {"data_parallel_size": found.num_engines}
-                assert {name: counted.get(name, getattr(found.engine_info, name)) for name in sizes} == sizes
-                assert await answers(llm, "together", adapter) == expected, sizes
-                pids = {pid for name, pid in stack.pids().items() if name.startswith("worker")}
-                assert set(await llm.collective_rpc("get_pid")) == pids
-                for name, number in [*faults, *(SLOW if faults and os.environ.get("TETRAD_TEST_SLOW_FAULTS") else [])]:
-                    answering = asyncio.create_task(answers(llm, f"{name}-{number}", adapter))
-                    await asyncio.sleep(0.2)
-                    os.kill(stack.pids()[name], number)
-                    assert await answering == expected, (sizes, name)
-            processes = [psutil.Process(pid) for pid in stack.pids().values()]
-            directory = stack.directory
+    async with LocalStack(await asyncio.to_thread(args(model, **options).stack_settings)) as stack:
+        await stack.start(timeout_s=TIMEOUT_S)
+        workers, engines = numbered("worker", num_workers), numbered("engine-core", num_engines)
+        assert set(stack.pids()) == {"tokenizer", *workers, *engines}
+        async with AsyncLLM.from_target(str(stack.directory)) as llm:
+            found = await llm.start()
+            counted = {"data_parallel_size": found.num_engines}
+            assert {name: counted.get(name, getattr(found.engine_info, name)) for name in sizes} == sizes
+            assert await answers(llm, "together", adapter) == expected
+            assert set(await llm.collective_rpc("get_pid")) == {stack.pids()[name] for name in workers}
+            for name, number in [*faults, *(SLOW if faults and os.environ.get("TETRAD_TEST_SLOW_FAULTS") else [])]:
+                answering = asyncio.create_task(answers(llm, f"{name}-{number}", adapter))
+                await asyncio.sleep(0.2)
+                os.kill(stack.pids()[name], number)
+                assert await answering == expected, name
+        processes = [psutil.Process(pid) for pid in stack.pids().values()]
+        directory = stack.directory
 
-        assert not psutil.wait_procs(processes, timeout=1)[1]
-        assert not directory.exists()
+    assert not psutil.wait_procs(processes, timeout=1)[1]
+    assert not directory.exists()
 
 
 @pytest.mark.parametrize(

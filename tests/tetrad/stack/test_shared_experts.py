@@ -11,8 +11,10 @@ from tests.e2e.tiny_model import VOCAB_SIZE, save_tokenizer
 from tests.worker_svc.families.tiny_models import save_family
 from tetrad import LLM, EngineArgs, SamplingParams
 from tetrad.library.async_llm import AsyncLLM
+from tetrad.services.direct.carrier import DirectCarrier
 from tetrad.services.errors import FailedPrecondition
 from tetrad.stack.local_stack import LocalStack
+from tetrad.stack.one_process import OneProcessSettings, running
 
 PARAMS = SamplingParams(max_tokens=60, ignore_eos=True, temperature=0.9, seed=3)
 SHARED = {"data_parallel_size": 2, "enable_expert_parallel": True}
@@ -46,11 +48,20 @@ async def answers(llm: AsyncLLM, name: str, rank: int | None = None) -> list[tup
         return await asyncio.gather(*map(one, range(8)))
 
 
-async def test_tokens_are_those_of_one_worker_and_a_killed_worker_costs_no_request(model):
-    async with LocalStack(await asyncio.to_thread(args(model).stack_settings)) as stack:
-        await stack.start(timeout_s=TIMEOUT_S)
-        async with AsyncLLM.from_target(str(stack.directory)) as llm:
-            expected = await answers(llm, "alone")
+@pytest.fixture(scope="module")
+def expected(model) -> list[tuple[int, ...]]:
+    """Return the tokens that one worker, in this process, brings."""
+    worker = {"device": "cpu", "threads": 1, "kv_cache_memory_gib": 0.05}
+    settings = OneProcessSettings.of(str(model), "direct", worker=worker, engine_core={"max_model_len": 256})
+
+    async def alone() -> list[tuple[int, ...]]:
+        async with running(settings, DirectCarrier()) as llm:
+            return await answers(llm, "alone")
+
+    return asyncio.run(alone())
+
+
+async def test_tokens_are_those_of_one_worker_and_a_killed_worker_costs_no_request(model, expected):
     assert len(set(expected)) == len(expected)
 
     async with LocalStack(await asyncio.to_thread(args(model, **SHARED).stack_settings)) as stack:

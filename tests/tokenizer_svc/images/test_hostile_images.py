@@ -83,13 +83,13 @@ async def test_an_image_that_needs_too_much_memory_fails_alone(
 async def test_an_image_that_takes_too_long_fails_alone(
     model_directory: ModelDirectory, serve_model: ServeModel, image_processes: ImageProcesses
 ) -> None:
-    async with serve_model(model_directory("llava"), image_timeout_s=3) as stub:
+    async with serve_model(model_directory("llava"), image_timeout_s=1) as stub:
         [process] = image_processes()
         process.suspend()
         refused = await error_of(stub.RenderChat(chat([GOOD])))
         good = await stub.RenderChat(chat([GOOD]))
 
-    assert refused.message == "Failed to load image 0: it took longer than 3 s (image_timeout_s)."
+    assert refused.message == "Failed to load image 0: it took longer than 1 s (image_timeout_s)."
     assert len(good.mm_features) == 1
 
 

@@ -344,9 +344,9 @@ def test_a_step_under_way_does_not_keep_the_process_from_ending():
         from tetrad.worker_svc.native.weights import pack_float
         team = team_of(RUNNABLE[0], 3)
         builder = ProgramBuilder(team)
-        source, target = builder.buffer(64), builder.buffer(64)
-        matrix = pack_float(team, torch.zeros(64, 64))
-        for _ in range(10_000_000 // 1000):
+        source, target = builder.buffer(128), builder.buffer(128)
+        matrix = pack_float(team, torch.zeros(128, 128))
+        for _ in range(2500):
             builder.linear(matrix, None, source, target)
         program = builder.build("long", NO_HEADS)
         begun, call = threading.Event(), team.library.tetrad_run

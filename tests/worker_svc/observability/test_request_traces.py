@@ -9,6 +9,7 @@ import structlog
 
 from tests.otlp_receiver import ERROR, OtlpReceiver, has
 from tetrad.services.errors import InvalidRequest
+from tetrad.services.observability import otlp
 from tetrad.services.observability.tracer import open_tracer
 from tetrad.services.observability.tracing import NoTracer
 from tetrad.services.request_context import RequestContext
@@ -29,7 +30,8 @@ def receiver():
 
 
 @pytest.fixture
-async def traces(receiver):
+async def traces(receiver, monkeypatch):
+    monkeypatch.setattr(otlp, "_SEND_EVERY_MS", 20)
     tracer = open_tracer("worker", receiver.endpoint)
     yield RequestTraces(tracer, pause_s=0.01)
     tracer.close()

@@ -17,8 +17,8 @@ _NO_CACHED = CachedRequests(_NONE, _NONE, _NONE, _NONE, _NONE)
 
 
 def load(directory: Path, **options: str) -> LoadedModel:
-    """Return the model of a directory on the CPU device."""
-    return load_with(WorkerSettings(device="cpu"), directory, **options)
+    """Return the model of a directory on the CPU device, with one thread: teams wait for each other on a busy machine."""
+    return load_with(WorkerSettings(device="cpu", threads=1), directory, **options)
 
 
 def load_with(settings: WorkerSettings, directory: Path, **options: str) -> LoadedModel:

@@ -150,7 +150,7 @@ def test_sixty_four_prompts_of_all_lengths_have_the_classes_of_transformers(tmp_
         np.testing.assert_allclose(answer, expected.numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("chunk", [None, 100])
+@pytest.mark.parametrize("chunk", [pytest.param(None, marks=pytest.mark.exhaustive), 100])
 def test_sixty_four_prompts_of_all_lengths_have_the_rewards_of_transformers(tmp_path, chunk):
     reference, head = save_reward_model(tmp_path, "Qwen2ForRewardModel", 1)
     prompts = prompts_of(ALL_LENGTHS)
@@ -163,7 +163,7 @@ def test_sixty_four_prompts_of_all_lengths_have_the_rewards_of_transformers(tmp_
         np.testing.assert_allclose(answer, expected.numpy(), atol=2e-5)
 
 
-@pytest.mark.parametrize("chunk", [None, 100])
+@pytest.mark.parametrize("chunk", [pytest.param(None, marks=pytest.mark.exhaustive), 100])
 def test_sixty_four_prompts_of_all_lengths_have_the_scores_of_two_tokens(tmp_path, chunk):
     reference = save_decoder(tmp_path, tf.Qwen3ForCausalLM, tf.Qwen3Config(**SIZES))
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"no": 17, "yes": 40}}, "added_tokens": []}))

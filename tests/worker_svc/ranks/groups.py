@@ -52,7 +52,7 @@ class Group:
         self._epoch = 0
 
     def join(self, first: int | None = None) -> None:
-        """Let all ranks meet, as after the loss of one; `first` joins 0.3 s before the others."""
+        """Let all ranks meet, as after the loss of one; `first` joins 0.1 s before the others."""
         self._epoch += 1
         addresses = [self._address.format(number) for number in range(len(self.ranks))]
         num_shards, num_stages = self._sizes
@@ -63,7 +63,7 @@ class Group:
         ]
         joining = [] if first is None else [self._threads.submit(self.ranks[first].join, places[first])]
         if joining:
-            time.sleep(0.3)
+            time.sleep(0.1)
         others = [number for number in range(len(places)) if number != first]
         joining += [self._threads.submit(self.ranks[number].join, places[number]) for number in others]
         for each in joining:

@@ -1,11 +1,13 @@
 """Draft models and draft heads beside a model on several ranks: the leader drafts alone, with the proposals of one rank."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.eagle3_files import save_eagle3
+from tests.grids import grid
 from tests.mtp_files import KINDS, save_mtp, save_qwen_mtp
 from tests.worker_svc.conftest import GREEDY, Driver, save_tiny, tiny_config
 from tests.worker_svc.families.tiny_models import save_family
@@ -25,17 +27,18 @@ SHAPES = [(2, 1), (1, 2), (1, 3), (2, 2)]
 LAYERS_ON_EVERY_STAGE = {"eagle_aux_hidden_state_layer_ids": [6, 0, 3]}
 
 
-@pytest.fixture(params=["draft_model", "eagle3", *KINDS])
-def drafted(request, tmp_path) -> tuple[Path, dict[str, str]]:
+@pytest.fixture(scope="module", params=["draft_model", "eagle3", *KINDS])
+def drafted(request, tmp_path_factory) -> tuple[Path, dict[str, str]]:
     """A model, and the options of its drafter."""
-    target = tmp_path / "target"
+    directory = tmp_path_factory.mktemp(request.param)
+    target = directory / "target"
     if request.param in KINDS:
         save_mtp(target, request.param)
         return target, {"draft_method": "mtp"}
     save_tiny(target, tiny_config("LlamaForCausalLM", **SIZES))
     if request.param == "draft_model":
         return target, {"draft_method": "draft_model", "draft_model": str(target)}
-    return target, {"draft_method": "eagle3", "draft_model": str(save_eagle3(tmp_path / "draft", **LAYERS_ON_EVERY_STAGE))}
+    return target, {"draft_method": "eagle3", "draft_model": str(save_eagle3(directory / "draft", **LAYERS_ON_EVERY_STAGE))}
 
 
 def runner_of_one_rank(cpu, path: Path, options: dict[str, str], layout: KvLayout = LAYOUT):
@@ -64,7 +67,13 @@ def run(driver: Driver) -> tuple[list[dict[int, list[int]]], dict[int, list[int]
     return proposals, {handle: each.output for handle, each in driver.requests.items()}
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+# Each kind of drafter beside shards and stages at once; every shape with the kind that reads hidden states of several stages.
+@pytest.mark.parametrize(
+    ("drafted", "shape"),
+    grid(product(["draft_model", "eagle3", *KINDS], SHAPES), lambda kind, shape: shape == (2, 2) or kind == "eagle3"),
+    indirect=["drafted"],
+    ids=str,
+)
 def test_proposals_and_tokens_are_those_of_one_rank(cpu, drafted, shape, tmp_path):
     path, options = drafted
     proposals, outputs = run(Driver(runner_of_one_rank(cpu, path, options), LAYOUT))
@@ -121,10 +130,11 @@ def test_a_step_that_fails_leaves_nothing_to_the_steps_of_the_next_group(drafted
         assert run(Driver(group, LAYOUT)) == before
 
 
-@pytest.fixture(params=["draft_model", "eagle3", "mtp"])
-def beside_states(request, tmp_path):
+@pytest.fixture(scope="module")
+def beside_states(request, tmp_path_factory):
     """A model with states, the options of its drafter, and what it should propose; None: unknown."""
-    target, draft = tmp_path / "target", tmp_path / "draft"
+    directory = tmp_path_factory.mktemp(request.param)
+    target, draft = directory / "target", directory / "draft"
     if request.param == "mtp":
         reference = MtpReference(*save_qwen_mtp(target, "qwen3_next"), is_qwen=True)
         return target, {"draft_method": "mtp"}, reference.propose
@@ -147,7 +157,15 @@ def greedy_drafts(reference: torch.nn.Module):
     return propose
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(
+    ("beside_states", "shape"),
+    grid(
+        product(["draft_model", "eagle3", "mtp"], SHAPES),
+        lambda *case: case in {("draft_model", (2, 1)), ("eagle3", (2, 2)), ("mtp", (1, 2))},
+    ),
+    indirect=["beside_states"],
+    ids=str,
+)
 def test_a_drafter_proposes_its_tokens_beside_states_and_changes_none(load, beside_states, shape, tmp_path):
     """Prompts in chunks, right and wrong drafts, and a preempted request; see `drafted` there."""
     path, options, propose = beside_states

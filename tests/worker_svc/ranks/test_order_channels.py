@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from tetrad.worker_svc.core.ranks import GroupPlace, Shard
+from tetrad.worker_svc.core.ranks import GroupPlace, RankLost, Shard
 from tetrad.worker_svc.layers.order_channel import GlooOrders, OrderChannel
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
 from tetrad.worker_svc.native import shared_memory
@@ -53,14 +53,14 @@ def opened(directory: Path, size: int, monkeypatch: pytest.MonkeyPatch, kind: ty
     yield channels
 
 
-def failing(call: Callable[[], object]) -> tuple[Thread, list[RuntimeError]]:
-    """Call something on a thread; the list gets its RuntimeError."""
-    errors: list[RuntimeError] = []
+def failing(call: Callable[[], object]) -> tuple[Thread, list[RankLost]]:
+    """Call something on a thread; the list gets its RankLost."""
+    errors: list[RankLost] = []
 
     def run() -> None:
         try:
             call()
-        except RuntimeError as error:
+        except RankLost as error:
             errors.append(error)
 
     thread = Thread(target=run, daemon=True)
@@ -108,7 +108,7 @@ def test_a_member_receives_what_a_leader_sent_before_it_left(socket_directory, m
         leader.leave()
 
         assert member.receive()[0].tolist() == SHORT.tolist()
-        with pytest.raises(RuntimeError, match="A rank is lost"):
+        with pytest.raises(RankLost, match="A rank is lost"):
             member.receive()
 
 
@@ -158,3 +158,14 @@ def test_a_member_waits_for_a_leader_that_stands_still_until_its_process_ends():
         thread.join(10)
 
     assert "A rank is lost" in str(errors[0])
+
+
+def test_a_leader_deletes_the_files_by_which_its_earlier_groups_met(socket_directory):
+    """A killed rank leaves such a file, since the last rank that closes it deletes it."""
+    for epoch in (1, 2):
+        (socket_directory / f"worker.sock.group-{epoch}").touch()
+    (socket_directory / "worker-2.sock.group-1").touch()
+
+    Rendezvous(GroupPlace(Shard(0, 1), 3, [f"unix:{socket_directory}/worker.sock"], 10.0)).close()
+
+    assert [path.name for path in socket_directory.iterdir()] == ["worker-2.sock.group-1"]

@@ -3,12 +3,14 @@
 import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks.stack import free_port
+from tests.grids import pairs
 from tests.worker_svc.conftest import GREEDY, LAYOUT, Driver
 from tests.worker_svc.families.tiny_models import FAMILIES, save_family
 from tests.worker_svc.ranks.groups import open_group
@@ -22,12 +24,14 @@ EIGHT = ("llama", "qwen3", "gpt_oss", "qwen2_moe", "deepseek_v3", "olmo2", "falc
 states beside attention, linear biases of heads.
 """
 EVERY = bool(os.environ.get("TETRAD_TEST_ALL_FAMILIES"))
+CASES = list(product(FAMILIES, (2, 4))) if EVERY else pairs(EIGHT, (2, 4))
+"""Families and shards."""
 SEEDED = SamplingSpec(temperature=0.9, top_p=0.9, seed=7, num_logprobs=3)
 PROMPTS = [list(range(5, 45)), [9, 8, 7], list(range(60, 77))]
 TOLERANCE = 1e-4
 
 
-@pytest.fixture(scope="module", params=FAMILIES if EVERY else EIGHT)
+@pytest.fixture(scope="module")
 def family(request, tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("family")
     save_family(directory, request.param)
@@ -53,7 +57,7 @@ def answers(driver: Driver) -> dict[int, list[int]]:
     return {0: driver.requests[0].output, 1: driver.requests[1].output, 2: preempted.output + again.output}
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(("family", "size"), CASES, indirect=["family"])
 def test_tokens_are_those_of_one_rank_and_log_probabilities_within_a_tolerance(family, load, size, tmp_path):
     alone = Driver(load(family).make_runner(LAYOUT), LAYOUT)
     expected = answers(alone)

@@ -9,7 +9,7 @@ from tetrad.worker_svc.checkpoint.open import open_source
 from tetrad.worker_svc.core.plan import SamplingSpec
 
 LOGPROBS = SamplingSpec(temperature=0.0, num_logprobs=0)
-PROMPTS = [np.random.default_rng(n).integers(17, 49152, n).tolist() for n in (1, 2, 9, 16, 33, 64, 120, 300)]
+PROMPTS = [np.random.default_rng(n).integers(17, 49152, n).tolist() for n in (1, 2, 9, 16, 33, 64, 120)]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_batch_of_many_lengths(chunk, model, reference, make_driver, assert_gree
     for handle, prompt in enumerate(PROMPTS):
         driver.add(handle, prompt, LOGPROBS)
 
-    outputs = driver.generate(16, chunk=chunk)
+    outputs = driver.generate(8, chunk=chunk)
 
     for handle, prompt in enumerate(PROMPTS):
         expected = assert_greedy(reference, prompt, outputs[handle])

@@ -1,11 +1,14 @@
 """Tiny random models of every architecture give transformers' tokens and log-probabilities, for all splits of their steps.
 
-On the native kernels of every kind of machine that this one can stand for, and on torch.
+On torch, and on the native kernels of the best two kinds of machines that this one can stand for; `make exhaustive-test` runs
+them on those of the others.
 """
 
 import numpy as np
 import pytest
 
+from tests.grids import grid
+from tests.worker_svc.native import native_programs
 from tetrad.services.errors import InvalidRequest
 from tetrad.worker_svc.config import WorkerSettings
 from tetrad.worker_svc.core.device import LoadRequest
@@ -49,10 +52,11 @@ MODELS = {
 }
 PROMPTS = [np.random.default_rng(length).integers(0, 320, length).tolist() for length in (1, 5, 16, 17, 70, 333)]
 LOGPROBS = SamplingSpec(temperature=0.0, num_logprobs=0)
+BEST_TWO = native_programs.RUNNABLE
 RUNNABLE = {target.name: target for target in targets()[targets().index(best_target()) :]}
 
 
-@pytest.fixture(scope="module", params=[*RUNNABLE, "torch"])
+@pytest.fixture(scope="module", params=[*grid(RUNNABLE, lambda name: name in BEST_TWO), "torch"])
 def load(request):
     """Override: loads with one thread on one kind of kernels."""
     with pytest.MonkeyPatch.context() as patch:

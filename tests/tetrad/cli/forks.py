@@ -1,0 +1,48 @@
+"""`python -m tests.tetrad.cli.forks`: a process that has imported what commands import, and forks to run each of them.
+
+Reads one command a line from stdin, as JSON, and writes its exit code to stdout when it has ended: commands.py is its client.
+A command runs as in a new process, but its imports, which take longer than anything else that it does, are there.
+"""
+
+import gc
+import importlib
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+from tetrad.cli import _COMMANDS, main
+
+_TIMEOUT_S = 60
+_LATER = ("tetrad.library.engine_args", "tetrad.services.process", "tetrad.stack.local_stack")
+"""Modules that commands import when they run."""
+
+
+def _serve() -> None:
+    for name in (*(module for module, _ in _COMMANDS.values()), *_LATER):
+        importlib.import_module(name)
+    gc.freeze()
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            _run(json.loads(line))
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")
+        sys.stdout.flush()
+
+
+def _run(command: dict[str, Any]) -> None:
+    signal.alarm(_TIMEOUT_S)
+    os.environ.clear()
+    os.environ.update(command["variables"])
+    os.chdir(command["directory"])
+    for number, path in enumerate((os.devnull, command["stdout"], command["stderr"])):
+        file = os.open(path, os.O_RDWR)
+        os.dup2(file, number)
+        os.close(file)
+    sys.argv = ["tetrad", *command["arguments"]]
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    _serve()
