@@ -117,6 +117,8 @@ async def test_options_reach_the_engine(http, engine):
 
 
 async def test_a_format_constrains_the_answer_also_if_it_is_an_empty_schema(http, engine):
+    engine.tokens_per_step = 64
+
     await whole(http, "/api/generate", prompt="hi", format={})
     assert engine.requests[-1].sampling_params.structured_outputs.json_schema == "{}"
 
@@ -136,7 +138,8 @@ async def test_logprobs_of_each_token_are_shown(http, monkeypatch, num_many):
     assert all(len(each["top_logprobs"]) == 2 for each in answer["logprobs"])
 
 
-async def test_results_answer_the_calls_they_name(http, tokenizer):
+async def test_results_answer_the_calls_they_name(http, tokenizer, engine):
+    engine.tokens_per_step = 64
     calls = [{"function": {"name": name, "arguments": {}}} for name in ("get_time", "get_weather")]
     messages = [*HI, {"role": "assistant", "tool_calls": calls}]
     messages += [{"role": "tool", "tool_name": name, "content": name} for name in ("get_weather", "get_time")]

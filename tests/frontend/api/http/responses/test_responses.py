@@ -92,12 +92,13 @@ def shown(response):
 
 @pytest.mark.parametrize("tokens_per_step", [1, 5, 200])
 async def test_the_official_clients_stream_adds_up_to_the_whole_response(client, engine, tokens_per_step):
-    engine.tokens_per_step = tokens_per_step
     for kind, text in TEXTS.items():
         writes(engine, text)
         request = {"model": "fake", "input": "hi", "tools": TOOLS}
+        engine.tokens_per_step = 16
         whole = await client.responses.create(**request)
 
+        engine.tokens_per_step = tokens_per_step
         async with client.responses.stream(**request) as stream:
             texts = [event.delta async for event in stream if event.type == "response.output_text.delta"]
             streamed = await stream.get_final_response()
@@ -293,6 +294,7 @@ async def test_truncation_drops_the_oldest_turns(http, engine):
 async def test_truncation_drops_nothing_for_an_output_that_cannot_have_its_room_anyway(http, engine, max_output_tokens):
     """The last turn alone leaves no room for so many tokens; max_output_tokens is then limited to the context."""
     items = [{"role": role, "content": role} for role in ("user", "assistant", "user")]
+    engine.tokens_per_step = 64
 
     answer = await http.post(
         "/v1/responses", json={"input": items, "truncation": "auto", "max_output_tokens": max_output_tokens}

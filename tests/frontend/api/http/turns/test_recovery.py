@@ -42,16 +42,17 @@ async def middle(engine, number):
 
 @pytest.mark.parametrize("lost", ["engine", "tokenizer"])
 @pytest.mark.parametrize("path", BODIES)
-@pytest.mark.parametrize("at", [10, 65, 130], ids=["reasoning", "content", "call"])
-async def test_a_turn_goes_on_behind_a_loss(serve_frontend, engine, tokenizer, lost, path, at):
+@pytest.mark.parametrize("num_steps", [2, 13, 26], ids=["reasoning", "content", "call"])
+async def test_a_turn_goes_on_behind_a_loss(serve_frontend, engine, tokenizer, lost, path, num_steps):
     writes(engine, TEXTS["all"])
+    engine.tokens_per_step = 5
     async with serve_frontend(**FORMATS) as frontend:
         engine.pause()
         answers = []
         for disturbed in (False, True):
             task = asyncio.create_task(answer(frontend.http, path, BODIES[path]))
             await engine.until(lambda: engine.running)
-            await middle(engine, at)
+            await middle(engine, num_steps)
             if disturbed:
                 service = {"engine": engine, "tokenizer": tokenizer}[lost]
                 await service.kill()
