@@ -95,6 +95,7 @@ def busy(start_module_server):
     """A stack whose requests of 8,000 tokens take 80 s."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TETRAD_WORKER_SIM_SECONDS_PER_STEP", "0.01")
+        patch.setenv("TETRAD_FRONTEND_DRAIN_TIMEOUT_S", "3")  # a second signal comes earlier on a busy machine, too
         return start_module_server("--device", "sim", "--max-model-len", "8192")
 
 

@@ -1,15 +1,20 @@
 """Attention of the native kernels over scattered pages: equal to torch's in float64, for any content of unwritten slots."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
 
+from tests.grids import grid
 from tests.worker_svc.native.native_programs import NAN_OF_HALVES, NO_HEADS, RUNNABLE, Chunk, PagedAttention, from_int8, team_of
 from tetrad.worker_svc.native.program import Pages, Tokens
 from tetrad.worker_svc.native.program_builder import LayerPages, NormWeights, ProgramBuilder, QueryKeyNorms
 from tetrad.worker_svc.native.structures import HeadNorms, Heads, KvType
 
 DECODES = [Chunk(computed, 1) for computed in (0, 1, 15, 63, 64, 65, 200)]
+WINDOWED = (4, 5, 32)
+"""Sizes of blocks of 8 bits that `make test` tries with a window, and the others without one."""
 SLOPES = torch.tensor([2.0, 0.84, 2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8])
 MIXED = [Chunk(130, 1), Chunk(5, 1), Chunk(0, 1), Chunk(64, 37), Chunk(0, 80), Chunk(3, 2)]
 
@@ -42,9 +47,11 @@ def test_keys_and_values_in_half_precision(team, block_size, head_dim):
     assert_attention(PagedAttention(team, Heads(6, 2, head_dim, block_size, 0, KvType.FLOAT16), MIXED))
 
 
-@pytest.mark.parametrize("block_size", [1, 4, 5, 8, 16, 32, 48])
 @pytest.mark.parametrize("head_dim", [16, 64, 80, 128, 256])
-@pytest.mark.parametrize("window", [0, 20])
+@pytest.mark.parametrize(
+    ("block_size", "window"),
+    grid(product([1, 4, 5, 8, 16, 32, 48], [0, 20]), lambda size, window: (size in WINDOWED) == bool(window)),
+)
 def test_keys_and_values_in_8_bits(team, block_size, head_dim, window):
     """Queries and weights have 16 bits: what is expected takes them as they are."""
     case = PagedAttention(team, Heads(6, 2, head_dim, block_size, window, KvType.INT8), [*DECODES, *MIXED])
