@@ -143,7 +143,7 @@ chaos-ranks: setup ## The same with kills and standstills on three ranks that co
 	$(CHAOS) --device stages --kinds kill,freeze,restart --seconds $(SECONDS) $(ARGS)
 
 test-ranks: setup ## Shards and stages for every family, and ranks that stand still
-	TETRAD_TEST_ALL_FAMILIES=1 TETRAD_TEST_SLOW_FAULTS=1 $(BIN)/python -m pytest -n 0 tests/worker_svc/ranks tests/tetrad/stack/test_ranks.py
+	TETRAD_TEST_ALL_FAMILIES=1 TETRAD_TEST_SLOW_FAULTS=1 $(BIN)/python -m pytest -n 0 -m "" tests/worker_svc/ranks tests/tetrad/stack/test_ranks.py
 
 .PHONY: parity
 parity: setup ## Compare tokens of SmolLM2 with transformers for 50 prompts of up to 2,000 tokens (make test: 24 of up to 300)
