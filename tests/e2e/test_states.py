@@ -27,10 +27,7 @@ from tests.mtp_files import save_qwen_mtp
 from tests.worker_svc.families.tiny_models import save_family
 from tetrad import LLM
 
-KINDS = [
-    replace(params, max_tokens=16)
-    for params in (GREEDY, SEEDED, replace(SEEDED, seed=4, presence_penalty=0.6), replace(GREEDY, logprobs=3))
-]
+KINDS = [GREEDY, SEEDED, replace(SEEDED, seed=4, presence_penalty=0.6), replace(GREEDY, logprobs=3)]
 
 
 def drawn(*lengths: int) -> list[list[int]]:
