@@ -24,6 +24,7 @@ NUM_TOKENS = 18
 """So that each request begins a further block while it decodes."""
 PROMPTS = [np.random.default_rng(length).integers(3, 320, length).tolist() for length in (1, 5, 16, 17, 33, 70, 150, 300)]
 """The last one is longer than a chunk on torch, all windows, and the contexts that scaled positions were trained on."""
+LONG_PROMPT = np.random.default_rng(1000).integers(3, 320, 1000).tolist()
 NAMES = [*FAMILIES, *FOREIGN]
 SPLITS = ("alone", "in chunks", "from the prefix cache", "after a preemption")
 ALL_SPLITS = {
@@ -52,6 +53,7 @@ LAYOUT = KvLayout(num_blocks=900, block_size=16, max_model_len=1100, max_num_seq
 @dataclass(frozen=True)
 class Case:
     directory: Path
+    reference: torch.nn.Module
     model: object
     expected: list[list[int]]
 
@@ -81,7 +83,7 @@ def case(request, tmp_path_factory, load) -> Iterator[Case]:
     directory = tmp_path_factory.mktemp(request.param)
     reference = save_family(directory, request.param)
     model = load(directory)
-    case = Case(directory, model, [])
+    case = Case(directory, reference, model, [])
     drafts = generated(case.driver())
     case.expected.extend(verified(reference, prompt, drafts[handle]) for handle, prompt in enumerate(PROMPTS))
     case.check(drafts)
@@ -110,6 +112,16 @@ def test_on_torch(case, torch_cpu):
     driver = Driver(model.make_runner(LAYOUT), LAYOUT)
 
     case.check(generated(driver, chunk=200))
+
+
+@pytest.mark.parametrize("case", grid(NAMES, lambda name: name in ALL_SPLITS), indirect=True)
+def test_after_a_prompt_of_1000_tokens(case):
+    driver = case.driver()
+    driver.add(0, LONG_PROMPT)
+
+    output = driver.generate(NUM_TOKENS)[0]
+
+    assert output == verified(case.reference, LONG_PROMPT, output)
 
 
 @families("alone")
