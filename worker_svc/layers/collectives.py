@@ -4,6 +4,8 @@ Layers hold a Collectives object for the lifetime of the process; a rebuilt grou
 for bit the same on every rank. torch.distributed (gloo) computes them, or ranks on one machine compute them in shared memory.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
@@ -48,7 +50,8 @@ class GroupSums:
     def sum_(self, x: torch.Tensor) -> torch.Tensor:
         """See Sums."""
         x = x.contiguous()
-        wait_for(self._group.allreduce([x]))
+        with finding_losses():
+            self._group.allreduce([x]).wait()
         return x
 
     def gather(self, x: torch.Tensor) -> list[torch.Tensor]:
@@ -56,17 +59,21 @@ class GroupSums:
         options = dist.GatherOptions()
         options.rootRank = 0
         found = [torch.empty_like(x) for _ in range(self._shard.size)] if self._shard.index == 0 else []
-        wait_for(self._group.gather([found] if found else [], [x.contiguous()], options))
+        with finding_losses():
+            self._group.gather([found] if found else [], [x.contiguous()], options).wait()
         return found
 
     def leave(self) -> None:
         """Do nothing: the connections are closed with the process group."""
 
 
-def wait_for(work: Any) -> None:
-    """Wait for torch's handle of an exchange; raise RankLost if it fails."""
+@contextlib.contextmanager
+def finding_losses() -> Iterator[None]:
+    """Raise RankLost where an exchange of torch fails."""
     try:
-        work.wait()
+        yield
+    except RankLost:
+        raise
     except RuntimeError as error:
         raise RankLost(f"A rank is lost: {one_line(error)}.") from error
 

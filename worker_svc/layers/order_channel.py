@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tetrad.worker_svc.layers.collectives import wait_for
+from tetrad.worker_svc.layers.collectives import finding_losses
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
 
 _SHORT = 2048
@@ -58,11 +58,12 @@ class Sender:
         self._sent: deque[tuple[Any, torch.Tensor]] = deque()
 
     def send(self, tensor: torch.Tensor, ranks: Iterable[int]) -> None:
-        """Send a tensor, which nobody changes afterwards, to each of the ranks."""
-        for rank in ranks:
-            self._sent.append((self._group.send([tensor], rank, 0), tensor))
-        while len(self._sent) > _NUM_SENT:
-            wait_for(self._sent.popleft()[0])
+        """Send a tensor, which nobody changes afterwards, to each of the ranks; raise RankLost if a connection is lost."""
+        with finding_losses():
+            for rank in ranks:
+                self._sent.append((self._group.send([tensor], rank, 0), tensor))
+            while len(self._sent) > _NUM_SENT:
+                self._sent.popleft()[0].wait()
 
 
 class GlooOrders:
@@ -105,7 +106,8 @@ class GlooOrders:
 
     def _received(self, tensor: torch.Tensor) -> torch.Tensor:
         """Receive a tensor from the leader and return it."""
-        wait_for(self._group.recv([tensor], 0, 0))
+        with finding_losses():
+            self._group.recv([tensor], 0, 0).wait()
         return tensor
 
 

@@ -15,7 +15,7 @@ import torch
 
 from tetrad.services.errors import one_line
 from tetrad.worker_svc.core.ranks import GroupPlace, Order, RankLost, Shard, Stage
-from tetrad.worker_svc.layers.collectives import Collectives, wait_for
+from tetrad.worker_svc.layers.collectives import Collectives, finding_losses
 from tetrad.worker_svc.layers.order_channel import OpenOrders, OrderChannel, Sender, gloo_orders
 from tetrad.worker_svc.layers.rendezvous import LIFE_S, STEP_TIMEOUT_S, Rendezvous
 
@@ -41,7 +41,8 @@ class Arrival:
                 raise RankLost("A rank's tensor did not come: its connection is lost.")
             if self._work is not None:
                 try:
-                    wait_for(self._work)
+                    with finding_losses():
+                        self._work.wait()
                 except RankLost:
                     self._is_lost = True
                     raise
@@ -177,7 +178,8 @@ class RankChannels:
         hidden = self._joined(self._hidden)
         source = self._size - self.shard.size if self.is_leader else self._rank - self.shard.size
         tensor = torch.empty(num_tokens, width)
-        return Arrival(tensor, hidden.recv([tensor], source, 0))
+        with finding_losses():
+            return Arrival(tensor, hidden.recv([tensor], source, 0))
 
     @staticmethod
     def _joined(connection: T | None) -> T:

@@ -53,7 +53,7 @@ class Follower:
             return
         try:
             self._obey(order)
-        except RankLost as error:
+        except (RankLost, ConnectionError) as error:
             log.warning("order.failed", error=str(error))
             self._end()
         except Exception as error:

@@ -1,6 +1,6 @@
 """Queued steps: waits for steps on the device, and makes the errors of steps that cannot be executed."""
 
-from tetrad.services.errors import FailedPrecondition, InternalError
+from tetrad.services.errors import FailedPrecondition, InternalError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.core.plan import ModelRunnerOutput, PendingStep
 from tetrad.worker_svc.core.ranks import RankLost
@@ -21,7 +21,8 @@ def finish(step_id: int, step: PendingStep) -> ModelRunnerOutput:
 
 def step_failed(step_id: int, error: Exception) -> InternalError:
     """Log an error of the device, or the loss of a rank, and return the step's error."""
-    log.error("step.failed", step_id=step_id, error=str(error), exc_info=None if isinstance(error, RankLost) else error)
+    is_expected = isinstance(error, RankLost | ConnectionError | Unavailable)
+    log.error("step.failed", step_id=step_id, error=str(error), exc_info=None if is_expected else error)
     return InternalError(f"Step {step_id} failed on the device: {error}", reason="STEP_FAILED")
 
 
