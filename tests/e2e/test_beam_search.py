@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from tests.e2e.one_process_llm import one_process_llm
 from tests.e2e.tiny_model import save_tiny_model
+from tests.one_process_llm import one_process_llm
 from tests.toy_tokenizer import EOS_IDS, SPECIALS
 from tetrad import BeamSearchParams, SamplingParams
 from tetrad.services.errors import InvalidRequest

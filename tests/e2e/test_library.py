@@ -6,8 +6,8 @@ One compute thread: tests run side by side, and a team of threads waits for the 
 import pytest
 
 from tests.e2e.library_calls import generate_together, value_of
-from tests.e2e.one_process_llm import one_process_llm
 from tests.e2e.tiny_model import save_tiny_model
+from tests.one_process_llm import one_process_llm
 from tetrad import LLM, EngineArgs, LLMEngine, SamplingParams
 
 PROMPTS = ["Hello, my name is", "The president of the United States is", "The capital of France is", "The future of AI is"]

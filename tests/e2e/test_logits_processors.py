@@ -17,8 +17,8 @@ import pytest
 from tests.documents import Page
 from tests.e2e.conftest import Server
 from tests.e2e.library_calls import generate_together, value_of
-from tests.e2e.one_process_llm import one_process_llm
 from tests.e2e.tiny_model import save_tiny_model
+from tests.one_process_llm import one_process_llm
 from tetrad import LLM, SamplingParams
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, TetradError
@@ -109,9 +109,8 @@ def started_here(directory):
     """Return a starter of an LLM whose services have no processes of their own."""
     names = ("own_processors:MinimumDistance", "own_processors:Favourite", "own_processors:Broken")
 
-    def make(worker=None, **options) -> AbstractContextManager[LLM]:
-        device = {"logits_processors": names} | (worker or {})
-        return one_process_llm(directory / "model", worker=device, **(SMALL_ENGINE | options))
+    def make(**options) -> AbstractContextManager[LLM]:
+        return one_process_llm(directory / "model", **(SMALL_ENGINE | {"logits_processors": names} | options))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(directory)
@@ -153,8 +152,8 @@ def test_outputs_of_one_request_have_their_own_functions(llm):
     "options",
     [
         {"max_num_batched_tokens": 16},
-        {"speculative_config": json.dumps({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1})},
-        {"pipeline_depth": 1, "worker": {"enforce_eager": True}},
+        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}},
+        {"pipeline_depth": 1, "enforce_eager": True},
     ],
     ids=["chunks", "drafts", "one step at a time"],
 )

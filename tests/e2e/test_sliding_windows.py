@@ -12,8 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.e2e.library_calls import generate_together, value_of
-from tests.e2e.one_process_llm import one_process_llm
 from tests.e2e.tiny_model import save_tiny_model
+from tests.one_process_llm import one_process_llm
 from tetrad import LLM, SamplingParams
 
 WINDOW, NUM_TOKENS = 24, 10

@@ -13,8 +13,8 @@ import openai
 import pytest
 
 from tests.e2e.library_calls import value_of
-from tests.e2e.one_process_llm import one_process_llm
 from tests.e2e.tiny_model import save_tiny_model
+from tests.one_process_llm import one_process_llm
 from tetrad import SamplingParams
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 
