@@ -34,6 +34,10 @@ class Generation:
         body: the request.
         request_id: the id of the request in logs.
 
+    Attributes:
+        is_saving_final: whether the saving of the final state has begun.
+        saved: the state that the store had when the response was last saved; None: none, or it was deleted.
+
     Raises:
         InvalidRequest: the request is invalid.
         NotFound: the model does not exist.
@@ -46,7 +50,8 @@ class Generation:
         self._request_id = request_id
         self._store = store
         self._keeps = body.store is not False and not isinstance(store, NoStore)
-        self._is_created = self._is_final_kept = False
+        self._is_created = self._is_final_kept = self.is_saving_final = False
+        self.saved: Json | None = None
         self._num_top = num_logprobs_of(body)
         self._params = response_params(llm, body)
         response = new_response(
@@ -122,10 +127,13 @@ class Generation:
         if not self._keeps:
             return
         is_final, stored = self.events.is_final, StoredResponse(self.events.response(), self._input_items)
+        self.is_saving_final = is_final
         if self._is_created:
-            await self._store.finish(stored)
+            present = await self._store.finish(stored)
         else:
             await self._store.create(stored)
+            present = stored
+        self.saved = None if present is None else present.response
         self._is_created, self._is_final_kept = True, is_final
 
     async def _keep_final(self, events: Sequence[Event]) -> None:

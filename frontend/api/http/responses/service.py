@@ -71,10 +71,13 @@ class ResponsesService:
         """
         job = self.jobs.running(response_id)
         if job is not None:
+            decides = not job.generation.is_saving_final
             await job.cancel()
             if self._waits_to_be_saved(job):
                 text = "The response was cancelled, but the store of responses cannot be used; the server's log has the reason."
                 raise Unavailable(text)
+            if decides and job.generation.saved is not None:
+                return job.generation.saved  # it may have been deleted since, after it was cancelled
             return (await self.store.get(response_id)).response
         if not (await self.store.get(response_id)).response["background"]:
             raise InvalidRequest("Cannot cancel a synchronous response.", field="response_id")

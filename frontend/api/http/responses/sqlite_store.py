@@ -94,9 +94,9 @@ class SqliteStore:
         """Store a new response."""
         await self._database.write(lambda database: self._create(database, stored))
 
-    async def finish(self, stored: StoredResponse) -> None:
-        """Store the final state of a response, unless it has been deleted or has a final state already."""
-        await self._database.write(lambda database: self._finish(database, stored.response))
+    async def finish(self, stored: StoredResponse) -> StoredResponse | None:
+        """See ResponseStore."""
+        return await self._database.write(lambda database: self._finish(database, stored))
 
     async def cancel(self, response_id: str) -> StoredResponse:
         """Mark an unfinished response as cancelled; return its present state. NotFound if it is not stored."""
@@ -172,16 +172,19 @@ class SqliteStore:
             text = "The store of responses is full: this response and those that are being generated have more than the"
             raise Unavailable(f"{text} {self._max_bytes} bytes that it may have (responses_store_max_bytes).")
 
-    def _finish(self, database: sqlite3.Connection, response: Json) -> None:
+    def _finish(self, database: sqlite3.Connection, stored: StoredResponse) -> StoredResponse | None:
+        response_id = stored.response["id"]
         database.execute("SAVEPOINT finish")
-        _write_final(database, response)
-        if not self._make_room(database, response["id"]):
+        is_written = _write_final(database, stored.response)
+        if not self._make_room(database, response_id):
             # All others would be gone, and it would still not fit: it fails alone.
             database.execute("ROLLBACK TO finish")
-            log.warning("responses.too_large_to_store", response_id=response["id"], max_bytes=self._max_bytes)
-            _write_final(database, _too_large(response, self._max_bytes))
-            self._make_room(database, response["id"])
+            log.warning("responses.too_large_to_store", response_id=response_id, max_bytes=self._max_bytes)
+            stored = StoredResponse(_too_large(stored.response, self._max_bytes), stored.input_items)
+            is_written = _write_final(database, stored.response)
+            self._make_room(database, response_id)
         database.execute("RELEASE finish")
+        return stored if is_written else self._get(database, response_id)
 
     def _cancel(self, database: sqlite3.Connection, response_id: str) -> StoredResponse | None:
         rows = self._current(database, _GET, response_id)
@@ -251,9 +254,11 @@ def _failed(row: _Row) -> _Row:
     return row._replace(response=encode(response), status="failed")
 
 
-def _write_final(database: sqlite3.Connection, response: Json) -> None:
-    database.execute(_FINISH, (response["status"], b"".join(pieces_of(response)), response["id"]))
+def _write_final(database: sqlite3.Connection, response: Json) -> bool:
+    """Write the state of a response that has no final one; return whether there is such a response."""
+    found = database.execute(_FINISH, (response["status"], b"".join(pieces_of(response)), response["id"]))
     database.execute("DELETE FROM owners WHERE id = ?", (response["id"],))
+    return bool(found.rowcount)
 
 
 def _used_bytes(database: sqlite3.Connection) -> int:

@@ -29,8 +29,11 @@ class ResponseStore(Protocol):
     async def create(self, stored: StoredResponse) -> None:
         """Store a new response. Only this process can finish an unfinished response: it has failed if the process ends."""
 
-    async def finish(self, stored: StoredResponse) -> None:
-        """Store the final state of a response, unless it has been deleted or has a final state already."""
+    async def finish(self, stored: StoredResponse) -> StoredResponse | None:
+        """Store the final state of a response, unless it has been deleted or has a final state already.
+
+        Returns the response's present state; None: it is not stored.
+        """
 
     async def cancel(self, response_id: str) -> StoredResponse:
         """Mark an unfinished response as cancelled; return its present state. NotFound if it is not stored."""
@@ -62,7 +65,7 @@ class NoStore:
         """Do nothing."""
 
     async def finish(self, stored: StoredResponse) -> None:
-        """Do nothing."""
+        """Return None."""
 
     async def cancel(self, response_id: str) -> StoredResponse:
         """Raise NotFound."""

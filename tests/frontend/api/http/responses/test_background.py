@@ -96,6 +96,41 @@ async def test_a_background_response_can_be_cancelled(client, engine):
     await engine.until(lambda: engine.aborted)
 
 
+async def test_a_cancelled_response_is_answered_as_such_though_it_is_deleted_at_once(client, engine, monkeypatch):
+    """Another frontend, which saw it cancelled, deletes it before this one answers."""
+    finish = SqliteStore.finish
+
+    async def finish_and_delete(store, stored):
+        present = await finish(store, stored)
+        await store.delete(stored.response["id"])
+        return present
+
+    monkeypatch.setattr(SqliteStore, "finish", finish_and_delete)
+    engine.pause()
+    created = await client.responses.create(model="fake", input="hi", background=True)
+
+    cancelled = await client.responses.cancel(created.id)
+
+    assert cancelled.status == "cancelled"
+    with pytest.raises(openai.NotFoundError):
+        await client.responses.cancel(created.id)
+
+
+async def test_a_response_that_is_deleted_before_it_is_cancelled_is_not_found(client, engine, monkeypatch):
+    finish = SqliteStore.finish
+
+    async def delete_and_finish(store, stored):
+        await store.delete(stored.response["id"])
+        return await finish(store, stored)
+
+    monkeypatch.setattr(SqliteStore, "finish", delete_and_finish)
+    engine.pause()
+    created = await client.responses.create(model="fake", input="hi", background=True)
+
+    with pytest.raises(openai.NotFoundError):
+        await client.responses.cancel(created.id)
+
+
 async def test_a_background_response_shows_what_it_has_so_far_also_when_it_is_cancelled(client, engine):
     engine.pause()
     created = await client.responses.create(model="fake", input="hi", background=True)
@@ -124,7 +159,7 @@ async def test_cancelling_while_the_end_is_saved_loses_no_event(client, monkeypa
     async def save(store, stored):
         is_saving.set()
         await is_cancelling.wait()
-        await finish(store, stored)
+        return await finish(store, stored)
 
     async def cancelled(job):
         is_cancelling.set()
