@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from tests.pictures import picture
 from tests.vision_files import save_vision_model
 from tests.vision_kinds import KINDS
-from tests.vision_reference import VisionReference, picture
+from tests.vision_reference import VisionReference
 
 MESSAGES = [{"role": "user", "content": [{"type": "text", "text": "A"}, {"type": "image"}, {"type": "image"}]}]
 

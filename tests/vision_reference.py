@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
-import numpy as np
 import torch
 import transformers
 from PIL import Image
@@ -135,14 +134,6 @@ def _processor_class(name: str) -> type[ProcessorMixin]:
     with patch.dict(sys.modules, {f"{package}.image_processing_pixtral": alike}):
         module = importlib.import_module(f"{package}.processing_pixtral")
     return cast(type[ProcessorMixin], module.PixtralProcessor)
-
-
-def picture(width: int, height: int, seed: int = 0, form: str = "PNG") -> bytes:
-    """Return an encoded RGB image of smooth random colours."""
-    small = np.random.default_rng(seed).integers(0, 256, (5, 7, 3), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC).save(file, form)
-    return file.getvalue()
 
 
 def _rows(features: torch.Tensor | Sequence[torch.Tensor]) -> torch.Tensor:

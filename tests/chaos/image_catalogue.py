@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tests.chaos.answers import Answer
 from tests.chaos.catalogue import CHAT, COMPLETIONS, RESPONSES, WORDS, Body, Request, Sizes
-from tests.vision_reference import picture
+from tests.pictures import picture
 
 _NUM_IMAGES = 6
 _FORMS = ("PNG", "JPEG", "WEBP", "GIF")

@@ -13,8 +13,9 @@ from PIL import Image
 
 from tests.documents import Page
 from tests.e2e.conftest import Server
+from tests.pictures import picture
 from tests.vision_files import save_vision_model
-from tests.vision_reference import VisionReference, picture
+from tests.vision_reference import VisionReference
 from tetrad import LLM, SamplingParams
 
 NUM_TOKENS = 16

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from tests.e2e.conftest import Server
+from tests.pictures import picture
 from tests.vision_files import save_vision_model
-from tests.vision_reference import picture
 
 FLAGS = ("--device", "cpu", "--threads", "1", "--dtype", "float32", "--max-model-len", "512", "--kv-cache-memory-gib", "0.05")
 IMAGE = picture(90, 60)

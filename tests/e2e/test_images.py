@@ -11,9 +11,10 @@ import httpx
 import pytest
 
 from tests.e2e.adapted_stack import kill, restartable, served, steps_pass
+from tests.pictures import picture
 from tests.vision_files import save_vision_model
 from tests.vision_kinds import KINDS
-from tests.vision_reference import VisionReference, picture
+from tests.vision_reference import VisionReference
 from tetrad.frontend.access.guard import Guard
 from tetrad.frontend.api.http.app import create_app
 from tetrad.frontend.llm.model_directory import ModelDirectory

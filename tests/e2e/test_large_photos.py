@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from tests.e2e.conftest import Server
+from tests.pictures import picture
 from tests.vision_files import save_vision_model
-from tests.vision_reference import picture
 
 SIZES = {"min_pixels": 3136, "max_pixels": 12_845_056}
 """Those of Qwen2-VL."""

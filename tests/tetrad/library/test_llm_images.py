@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.pictures import picture
 from tests.vision_files import save_vision_model
-from tests.vision_reference import VisionReference, picture
+from tests.vision_reference import VisionReference
 from tetrad import LLM, AsyncLLM, BeamSearchParams, EngineArgs, SamplingParams
 from tetrad.services.errors import InvalidRequest
 

@@ -9,9 +9,9 @@ import psutil
 import pytest
 from PIL import Image
 
+from tests.pictures import picture
 from tests.tokenizer_svc.errors import error_of
 from tests.tokenizer_svc.images.conftest import ModelDirectory, ServeModel, StubOf, chat
-from tests.vision_reference import picture
 from tetrad.services.errors import InvalidRequest, Overloaded
 from tetrad.v1 import tokenizer_pb2
 

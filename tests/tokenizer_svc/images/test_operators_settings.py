@@ -6,8 +6,8 @@ import json
 import pytest
 from pydantic import ValidationError
 
+from tests.pictures import picture
 from tests.tokenizer_svc.images.conftest import item
-from tests.vision_reference import picture
 from tetrad.services.errors import ModelError
 from tetrad.tokenizer_svc.config import TokenizerSettings
 from tetrad.tokenizer_svc.service import serve

@@ -12,9 +12,10 @@ from PIL import Image
 from transformers import AutoConfig
 
 from tests.grids import grid
+from tests.pictures import picture
 from tests.tokenizer_svc.images.conftest import ModelDirectory, ServeModel, StubOf, chat
 from tests.vision_kinds import KINDS
-from tests.vision_reference import load_processor, picture
+from tests.vision_reference import load_processor
 from tetrad.services.rpc.columns import unpack_u32
 from tetrad.v1 import tokenizer_pb2, types_pb2
 

@@ -3,8 +3,8 @@
 import grpc
 import pytest
 
+from tests.pictures import picture
 from tests.tokenizer_svc.images.conftest import item
-from tests.vision_reference import picture
 from tetrad.services.rpc.columns import pack_u32, unpack_u32
 from tetrad.v1 import tokenizer_pb2
 

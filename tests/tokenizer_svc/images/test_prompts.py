@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from tests.pictures import picture
 from tests.tokenizer_svc.errors import error_of
 from tests.tokenizer_svc.images.conftest import ModelDirectory, ServeModel, StubOf, chat, item
-from tests.vision_reference import picture
 from tetrad.services.errors import InvalidRequest
 from tetrad.services.rpc.columns import unpack_u32
 from tetrad.v1 import tokenizer_pb2

@@ -4,8 +4,9 @@ import threading
 
 import pytest
 
+from tests.pictures import picture
 from tests.vision_files import save_vision_model
-from tests.vision_reference import VisionReference, picture
+from tests.vision_reference import VisionReference
 from tests.worker_svc.media.image_prompts import image_prompt
 from tests.worker_svc.media.image_streams import LAYOUT, encoder_inputs, new_request, read
 from tests.worker_svc.service_client import connect, new, read_tokens, step

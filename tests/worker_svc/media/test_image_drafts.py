@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.vision_reference import picture
+from tests.pictures import picture
 from tests.worker_svc.conftest import LAYOUT, Driver
 from tests.worker_svc.media.test_prompts import COUNT, Model, add, check
 from tests.worker_svc.runner.proposals import proposals_of

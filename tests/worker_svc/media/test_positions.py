@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from tests.pictures import picture
 from tests.vision_files import save_vision_model
-from tests.vision_reference import VisionReference, picture
+from tests.vision_reference import VisionReference
 from tests.worker_svc.media.image_prompts import image_prompt
 from tetrad.worker_svc.core.plan import MediaSpan
 from tetrad.worker_svc.media.positions import PromptAxes

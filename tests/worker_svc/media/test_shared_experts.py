@@ -1,7 +1,8 @@
 """Engines that share the experts of a model that reads images: each encodes its images itself, and has the whole tower."""
 
+from tests.pictures import picture
 from tests.vision_files import save_vision_model
-from tests.vision_reference import VisionReference, picture
+from tests.vision_reference import VisionReference
 from tests.worker_svc.conftest import Driver
 from tests.worker_svc.media.image_prompts import image_prompt
 from tests.worker_svc.ranks.test_shared_experts import open_engines

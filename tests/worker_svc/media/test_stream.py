@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.pictures import picture
 from tests.vision_files import save_vision_model
-from tests.vision_reference import VisionReference, picture
+from tests.vision_reference import VisionReference
 from tests.worker_svc.media.image_prompts import image_prompt
 from tests.worker_svc.media.image_streams import LAYOUT, encoder_inputs, new_request, read, start
 from tests.worker_svc.service_client import connect, error_of, step

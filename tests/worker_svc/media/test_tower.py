@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from tests.pictures import picture
 from tests.vision_files import save_vision_model
 from tests.vision_kinds import KINDS
-from tests.vision_reference import VisionReference, picture
+from tests.vision_reference import VisionReference
 from tests.worker_svc.media.image_prompts import image_prompt
 from tetrad.worker_svc.media.tower_kinds import TOWER_KINDS
 

@@ -10,8 +10,9 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from tests.lora_files import save_lora
+from tests.pictures import picture
 from tests.vision_files import save_vision_model
-from tests.vision_reference import VisionReference, picture
+from tests.vision_reference import VisionReference
 from tests.worker_svc.media.image_prompts import image_prompt
 from tetrad.services.errors import ModelError
 from tetrad.worker_svc.checkpoint.directory import DirectorySource

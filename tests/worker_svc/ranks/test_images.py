@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from tests.pictures import picture
 from tests.vision_files import save_vision_model
-from tests.vision_reference import VisionReference, picture
+from tests.vision_reference import VisionReference
 from tests.worker_svc.conftest import LAYOUT, Driver
 from tests.worker_svc.media.image_prompts import ImagePrompt, image_prompt
 from tests.worker_svc.ranks.groups import open_group
