@@ -55,11 +55,11 @@ class NoMedia:
     def begin_plan(self) -> None:
         """Do nothing."""
 
-    def most_tokens(self, request: Request, start: int, num_tokens: int) -> int:  # noqa: ARG002 - Media uses them
+    def most_tokens(self, request: Request, start: int, num_tokens: int) -> int:  # noqa: ARG002 - as in Media
         """Return `num_tokens`."""
         return num_tokens
 
-    def whole_tokens(self, request: Request, start: int, num_tokens: int, most: int) -> int:  # noqa: ARG002 - Media uses them
+    def whole_tokens(self, request: Request, start: int, num_tokens: int, most: int) -> int:  # noqa: ARG002 - as in Media
         """Return `num_tokens`."""
         return num_tokens
 
@@ -85,7 +85,7 @@ class NoMedia:
         """Return no items."""
         return ()
 
-    def apply(self, events: EncoderEvents) -> Sequence[tuple[int, TetradError]]:  # noqa: ARG002 - Media uses them
+    def apply(self, events: EncoderEvents) -> Sequence[tuple[int, TetradError]]:  # noqa: ARG002 - as in Media
         """Return no failures."""
         return ()
 

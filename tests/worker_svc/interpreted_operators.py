@@ -1,4 +1,4 @@
-"""Operators of Triton's interpreter, faster: what types they compute in is found once for each pair of types.
+"""Faster operators for Triton's interpreter: the types of a computation are determined once for each pair of operand types.
 
 For every sum of two values, Triton finds the type of the result, converts both to it and repeats the smaller to the shape of
 the larger, which takes fifty times as long as NumPy's sum. Here the first sum of two types is Triton's; the plan for the next
@@ -179,8 +179,11 @@ def address_plan(lhs: object, rhs: object, result: tl.tensor) -> Run | None:
     if type(lhs) is not tl.tensor or not lhs.dtype.is_ptr():
         return None
     offsets = Operand(np.dtype(UNSIGNED)) if type(rhs) is tl.tensor else Operand(constant=np.array([rhs]).astype(UNSIGNED))
-    operate = lambda addresses, numbers: addresses + size * numbers  # noqa: E731
-    return plan_of(Operand(), offsets, operate, result)
+
+    def move(addresses: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        return addresses + size * numbers
+
+    return plan_of(Operand(), offsets, move, result)
 
 
 def planned_conversion(called: Called) -> Called:

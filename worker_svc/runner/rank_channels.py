@@ -1,8 +1,9 @@
 """Rank channels: connections that carry partial sums, orders and hidden states between the ranks of a group.
 
 Owned by the device for the lifetime of the process; a rebuilt group replaces the connections inside. Orders and hidden states
-have separate connections: a member waits for orders without a limit, whereas waiting for a tensor has a timeout. Sending does
-not block, so a stage computes the next step while its hidden states are in transfer. On GPUs, stages have other connections.
+have separate connections: a member waits for orders without a limit, whereas waiting for a tensor has a timeout. Sending hidden
+states does not block, so a stage computes the next step while its hidden states are in transfer. On GPUs, stages have other
+connections.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Media: the scheduler asks for encodings in time, and no chunk of a prompt has tokens of an image that is not encoded."""
+"""Media planning: steps request the encoding of images early, and compute no token of an image that is not encoded yet."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Result check: which requests of a worker's result do not match the plans, and what is wrong with each."""
+"""Result check: it names each request whose part of a worker's result does not match the plan, and the mismatch."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""`python -m tests.tetrad.cli.forks`: a process that has imported what commands import, and forks to run each of them.
+"""Forks: a process that imports the modules of Tetrad's commands once, and runs each command in a fork of itself.
 
-Reads one command a line from stdin, as JSON, and writes its exit code to stdout when it has ended: commands.py is its client.
-A command runs as in a new process, but its imports, which take longer than anything else that it does, are there.
+Tests start `python -m tests.tetrad.cli.forks` and write one command per line to its stdin, as JSON; it writes each exit code to
+stdout (client: commands.py). A command runs as in a new process, without the time of the imports, which is most of it.
 """
 
 import gc

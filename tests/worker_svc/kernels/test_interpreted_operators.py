@@ -1,4 +1,4 @@
-"""The interpreter's operators with plans compute what Triton's own do, for all pairs of types of a kernel's values."""
+"""The faster operators of the interpreter give the same bits as Triton's own, for all pairs of types that kernels use."""
 
 import operator
 from itertools import product

@@ -1,8 +1,5 @@
 """Order channels: orders arrive whole and in order, in shared memory and over gloo; the loss of a rank ends the waits."""
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.worker_svc.ranks.rank_process import rank_process
 from tetrad.worker_svc.core.ranks import GroupPlace, RankLost, Shard
 from tetrad.worker_svc.layers.order_channel import GlooOrders, OrderChannel
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
@@ -133,23 +131,12 @@ def test_a_member_that_leaves_ends_the_leaders_wait(socket_directory, monkeypatc
     assert "A rank is lost" in str(errors[0])
 
 
-LEADER = """
-import fcntl, os, struct, sys, time
-file = os.open(sys.argv[1], os.O_RDWR)
-fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
-print("joined", flush=True)
-time.sleep(60)
-"""
-
-
 def test_a_member_waits_for_a_leader_that_stands_still_until_its_process_ends():
     library = load_library(best_target())
     file = shared_memory.make_file("orders", library.tetrad_orders_size_bytes(2), bytes(16))
     assert library.tetrad_shared_join(file, 1) == 0
     member = SharedOrders(library, SharedMemory(file, 1, 2, timeout_s=0.01))
-    command = [sys.executable, "-c", LEADER, f"/proc/{os.getpid()}/fd/{file}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as leader:
-        assert leader.stdout.readline() == b"joined\n"
+    with rank_process(file, 0) as leader:
         thread, errors = failing(member.receive)
         thread.join(0.3)
         assert thread.is_alive()

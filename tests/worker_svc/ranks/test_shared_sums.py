@@ -1,8 +1,6 @@
 """Sums in shared memory: the same bits on every rank, the loss of a rank, and gloo where memory cannot be shared."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ import pytest
 import torch
 
 from tests.worker_svc.native.native_programs import NO_HEADS, RUNNABLE, team_of
+from tests.worker_svc.ranks.rank_process import rank_process
 from tetrad.worker_svc.core.ranks import GroupPlace, Shard
 from tetrad.worker_svc.layers.collectives import GroupSums
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
@@ -109,23 +108,12 @@ def test_a_rank_that_leaves_waits_no_more(socket_directory):
             first.sum_(torch.ones(3))
 
 
-SECOND_RANK = """
-import fcntl, os, struct, sys, time
-file = os.open(sys.argv[1], os.O_RDWR)
-fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 1, 1, 0))
-print("joined", flush=True)
-time.sleep(60)
-"""
-
-
 def test_a_process_that_stands_still_is_waited_for_and_one_that_was_killed_is_noticed():
     library = load_library(best_target())
     file = shared_memory.make_file("sums", library.tetrad_sums_size_bytes(2), bytes(16))
     assert library.tetrad_shared_join(file, 0) == 0
     first = SharedSums(library, SharedMemory(file, 0, 2, timeout_s=0.01))
-    command = [sys.executable, "-c", SECOND_RANK, f"/proc/{os.getpid()}/fd/{file}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as second:
-        assert second.stdout.readline() == b"joined\n"
+    with rank_process(file, 1) as second:
         with pytest.raises(RuntimeError, match=r"A rank did not answer within 0\.01 s"):
             first.sum_(torch.ones(3))
 

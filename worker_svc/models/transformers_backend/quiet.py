@@ -1,7 +1,7 @@
-"""Quiet: suppresses what transformers prints while it loads a model, and lets one thread load at a time.
+"""Quiet loading: suppresses transformers' output while it loads a model, and allows one load at a time in a process.
 
-While transformers makes a model, it replaces functions of all its models, such as `tie_weights`, and restores them afterwards.
-With two threads the second could restore what the first has put in their place.
+During a load, transformers replaces functions of all its model classes, such as `tie_weights`, and restores them afterwards. If
+two threads loaded at the same time, one of them could restore the other's replacement for good.
 """
 
 import threading
