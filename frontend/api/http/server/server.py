@@ -23,6 +23,8 @@ log = get_logger()
 _BACKLOG = 2048
 # Seconds for connections that are still open after the drain to send their last bytes.
 _CLOSE_TIMEOUT_S = 1
+# Seconds for requests of aborted connections to end.
+_ABORT_TIMEOUT_S = 0.2
 # Turns of the event loop after which connections that were accepted before the listener closed are known.
 _TURNS_TO_ACCEPT = 3
 
@@ -61,6 +63,10 @@ class _Uvicorn(uvicorn.Server):
         except TimeoutError:
             open_ = len(self.server_state.connections)
             log.warning("http.close_timed_out", num_connections=open_, num_requests=len(tasks), timeout_s=_CLOSE_TIMEOUT_S)
+            for connection in list(self.server_state.connections):
+                connection.transport.abort()  # a request whose body is incomplete ends as if its client had left
+            if tasks:
+                await asyncio.wait(tasks, timeout=_ABORT_TIMEOUT_S)
             for task in tasks:
                 task.cancel()
         await self.lifespan.shutdown()
