@@ -198,7 +198,7 @@ async def test_a_server_that_stops_does_not_wait_for_an_answer_that_never_ends(s
 
 async def test_a_server_that_stops_ends_a_half_sent_request_as_if_its_client_had_left(server, app, monkeypatch):
     monkeypatch.setattr(http_server, "_CLOSE_TIMEOUT_S", 0.01)
-    reader, writer = await connect(server)
+    _, writer = await connect(server)
     writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
     await asyncio.wait_for(app.was_asked.wait(), 5)
 
