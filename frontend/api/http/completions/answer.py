@@ -282,7 +282,8 @@ class CompletionAnswer:
         return await rendered(num_logprobs, partial(prompt_logprobs_json, positions, self._parts))
 
     async def _prompt_text(self, output: RequestOutput) -> str:
-        if output.prompt is not None:
+        # The model has read only a part of a truncated text.
+        if output.prompt is not None and self._body.truncate_prompt_tokens is None:
             return output.prompt
         return await self._llm.texts.detokenize(output.prompt_token_ids, skip_special_tokens=self._params.skip_special_tokens)
 

@@ -97,6 +97,23 @@ async def test_echo_without_tokens_scores_the_prompt(http):
     assert choice["logprobs"]["text_offset"] == [0, 1, 2]
 
 
+@pytest.mark.parametrize(("side", "kept"), [("left", "cd"), ("right", "ab")])
+async def test_echo_of_a_truncated_text_is_what_the_model_has_read(http, side, kept):
+    body = {
+        "prompt": "abcd",
+        "max_tokens": 1,
+        "echo": True,
+        "logprobs": 0,
+        "truncate_prompt_tokens": 2,
+        "truncation_side": side,
+    }
+
+    choice = (await http.post("/v1/completions", json=body)).json()["choices"][0]
+
+    assert choice["text"] == f"{kept}T"
+    assert choice["logprobs"]["tokens"] == [*kept, "T"]
+
+
 async def test_echo_of_a_prompt_of_one_token_has_its_position(http):
     body = {"prompt": "a", "max_tokens": 1, "echo": True, "logprobs": 1}
 
