@@ -11,7 +11,8 @@ from tetrad.engine_core_svc.scheduler.adapters import AdapterLimits, Adapters
 from tetrad.engine_core_svc.scheduler.call_counts import CallCounts
 from tetrad.engine_core_svc.scheduler.fan_out_throttle import NO_SHARE, MeasuringFanOutThrottle
 from tetrad.engine_core_svc.scheduler.parked_requests import ORDERS_OF_ARRIVAL
-from tetrad.engine_core_svc.scheduler.policy import ORDERS, RequestQueue
+from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
+from tetrad.engine_core_svc.structured_output.grammar_state import GrammarState
 
 
 def fan_out(bench, number, size, **fields):
@@ -101,48 +102,6 @@ def test_a_preempted_sequence_returns_before_the_others_of_its_call(make_bench):
     assert admitted(bench, 1) == [[large[1].key]]
 
 
-def test_a_request_that_is_passed_over_hides_its_call_until_the_next_look():
-    queue = RequestQueue(ORDERS["fcfs"])
-    requests = [Request(key, f"r{key}", [1], 1, 9, sequence_number=key, call=(1, key // 2)) for key in range(2, 6)]
-    for request in requests:
-        queue.add(request)
-
-    queue.pass_over(queue.peek())
-    second = queue.peek()
-    queue.pass_over(second)
-
-    assert (second, queue.peek()) == (requests[2], None)
-    queue.look_again()
-    assert queue.peek() is requests[0]
-
-
-def test_a_sequence_that_was_displaced_by_a_preempted_one_is_passed_over_once():
-    queue = RequestQueue(ORDERS["fcfs"])
-    first, second = [Request(key, f"r{key}", [1], 1, 9, sequence_number=key, call=(1, 1)) for key in (1, 2)]
-    for request in (first, second):
-        queue.add(request)
-    queue.take(first)
-    queue.add(first)
-    queue.take(first)
-
-    queue.pass_over(queue.peek())
-
-    assert queue.peek() is None
-
-
-def test_a_sequence_that_is_served_out_of_turn_has_the_place_of_its_arrival():
-    """Such as one that runs alone, since it may have crashed a worker."""
-    queue = RequestQueue(ORDERS["fcfs"])
-    requests = [Request(key, f"r{key}", [1], 1, 9, sequence_number=key, call=(1, 1)) for key in (1, 2)]
-    for request in requests:
-        queue.add(request)
-
-    queue.only = 2
-    queue.take(queue.peek())
-
-    assert requests[1].place == 2.0
-
-
 def test_sequences_with_an_adapter_keep_their_turns_on_the_next_worker(make_bench):
     adapters = Adapters(AdapterLimits(1, 1), ORDERS_OF_ARRIVAL["fcfs"])
     bench = make_bench(max_num_seqs=1, adapters=adapters)
@@ -183,14 +142,26 @@ def test_all_calls_without_rows_get_theirs_in_one_step(make_bench):
     assert bench.scheduler.states.num_preemptions == 3
 
 
-def test_no_further_row_gets_the_seat_of_a_request_that_must_not_be_planned_now(make_bench):
-    bench = make_bench(max_num_seqs=4, policy="priority")
+def test_no_further_row_gets_a_seat_beside_a_request_that_must_not_be_planned_now(make_bench, compiled):
+    bench = make_bench(max_num_seqs=4)
+    held = bench.add(3, status=RequestStatus.WAITING_FOR_GRAMMAR)
     fan_out(bench, 1, 8, max_tokens=50)
     bench.step()
-    bench.add(3, priority=1).is_held = True
     others = [bench.add(3) for _ in range(2)]
+    bench.scheduler.grammar_ready(held, GrammarState(Constraint(Language("regex", "")), compiled("regex", "a+")))
+    held.is_held = True
 
     assert admitted(bench, 1) == [[others[0].key]]
+
+
+def test_a_call_without_a_row_gets_a_free_seat_before_one_of_another_call(make_bench):
+    bench = make_bench(max_num_seqs=4)
+    fan_out(bench, 1, 3, max_tokens=50)
+    bench.step()
+    other = bench.add(3, max_tokens=5)
+
+    assert admitted(bench, 1) == [[other.key]]
+    assert bench.scheduler.states.num_preemptions == 0
 
 
 def test_calls_with_one_row_each_are_not_preempted_for_another(make_bench):
@@ -222,6 +193,19 @@ def test_rows_that_a_step_leaves_out_give_their_blocks_to_a_call_without_any(mak
 
     assert admitted(bench, 1) == [[other.key]]
     bench.run()
+
+
+def test_rows_that_a_step_leaves_out_keep_their_blocks_if_a_call_without_any_lacks_tokens_alone(make_bench):
+    """They hold 30 of 50 blocks; the prompt needs 20, and more tokens than the step has left."""
+    throttle = MeasuringFanOutThrottle(1.5, lambda: 0.0)
+    options = {"max_num_batched_tokens": 80, "enable_chunked_prefill": False, "enable_caching": False, "fan_outs": throttle}
+    bench = make_bench(max_num_seqs=40, num_blocks=51, block_size=4, **options)
+    large = [bench.add(2, call=1, max_tokens=2) for _ in range(30)]
+    bench.step()
+    bench.add(80, max_tokens=1)
+
+    assert list(bench.step()) == [large[0].key]
+    assert bench.scheduler.states.num_preemptions == 0
 
 
 # --- the time of a step --------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tetrad.engine_core_svc.core.request import RepetitionRule
+from tetrad.engine_core_svc.core.request import RepetitionRule, RequestStatus, StopRules
 from tetrad.engine_core_svc.scheduler.purposes import repeats
 
 
@@ -28,3 +28,13 @@ def test_the_prompt_is_no_part_of_a_repetition():
 
     assert repeats([1, 2, 1, 2, 1, 2], rule)
     assert not repeats([1, 2, 1, 2, 1, 2], rule, start=1)
+
+
+def test_a_request_ends_when_its_own_output_repeats(make_bench):
+    bench = make_bench()
+    request = bench.add([5, 5], stop=StopRules(repetition=RepetitionRule(1, 1, 3)))
+    bench.next_token = lambda key, length: 5
+
+    bench.run()
+
+    assert (request.status, request.num_output_tokens) == (RequestStatus.FINISHED_REPETITION, 3)

@@ -14,9 +14,7 @@ def make_pipeline(make_bench):
     """Return a maker of benches whose worker has so many stages."""
 
     def make(num_stages, **limits):
-        bench = make_bench(**limits)
-        bench.scheduler.stages = StageFilling(num_stages) if num_stages > 1 else NoStages()
-        return bench
+        return make_bench(stages=StageFilling(num_stages) if num_stages > 1 else NoStages(), **limits)
 
     return make
 
