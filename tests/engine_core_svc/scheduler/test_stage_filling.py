@@ -37,6 +37,15 @@ def test_requests_that_arrive_together_are_divided_among_the_stages(make_pipelin
     assert set().union(*planned) == {request.key for request in requests}
 
 
+def test_a_request_that_arrives_alone_has_the_next_step_for_itself(make_pipeline):
+    bench = make_pipeline(2)
+    bench.add(3)
+    bench.plan()
+    arrived = bench.add(3)
+
+    assert bench.plan().num_scheduled_tokens() == {arrived.key: 3}
+
+
 def test_the_step_behind_a_full_pipeline_repeats_the_oldest_one(make_pipeline):
     bench = make_pipeline(2)
     for _ in range(6):
