@@ -209,4 +209,4 @@ def _loss_of(error: grpc.RpcError) -> Loss:
     mapped = from_rpc_error(error)
     if isinstance(mapped, FailedPrecondition):  # the worker serves another engine core, or its model was changed
         return Loss(mapped, is_crash=False)
-    return Loss(mapped, is_crash=None if error.code() in _CUT else True)
+    return Loss(mapped, is_crash=None if error.code() in _CUT else True, is_elsewhere=mapped.reason == "EXPERTS_LOST")
