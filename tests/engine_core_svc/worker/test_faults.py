@@ -71,6 +71,18 @@ async def test_cut_connections_make_no_suspects(stack):
     assert client.tokens[1] == expected(1, 200)
 
 
+async def test_a_cut_whose_status_grpc_hides_makes_no_suspect(directory):
+    """It has this text in place of the status of a call that ends while the engine core writes a plan."""
+    async with Stack(directory, pipeline_depth=1) as stack:
+        stack.worker.step_errors = [InternalError("Internal error from Core")] * 5
+        client = await stack.client()
+
+        client.add(1, [1], max_tokens=30)
+        await client.until_finished(1)
+
+        assert client.tokens[1] == expected(1, 30)
+
+
 def unknown_step(output):
     output.step_id += 1000
     return output
