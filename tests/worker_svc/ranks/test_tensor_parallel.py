@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -201,6 +202,18 @@ def test_ranks_on_several_machines_meet_again_whichever_joins_first(tiny_llama, 
             driver.add(1, PROMPTS[0], GREEDY)
             answers.append(list(driver.generate(4)[1]))
     assert answers[1:] == answers[:-1]
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1, 2)], ids=["shards", "stages"])
+def test_a_member_that_gets_another_place_leaves_its_group_at_once(socket_directory, shape):
+    before = threading.enumerate()
+    with open_group(socket_directory, *shape) as group:
+        [follower] = [thread for thread in threading.enumerate() if thread.name == "follower" and thread not in before]
+
+        group.ranks[1].join(GroupPlace(Shard(0, 1), 2, [f"unix:{socket_directory}/1.sock"]))
+
+        follower.join(10)
+        assert not follower.is_alive()
 
 
 @pytest.mark.parametrize(("size", "sizes"), [(4, "1, 2, 3, 6"), (5, "1, 2, 3, 6")])
