@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.grids import pairs
 from tests.worker_svc.conftest import GREEDY, LAYOUT, Driver
 from tests.worker_svc.families.tiny_models import FAMILIES, save_family
 from tests.worker_svc.ranks.groups import open_group
-from tetrad.services.errors import DeadlineExceeded, InvalidRequest, ModelError
+from tetrad.services.errors import DeadlineExceeded, InvalidRequest, ModelError, Unavailable
 from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
 from tetrad.worker_svc.core.ranks import GroupPlace, Shard
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
@@ -163,6 +164,18 @@ def test_a_rank_whose_peers_do_not_come_says_so_in_one_line(address, rank, socke
         Rendezvous(place)
 
     assert "\n" not in raised.value.message
+
+
+@pytest.mark.parametrize(("address", "rank"), [("unix:{}/{}.sock", 0), ("127.0.0.1:0", 0), ("127.0.0.1:0", 1)])
+def test_a_rank_that_another_group_wants_waits_no_longer(address, rank, socket_directory):
+    addresses = [address.format(socket_directory, number) for number in range(2)]
+    place = GroupPlace(Shard(rank, 2), 7, addresses, 60.0, is_wanted=lambda: False)
+    started = time.monotonic()
+
+    with pytest.raises(Unavailable, match=f"^Rank {rank} of 2 waits for the others no longer"):
+        Rendezvous(place)
+
+    assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize("host", ["[::1]", "ipv6:[::1]", "ipv4:127.0.0.1", "dns:///localhost", "dns:localhost", "localhost"])
