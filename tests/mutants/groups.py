@@ -100,6 +100,7 @@ GROUPS = (
             "worker/test_group_media.py",
             "media/test_media_walk.py",
             "media/test_whole_media.py",
+            "scheduler/test_stats.py",
             "test_service_media.py",
         ),
     ),
