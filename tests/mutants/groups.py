@@ -99,6 +99,7 @@ GROUPS = (
             "worker/test_encodings.py",
             "worker/test_group_media.py",
             "media/test_media_walk.py",
+            "media/test_whole_media.py",
             "test_service_media.py",
         ),
     ),

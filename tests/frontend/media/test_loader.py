@@ -21,6 +21,7 @@ TEXT = base64.b64encode(FILE).decode()
         (f"DATA:image/PNG;charset=x;BASE64,{TEXT}", "image/png"),
         (f"data:;base64,{TEXT}", ""),
         (f"data:image/png;base64,{TEXT[:8]}\r\n{TEXT[8:]}\n", "image/png"),
+        (f"data:image/p\nng;base64,{TEXT}", ""),
     ],
 )
 async def test_data_urls_are_decoded(load, url, media_type):
