@@ -6,13 +6,10 @@ loaded already, or allocating the layout that is allocated already, does nothing
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from tetrad.services.errors import FailedPrecondition, InvalidRequest, Unavailable, Unsupported
-from tetrad.services.hub.model_files import resolve_model
 from tetrad.services.log import get_logger
-from tetrad.worker_svc.checkpoint.model_config import apply_overrides
 from tetrad.worker_svc.core.device import (
     CountsExperts,
     Device,
@@ -33,8 +30,7 @@ from tetrad.worker_svc.core.memory_shortage import memory_for
 from tetrad.worker_svc.core.plan import EncoderItem, ExecutedStep, Ints, Runner, SchedulerOutput
 from tetrad.worker_svc.core.plan_check import check_plan
 from tetrad.worker_svc.core.ranks import GroupPlace, ObedientRunner, Order, Orders, RankLost, Shard, Stage
-from tetrad.worker_svc.families.check import check_model
-from tetrad.worker_svc.families.eagle3 import eagle3_config
+from tetrad.worker_svc.worker.model_request import model_request
 from tetrad.worker_svc.worker.queued_steps import stale_epoch, step_failed
 from tetrad.worker_svc.worker.sleep import KV_CACHE, WEIGHTS, Sleep, check_level, parts_to_wake
 from tetrad.worker_svc.worker.snapshot import Snapshot, State
@@ -134,24 +130,10 @@ class Worker:
 
     def load_model(self, model: str, report: Progress, **options: str | int | bool | LoraLimits | None) -> ModelInfo:
         """Load a model, after dropping another one; raise NotFound or ModelError if it cannot be loaded."""
-        overrides = str(options.get("hf_overrides_json", ""))
-
-        def check_drafter(config: Mapping[str, Any]) -> None:
-            check_model(config, self._device.name, trusts_code=self._trusts_code)
-
-        def check_head(config: Mapping[str, Any]) -> None:
-            eagle3_config(config)
-
-        def check(config: Mapping[str, Any]) -> None:
-            check_drafter(apply_overrides(config, overrides))
-
-        path, draft_model = resolve_model(model, check=check), str(options.pop("draft_model", ""))
-        is_head = options.get("draft_method") == "eagle3"
-        draft_path = resolve_model(draft_model, check=check_head if is_head else check_drafter) if draft_model else None
-        request = LoadRequest(
-            model=model,
-            path=path,
-            draft_path=draft_path,
+        request = model_request(
+            model,
+            device=self._device.name,
+            trusts_code=self._trusts_code,
             logits_processors=self._logits_processors,
             takes_media=self._takes_media,
             **options,  # type: ignore[arg-type] # LoadRequest's fields

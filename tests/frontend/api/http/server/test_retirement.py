@@ -31,6 +31,7 @@ class App:
         self.may_begin.set()
         self.may_end.set()
         self.was_asked = asyncio.Event()
+        self.end_of_upload = ""  # type of the event that ended an upload
 
     async def __call__(self, scope, receive, send):
         if scope["type"] == "lifespan":
@@ -39,6 +40,11 @@ class App:
             await send({"type": "lifespan.shutdown.complete"})
             return
         self.was_asked.set()
+        if scope["method"] == "POST":
+            while (event := await receive()).get("more_body"):
+                pass
+            self.end_of_upload = event["type"]
+            return
         await self.may_begin.wait()
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"o", "more_body": True})
@@ -187,4 +193,16 @@ async def test_a_server_that_stops_does_not_wait_for_an_answer_that_never_ends(s
     await asyncio.wait_for(server.stop(), 5)
 
     assert await asyncio.wait_for(reader.read(), 5) == b"o"
+    writer.close()
+
+
+async def test_a_server_that_stops_ends_a_half_sent_request_as_if_its_client_had_left(server, app, monkeypatch):
+    monkeypatch.setattr(http_server, "_CLOSE_TIMEOUT_S", 0.01)
+    _, writer = await connect(server)
+    writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
+    await asyncio.wait_for(app.was_asked.wait(), 5)
+
+    await asyncio.wait_for(server.stop(), 5)
+
+    assert app.end_of_upload == "http.disconnect"
     writer.close()
