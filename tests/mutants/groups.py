@@ -99,6 +99,8 @@ GROUPS = (
             "worker/test_encodings.py",
             "worker/test_group_media.py",
             "media/test_media_walk.py",
+            "media/test_whole_media.py",
+            "scheduler/test_stats.py",
             "test_service_media.py",
         ),
     ),

@@ -183,6 +183,16 @@ def test_all_calls_without_rows_get_theirs_in_one_step(make_bench):
     assert bench.scheduler.states.num_preemptions == 3
 
 
+def test_no_further_row_gets_the_seat_of_a_request_that_must_not_be_planned_now(make_bench):
+    bench = make_bench(max_num_seqs=4, policy="priority")
+    fan_out(bench, 1, 8, max_tokens=50)
+    bench.step()
+    bench.add(3, priority=1).is_held = True
+    others = [bench.add(3) for _ in range(2)]
+
+    assert admitted(bench, 1) == [[others[0].key]]
+
+
 def test_calls_with_one_row_each_are_not_preempted_for_another(make_bench):
     bench = make_bench(max_num_seqs=3)
     for _ in range(5):

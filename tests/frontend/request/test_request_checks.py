@@ -61,6 +61,9 @@ async def test_wrong_prompts_are_refused_before_anything_is_scheduled(llm, engin
         ({"arrival_time": -1.0}, r"^arrival_time must be Unix seconds in \[0, 10000000000\], got -1\.0\.$"),
         ({"arrival_time": 1e300}, r"^arrival_time must be Unix seconds in \[0, 10000000000\], got 1e\+300\.$"),
         ({"arrival_time": "now"}, r"^arrival_time must be a number, got 'now'\.$"),
+        ({"priority": 1.5}, r"^priority must be an integer, got 1\.5\.$"),
+        ({"priority": None}, r"^priority must be an integer, got None\.$"),
+        ({"data_parallel_rank": "0"}, r"^data_parallel_rank must be an integer, got '0'\.$"),
     ],
 )
 async def test_options_that_fit_no_message_are_refused(llm, engine, options, text):

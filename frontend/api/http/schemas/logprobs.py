@@ -34,14 +34,14 @@ def completion_logprobs(
         token_ids: the tokens.
         positions: one per token; None for a token without log-probabilities (the first of a prompt).
         num_top: requested number of top candidates.
-        start: number of characters of text before the first token.
+        start: number of characters of text before the first token; below 0: number of the first characters that are not text.
         first_text: text of a token without log-probabilities.
         as_ids: whether tokens are written as `token_id:5`.
         parts: the large parts of the answer, which long lists are added to.
     """
     lists = CompletionLogprobs([], [], [], [])
     for token_id, position in zip(token_ids, positions, strict=True):
-        lists.text_offset.append(start)
+        lists.text_offset.append(max(start, 0))
         if position is None:
             text = first_text
             lists.token_logprobs.append(None)
