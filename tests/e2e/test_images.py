@@ -129,9 +129,10 @@ async def begun_together(llm, http: httpx.AsyncClient) -> list[Answer]:
     return await running
 
 
-async def refusal(http: httpx.AsyncClient, *content: str | bytes | dict) -> tuple[int, str]:
+async def refusal(http: httpx.AsyncClient, *content: str | bytes | dict) -> tuple[int, str, str]:
     answer = await http.post("/v1/chat/completions", json=asked(content))
-    return answer.status_code, answer.json()["error"]["message"]
+    error = answer.json()["error"]
+    return answer.status_code, error["message"], error["param"]
 
 
 def check(answers: Sequence[Answer], case: Case) -> None:
@@ -197,7 +198,7 @@ async def test_images_under_names(case_of):
 
     check([first, again], Case(case.directory, [case.expected[0]] * 2))
     assert again.num_cached >= len(again.prompt) - 8
-    assert refused == (400, "Cache miss for image at index 0 but data is not provided.")
+    assert refused == (400, "Cache miss for image at index 0 but data is not provided.", "messages[0].content[1]")
 
 
 async def test_images_that_cannot_be_read_are_refused_and_others_go_on(case_of):
@@ -205,8 +206,8 @@ async def test_images_that_cannot_be_read_are_refused_and_others_go_on(case_of):
     async with served(case.directory, "bad", max_model_len=512) as llm, client_of(llm) as http:
         good = asyncio.gather(*(chat(http, content) for content in CHATS))
         for data in (SMALL[: len(SMALL) // 2], b"no image", b""):
-            status, _ = await refusal(http, "What is on", data)
-            assert status == 400
-        status, text = await refusal(http, *([SMALL] * 30))
+            status, _, param = await refusal(http, "What is on", data)
+            assert (status, param) == (400, "messages[0].content[1]")
+        status, text, _ = await refusal(http, *([SMALL] * 30))
         assert (status, "maximum context length is 512 tokens" in text) == (400, True)
         check(await good, case)

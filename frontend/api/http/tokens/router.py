@@ -18,6 +18,7 @@ from tetrad.frontend.api.http.tokens.bodies import DetokenizeRequest, TokenizeRe
 from tetrad.frontend.chat.conversation import Conversation
 from tetrad.frontend.chat.turns import render_conversation
 from tetrad.frontend.llm.async_llm import AsyncLLM
+from tetrad.services.errors import InvalidRequest
 
 router = APIRouter()
 
@@ -116,6 +117,10 @@ async def _tokenized(llm: AsyncLLM, body: TokenizeRequest) -> Response:
         rendered = await render_conversation(llm, _conversation(body))
         text, special = rendered.get("prompt") or "", body.add_special_tokens is True
         ids = rendered["prompt_token_ids"]
+        if body.return_token_strs and "mm_features" in rendered:
+            # The text has one mark for each image, the ids have all its tokens.
+            message = "return_token_strs is not supported for conversations with images; leave it out."
+            raise InvalidRequest(message, field="return_token_strs")
         strings = (
             (await llm.texts.tokenize_with_strings(text, add_special_tokens=special))[1] if body.return_token_strs else None
         )

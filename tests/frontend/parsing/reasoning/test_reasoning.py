@@ -21,6 +21,7 @@ ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>
 COMMENTARY = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}"
 PYTHON = "<|channel|>analysis to=python code<|message|>1"
 TURN = "<|start|>assistant"
+TO_F = TURN + " to=functions.f"
 
 # format, prompt, output, reasoning, the rest
 CASES = [
@@ -74,6 +75,9 @@ CASES = [
         "",
         "<|channel|>analysis to=python code<|message|>1",
     ),
+    ("gpt_oss", HARMONY, " to=functions.f" + ANALYSIS + "{}", "", " to=functions.f" + ANALYSIS + "{}"),
+    ("gpt_oss", HARMONY, ANALYSIS + "a<|end|>" + TO_F + ANALYSIS + "{}", "a", TO_F + ANALYSIS + "{}"),
+    ("gpt_oss", HARMONY, TO_F + "<|end|>" + TURN + ANALYSIS + "a", "a", TO_F + "<|end|>" + TURN),
     ("gpt_oss", HARMONY, "no marks", "", "no marks"),
     ("gpt_oss", HARMONY + ANALYSIS, "a<|end|>" + TURN + FINAL + "b", "a", TURN + FINAL + "b"),
     ("gpt_oss", HARMONY + FINAL, "b", "", FINAL + "b"),
