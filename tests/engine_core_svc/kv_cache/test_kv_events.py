@@ -161,17 +161,34 @@ async def test_an_adapters_run_names_the_adapter(make_listened, log):
 async def test_blocks_with_images_name_them(make_listened, log):
     """At once and in a snapshot, in the order of the prompt; a run without images names none."""
     bench, mirror = make_listened(), await listen(log)
-    bench.add(17, max_tokens=1, media=(image("a", 5, 4), image("b", 9, 2)))
+    bench.add(17, max_tokens=5, media=(image("a", 5, 4), image("b", 9, 2)))
     bench.add(17, max_tokens=1)
     bench.run()
     await mirror.catch_up()
 
     for events in (mirror.events, (await listen(log)).events):
         runs = [event for event in events if isinstance(event, BlocksStored)]
-        assert [list(event.extra_keys) for event in runs] == [[b"", b"a\0", b"a\0b\0", b""], []]
+        assert [list(event.extra_keys) for event in runs] == [[b"", b"a\0", b"a\0b\0", b""], [], []]
 
 
-async def test_what_blocks_push_out_is_told(make_listened, log):
+async def test_blocks_that_are_cached_already_are_told_once(make_listened, log):
+    """The run of a request begins behind them, and a snapshot joins both parts."""
+    bench, mirror = make_listened(), await listen(log)
+    request = bench.add(17, max_tokens=1)
+    bench.run()
+    log.removed(request.block_hashes[3])
+
+    log.stored(request, 0, 3)
+    log.stored(request, 0, 4)
+    await mirror.catch_up()
+
+    told = [(event.parent, event.block_hashes) for event in mirror.events if isinstance(event, BlocksStored)]
+    assert told == [(None, request.block_hashes[:4]), (request.block_hashes[2], request.block_hashes[3:4])]
+    [_, whole] = (await listen(log)).events
+    assert (whole.parent, whole.block_hashes) == (None, request.block_hashes[:4])
+
+
+async def test_what_blocks_push_out_is_told_in_one_event(make_listened, log):
     bench, mirror = make_listened(num_blocks=5), await listen(log)
     bench.add(8, max_tokens=1)
     bench.run()
@@ -183,6 +200,7 @@ async def test_what_blocks_push_out_is_told(make_listened, log):
 
     assert not before & mirror.cached
     assert mirror.cached == cached_in(bench)
+    assert [set(event.block_hashes) for event in mirror.events if isinstance(event, BlocksRemoved)] == [before]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -219,8 +237,12 @@ async def test_who_comes_back_goes_on_where_it_was(make_listened, log):
     assert not mirror.cached
 
 
-@pytest.mark.parametrize("start", [0, EPOCH + 1, EPOCH + 7, EPOCH + 50])
-async def test_a_start_that_is_not_kept_begins_with_a_snapshot(make_bench, start):
+@pytest.mark.parametrize(
+    ("start", "is_snapshot"),
+    [(0, True), (EPOCH + 1, True), (EPOCH + 3, True), (EPOCH + 4, False), (EPOCH + 7, True), (EPOCH + 50, True)],
+)
+async def test_a_start_that_is_not_kept_begins_with_a_snapshot(make_bench, start, is_snapshot):
+    """Of 5 batches with 2 blocks each, those of 4 blocks are kept."""
     log = KvEventLog(BLOCK_SIZE, epoch=EPOCH, max_kept_blocks=4)
     bench = make_bench(block_size=BLOCK_SIZE, connector=log)
     await listen(log)
@@ -231,7 +253,19 @@ async def test_a_start_that_is_not_kept_begins_with_a_snapshot(make_bench, start
 
     mirror = await listen(log, start)
 
-    assert [batch.is_snapshot for batch in mirror.batches] == [True, True]
+    numbers = [EPOCH + 5] * 2 if is_snapshot else [EPOCH + 4, EPOCH + 5]
+    assert [(batch.sequence_number, batch.is_snapshot) for batch in mirror.batches] == [(each, is_snapshot) for each in numbers]
+    assert not is_snapshot or mirror.cached == cached_in(bench)
+
+
+async def test_a_snapshot_of_many_blocks_is_several_messages(make_listened, log):
+    bench = make_listened(num_blocks=700)
+    bench.add(2401, max_tokens=1)
+    bench.run()
+
+    mirror = await listen(log)
+
+    assert [batch.num_blocks for batch in mirror.batches] == [0, 512, 88]
     assert mirror.cached == cached_in(bench)
 
 
