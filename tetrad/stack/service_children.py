@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -163,6 +164,17 @@ class ServiceChildren:
             for each in at.engines
             for rank in range(each.num_workers)
         ]
+
+    def worker_groups(self) -> list[list[str]]:
+        """Return the names of the workers that need one release and one model, and therefore restart together.
+
+        They are the ranks of an engine core, or of all engine cores of a model that share its experts.
+        """
+        groups = []
+        for model, at in self._models:
+            of_engines = [each.worker_names for each in at.engines]
+            groups += [list(chain.from_iterable(of_engines))] if model.shares_experts else of_engines
+        return groups
 
     def _worker(self, model: StackSettings, at: ModelPlace, place: EnginePlace, rank: int) -> Child:
         number = place.worker_numbers[rank]
