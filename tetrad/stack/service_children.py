@@ -90,10 +90,11 @@ class ServiceChildren:
 
     @property
     def frontend_settings(self) -> FrontendSettings:
-        """The settings with which a frontend finds this stack."""
-        first = self._places[0]
+        """The settings with which a frontend finds this stack, with its public ports if there are any."""
+        first, ports = self._places[0], self._ports
         return replaced(
             self._settings.frontend,
+            **({} if ports is None else {"port": ports.port, "grpc_port": ports.grpc_port}),
             tokenizer_targets=first.tokenizer_targets,
             engine_targets=first.engine_targets,
             engine_admin_targets=first.engine_admin_targets,
@@ -126,8 +127,6 @@ class ServiceChildren:
         is_alone = self._settings.api_server_count == 1
         settings = replaced(
             self.frontend_settings,
-            port=ports.port,
-            grpc_port=ports.grpc_port,
             http_fd=ports.http_fd,
             private_listen=f"unix:{self._directory}/{socket}.sock",
             drain_timeout_s=self._frontend_drain_s,

@@ -44,6 +44,16 @@ def all_of(children):
     return [*children.frontends(), *children.engine_cores(), *children.workers(), *children.tokenizers()]
 
 
+def test_free_ports_are_known_before_a_frontend_listens(children_of):
+    """`tetrad serve` announces them."""
+    ports = PublicPorts("127.0.0.1", 0, 0)
+
+    found = children_of(ports=ports).frontend_settings
+
+    ports.close()
+    assert (found.port, found.grpc_port) == (ports.port, ports.grpc_port)
+
+
 @pytest.mark.parametrize(
     ("options", "groups"),
     [
