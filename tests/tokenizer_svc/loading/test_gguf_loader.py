@@ -28,10 +28,10 @@ Write = Callable[..., Path]
 def write(tmp_path: Path) -> Write:
     """Writes a GGUF file with these `tokenizer.ggml.*` fields, and a chat template; None leaves one out."""
 
-    def write_file(*, context_length: int = 128, **fields: Any) -> Path:
+    def write_file(*, architecture: str = "llama", context_length: int = 128, **fields: Any) -> Path:
         path = tmp_path / "model.gguf"
-        writer = gguf.GGUFWriter(path, "llama")
-        writer.add_uint64("llama.context_length", context_length)
+        writer = gguf.GGUFWriter(path, architecture)
+        writer.add_uint64(f"{architecture}.context_length", context_length)
         for key, value in fields.items():
             name = "tokenizer.chat_template" if key == "chat_template" else f"tokenizer.ggml.{key}"
             if isinstance(value, bool):
@@ -270,6 +270,19 @@ class TestSentencePiece:
 
         assert ids[0] == 1
         assert tokenizer.decode(ids) == "abc  dé 😀"
+
+    @pytest.mark.parametrize(("architecture", "behind"), [("phi3", ["▁", "a"]), ("llama", ["▁", "<0x0A>", "a"])])
+    def test_a_turn_mark_of_phi_3_takes_the_line_break_behind_it(
+        self, write: Write, fields: dict[str, Any], architecture: str, behind: list[str]
+    ) -> None:
+        """Its chat template writes `<|user|>` and a line break, which transformers encodes as one token."""
+        fields |= {"tokens": [*fields["tokens"], "<|user|>"], "token_type": [*fields["token_type"], CONTROL]}
+        fields |= {"scores": [*fields["scores"], 0.0], "architecture": architecture}
+        tokenizer = load_tokenizer(str(write(**fields)))
+
+        strings = tokenizer.token_strings(tokenizer.encode("<|user|>\na", add_special_tokens=False))
+
+        assert strings == ["<|user|>", *behind]
 
     def test_a_file_can_do_without_the_space_in_front(self, write: Write, fields: dict[str, Any]) -> None:
         tokenizer = load_tokenizer(str(write(**fields, add_space_prefix=False)))
