@@ -223,7 +223,7 @@ class Texts:
             try:
                 for field, text in zip(("text_1", "text_2"), pair, strict=True):
                     check_text("text", text, field=field)
-                    limits.check_text(text, field=field)
+                    limits.check_text(text, field=field, is_truncated=most is not None)
             except InvalidRequest as error:
                 raise placed(error, place, pairs) from None
         size = sum(len(first) + len(second) for first, second in pairs)
@@ -248,7 +248,7 @@ class Texts:
             raise InvalidRequest(text, field=field)
         unique = list(dict.fromkeys(texts))
         for text in unique:
-            limits.check_text(text, field=text_field)
+            limits.check_text(text, field=text_field, is_truncated=True)
         async with self._admitted(sum(map(len, unique))):
             encoded = await self._tokenizer.encode_many(
                 unique, add_special_tokens=False, max_tokens=max_tokens + 1, keep_end=False
