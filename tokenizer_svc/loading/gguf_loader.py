@@ -23,7 +23,10 @@ _PREFIX = "tokenizer.ggml."
 _NO_TOKEN = 2**32 - 1
 _MAX_MERGED_CHARS = 512
 _ENDS_OF_TURNS = frozenset(
-    {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|call|>", "[EOT]", "<end_of_utterance>"}
+    (
+        *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|call|>", "[EOT]", "<end_of_utterance>"),
+        "<|observation|>",  # of GLM-4, whose calls end with the mark of their result
+    )
 )
 """Tokens that end a turn in chat templates. Many files give only the id that ends a text; llama.cpp looks for these, too."""
 _PHI3, _PHI3_KEEPS_SPACE = "phi3", frozenset({"<unk>", "<s>", "<|endoftext|>"})

@@ -141,6 +141,7 @@ def test_every_id_that_ends_a_turn_is_an_eos_id(write: Write) -> None:
         ("{{ m.content }}<|end|>", ["<|end|>"]),
         # Of gpt-oss, whose messages within a turn end with <|end|>.
         ("{{ m.content }}<|end|>{{ m.call }}<|call|>", ["<|call|>"]),
+        ("{{ m.call }}<|observation|>{{ m.result }}", ["<|observation|>"]),
         ("{{ m.content }}", []),
         (None, []),
     ],
@@ -150,8 +151,8 @@ def test_a_token_with_which_the_chat_template_ends_turns_is_an_eos_id(
 ) -> None:
     """llama.cpp's converter gives the id of only one token; Gemma's and Phi-3's files give that of the end of a text."""
     fields = byte_level()
-    tokens = [*fields["tokens"], "<end_of_turn>", "<|end|>", "<|call|>"]
-    types = [*fields["token_type"], CONTROL, CONTROL, CONTROL]
+    tokens = [*fields["tokens"], "<end_of_turn>", "<|end|>", "<|call|>", "<|observation|>"]
+    types = [*fields["token_type"], *[CONTROL] * 4]
 
     tokenizer = load_tokenizer(str(write(**fields | {"tokens": tokens, "token_type": types, "chat_template": written})))
 
