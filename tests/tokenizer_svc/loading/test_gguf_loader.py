@@ -177,6 +177,7 @@ def test_an_id_that_no_token_has_is_refused(write: Write) -> None:
         ("smollm", "pay 12  3", ["pay", " ", "1", "2", "  ", "3"]),
         ("llama-bpe", "I'LL pay 12345!\n", ["I", "'LL", " pay", " ", "123", "45", "!\n"]),
         ("qwen2", "pay 123\n\nx", ["pay", " ", "1", "2", "3", "\n\n", "x"]),
+        ("seed-coder", "x = 12;\n\ny", ["x", " =", " ", "1", "2", ";", "\n\n", "y"]),
         ("tekken", "fooBar 12", ["foo", "Bar", " ", "1", "2"]),
         ("gpt-4o", "fooBar's 1234", ["foo", "Bar's", " ", "123", "4"]),
         ("bloom", "It's  (a-b), 1234!। 語い", ["It's", "  (", "a-b", "),", " 1234", "!।", " 語い"]),
