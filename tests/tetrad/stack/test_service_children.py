@@ -6,6 +6,7 @@ import pytest
 
 from tetrad.engine_core_svc.config import EngineCoreSettings
 from tetrad.frontend.config import FrontendSettings
+from tetrad.services.errors import InvalidRequest
 from tetrad.stack.lifeline import Lifeline
 from tetrad.stack.model_place import model_places
 from tetrad.stack.public_ports import PublicPorts
@@ -42,6 +43,25 @@ def children_of(tmp_path):
 
 def all_of(children):
     return [*children.frontends(), *children.engine_cores(), *children.workers(), *children.tokenizers()]
+
+
+@pytest.mark.parametrize(
+    ("worker", "engine_core", "text"),
+    [
+        (65535, None, "metrics_port 65535 leaves no port for worker-2, which would have 65536; the largest is 65535"),
+        (9000, 9001, "metrics_port 9000: port 9001 would be that of engine-core and of worker-2; choose ports further apart"),
+    ],
+    ids=["too large", "twice"],
+)
+def test_metrics_ports_that_not_all_services_can_have_are_refused(children_of, worker, engine_core, text):
+    settings = replace(
+        SETTINGS,
+        worker=WorkerSettings(device="sim", metrics_port=worker),
+        engine_core=EngineCoreSettings(model="m", metrics_port=engine_core),
+    )
+
+    with pytest.raises(InvalidRequest, match=text):
+        all_of(children_of(settings=settings))
 
 
 def test_free_ports_are_known_before_a_frontend_listens(children_of):
