@@ -377,6 +377,7 @@ class Engine:
     def _fail_suspects(self, requests: Iterable[Request]) -> None:
         """End requests that crashed a worker while no other request ran."""
         error = PoisonousRequest(
-            "The worker died three times while this request ran, the last time with nothing else to run. Do not send it again."
+            "Workers died three times or more while this request ran, the last time with nothing else to run. Do not send it "
+            "again."
         )
         self._publisher.fail([request.key for request in requests], error)

@@ -80,8 +80,9 @@ class LatentAttention(Generic[M]):
         end = found.shape[1] - latent.rotary_dim
         of_query, compressed, key = found[:, : end - latent.rank], found[:, end - latent.rank : end], found[:, end:]
         heads = self._queries(of_query).view(len(x), len(self._to_keys), -1)
-        turned = heads[..., latent.plain_dim :].contiguous()
-        key = key.unsqueeze(1).contiguous()
+        # Copies, because a row of one token is contiguous as it is, and pairs cannot begin at an odd place of its memory.
+        turned = heads[..., latent.plain_dim :].clone(memory_format=torch.contiguous_format)
+        key = key.unsqueeze(1).clone(memory_format=torch.contiguous_format)
         rotate_(turned, turns)
         rotate_(key, turns)
         shared = torch.cat([self._norm(compressed), key.squeeze(1)], 1)

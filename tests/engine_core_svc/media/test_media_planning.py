@@ -142,15 +142,17 @@ def test_entries_are_dropped_by_a_plan_of_their_own_if_nothing_runs(make):
 
 
 @pytest.mark.parametrize(("splits_prompts", "offset"), [(True, 0), (False, 0), (False, 2)])
-def test_requests_behind_one_that_waits_for_room_get_none(make, splits_prompts, offset):
-    """Smaller items of later requests would take the room again and again. One of these can begin without its item."""
+@pytest.mark.parametrize("num_between", [0, 1])
+def test_requests_behind_one_that_waits_for_room_get_none(make, splits_prompts, offset, num_between):
+    """Smaller items of later requests would take the room again and again. One between them can begin without its item."""
     bench, encoder = make(10, splits_prompts=splits_prompts)
     holder = add(bench, 60, image("a", 2, 8), max_tokens=1)
     bench.step()
     encoder.encode_all()
     bench.scheduler.media.cache.use(next(iter(bench.scheduler.media.cache)), holder.key)
     add(bench, 20, image("b", offset, 8), first=2000)
-    add(bench, 20, image("c", 2, 3), first=3000)
+    for _ in range(num_between):
+        add(bench, 20, image("c", 2, 3), first=3000)
     add(bench, 20, image("d", 0, 2), first=4000)
 
     bench.plan()
@@ -209,16 +211,17 @@ def test_a_preempted_request_returns_its_references_and_asks_again_if_its_item_h
 
 
 def test_a_request_that_starts_holds_the_items_that_one_step_can_reach(make):
-    bench, encoder = make(max_num_batched_tokens=16)
-    media = (image("a", 0, 2), image("b", 15, 2), image("c", 18, 2))
+    bench, encoder = make(max_num_batched_tokens=16, long_prefill_token_threshold=8)
+    media = (image("a", 0, 2), image("b", 15, 1), image("c", 16, 2))
     for place, span in enumerate(media):
-        add(bench, 5, image(span.identifier, 0, 2), first=2000 + 100 * place, max_tokens=1)
+        add(bench, 5, image(span.identifier, 0, span.length), first=2000 + 100 * place, max_tokens=1)
     bench.step()
     encoder.encode_all()
     bench.run()
 
     request = add(bench, 30, *media)
-    bench.plan()
+    bench.add(3)
+    assert bench.plan().num_scheduled_tokens()[request.key] == 8
 
     users = {entry.identifier: entry.users for entry in bench.scheduler.media.cache}
     assert users == {"a": set(), "b": {request.key}, "c": set()}

@@ -65,6 +65,15 @@ async def test_a_large_file_is_decoded_in_slices(load):
     assert (await load(f"data:;base64,{base64.b64encode(data).decode()}")).data == data
 
 
+async def test_line_breaks_do_not_count_as_bytes_of_the_file(load):
+    data = os.urandom(3000)
+    text = base64.encodebytes(data).decode().replace("\n", "\r\n")
+
+    assert (await load(f"data:;base64,{text}", max_media_bytes=3000)).data == data
+    with pytest.raises(InvalidRequest, match=r"the image has at least 3000 bytes; the limit is 2999 \(max_media_bytes\)"):
+        await load(f"data:;base64,{text}", max_media_bytes=2999)
+
+
 async def test_the_files_of_a_request_keep_their_order_and_fit_one_message():
     sources = [MediaSource(where=str(place), data=bytes([place]) * 400_000) for place in range(3)]
 

@@ -168,3 +168,15 @@ def test_after_a_preemption(case):
     outputs = driver.generate(NUM_TOKENS, chunk=48)
 
     case.check({handle: output[:NUM_TOKENS] for handle, output in outputs.items()})
+
+
+def test_a_latent_of_queries_with_an_odd_rank(tmp_path, load):
+    """A token that is computed alone: its rotated key begins at an odd place of the product's only row."""
+    sizes = {"q_lora_rank": 23, "qk_nope_head_dim": 15, "num_attention_heads": 1, "num_key_value_heads": 1}
+    reference = save_family(tmp_path, "deepseek_v3", **sizes)
+    driver = Driver(load(tmp_path).make_runner(LAYOUT), LAYOUT)
+    driver.add(0, PROMPTS[1])
+
+    output = driver.generate(NUM_TOKENS)[0]
+
+    assert output == verified(reference, PROMPTS[1], output)
