@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -89,10 +90,11 @@ class ServiceChildren:
 
     @property
     def frontend_settings(self) -> FrontendSettings:
-        """The settings with which a frontend finds this stack."""
-        first = self._places[0]
+        """The settings with which a frontend finds this stack, with its public ports if there are any."""
+        first, ports = self._places[0], self._ports
         return replaced(
             self._settings.frontend,
+            **({} if ports is None else {"port": ports.port, "grpc_port": ports.grpc_port}),
             tokenizer_targets=first.tokenizer_targets,
             engine_targets=first.engine_targets,
             engine_admin_targets=first.engine_admin_targets,
@@ -125,8 +127,6 @@ class ServiceChildren:
         is_alone = self._settings.api_server_count == 1
         settings = replaced(
             self.frontend_settings,
-            port=ports.port,
-            grpc_port=ports.grpc_port,
             http_fd=ports.http_fd,
             private_listen=f"unix:{self._directory}/{socket}.sock",
             drain_timeout_s=self._frontend_drain_s,
@@ -163,6 +163,17 @@ class ServiceChildren:
             for each in at.engines
             for rank in range(each.num_workers)
         ]
+
+    def worker_groups(self) -> list[list[str]]:
+        """Return the names of the workers that need one release and one model, and therefore restart together.
+
+        They are the ranks of an engine core, or of all engine cores of a model that share its experts.
+        """
+        groups = []
+        for model, at in self._models:
+            of_engines = [each.worker_names for each in at.engines]
+            groups += [list(chain.from_iterable(of_engines))] if model.shares_experts else of_engines
+        return groups
 
     def _worker(self, model: StackSettings, at: ModelPlace, place: EnginePlace, rank: int) -> Child:
         number = place.worker_numbers[rank]

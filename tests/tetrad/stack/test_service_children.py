@@ -44,6 +44,32 @@ def all_of(children):
     return [*children.frontends(), *children.engine_cores(), *children.workers(), *children.tokenizers()]
 
 
+def test_free_ports_are_known_before_a_frontend_listens(children_of):
+    """`tetrad serve` announces them."""
+    ports = PublicPorts("127.0.0.1", 0, 0)
+
+    found = children_of(ports=ports).frontend_settings
+
+    ports.close()
+    assert (found.port, found.grpc_port) == (ports.port, ports.grpc_port)
+
+
+@pytest.mark.parametrize(
+    ("options", "groups"),
+    [
+        ({}, [["worker"], ["worker-2"]]),
+        ({"tensor_parallel_size": 2}, [["worker", "worker-2"], ["worker-3", "worker-4"]]),
+        ({"pipeline_parallel_size": 2, "data_parallel_size": 1}, [["worker", "worker-2"]]),
+        ({"engine_core": EngineCoreSettings(model="m", enable_expert_parallel=True)}, [["worker", "worker-2"]]),
+    ],
+    ids=["engine cores", "shards", "stages", "shared experts"],
+)
+def test_workers_that_compute_one_model_together_restart_together(children_of, options, groups):
+    settings = replace(SETTINGS, worker=WorkerSettings(device="cpu"), **options)
+
+    assert children_of(settings=settings).worker_groups() == groups
+
+
 def test_each_service_has_its_name_and_its_program(children_of):
     names = {child.name: (child.program, child.command[-1]) for child in all_of(children_of())}
 
