@@ -8,6 +8,7 @@ Used for timeouts of peers and children; a client's deadline counts ordinary tim
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 NUM_SLICES = 10
 
@@ -49,10 +50,11 @@ class RunningLimit:
         limit: ends the work.
     """
 
-    __slots__ = ("_delay_s", "_limit", "_timer")
+    __slots__ = ("_delay_s", "_expire", "_timer")
 
     def __init__(self, delay_s: float, limit: asyncio.Timeout) -> None:
-        self._delay_s, self._limit = delay_s, limit
+        self._delay_s = delay_s
+        self._expire = partial(_expire, limit)  # no method: the object and its timer would be a cycle
         self._timer = RunningTimer(delay_s, self._expire)
 
     def restart(self) -> None:
@@ -64,8 +66,9 @@ class RunningLimit:
         """End the limit: it does not end the work any more."""
         self._timer.cancel()
 
-    def _expire(self) -> None:
-        self._limit.reschedule(asyncio.get_running_loop().time())
+
+def _expire(limit: asyncio.Timeout) -> None:
+    limit.reschedule(asyncio.get_running_loop().time())
 
 
 @contextlib.asynccontextmanager

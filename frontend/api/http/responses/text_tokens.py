@@ -39,7 +39,9 @@ class TextTokens:
     def _find(self, delta: str, *, is_last: bool) -> tuple[int, int] | None:
         output = "".join(token.token for token in self._tokens)
         for searched in (delta, delta.lstrip("\n")):  # line breaks between messages may be no tokens
-            start = output.rfind(searched) if is_last else output.find(searched)
+            # At the beginning it continues the text before; what follows it there may be held back, and have it again.
+            is_first = not is_last or output.startswith(searched)
+            start = output.find(searched) if is_first else output.rfind(searched)
             if start >= 0:
                 return self._places(start, start + len(searched))
         return None

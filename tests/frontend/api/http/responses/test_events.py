@@ -208,6 +208,18 @@ def test_logprobs_of_a_text_do_not_depend_on_the_chunks():
         assert [[each.token for each in text["logprobs"]] for text in texts] == [["s", "o"], [" ", "s", "o"]]
 
 
+def test_text_that_is_held_back_does_not_go_with_the_text_before_it():
+    made = new_events(with_logprobs=True)
+    made.begin()
+
+    made.add([Content("a")], [logprob(char) for char in "a<tool_ca"])
+    made.add([Content("<tool_cab")], [logprob("b")])
+    made.finish(totals())
+
+    part = made.response()["output"][0]["content"][0]
+    assert "".join(each.token for each in part["logprobs"]) == part["text"]
+
+
 def test_a_part_of_a_character_goes_with_the_token_that_completes_it():
     made = new_events(with_logprobs=True)
     made.begin()
