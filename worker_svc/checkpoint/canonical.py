@@ -134,7 +134,10 @@ class CanonicalSource(WrappedSource):
 
 
 def stored_names(names: TensorNames, name: str) -> Iterator[tuple[Stored | None, str]]:
-    """Yield the possible names of a canonical module in the files, with the conversion of its rows; None: no conversion."""
+    """Yield the possible names of a canonical module, with the conversion of its rows; None: no conversion.
+
+    Those in the files, and those in transformers' models, by which adapters are trained.
+    """
     found = _IN_LAYER.fullmatch(name)
     if found is None:
         stored, own = names.in_model.get(name), name
@@ -149,7 +152,8 @@ def stored_names(names: TensorNames, name: str) -> Iterator[tuple[Stored | None,
         own = stored.name
     is_whole = found is None and stored is None
     for prefix in ("",) if is_whole else names.prefixes:
-        yield stored, f"{prefix}{own}"
+        inside = [part.inside(f"{prefix}{own}.").removesuffix(".") for part in names.text_parts]
+        yield from ((stored, module) for module in dict.fromkeys(inside or [f"{prefix}{own}"]))
 
 
 def canonical_rows(tensor: torch.Tensor, name: str, stored: Stored) -> torch.Tensor:
