@@ -17,6 +17,7 @@ from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
 
 _IN_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_OUTPUT = "lm_head"
 _EXPERT = re.compile(r"(?<=\.experts\.)\d+(?=\.)")
 
 
@@ -154,6 +155,8 @@ def stored_names(names: TensorNames, name: str) -> Iterator[tuple[Stored | None,
     for prefix in ("",) if is_whole else names.prefixes:
         inside = [part.inside(f"{prefix}{own}.").removesuffix(".") for part in names.text_parts]
         yield from ((stored, module) for module in dict.fromkeys(inside or [f"{prefix}{own}"]))
+    if name == _OUTPUT != own:  # GPT-NeoX's files have another name than transformers' model
+        yield stored, name
 
 
 def canonical_rows(tensor: torch.Tensor, name: str, stored: Stored) -> torch.Tensor:
