@@ -205,6 +205,11 @@ def test_a_scaled_rotary_embedding_is_that_of_transformers(name, changes):
             {"vocab_size": 32_064, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5},
         ),
         ("Mistral3ForConditionalGeneration", "mistral", {"vocab_size": 32_064}),
+        (
+            "LlavaOnevisionForConditionalGeneration",
+            "qwen2",
+            {"hidden_size": 3584, "num_attention_heads": 28, "num_key_value_heads": 4, "rope_theta": 1e6},
+        ),
     ],
 )
 def test_a_text_config_omits_the_sizes_that_transformers_assumes(architecture, model_type, given):
