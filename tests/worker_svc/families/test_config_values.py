@@ -252,6 +252,21 @@ def test_attention_and_experts_of_a_jamba_come_once_in_a_period():
     assert not any(layer.rope for layer in layers)
 
 
+@pytest.mark.parametrize(
+    ("given", "activation"),
+    [
+        ({"hidden_act": ABSENT}, "gelu_tanh"),
+        ({"hidden_act": "gelu"}, "gelu_tanh"),
+        ({"hidden_act": "gelu", "hidden_activation": None}, "gelu_tanh"),
+        ({"hidden_act": "silu"}, "silu"),
+    ],
+    ids=str,
+)
+def test_gelu_in_the_config_of_a_gemma_1_is_its_approximation(given, activation):
+    """The first files of Gemma name it so; other functions are what their names say."""
+    assert read_config(config_of("gemma", **given)).activation == activation
+
+
 def test_a_gpt2_whose_attention_is_not_scaled():
     assert read_config(config_of("gpt2", scale_attn_weights=False)).attention_scale == 1
     assert read_config(config_of("gpt2", scale_attn_weights=True)).attention_scale == 0.25
