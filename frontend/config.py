@@ -208,7 +208,7 @@ class FrontendSettings(MediaSettings):
         128,
         ge=1,
         description="Maximum length of a text, in characters per token of the model's context. Longer texts are refused "
-        "before they are tokenized.",
+        "before they are tokenized, unless they are truncated.",
     )
     max_logprobs: int = Field(
         20, ge=-1, description="Maximum number of log-probabilities per token that a request may ask for. -1: no limit."

@@ -127,6 +127,8 @@ def _encode_outputs(
     if step.stats is not None:
         message.scheduler_stats.CopyFrom(encode_stats(step.stats))
     rich = [output for output in step.outputs if not output.is_plain]
+    if not rich:
+        return message, None
     num_taken = _add_rich(message, rich, step.timestamp, most_bytes)
     rest = StepOutputs(step.step_id, rich[num_taken:], timestamp=step.timestamp) if num_taken < len(rich) else None
     return message, rest
@@ -136,8 +138,6 @@ def _add_rich(
     message: engine_core_pb2.EngineCoreOutputs, outputs: Sequence[EngineCoreOutput], timestamp: float, most_bytes: int
 ) -> int:
     """Add outputs up to the maximum size of a message; return the number of added outputs."""
-    if not outputs:
-        return 0
     room_bytes = min(BATCH_BYTES, most_bytes) - message.ByteSize()
     for num_taken, output in enumerate(outputs):
         encoded = _encode_output(output, timestamp)

@@ -133,7 +133,7 @@ def _copy_tensor(name: str, tensor: types_pb2.Tensor, copy: types_pb2.Tensor) ->
         text = f"The tensor {name!r} of a media item has the type {given}; the types are {', '.join(known)}."
         raise Unsupported(text, field=_FIELD)
     content = tensor.inline  # each access copies it
-    if min(shape, default=1) < 0 or math.prod(shape) * element_bytes != len(content):
+    if any(size < 0 for size in shape) or math.prod(shape) * element_bytes != len(content):
         text = f"The tensor {name!r} of shape {list(shape)} cannot have {len(content)} bytes."
         raise InvalidRequest(text, field=_FIELD)
     copy.dtype, copy.inline = tensor.dtype, content

@@ -2,7 +2,9 @@
 
 Called by the engine, on the event loop. A request that was in flight at two crashes of a worker, without 32 new tokens in
 between, is a suspect and runs alone. It is cleared when it produces a few tokens or ends, and returned for failure when the
-worker crashes again. The engine decides which losses are crashes, and fails the request.
+worker crashes again. If the crashed worker is another engine's, with experts of the model, a request of that engine may be the
+cause: then a suspect is returned only if it ran alone at the crash before, too. The engine decides which losses are crashes,
+and fails the request.
 """
 
 from collections import deque
@@ -15,6 +17,8 @@ from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
 NO_REQUEST = 0
 """A key that no request has."""
 CRASHES_TO_SUSPECT = 2
+CRASHES_TO_FAIL = 3
+CRASHES_ELSEWHERE_TO_FAIL = 4
 TOKENS_TO_FORGET = 32
 """Number of new tokens after a crash that clear a request. A request that crashes the worker does so again when it is
 recomputed. Workers also crash for other reasons, and a long request is in flight at many such crashes."""
@@ -46,15 +50,21 @@ class CrashIsolation:
         """Remember the requests in flight on the lost worker; called before the scheduler forgets the worker."""
         self._under_way = self._scheduler.states.in_flight
 
-    def resolve_loss(self, *, crashed: bool) -> list[Request]:
-        """Count the last loss if it was a crash; return the requests that the caller must fail for it."""
+    def resolve_loss(self, *, crashed: bool, elsewhere: bool = False) -> list[Request]:
+        """Count the last loss if it was a crash; return the requests that the caller must fail for it.
+
+        Args:
+            crashed: whether it was a crash.
+            elsewhere: whether the worker was that of another engine.
+        """
         under_way = [request for request in self._under_way if not request.is_finished]
         self._under_way = []
         if not crashed:
             return []
         suspect_key = self._alone if self._is_suspect_running() else NO_REQUEST
         self._count_crash(under_way)
-        to_fail = [request for request in under_way if request.key == suspect_key]
+        most = CRASHES_ELSEWHERE_TO_FAIL if elsewhere else CRASHES_TO_FAIL
+        to_fail = [each for each in under_way if each.key == suspect_key and self._records[each.key].num_crashes >= most]
         self._queue = deque(self._find_suspects())
         self._alone = NO_REQUEST
         return to_fail

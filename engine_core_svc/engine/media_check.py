@@ -30,13 +30,7 @@ class MediaCheck:
     """
 
     def __init__(
-        self,
-        model: str,
-        modalities: Sequence[Modality] = (),
-        *,
-        cache_size: int = 0,
-        max_message_bytes: int = 0,
-        max_step_tokens: int = 0,
+        self, model: str, modalities: Sequence[Modality], *, cache_size: int, max_message_bytes: int, max_step_tokens: int
     ) -> None:
         self._model, self._cache_size, self._max_message_bytes = model, cache_size, max_message_bytes
         self._max_step_tokens = max_step_tokens
@@ -94,7 +88,7 @@ class MediaCheck:
             raise _refusal(f"{text} Reduce its size.")
 
 
-NO_MEDIA = MediaCheck("The model")
+NO_MEDIA = MediaCheck("The model", (), cache_size=0, max_message_bytes=0, max_step_tokens=0)
 """The check of a model that takes no media."""
 
 

@@ -99,7 +99,7 @@ class Recovery:
         crashed = not is_same if loss.is_crash is None else loss.is_crash
         log.info("worker.recovered", crashed=crashed, same_instance=is_same, requests=len(self._scheduler.requests))
         self._sessions.broadcast(Notice("RECOVERED", "The worker is back; requests are being recomputed."))
-        return self._suspects.resolve_loss(crashed=crashed)
+        return self._suspects.resolve_loss(crashed=crashed, elsewhere=loss.is_elsewhere)
 
     def check_not_overdue(self) -> None:
         """Raise Unavailable if the timeout has passed without a worker."""

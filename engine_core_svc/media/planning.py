@@ -104,7 +104,8 @@ class Media:
         store: inputs of the items of all unfinished requests.
         cache_size: room of the encoder cache, in embeddings; any single item fits.
         max_step_tokens: maximum number of tokens that one step computes for a request.
-        splits_prompts: whether prompts are computed in chunks; otherwise a prompt waits for all its items.
+        splits_prompts: whether prompts are computed in chunks; otherwise a prompt waits for all its items, and none is longer
+            than a step.
         whole: names of the modalities with whole items, see Modality.
 
     Attributes:
@@ -118,7 +119,7 @@ class Media:
         cache_size: int,
         *,
         max_step_tokens: int,
-        splits_prompts: bool = True,
+        splits_prompts: bool,
         whole: Collection[str] = (),
     ) -> None:
         self.stats = MediaStats()
@@ -178,7 +179,7 @@ class Media:
         Args:
             request: the request, which runs or could start now.
             start: position of the first of these tokens.
-            num_tokens: number of tokens that it needs.
+            num_tokens: number of all tokens that it needs, those of its media included.
         """
         media = request.payload.media
         if not media or start >= media[-1].end:
@@ -198,12 +199,11 @@ class Media:
             num_tokens: number of tokens that the step would compute; 0: none.
             most: number of tokens that the step has room for, if those that protect decodes are not counted.
         """
-        end = start + num_tokens
-        span = next(_following(request.payload.media, end), None) if self._whole and num_tokens else None
-        if span is None or span.modality not in self._whole or not span.offset < end < span.end:
+        span = next(_following(request.payload.media, start + num_tokens), None) if num_tokens else None
+        if span is None or span.modality not in self._whole:
             return num_tokens
         if span.offset > start:
-            return span.offset - start
+            return min(num_tokens, span.offset - start)
         return span.end - start if span.end - start <= most else 0
 
     def advance(self, request: Request, start: int, num_tokens: int) -> None:
@@ -279,9 +279,9 @@ class Media:
     def _ready_end(self, request: Request, start: int, end: int) -> int:
         """Return the position of the first token up to `end` that waits for an item; ask for items that are missing."""
         ready_end = end
-        horizon = start + self._max_step_tokens if self._splits_prompts else end
+        horizon = start + self._max_step_tokens  # without chunks, a step has room for every prompt
         for span in _following(request.payload.media, start):
-            if span.offset >= min(end, horizon):
+            if span.offset >= horizon:
                 break
             self._wanted.add(span.identifier)
             entry = self._look_for(request, span)

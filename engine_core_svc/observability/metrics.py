@@ -17,7 +17,7 @@ from tetrad.engine_core_svc.sessions.sessions import Sessions
 from tetrad.services.observability.histogram import Histogram
 from tetrad.services.observability.metrics import REQUESTS_OF_A_STEP, SECONDS_OF_A_STEP, TOKENS
 
-_LOSSES = ("UNAVAILABLE", "STEP_TIMEOUT", "STEP_FAILED", "WORKER_FAULT")
+_LOSSES = ("UNAVAILABLE", "STEP_TIMEOUT", "STEP_FAILED", "EXPERTS_LOST", "WORKER_FAULT")
 """The most frequent reasons for the loss of a worker; see executor.py."""
 
 _SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")

@@ -6,6 +6,10 @@ so replaying them gives the same position.
 
 import enum
 from collections.abc import Sequence
+from copy import copy
+
+from tetrad.engine_core_svc.structured_output.stretch_end import StretchEnd
+from tetrad.engine_core_svc.structured_output.vocabulary import Words
 
 
 class Phase(enum.Enum):
@@ -24,15 +28,14 @@ class Beginning:
 
     Args:
         opening: ids that open the stretch; empty: it is open from the start.
-        end: ids that close it; empty: there is no stretch, and the language begins at once.
+        end: closes it; None: there is no stretch, and the language begins at once.
     """
 
-    def __init__(self, opening: Sequence[int], end: Sequence[int]) -> None:
+    def __init__(self, opening: Sequence[int], end: StretchEnd | None) -> None:
         self._opening = tuple(opening)
-        self._end = tuple(end)
+        self._end = end
         self._num_opened = 0
-        self._recent: list[int] = []
-        if not end:
+        if end is None:
             self.phase = Phase.BEGUN
         else:
             self.phase = Phase.UNDECIDED if opening else Phase.WAITING
@@ -43,20 +46,23 @@ class Beginning:
         return self._opening[self._num_opened] if self.phase is Phase.UNDECIDED else None
 
     @property
-    def last_end_id(self) -> int | None:
-        """The last id of the end, if all ids before it have just been sampled; None otherwise, or if the end has one id."""
-        before = self._end[:-1]
-        is_last = self.phase is Phase.WAITING and before and tuple(self._recent[-len(before) :]) == before
-        return self._end[-1] if is_last else None
+    def waiting_mask(self) -> Words | None:
+        """The tokens that may be sampled next [num_words], without EOS; None unless WAITING."""
+        return self._end.mask if self._end is not None and self.phase is Phase.WAITING else None
 
     def take(self, token_id: int) -> None:
         """Advance by a sampled token."""
         if self.phase is Phase.WAITING:
-            self._recent = [*self._recent, token_id][-len(self._end) :]
-            if tuple(self._recent) == self._end:
+            if self._end is None or self._end.take(token_id):
                 self.phase = Phase.BEGUN
         elif self.phase is Phase.UNDECIDED:
             self._take_opening(token_id)
+
+    def copy(self) -> "Beginning":
+        """Return an independent copy."""
+        twin = copy(self)
+        twin._end = copy(self._end)  # noqa: SLF001 - of this class
+        return twin
 
     def _take_opening(self, token_id: int) -> None:
         if token_id != self._opening[self._num_opened]:
@@ -65,4 +71,5 @@ class Beginning:
         self._num_opened += 1
         if self._num_opened == len(self._opening):
             self.phase = Phase.WAITING
-            self._recent = list(self._opening[-len(self._end) :])  # the end may begin with the opening
+            for opening_id in self._opening:  # the end may begin with the opening
+                self.take(opening_id)

@@ -45,7 +45,8 @@ class Constraint:
         opening: ids that open the stretch that `start_after` closes; in an output that does not begin with them, the language
             begins at once. Empty: the stretch is open from the start.
         start_after: ids in the output after which the language begins; empty: it begins at once. If they begin with a special
-            token, the last of them is the only id that is allowed after the others.
+            token, the last of them is the only id that is allowed after the others. Several ids that are all text are found by
+            their text, whatever its tokens.
         ignore_eos: EOS is not allowed while any other token is.
         min_tokens: EOS and stop ids are not allowed before this many output tokens exist.
         stop_token_ids: ids that end the request.

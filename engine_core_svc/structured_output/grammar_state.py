@@ -15,6 +15,7 @@ from llguidance import LLMatcher
 from tetrad.engine_core_svc.structured_output.beginning import Beginning, Phase
 from tetrad.engine_core_svc.structured_output.compiled import CompiledGrammar, plain_error
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, refusal
+from tetrad.engine_core_svc.structured_output.stretch_end import stretch_end
 from tetrad.engine_core_svc.structured_output.vocabulary import Words
 from tetrad.services.errors import TetradError
 
@@ -39,14 +40,12 @@ class GrammarState:
         self.matcher: LLMatcher = grammar.new_matcher()
         self.is_complete = False
         self.error: TetradError | None = None
-        self._beginning = Beginning(constraint.opening, constraint.start_after)
+        end = stretch_end(constraint.start_after, vocabulary) if constraint.start_after else None
+        self._beginning = Beginning(constraint.opening, end)
         self._fits = True  # while UNDECIDED: whether the output so far also begins a text of the language
         self._min_tokens = constraint.min_tokens
         self._num_tokens = 0
         self._eos = vocabulary.ids_mask(vocabulary.eos_token_ids)
-        self._before_start = vocabulary.all_but(vocabulary.eos_token_ids) if constraint.start_after else None
-        # Text never begins with a special token, so an end that begins with one has no other continuation.
-        self._completes_end = constraint.start_after[:1] in {(token_id,) for token_id in vocabulary.special_tokens.values()}
         self._excluded = self._eos if constraint.ignore_eos else None
         self._ends = vocabulary.ids_mask((*vocabulary.eos_token_ids, *constraint.stop_token_ids)) if self._min_tokens else None
         self._allowed = vocabulary.ids_mask(constraint.allowed_token_ids) if constraint.allowed_token_ids else None
@@ -119,9 +118,9 @@ class GrammarState:
         if self.matcher.is_error():
             self._fail()
             return
-        if self._beginning.phase is Phase.WAITING and self._before_start is not None:
-            last_id = self._beginning.last_end_id if self._completes_end else None
-            mask = self._before_start if last_id is None else self.vocabulary.ids_mask([last_id])
+        waiting_mask = self._beginning.waiting_mask
+        if waiting_mask is not None:
+            mask = waiting_mask
         opening_id = self._beginning.next_opening_id
         if opening_id is not None:
             opening = self.vocabulary.ids_mask([opening_id])
@@ -155,7 +154,7 @@ class GrammarState:
     def _copy(self) -> "GrammarState":
         state = copy(self)
         state.matcher = self.matcher.deep_copy()
-        state._beginning = copy(self._beginning)  # noqa: SLF001 - of this class
+        state._beginning = self._beginning.copy()  # noqa: SLF001 - of this class
         return state
 
     def _fail(self) -> None:

@@ -30,6 +30,8 @@ from tetrad.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 _CLOSE_TIMEOUT_S = 1.0
 _HANDSHAKE_TIMEOUT_S = 10.0
 _CUT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+_HIDDEN = "Internal error from Core"
+"""grpc.aio's text in place of the status of a call that ended while a message was written to it."""
 
 log = get_logger()
 
@@ -209,4 +211,5 @@ def _loss_of(error: grpc.RpcError) -> Loss:
     mapped = from_rpc_error(error)
     if isinstance(mapped, FailedPrecondition):  # the worker serves another engine core, or its model was changed
         return Loss(mapped, is_crash=False)
-    return Loss(mapped, is_crash=None if error.code() in _CUT else True)
+    is_cut = error.code() in _CUT or error.details() == _HIDDEN
+    return Loss(mapped, is_crash=None if is_cut else True, is_elsewhere=mapped.reason == "EXPERTS_LOST")

@@ -69,10 +69,13 @@ class Loss:
     Attributes:
         error: the reason, for people and for requests that cannot continue.
         is_crash: whether a running request may have caused it; None: only if another instance answers next time.
+        is_elsewhere: whether a worker of another engine, which has experts of the model, was lost; a request of either engine
+            may have caused it.
     """
 
     error: TetradError
     is_crash: bool | None
+    is_elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)

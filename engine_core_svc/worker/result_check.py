@@ -111,19 +111,18 @@ class ResultCheck:
             concerned.update(key for key in result.keys if key in self._asked)
         if not concerned:
             return
-        num_tokens = {key: len(row) for key, row in zip(result.keys, result.token_ids, strict=True)}
+        num_tokens = Counter({key: len(row) for key, row in zip(result.keys, result.token_ids, strict=True)})
         for key in concerned:
-            asked, has_token = self._asked.get(key, _NOTHING), key in num_tokens
-            width = asked.widths.sampled if has_token else 0
+            asked, num_positions = self._asked.get(key, _NOTHING), num_tokens[key]
+            width = asked.widths.sampled if num_positions else 0
             prompt = result.prompt_logprobs.get(key)
-            num_positions = num_tokens.get(key, 1)
             problem = _compare("log-probabilities", result.logprobs.get(key), num_positions=num_positions, width=width)
-            if prompt is not None or (has_token and asked.is_prompt_due):
+            if prompt is not None or (num_positions and asked.is_prompt_due):
                 of_prompt = "log-probabilities of its prompt"
                 problem = problem or _compare(
                     of_prompt, prompt, num_positions=asked.num_prompt_positions, width=asked.widths.prompt
                 )
-            if has_token:
+            if num_positions:
                 asked.is_prompt_due = False
             if problem:
                 problems[key] = problem

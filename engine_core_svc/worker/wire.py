@@ -122,7 +122,7 @@ def decode_result(message: worker_pb2.ModelRunnerOutput) -> ModelRunnerOutput:
         prompt_logprobs={entry.handle: _decode_logprobs(entry.columns) for entry in message.prompt_logprobs},
         pooling_outputs=pooled,
         failures={failure.handle: from_status(failure.status) for failure in message.failures},
-        draft_tokens=dict(zip(*_decode_rows(message.draft_tokens), strict=True)) if message.HasField("draft_tokens") else {},
+        draft_tokens=dict(zip(*_decode_rows(message.draft_tokens), strict=True)),
         compute_s=message.compute_seconds,
         draft_s=message.draft_seconds,
     )

@@ -124,13 +124,15 @@ class _Turn:
 
 def _parser(formats: ChatFormats, conversation: Conversation, prompt: str, *, constraint_waits: bool) -> TurnParser:
     reasoning, tools, forced = None, None, forced_parser(conversation)
-    if formats.reasoning is not None:
-        reasoning = formats.reasoning.parser(prompt, calls_end_it=not constraint_waits)
     if formats.tools is not None and formats.tools.wraps_content and forced is not None:
         before = formats.reasoning.preamble.end if formats.reasoning is not None and constraint_waits else ""
         forced = WrappedAnswer(forced, functools.partial(formats.tools.parser, conversation.tools), behind=before)
     elif formats.tools is not None and (formats.tools.wraps_content or (conversation.tools and forced is None)):
         tools = formats.tools.parser(conversation.tools)
+    if formats.reasoning is not None:
+        # Without tools the mark of a call is only text: the reasoning may mention it.
+        reads_calls = tools is not None and bool(conversation.tools)
+        reasoning = formats.reasoning.parser(prompt, calls_end_it=reads_calls and not constraint_waits)
     new_id = OpenAICallIds.new_call_id if formats.tools is None else formats.tools.new_call_id
     num_earlier = num_calls(conversation.messages)
     return TurnParser(

@@ -14,7 +14,7 @@ from tetrad.frontend.llm.async_llm import AsyncLLM
 from tetrad.frontend.llm.beams import Beams, EarlyStopping, FinishedBeam, num_candidates
 from tetrad.frontend.llm.output_stream import OutputStream
 from tetrad.frontend.media.features import MediaFeature
-from tetrad.frontend.request.outputs import LoRARequest, PositionLogprobs
+from tetrad.frontend.request.outputs import Logprob, LoRARequest, PositionLogprobs
 from tetrad.frontend.request.prompts import PromptType, TokensPrompt, normalize_prompt
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
 from tetrad.services.errors import InvalidRequest
@@ -253,7 +253,7 @@ def _tokens(ids: list[int], cache_salt: str, features: Sequence[MediaFeature]) -
 
 
 def _named(position: PositionLogprobs, texts: dict[int, str]) -> PositionLogprobs:
-    return {token_id: entry._replace(decoded_token=texts.get(token_id)) for token_id, entry in position.items()}
+    return {token_id: Logprob(entry.logprob, entry.rank, texts.get(token_id)) for token_id, entry in position.items()}
 
 
 def _number(name: str, value: object) -> float:

@@ -49,18 +49,23 @@ class Limits:
         """The largest length of a text to be tokenized, in characters; no longer text can fit the context."""
         return self.max_model_len * self._settings.max_chars_per_token
 
-    def check_text(self, text: str, *, field: str = "prompt", longest: int | None = None) -> None:
-        """Refuse an empty or too long text; `longest`, in tokens, replaces the context's length."""
+    def check_text(self, text: str, *, field: str = "prompt", longest: int | None = None, is_truncated: bool = False) -> None:
+        """Refuse an empty text, or one that is too long.
+
+        Args:
+            text: the text.
+            field: the request's field with the text, for errors.
+            longest: maximum number of its tokens; None: the context's length.
+            is_truncated: whether only some of its tokens are kept. The tokenizer has to read all of such a text, and alone
+                limits its length.
+        """
         if not text:
             raise InvalidRequest("The decoder prompt cannot be empty", field=field)
-        self.check_num_chars(len(text), field=field, longest=longest)
+        if not is_truncated:
+            self.check_num_chars(len(text), field=field, longest=longest)
 
     def check_num_chars(self, number: int, *, field: str = "prompt", longest: int | None = None) -> None:
-        """Refuse a text of `number` characters if it is too long to be tokenized.
-
-        This includes texts that are to be truncated: the tokenizer has to read all of such a text, because a cut in the text
-        changes how the rest is divided into tokens. Only tokens can be cut off.
-        """
+        """Refuse a text of `number` characters if so many cannot fit; `longest`, in tokens, replaces the context's length."""
         limit = longest or self.max_model_len
         most = limit * self._settings.max_chars_per_token
         if number > most:

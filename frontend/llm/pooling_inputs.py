@@ -69,7 +69,8 @@ class PoolingInputs:
             if prompt.media or prompt.features:
                 raise InvalidRequest("images are not supported for pooling.", field="multi_modal_data")
             if prompt.token_ids is None:
-                self._limits.check_text(prompt.text or "", longest=longest)
+                is_truncated = new.truncate_prompt_tokens is not None
+                self._limits.check_text(prompt.text or "", longest=longest, is_truncated=is_truncated)
             return prompt
         except InvalidRequest as error:
             raise placed(error, place, new.prompts) from None

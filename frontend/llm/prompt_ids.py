@@ -50,7 +50,7 @@ class PromptReader:
             return _kept(prompt.token_ids, prompt.features, most, keep_end)
         text = prompt.text or ""
         if prompt.token_ids is None:
-            self._model.limits.check_text(text)
+            self._model.limits.check_text(text, is_truncated=most is not None)
         else:
             self._model.limits.check_prompt(prompt.token_ids)
         self._model.media.check(prompt.media, kwargs=prompt.mm_processor_kwargs)

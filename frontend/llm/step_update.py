@@ -38,12 +38,16 @@ def _rows(sequence: Sequence, ids: list[int], rich: RichUpdate) -> list[Row]:
     params = sequence.params
     if not params.detokenize:
         return []
+    by_token = sequence.has_stops or sequence.logprobs is not None
     if rich.finish_reason == "stop" and not params.include_stop_str_in_output:
         # The id that stopped the engine is part of the ids, not of the text.
         ids = ids[:-1]
+        # An empty row makes the detokenizer flush the bytes that it has held back. It is a row of its own also behind other
+        # ids: the texts of these must not depend on whether they are in the same step.
         if not ids:
-            # An empty row is still needed: it makes the detokenizer flush the bytes that it has held back.
             return [Row(sequence, [])] if sequence.output_token_ids else []
-    if (sequence.has_stops or sequence.logprobs is not None) and len(ids) > 1:
+        if by_token:
+            return [*(Row(sequence, [token_id]) for token_id in ids), Row(sequence, [])]
+    if by_token and len(ids) > 1:
         return [Row(sequence, [token_id]) for token_id in ids]
     return [Row(sequence, ids)] if ids or rich.finish_reason is not None else []

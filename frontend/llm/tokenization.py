@@ -41,6 +41,7 @@ class ChatOptions(TypedDict, total=False):
         mm_processor_kwargs: settings of the model's media processor.
         cache_salt: separates the names that clients give to images.
         keep_parts: keep contents as lists of text parts, for templates that read such lists; else the parts are joined.
+        is_truncated: the prompt will be truncated, so that it may be longer than the context.
     """
 
     tools: Sequence[dict[str, Any]] | None
@@ -53,6 +54,7 @@ class ChatOptions(TypedDict, total=False):
     mm_processor_kwargs: dict[str, Any] | None
     cache_salt: str
     keep_parts: bool
+    is_truncated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +171,12 @@ class Texts:
         if given.pop("keep_parts", False):
             plain = in_parts(messages, plain)
         size = num_chars([plain, *(given.get(name) for name in ("tools", "documents", "chat_template_kwargs"))])
-        self._model.limits.check_num_chars(size, field="messages")
+        is_truncated = given.pop("is_truncated", False)
+        if not is_truncated:
+            self._model.limits.check_num_chars(size, field="messages")
         salt = given.pop("cache_salt", "")
-        arguments = {"messages": plain, **given, "max_prompt_chars": self._model.limits.max_prompt_chars}
+        most = None if is_truncated else self._model.limits.max_prompt_chars
+        arguments = {"messages": plain, **given, "max_prompt_chars": most}
         return _Chat(arguments, media, salt, size)
 
     async def _rendered(self, chat: _Chat) -> TokensPrompt:
@@ -223,7 +228,7 @@ class Texts:
             try:
                 for field, text in zip(("text_1", "text_2"), pair, strict=True):
                     check_text("text", text, field=field)
-                    limits.check_text(text, field=field)
+                    limits.check_text(text, field=field, is_truncated=most is not None)
             except InvalidRequest as error:
                 raise placed(error, place, pairs) from None
         size = sum(len(first) + len(second) for first, second in pairs)
@@ -248,7 +253,7 @@ class Texts:
             raise InvalidRequest(text, field=field)
         unique = list(dict.fromkeys(texts))
         for text in unique:
-            limits.check_text(text, field=text_field)
+            limits.check_text(text, field=text_field, is_truncated=True)
         async with self._admitted(sum(map(len, unique))):
             encoded = await self._tokenizer.encode_many(
                 unique, add_special_tokens=False, max_tokens=max_tokens + 1, keep_end=False

@@ -22,7 +22,8 @@ async def decode_base64(text: str, where: str, most: int) -> bytes:
     Raises:
         InvalidRequest: the text is empty or no base64, or the file is too large.
     """
-    check_size(len(text) // 4 * 3 - 2, where, most)
+    num_chars = len(text) - text.count("\n") - text.count("\r")
+    check_size(num_chars // 4 * 3 - 2, where, most)
     work = partial(_decoded, text, where)
     data = await unless_short(work, is_short=len(text) <= _SMALL_CHARS)
     check_size(len(data), where, most)

@@ -67,11 +67,12 @@ class MediaLoader:
 
     async def _item(self, source: MediaSource, cache_salt: str, total: "_Total") -> MediaItem:
         data, media_type = await self._read(source)
+        media_type = source.media_type or media_type
         total.add(len(data), source.where)
         return MediaItem(
             data=data,
             uuid=salted(source.uuid, cache_salt),
-            media_type=(source.media_type or media_type)[:_MAX_TYPE_CHARS],
+            media_type=media_type[:_MAX_TYPE_CHARS] if media_type.isprintable() else "",
             modality=source.modality,
             where=source.where,
         )

@@ -12,7 +12,6 @@ from tetrad.services.settings import Names, OptionalPath
 
 ALL_HOSTS = "*"
 _MODALITIES = (IMAGE, "audio", "video")
-_SIZES = ("width", "height", "num_frames", "length")
 
 
 def item_limits(text: str) -> dict[str, int]:

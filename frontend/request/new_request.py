@@ -9,7 +9,7 @@ from tetrad.frontend.request.admission import Ticket
 from tetrad.frontend.request.outputs import LoRARequest
 from tetrad.frontend.request.prompts import PromptType
 from tetrad.frontend.request.sampling_params import SamplingParams
-from tetrad.frontend.request.sampling_values import check_number, check_text
+from tetrad.frontend.request.sampling_values import check_integer, check_number, check_text
 from tetrad.services.errors import InvalidRequest
 
 _MAX_I32 = 2**31 - 1
@@ -85,13 +85,15 @@ class NewRequest:
             text = f"arrival_time must be Unix seconds in [0, {_MAX_UNIX_S}], got {self.arrival_time}."
             raise InvalidRequest(text, field="arrival_time")
         rank = self.data_parallel_rank
-        if rank is not None and not 0 <= rank <= _MAX_I32:
-            text = f"data_parallel_rank must be 0 or more and fit 32 bits, got {rank}."
-            raise InvalidRequest(text, field="data_parallel_rank")
+        if rank is not None:
+            check_integer("data_parallel_rank", rank)
+            if not 0 <= rank <= _MAX_I32:
+                text = f"data_parallel_rank must be 0 or more and fit 32 bits, got {rank}."
+                raise InvalidRequest(text, field="data_parallel_rank")
 
 
 def check_identity(request_id: object, priority: int) -> None:
-    """Raise for an id that is not valid text (TypeError, InvalidRequest), and for a priority beyond 32 bits."""
+    """Raise for an id that is not valid text (TypeError, InvalidRequest), and for a priority that is no integer of 32 bits."""
     if not isinstance(request_id, str):
         raise TypeError(f"request_id must be a string, got {type(request_id).__name__}")
     try:
@@ -99,5 +101,6 @@ def check_identity(request_id: object, priority: int) -> None:
     except UnicodeEncodeError:
         text = f"request_id must be valid text without lone surrogates, got {request_id[:64]!r}."
         raise InvalidRequest(text, field="request_id") from None
+    check_integer("priority", priority)
     if not -_MAX_I32 <= priority <= _MAX_I32:
         raise InvalidRequest(f"priority must fit 32 bits, got {priority}.", field="priority")

@@ -1,7 +1,9 @@
 """RequestOutput and its parts: the outputs of a request. Public Python types with vLLM's names."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
+
+import msgspec
 
 from tetrad.frontend.request.sampling_values import check_integer, check_text, wrong
 
@@ -10,8 +12,11 @@ _MAX_LORA_ID = 2**32 - 1
 FinishReasonName = Literal["stop", "length", "abort", "error", "repetition"]
 
 
-class Logprob(NamedTuple):
-    """Log-probability of one candidate. `rank` is 1 for the most likely token, None if unknown."""
+class Logprob(msgspec.Struct, gc=False):
+    """Log-probability of one candidate. `rank` is 1 for the most likely token, None if unknown.
+
+    The garbage collector does not visit it: an output may have a million candidates, and a collection stops all other requests.
+    """
 
     logprob: float
     rank: int | None = None

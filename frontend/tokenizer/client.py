@@ -15,7 +15,7 @@ from tetrad.frontend.tokenizer.client_calls import TokenizerCalls
 from tetrad.frontend.tokenizer.media_wire import decode_features, placed_at_source, set_media
 from tetrad.frontend.tokenizer.replicas import TokenizerReplicas
 from tetrad.services.errors import InvalidRequest
-from tetrad.services.message_size import DEFAULT_MAX_MESSAGE_BYTES, batches
+from tetrad.services.message_size import BATCH_BYTES, DEFAULT_MAX_MESSAGE_BYTES, batches
 from tetrad.services.rpc.columns import pack_u32, unpack_u32
 from tetrad.v1 import tokenizer_pb2, types_pb2
 
@@ -197,11 +197,16 @@ class TokenizerClient:
         return await self._decode(sequences, skip_special_tokens=skip_special_tokens)
 
     async def _decode(
-        self, sequences: Iterable[Sequence[int]], *, skip_special_tokens: bool, harmless: bool = False
+        self,
+        sequences: Iterable[Sequence[int]],
+        *,
+        skip_special_tokens: bool,
+        harmless: bool = False,
+        batch_bytes: int = BATCH_BYTES,
     ) -> list[str]:
         columns = (types_pb2.TokenIds(ids=pack_u32(ids)) for ids in sequences)
         texts: list[str] = []
-        for batch in batches(columns, lambda column: len(column.ids) + _ENTRY_BYTES):
+        for batch in batches(columns, lambda column: len(column.ids) + _ENTRY_BYTES, batch_bytes):
             request = tokenizer_pb2.DecodeRequest(sequences=batch, skip_special_tokens=skip_special_tokens)
             response = await self._calls.answer("Decode", request, harmless=harmless)
             texts += response.texts
@@ -248,7 +253,9 @@ class TokenizerClient:
         return RenderedChat(response.prompt, unpack_u32(response.token_ids), decode_features(response.mm_features))
 
     async def load_token_texts(self, token_ids: Iterable[int]) -> None:
-        """Load the texts of tokens for `text_of`, in one call for all unknown ones; ids without a token stay unknown.
+        """Load the texts of tokens for `text_of`; ids without a token stay unknown.
+
+        Many are loaded by several calls, between which other requests continue: to encode a vocabulary takes 0.1 s.
 
         Engine cores choose the ids, not clients, so this call cannot be what crashes a tokenizer: it is repeated until one
         answers, regardless of lost tokenizers.
@@ -260,7 +267,12 @@ class TokenizerClient:
         if (info := self._replicas.info) is not None:
             missing = missing[: bisect_left(missing, info.vocab_size)]
         if missing:
-            texts = await self._decode(([token_id] for token_id in missing), skip_special_tokens=False, harmless=True)
+            texts = await self._decode(
+                ([token_id] for token_id in missing),
+                skip_special_tokens=False,
+                harmless=True,
+                batch_bytes=_MESSAGE_OF_MANY_BYTES,
+            )
             self._token_texts.update(zip(missing, texts, strict=True))
 
     @property

@@ -12,7 +12,7 @@ from tetrad.services.errors import InvalidRequest
 from tetrad.v1 import tokenizer_pb2, types_pb2
 
 _FIELD = "media"
-_ITEM = re.compile(r"\bimage (?:at index )?(\d{1,4})\b")
+_ITEM = re.compile(r"media\[(\d{1,6})\]")
 _MISSING = "Cache miss for image"
 _JSON = "_json"
 _FEATURE_BYTES, _TENSOR_BYTES = 256, 128
@@ -55,9 +55,8 @@ def placed_at_source(error: InvalidRequest, items: Sequence[MediaItem], default:
     """
     # The public API has the other fields without the suffix of the internal message.
     error.field = (error.field or default).removesuffix(_JSON)
-    if error.field == _FIELD:
-        # The text names the image by its index, as vLLM's texts do.
-        found = _ITEM.search(error.message)
+    found = _ITEM.fullmatch(error.field)
+    if found or error.field == _FIELD:
         place = int(found[1]) if found else 0 if len(items) == 1 else len(items)
         error.field = items[place].where if place < len(items) else default
     return error

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.e2e.adapted_stack import kill, restartable, served, steps_pass
+from tests.lora_files import merged, save_lora
 from tests.pictures import picture
 from tests.vision_files import save_vision_model
 from tests.vision_kinds import KINDS
@@ -129,9 +130,10 @@ async def begun_together(llm, http: httpx.AsyncClient) -> list[Answer]:
     return await running
 
 
-async def refusal(http: httpx.AsyncClient, *content: str | bytes | dict) -> tuple[int, str]:
+async def refusal(http: httpx.AsyncClient, *content: str | bytes | dict) -> tuple[int, str, str]:
     answer = await http.post("/v1/chat/completions", json=asked(content))
-    return answer.status_code, answer.json()["error"]["message"]
+    error = answer.json()["error"]
+    return answer.status_code, error["message"], error["param"]
 
 
 def check(answers: Sequence[Answer], case: Case) -> None:
@@ -184,6 +186,26 @@ async def test_lost_service_changes_no_token(killed, case_of):
     check(first, case)
 
 
+@pytest.mark.parametrize("kind", MARKED)
+async def test_adapters_see_images(kind, tmp_path):
+    """An adapter as PEFT names it for the whole model has the tokens of the merged model, beside requests without it."""
+    save_vision_model(tmp_path / "model", kind)
+    reference = VisionReference(tmp_path / "model")
+    plain = expected(reference, CHATS[0])
+    modules = "(language_model|text_model).*(q_proj|v_proj|o_proj)"
+    adapter = save_lora(tmp_path / "adapter", reference.model, modules)
+    reference.model = merged(reference.model, adapter)
+    adapted = expected(reference, CHATS[0])
+    options = {"max_model_len": 512, "enable_lora": True, "frontend": {"lora_modules": (f"adapter={adapter}",)}}
+
+    async with served(tmp_path / "model", f"adapter-{kind}", **options) as llm, client_of(llm) as http:
+        names = [{}, {"model": "adapter"}] * 2
+        answers = await asyncio.gather(*(chat(http, CHATS[0], **name) for name in names))
+
+    check(answers, Case(tmp_path, [plain, adapted] * 2))
+    assert adapted.logprobs != pytest.approx(plain.logprobs, abs=0.01)
+
+
 async def test_images_under_names(case_of):
     """An image that was seen under its name needs no data any more; a name that was not seen is refused."""
     case = case_of("qwen2_5_vl")
@@ -197,7 +219,7 @@ async def test_images_under_names(case_of):
 
     check([first, again], Case(case.directory, [case.expected[0]] * 2))
     assert again.num_cached >= len(again.prompt) - 8
-    assert refused == (400, "Cache miss for image at index 0 but data is not provided.")
+    assert refused == (400, "Cache miss for image at index 0 but data is not provided.", "messages[0].content[1]")
 
 
 async def test_images_that_cannot_be_read_are_refused_and_others_go_on(case_of):
@@ -205,8 +227,8 @@ async def test_images_that_cannot_be_read_are_refused_and_others_go_on(case_of):
     async with served(case.directory, "bad", max_model_len=512) as llm, client_of(llm) as http:
         good = asyncio.gather(*(chat(http, content) for content in CHATS))
         for data in (SMALL[: len(SMALL) // 2], b"no image", b""):
-            status, _ = await refusal(http, "What is on", data)
-            assert status == 400
-        status, text = await refusal(http, *([SMALL] * 30))
+            status, _, param = await refusal(http, "What is on", data)
+            assert (status, param) == (400, "messages[0].content[1]")
+        status, text, _ = await refusal(http, *([SMALL] * 30))
         assert (status, "maximum context length is 512 tokens" in text) == (400, True)
         check(await good, case)

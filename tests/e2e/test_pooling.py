@@ -63,7 +63,7 @@ def test_matryoshka_embeddings_are_as_long_as_asked_for(embedder, dimensions):
 
 def test_ollama_s_routes_embed_and_cut_what_is_too_long(embedder):
     server, embed = embedder
-    long = " ".join(["w1"] * 600)
+    long = " ".join(["w1"] * 50_000)
 
     answer = httpx.post(f"{server.url}/api/embed", json={"model": "tiny", "input": [*TEXTS, long]}).json()
     one = httpx.post(f"{server.url}/api/embeddings", json={"model": "tiny", "prompt": TEXTS[0]}).json()
@@ -168,7 +168,7 @@ def test_coheres_forms_of_embeddings_are_those_of_numpy(embedder):
 
 def test_a_query_and_documents_are_cut_before_they_are_scored(reranker):
     server, score = reranker
-    long, limits = " ".join(f"w{n}" for n in range(20)), {"max_tokens_per_query": 2, "max_tokens_per_doc": 3}
+    long, limits = " ".join(f"w{n % 20}" for n in range(50_000)), {"max_tokens_per_query": 2, "max_tokens_per_doc": 3}
 
     answer = httpx.post(f"{server.url}/score", json={"queries": long, "items": [long, "w50"], **limits}).json()
 
@@ -340,7 +340,7 @@ def test_what_is_wrong_is_a_400_that_names_it(embedder, name):
 
 def test_a_long_text_is_cut_where_that_is_asked_for(embedder):
     server, _ = embedder
-    body = {"input": "w1 " * 100, "truncate_prompt_tokens": -1}
+    body = {"input": "w1 " * 100_000, "truncate_prompt_tokens": -1}
 
     assert httpx.post(f"{server.url}/v1/embeddings", json=body).json()["usage"]["prompt_tokens"] == 64
 

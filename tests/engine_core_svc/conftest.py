@@ -30,6 +30,7 @@ from tetrad.engine_core_svc.scheduler.fan_out_throttle import FanOutThrottle
 from tetrad.engine_core_svc.scheduler.limits import SchedulerLimits
 from tetrad.engine_core_svc.scheduler.prefill_throttle import PrefillThrottle
 from tetrad.engine_core_svc.scheduler.scheduler import Scheduler
+from tetrad.engine_core_svc.scheduler.stage_filling import StageFillings
 from tetrad.engine_core_svc.structured_output.compiled import CompiledGrammar
 from tetrad.engine_core_svc.structured_output.constraint import Constraint, Language
 from tetrad.engine_core_svc.structured_output.filler import Advance, InlineFiller
@@ -218,6 +219,7 @@ def make_bench() -> Callable[..., Bench]:
         drafts: Drafts | None = None,
         fan_outs: FanOutThrottle | None = None,
         adapters: Adapters | None = None,
+        stages: StageFillings | None = None,
         media: Media | None = None,
         windows: Sequence[int | str | None] = (None,),
         **limits: object,
@@ -230,9 +232,7 @@ def make_bench() -> Callable[..., Bench]:
             groups=[group_of(window) for window in windows], max_step_tokens=scheduler_limits.max_num_batched_tokens,
         )  # fmt: skip
         clock = WorkerClock()
-        scheduler = Scheduler(
-            scheduler_limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, media=media, clock=clock
-        )
+        scheduler = Scheduler(scheduler_limits, kv_cache, grammars, throttle, drafts, fan_outs, adapters, stages, media, clock)
         return Bench(scheduler, clock=clock)
 
     return make

@@ -28,15 +28,16 @@ def batched(values, size):
 class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLifecycleServiceServicer):
     """Samples last token + 1, or the next one that a mask allows; verifies drafts if it says that it does.
 
-    Clear `go` and it stops answering. `crashed` fails the next step; `cut` breaks the stream as a lost connection does, and
-    where `holds_after_cut`, the next one waits for `go`; a step with `poison` in a prompt replaces the process. `reply` may
-    spoil what it answers, `raw` comes instead of results, `swallow` results never come, `not_ready` streams find a worker that
-    has just been replaced. While it `refuses`, nothing can be brought up; `stuck_loads` of the model never end. `orders` are
-    those to sleep and to wake up; `sleep_error` is what it answers the first of them.
+    Clear `go` and it stops answering. `crashed` fails the next step, `step_errors` the next ones; `cut` breaks the stream as a
+    lost connection does, and where `holds_after_cut`, the next one waits for `go`; a step with `poison` in a prompt replaces
+    the process. `reply` may spoil what it answers, `raw` comes instead of results, `swallow` results never come, `not_ready`
+    streams find a worker that has just been replaced. While it `refuses`, nothing can be brought up; `stuck_loads` of the model
+    never end. `orders` are those to sleep and to wake up; `sleep_error` is what it answers the first of them.
     """
 
     def __init__(self) -> None:
         self.go, self.crashed, self.cut = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.step_errors: list[TetradError] = []
         self.holds_after_cut = False
         self.go.set()
         self.encoder = FakeEncoder()
@@ -166,6 +167,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer, worker_pb2_grpc.WorkerLi
             if self.crashed.is_set():
                 self.crashed.clear()
                 await context.abort(grpc.StatusCode.INTERNAL, "device lost")
+            if self.step_errors:
+                await context.abort_with_status(rpc_status.to_status(to_status(self.step_errors.pop())))
             if self.cut.is_set():
                 self.cut.clear()
                 if self.holds_after_cut:

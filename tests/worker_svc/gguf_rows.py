@@ -16,7 +16,6 @@ HALVES_AT = {
     Kind.TQ2_0: (64,),
 }
 """Bytes of a block where its scale begins, and its minimum; of other types with a scale in half precision it is byte 0."""
-_WITHOUT_HALVES = (Kind.IQ1_M, Kind.MXFP4, Kind.NVFP4, Kind.Q8_K)
 _DIVISORS = {Kind.Q2_K: 24, Kind.Q3_K: 64, Kind.Q4_K: 450, Kind.Q5_K: 900, Kind.Q6_K: 1500, Kind.IQ4_NL: 80, Kind.IQ4_XS: 1600}
 """About what the values of a random block of scale 1 measure; of the lattice types 100."""
 

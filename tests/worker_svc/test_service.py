@@ -212,6 +212,21 @@ async def test_a_worker_whose_group_never_met_serves_an_engine_core_without_a_gr
     assert last.model.weights_size_bytes == whole.model.weights_size_bytes
 
 
+async def test_a_rank_does_not_wait_for_a_group_that_another_one_has_replaced(client, tmp_path):
+    """A rank died while its group met; the engine core makes the others join the next group."""
+    addresses = [f"unix:{tmp_path}/{number}" for number in range(2)]
+    groups = [
+        worker_pb2.WorkerGroup(tensor_parallel_size=2, pipeline_parallel_size=1, group_epoch=1, addresses=addresses),
+        worker_pb2.WorkerGroup(tensor_parallel_size=1, pipeline_parallel_size=1, group_epoch=2, addresses=addresses[:1]),
+    ]
+    joins = [client.life.JoinGroup(worker_pb2.JoinGroupRequest(rank=0, group=group, timeout_s=60.0)) for group in groups]
+
+    async with asyncio.timeout(10):
+        await joins[1]
+
+    assert (await error_of(joins[0])).code is Code.UNAVAILABLE
+
+
 async def test_the_same_group_again_is_no_order(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

@@ -11,8 +11,8 @@ from tetrad.library.png import MOST_CHANNELS, png_of
 from tetrad.services.errors import InvalidRequest
 
 _FIELD = "multi_modal_data"
-_PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA")
-"""PIL's modes that a PNG file holds and a decoder converts to RGB as PIL does."""
+_PNG_MODES = ("1", "I;16", "L", "LA", "P", "RGB", "RGBA")
+"""PIL's modes that a PNG file holds; the tokenizer converts them to RGB."""
 _FASTEST = 1
 """Level of compression: the file exists only between two processes."""
 

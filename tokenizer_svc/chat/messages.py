@@ -97,6 +97,16 @@ def rename_developers(messages: list[Message]) -> None:
     messages[:] = renamed
 
 
+def rename_reasoning(messages: list[Message], field: str) -> None:
+    """Copy the reasoning of messages from `reasoning_content` to the field that the template reads."""
+    for place, message in enumerate(messages):
+        reasoning = message.get("reasoning_content")
+        # gpt-oss' template refuses a message with calls, a text and `thinking`.
+        is_refused = field == "thinking" and message.get("tool_calls") and message.get("content")
+        if reasoning and not is_refused:
+            messages[place] = {field: reasoning, **message}
+
+
 def write_arguments(messages: list[Message]) -> None:
     """Convert the arguments of tool calls back to JSON text, for templates that concatenate them with other texts."""
     for message in messages:

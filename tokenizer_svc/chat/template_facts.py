@@ -10,6 +10,8 @@ from jinja2 import nodes
 
 # Tests that distinguish a text from a list of parts.
 _KIND_TESTS = frozenset({"string", "iterable", "sequence", "mapping"})
+# Names of a message's reasoning in templates. gpt-oss reads `thinking`.
+_REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class TemplateFacts:
         knows_calls: whether it writes calls and their results.
         joins_arguments: whether it writes the arguments of calls unchanged, and so needs JSON text instead of objects.
         knows_developers: whether it has a rule for messages of developers.
+        reasoning_field: the field of a message from which it reads reasoning; "reasoning_content" if it reads none.
     """
 
     reads_parts: bool
@@ -31,6 +34,7 @@ class TemplateFacts:
     knows_calls: bool
     joins_arguments: bool
     knows_developers: bool
+    reasoning_field: str
 
 
 def facts_of(source: str, tree: nodes.Template) -> TemplateFacts:
@@ -48,6 +52,7 @@ def facts_of(source: str, tree: nodes.Template) -> TemplateFacts:
         knows_calls=knows_tools or "tool_calls" in source,
         joins_arguments=_joins_arguments(tree),
         knows_developers="developer" in source,
+        reasoning_field=next((name for name in _REASONING_FIELDS if _reads_field(tree, name)), _REASONING_FIELDS[0]),
     )
 
 
@@ -63,6 +68,15 @@ def _reads_texts(tree: nodes.Template) -> bool:
         any(test.name in _KIND_TESTS and _is_field(test.node, "content") for test in tree.find_all(nodes.Test))
         or any(_is_field(part, "content") for part in _written(tree))
         or any(_is_field(method.node, "content") for method in methods)
+    )
+
+
+def _reads_field(tree: nodes.Template, name: str) -> bool:
+    """Return whether a template reads a field of this name, of any object."""
+    fields = tree.find_all((nodes.Getattr, nodes.Getitem))
+    calls = [call.args[0] for call in tree.find_all(nodes.Call) if call.args]  # message.get("reasoning")
+    return any(_is_field(field, name) for field in fields) or any(
+        isinstance(argument, nodes.Const) and argument.value == name for argument in calls
     )
 
 

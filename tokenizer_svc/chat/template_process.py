@@ -17,6 +17,7 @@ from tetrad.tokenizer_svc.chat.messages import (
     parse_messages,
     parse_optional_objects,
     rename_developers,
+    rename_reasoning,
     write_arguments,
 )
 from tetrad.tokenizer_svc.chat.template import CompiledTemplate, compile_template
@@ -65,6 +66,7 @@ def _adapt(messages: list[Message], tools: list[dict[str, Any]] | None, template
     facts = template.facts
     if not facts.knows_developers:
         rename_developers(messages)
+    rename_reasoning(messages, facts.reasoning_field)
     if facts.joins_arguments:
         write_arguments(messages)
     if not facts.knows_calls:

@@ -55,9 +55,16 @@ def upright(image: Image.Image) -> Image.Image:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16"):
+        image = _of_16_bits(image)
     if not image.has_transparency_data:
         return image if image.mode == "RGB" else image.convert("RGB")
     layered = image.convert("RGBA")
     flat = Image.new("RGB", layered.size, _WHITE)
     flat.paste(layered, mask=layered.getchannel("A"))
     return flat
+
+
+def _of_16_bits(image: Image.Image) -> Image.Image:
+    """Return a grey image of 16 bits in 8 bits; Pillow's own conversion makes all values from 255 on white."""
+    return image.convert("I").point(lambda value: value / 257 + 0.5).convert("L")

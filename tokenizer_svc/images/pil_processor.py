@@ -34,6 +34,7 @@ CLASSES: Mapping[str, str] = {
 _UNSCALED = {"do_rescale": False, "do_normalize": False, "do_convert_rgb": False}
 _ROWS = "return_row_col_info"
 _PIXELS, _MASK = "pixel_values", "pixel_attention_mask"
+_MAX_REASON_CHARS = 300
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -77,7 +78,7 @@ class PilProcessor:
         except (ImageError, MemoryError):
             raise
         except Exception as error:  # transformers raises any error of Python for settings that do not fit
-            raise ImageError(str(error) or type(error).__name__) from error
+            raise ImageError(_reason(error, kwargs)) from error
         tensors = {name: self._one(name, value) for name, value in found.items()}
         if _MASK in tensors and tensors[_MASK].all():
             del tensors[_MASK]  # nothing of a single image is padding
@@ -95,3 +96,9 @@ class PilProcessor:
         if as_bytes.dtype != pixels.dtype and not np.array_equal(as_bytes, pixels):
             raise ImageError("the image processor returns pixels that are no bytes")
         return np.ascontiguousarray(as_bytes)
+
+
+def _reason(error: Exception, kwargs: Mapping[str, Any]) -> str:
+    """Return an error of transformers on one line, with the request's settings, which it may not name."""
+    text = " ".join(str(error).split())[:_MAX_REASON_CHARS] or type(error).__name__
+    return f"with mm_processor_kwargs {dict(kwargs)!r:.100}, the image processor fails: {text}" if kwargs else text

@@ -108,9 +108,17 @@ def _mark_special(rust: RustTokenizer, special: SpecialTokens, tokenizer_config:
     more = tokenizer_config.get(_EXTRA) or tokenizer_config.get("additional_special_tokens")
     more = list(more.values()) if isinstance(more, dict) else more if isinstance(more, list) else []
     texts = [*special.named().values(), *filter(None, (_token_text(token) for token in more))]
-    known = {token.content for token in rust.get_added_tokens_decoder().values() if token.special}
-    missing = [text for text in texts if text not in known and rust.token_to_id(text) is not None]
-    rust.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in missing])
+    added = {token.content: token for token in rust.get_added_tokens_decoder().values()}
+    missing = [text for text in texts if rust.token_to_id(text) is not None and not (text in added and added[text].special)]
+    rust.add_special_tokens([_special(text, added.get(text)) for text in missing])
+
+
+def _special(text: str, added: AddedToken | None) -> AddedToken:
+    """Return a special token; one that the tokenizer has already keeps the white space that it takes with it."""
+    if added is None:
+        return AddedToken(text, normalized=False, special=True)
+    sides = {"lstrip": added.lstrip, "rstrip": added.rstrip}
+    return AddedToken(text, normalized=added.normalized, single_word=added.single_word, special=True, **sides)
 
 
 def _eos_token_ids(

@@ -128,7 +128,14 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
             raise Unsupported(f"group.backend {group.backend[:80]!r}: ranks exchange tensors over gloo.")
         timeout_s = request.timeout_s if request.HasField("timeout_s") else DEFAULT_TIMEOUT_S
         stage, shard = divmod(request.rank, sizes[0])
-        place = GroupPlace(Shard(shard, sizes[0]), group.group_epoch, tuple(group.addresses), timeout_s, Stage(stage, sizes[1]))
+        place = GroupPlace(
+            Shard(shard, sizes[0]),
+            group.group_epoch,
+            tuple(group.addresses),
+            timeout_s,
+            Stage(stage, sizes[1]),
+            is_wanted=lambda: self._group is group,
+        )
         if self._has_met and (request.rank, group) == (self._rank, self._group):
             return worker_pb2.JoinGroupResponse()
         self._has_met = False
@@ -138,7 +145,7 @@ class LifecycleServicer(worker_pb2_grpc.WorkerLifecycleServiceServicer):
         if orders is not None:
             self._follower = Follower(orders, self._compute, self._worker.obey)
             self._follower.start()
-        self._has_met = True
+        self._has_met = self._group is group
         return worker_pb2.JoinGroupResponse()
 
     async def leave_group(self) -> bool:

@@ -4,7 +4,7 @@ See model_facts/tensor_names.py.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from tetrad.worker_svc.checkpoint.wrapped import WrappedSource
 from tetrad.worker_svc.model_facts.tensor_names import Rows, Stored, TensorNames
 
 _IN_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
-_OUTPUT = "lm_head"
+_MODEL, _HEAD = "model.", "lm_head"
 _EXPERT = re.compile(r"(?<=\.experts\.)\d+(?=\.)")
 
 
@@ -135,10 +135,7 @@ class CanonicalSource(WrappedSource):
 
 
 def stored_names(names: TensorNames, name: str) -> Iterator[tuple[Stored | None, str]]:
-    """Yield the possible names of a canonical module, with the conversion of its rows; None: no conversion.
-
-    Those in the files, and those in transformers' models, by which adapters are trained.
-    """
+    """Yield the possible names of a canonical module in the files, with the conversion of its rows; None: no conversion."""
     found = _IN_LAYER.fullmatch(name)
     if found is None:
         stored, own = names.in_model.get(name), name
@@ -153,10 +150,18 @@ def stored_names(names: TensorNames, name: str) -> Iterator[tuple[Stored | None,
         own = stored.name
     is_whole = found is None and stored is None
     for prefix in ("",) if is_whole else names.prefixes:
-        inside = [part.inside(f"{prefix}{own}.").removesuffix(".") for part in names.text_parts]
-        yield from ((stored, module) for module in dict.fromkeys(inside or [f"{prefix}{own}"]))
-    if name == _OUTPUT != own:  # GPT-NeoX's files have another name than transformers' model
+        yield from ((stored, each) for each in _in_larger_model(names, f"{prefix}{own}"))
+    if name == _HEAD != own:  # GPT-NeoX's files have another name than transformers' model
         yield stored, name
+
+
+def _in_larger_model(names: TensorNames, module: str) -> Iterable[str]:
+    """Return the possible names of a text model's module in a model that reads images; in one of text alone, its name."""
+    if names.text_parts and module.startswith(_MODEL):
+        return [f"{part.model}{module.removeprefix(_MODEL)}" for part in names.text_parts]
+    if names.text_parts and module == _HEAD:
+        return dict.fromkeys(part.head.removesuffix(".") for part in names.text_parts)
+    return [module]
 
 
 def canonical_rows(tensor: torch.Tensor, name: str, stored: Stored) -> torch.Tensor:

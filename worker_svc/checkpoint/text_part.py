@@ -26,7 +26,7 @@ class TextPartSource(WrappedSource):
 
     def has(self, name: str) -> bool:
         """Return whether the files have this tensor."""
-        return self._source.has(self._part.inside(name))
+        return self._source.has(self._inside(name))
 
     def unread(self) -> list[str]:
         """Return the names, in the files, of the text model's tensors that have not been loaded."""
@@ -42,15 +42,20 @@ class TextPartSource(WrappedSource):
 
     def load(self, name: str) -> tuple[torch.Tensor, int]:
         """Return the tensor in float32 and its bytes as stored."""
-        return self._source.load(self._part.inside(name))
+        return self._source.load(self._inside(name))
 
     def load_stored(self, name: str) -> torch.Tensor:
         """Return the tensor in its stored type."""
-        return self._source.load_stored(self._part.inside(name))
+        return self._source.load_stored(self._inside(name))
 
     def load_quantized(self, name: str) -> tuple[StoredMatrix, int] | None:
         """Return the matrix as stored and its size in bytes; None if it is in floats."""
-        return self._source.load_quantized(self._part.inside(name))
+        return self._source.load_quantized(self._inside(name))
+
+    def _inside(self, name: str) -> str:
+        if name.startswith(_MODEL):
+            return self._part.model + name.removeprefix(_MODEL)
+        return self._part.head + name.removeprefix(_HEAD) if name.startswith(_HEAD) else name
 
     def _is_text(self, name: str) -> bool:
         # If the text model's prefix is "model.", other parts of the model have the same prefix.

@@ -5,11 +5,13 @@ shard 0 of stage 0, is the leader: it receives plans, samples tokens and returns
 execute the leader's orders. Which layers a stage has is the device's choice. Knows no tensors.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 DEFAULT_TIMEOUT_S = 60.0
+EXPERTS_LOST = "EXPERTS_LOST"
+"""Reason of a step that failed because a worker of another engine, which has experts of the model, is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class GroupPlace:
         addresses: the ranks' addresses, by rank; the ranks connect to each other through the first one.
         timeout_s: longest wait for the other ranks to join, in seconds.
         stage: the stage of this rank.
+        is_wanted: returns whether the rank should still wait for the others; False: it has to join another group. Thread-safe.
     """
 
     shard: Shard
@@ -59,6 +62,7 @@ class GroupPlace:
     addresses: Sequence[str]
     timeout_s: float = DEFAULT_TIMEOUT_S
     stage: Stage = Stage()
+    is_wanted: Callable[[], bool] = field(default=lambda: True, compare=False)
 
     @property
     def rank(self) -> int:

@@ -99,10 +99,12 @@ class CpuDevice:
 
     def join_group(self, place: GroupPlace) -> Orders | None:
         """See GroupDevice."""
-        if place.size == 1:
+        if self._ranks is not None and (self._ranks.shard, self._ranks.stage) != (place.shard, place.stage):
+            self._ranks.disconnect()
             self._ranks = None
+        if place.size == 1:
             return None
-        if self._ranks is None or (self._ranks.shard, self._ranks.stage) != (place.shard, place.stage):
+        if self._ranks is None:
             team = self._models.team
             open_sums = gloo_sums if team is None else SumsOfMachine(team.library)
             open_orders = gloo_orders if team is None else OrdersOfMachine(team.library)

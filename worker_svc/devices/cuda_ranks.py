@@ -46,11 +46,11 @@ def join_ranks(place: GroupPlace, accelerator: Accelerator, ranks: DeviceChannel
 
     Raises DeadlineExceeded or Unavailable, see GroupDevice.join_group.
     """
-    if place.size == 1:
-        return None
     if ranks is not None and (ranks.shard, ranks.stage) != (place.shard, place.stage):
         ranks.disconnect()
         ranks = None
+    if place.size == 1:
+        return None
     ranks = ranks or DeviceChannels(place.shard, place.stage, accelerator)
     ranks.connect(place)
     log.info("group.joined", rank=place.rank, size=place.size, epoch=place.epoch)

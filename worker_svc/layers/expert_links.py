@@ -11,6 +11,7 @@ import time
 import torch
 
 from tetrad.services.errors import Unavailable, one_line
+from tetrad.worker_svc.core.ranks import EXPERTS_LOST
 from tetrad.worker_svc.layers.expert_frames import Kind, receive, send_call, send_text
 
 CONNECT_TIMEOUT_S = 20.0
@@ -48,7 +49,8 @@ class ExpertLink:
                 self._connection, self._hello = self._opened(hello, deadline), hello
             except (OSError, ValueError) as error:
                 if time.monotonic() > deadline:
-                    raise Unavailable(f"{self._worker} is not ready: {one_line(error)}.") from error
+                    text = f"{self._worker} is not ready: {one_line(error)}."
+                    raise Unavailable(text, reason=EXPERTS_LOST) from error
                 time.sleep(_RETRY_S)
 
     def send(self, layer: int, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> None:
@@ -104,7 +106,7 @@ class ExpertLink:
 
     def _lost(self, error: Exception) -> Unavailable:
         self.drop()
-        return Unavailable(f"{self._worker} is lost: {one_line(error)}.")
+        return Unavailable(f"{self._worker} is lost: {one_line(error)}.", reason=EXPERTS_LOST)
 
     @property
     def _worker(self) -> str:

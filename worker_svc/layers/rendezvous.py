@@ -30,6 +30,12 @@ _EPOCH = "epoch"
 """Key of the leader's store: the epoch of the group that it has joined."""
 _RETRY_S = 0.05
 """Seconds between two tries to find the leader's store."""
+_LOOK_S = 0.2
+"""Seconds between two checks whether a rank that waits for the others should still do so."""
+_CONNECT_S = 3.0
+"""Longest attempt to reach the leader's store, in seconds, before such a check."""
+_LEAST_S = 0.01
+"""Shortest wait for the other ranks, in seconds."""
 _MAX_PORT = 65535
 _MEETING_PORT_OFFSET = 100
 """Distance of the port where ranks on several machines meet from the port of the leader's address."""
@@ -43,7 +49,7 @@ class Rendezvous:
 
     Raises:
         DeadlineExceeded: a rank did not join in time.
-        Unavailable: the ranks could not connect.
+        Unavailable: the ranks could not connect, or this one is no longer wanted in the group.
         InvalidRequest: an address names no host or no port, or the ranks cannot meet at its port.
     """
 
@@ -55,6 +61,7 @@ class Rendezvous:
         except (RuntimeError, OSError) as error:
             raise _not_met(place, error) from error
         try:
+            self._await_others()
             self._all = self.connect("all", place.rank, place.size, place.timeout_s)
         except TetradError:
             self.close()
@@ -63,6 +70,25 @@ class Rendezvous:
     def close(self) -> None:
         """Release the leader's port; the ranks stay connected."""
         self._store = self._all = None
+
+    def _await_others(self) -> None:
+        """Wait until all ranks have found the store. Unlike the wait for a connection, this one ends if it is not wanted."""
+        place, store = self._place, c10d.PrefixStore(f"{self._place.epoch}/there", self._store)
+        deadline = time.monotonic() + place.timeout_s
+        others = [str(rank) for rank in range(place.size)]
+        try:
+            store.set(str(place.rank), "")
+            while not store.check(others):
+                if not place.is_wanted():
+                    raise _not_wanted(place)
+                remaining_s = deadline - time.monotonic()
+                try:
+                    store.wait(others, timedelta(seconds=max(min(_LOOK_S, remaining_s), _LEAST_S)))
+                except RuntimeError:
+                    if remaining_s <= _LOOK_S:
+                        raise
+        except (RuntimeError, OSError) as error:
+            raise _not_met(place, error) from error
 
     def connect(self, name: str, index: int, size: int, timeout_s: float) -> Any:
         """Return a process group of `size` ranks that all connect under this name, this one as number `index`.
@@ -144,7 +170,7 @@ def _tcp_store(address: tuple[str, int], place: GroupPlace) -> Any:
     """
     deadline = time.monotonic() + place.timeout_s
     while True:
-        timeout = timedelta(seconds=max(deadline - time.monotonic(), _RETRY_S))
+        timeout = timedelta(seconds=max(min(deadline - time.monotonic(), _CONNECT_S), _RETRY_S))
         try:
             store = c10d.TCPStore(*address, place.size, place.rank == 0, timeout=timeout, wait_for_workers=False)
             if place.rank == 0:
@@ -155,10 +181,13 @@ def _tcp_store(address: tuple[str, int], place: GroupPlace) -> Any:
                 raise
         else:
             if epoch == place.epoch:
+                store.set_timeout(timedelta(seconds=place.timeout_s))
                 return store
             if epoch > place.epoch or time.monotonic() >= deadline:
                 raise RuntimeError(f"The leader is in the group of epoch {epoch}, this rank joins that of epoch {place.epoch}")
             del store
+        if not place.is_wanted():
+            raise _not_wanted(place)
         time.sleep(_RETRY_S)
 
 
@@ -181,6 +210,10 @@ def _host_and_port(address: str) -> tuple[str, int]:
             f"most {_MAX_PORT - _MEETING_PORT_OFFSET}, because they meet at the port {_MEETING_PORT_OFFSET} above it."
         )
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _not_wanted(place: GroupPlace) -> Unavailable:
+    return Unavailable(f"Rank {place.rank} of {place.size} waits for the others no longer: it has to join another group.")
 
 
 def _not_met(place: GroupPlace, error: Exception) -> TetradError:

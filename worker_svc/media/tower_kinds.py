@@ -28,12 +28,14 @@ class TowerKind(NamedTuple):
         largest: returns the largest number of embeddings of an item, from the processor's settings and the model's config.
         uses_mrope: see Tower.
         is_whole: see Modality.
+        prepare: changes transformers' module once, after its weights are in it.
     """
 
     read: Callable[[EncoderItem, Any, Normalization], Inputs]
     largest: Callable[[Any, Any], int]
     uses_mrope: bool = False
     is_whole: bool = False
+    prepare: Callable[[torch.nn.Module], object] = lambda _: None
 
 
 def _tensor(item: EncoderItem, name: str, *shape: int) -> Any:
@@ -168,6 +170,15 @@ def _of_pooled_image(_processor: Any, config: Any) -> int:
     return int(config.mm_tokens_per_image)
 
 
+def _keep_single_row(module: torch.nn.Module) -> None:
+    """Let Mistral 3 encode an image that becomes one embedding.
+
+    Its `get_image_features` squeezes the first axis of the projector's output [N, hidden], which it finds only if N is 1.
+    """
+    projector = module.get_submodule("multi_modal_projector")
+    projector.register_forward_hook(lambda _module, _inputs, output: output[None])
+
+
 _PATCHES = TowerKind(_read_patches, _of_patches, uses_mrope=True)
 _VIDEO_PATCHES = TowerKind(_read_patches, _of_videos_patches, uses_mrope=True)
 _SPLIT_TILES = TowerKind(_read_masked_tiles, _of_split_tiles)
@@ -182,7 +193,7 @@ TOWER_KINDS: Mapping[str, TowerKind] = {
     "InternVLForConditionalGeneration": TowerKind(_read_tiles, _of_cropped_tiles),
     "LlavaForConditionalGeneration": TowerKind(_read_whole_image, _of_whole_image),
     "LlavaNextForConditionalGeneration": _ANYRES,
-    "Mistral3ForConditionalGeneration": TowerKind(_read_sized, _of_any_size),
+    "Mistral3ForConditionalGeneration": TowerKind(_read_sized, _of_any_size, prepare=_keep_single_row),
     "Qwen2VLForConditionalGeneration": _PATCHES,
     "Qwen2_5_VLForConditionalGeneration": _PATCHES,
     "Qwen3VLForConditionalGeneration": _PATCHES,

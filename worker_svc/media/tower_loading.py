@@ -82,6 +82,7 @@ def load_tower(
             log.warning("model.takes_only_text", architecture=architecture, reason="its files have no vision model")
             return None
         module = _module(architecture, config, tensors, request.seed, dtype)
+        kind.prepare(module)
         largest = kind.largest(processor, module.config)
         return make(module.to(device), kind, processor, Modality(IMAGE, largest, kind.is_whole), has_own_thread=has_own_thread)
 

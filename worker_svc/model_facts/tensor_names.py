@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-_MODEL, _HEAD = "model.", "lm_head."
-
 
 class Rows(NamedTuple):
     """Some rows of a fused matrix with `groups` groups of `size` rows: in each group, the rows from `first` up to `end`."""
@@ -69,13 +67,6 @@ class TextPart(NamedTuple):
 
     model: str
     head: str
-
-    def inside(self, name: str) -> str:
-        """Return the name in the larger model of a tensor of the text model."""
-        for own, prefix in ((_MODEL, self.model), (_HEAD, self.head)):
-            if name.startswith(own):
-                return prefix + name.removeprefix(own)
-        return name
 
 
 TEXT_PARTS = (

@@ -68,6 +68,7 @@ class RankChannels:
     def __init__(self, shard: Shard, stage: Stage, sums: Collectives, open_orders: OpenOrders = gloo_orders) -> None:
         self.shard, self.stage, self.sums, self._open_orders = shard, stage, sums, open_orders
         self.epoch = 0
+        self._ending = threading.Lock()  # guards the end of a group: another thread may end it while the next one is joined
         self._rank, self._size = stage.index * shard.size + shard.index, stage.size * shard.size
         self._orders: OrderChannel | None = None
         self._hidden: Any = None  # torch's types say less than its objects do
@@ -91,8 +92,9 @@ class RankChannels:
             DeadlineExceeded: a rank did not join in time.
             Unavailable: the ranks could not connect.
         """
-        self.disconnect()
-        self.epoch = place.epoch
+        with self._ending:
+            self._close()
+            self.epoch = place.epoch
         self._met = met = Rendezvous(place)
         try:
             if self.shard.size > 1:
@@ -111,14 +113,18 @@ class RankChannels:
         Args:
             epoch: the epoch of the group that ends; connections of another epoch stay open. None: any epoch.
         """
-        if epoch in (None, self.epoch):
-            self.sums.disconnect()
-            self._disconnect_stages()
-            if self._orders is not None:
-                self._orders.leave()
-            if self._met is not None:
-                self._met.close()
-            self._met = self._orders = None
+        with self._ending:
+            if epoch in (None, self.epoch):
+                self._close()
+
+    def _close(self) -> None:
+        self.sums.disconnect()
+        self._disconnect_stages()
+        if self._orders is not None:
+            self._orders.leave()
+        if self._met is not None:
+            self._met.close()
+        self._met = self._orders = None
 
     def _connect_stages(self, met: Rendezvous) -> None:
         """Connect to the other stages of a pipeline; every rank calls this."""

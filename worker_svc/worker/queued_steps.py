@@ -3,7 +3,7 @@
 from tetrad.services.errors import FailedPrecondition, InternalError, Unavailable
 from tetrad.services.log import get_logger
 from tetrad.worker_svc.core.plan import ModelRunnerOutput, PendingStep
-from tetrad.worker_svc.core.ranks import RankLost
+from tetrad.worker_svc.core.ranks import EXPERTS_LOST, RankLost
 
 log = get_logger()
 
@@ -20,10 +20,13 @@ def finish(step_id: int, step: PendingStep) -> ModelRunnerOutput:
 
 
 def step_failed(step_id: int, error: Exception) -> InternalError:
-    """Log an error of the device, or the loss of a rank, and return the step's error."""
+    """Log an error of the device, or the loss of a rank or of another engine's worker, and return the step's error."""
     is_expected = isinstance(error, RankLost | ConnectionError | Unavailable)
     log.error("step.failed", step_id=step_id, error=str(error), exc_info=None if is_expected else error)
-    return InternalError(f"Step {step_id} failed on the device: {error}", reason="STEP_FAILED")
+    is_elsewhere = isinstance(error, Unavailable) and error.reason == EXPERTS_LOST
+    return InternalError(
+        f"Step {step_id} failed on the device: {error}", reason=EXPERTS_LOST if is_elsewhere else "STEP_FAILED"
+    )
 
 
 def stale_epoch() -> FailedPrecondition:

@@ -70,8 +70,8 @@ class ReasoningFormat(Protocol):
 
         Args:
             prompt: the rendered conversation.
-            calls_end_it: whether the mark of a call ends reasoning that the model has not closed. False if a constraint waits
-                for the end mark: a call before it would be unconstrained.
+            calls_end_it: whether the mark of a call ends reasoning that the model has not closed. False without tools, or if a
+                constraint waits for the end mark: a call before it would be unconstrained.
         """
 
 

@@ -8,10 +8,13 @@ from tetrad.frontend.parsing.elements.markers import Markers
 from tetrad.frontend.parsing.elements.text_source import TextSource, Waiting
 from tetrad.frontend.parsing.reasoning.writer import ReasoningParser, ReasoningWriter
 
+_START = "<|start|>"
 _TURN = "<|start|>assistant"
+_RECIPIENT = " to="
 _CHANNEL = "<|channel|>"
 _ANALYSIS = "<|channel|>analysis<|message|>"
 _FINAL = "<|channel|>final<|message|>"
+_MESSAGE = "<|message|>"
 _END = "<|end|>"
 
 
@@ -25,9 +28,10 @@ class GptOssFormat:
     preamble = Marks(_CHANNEL, _FINAL)
 
     def __init__(self) -> None:
-        self._begins = Markers(_ANALYSIS)
+        self._begins = Markers(_ANALYSIS, _TURN + _RECIPIENT)
+        self._header_ends = Markers(_MESSAGE, _START, _END)
         # A message without an end mark ends at any mark that can only follow a message.
-        self._ends = Markers(_END, "<|start|>", _CHANNEL, "<|call|>", "<|return|>")
+        self._ends = Markers(_END, _START, _CHANNEL, "<|call|>", "<|return|>")
 
     def recognises(self, chat_template: str) -> bool:
         """Return whether the template writes channels."""
@@ -52,11 +56,22 @@ class GptOssFormat:
             elif opening:
                 # The header at the end of the prompt belongs to the message that the tool format reads.
                 writer.content(opening)
-            while (yield from self._begins.pass_text(source, writer.content)):
-                source.take(len(_ANALYSIS))
-                yield from self._read_analysis(source, writer)
+            elif (yield from source.starts_with(_RECIPIENT)):
+                yield from self._pass_header(source, writer)
+            while mark := (yield from self._begins.pass_text(source, writer.content)):
+                if mark == _ANALYSIS:
+                    source.take(len(mark))
+                    yield from self._read_analysis(source, writer)
+                else:
+                    writer.content(source.take(len(mark)))
+                    yield from self._pass_header(source, writer)
 
         return ReasoningParser(read)
+
+    def _pass_header(self, source: TextSource, writer: ReasoningWriter) -> Waiting[None]:
+        """Pass the header of a call on: its channel may be `analysis`, but its message is not reasoning."""
+        if (yield from self._header_ends.pass_text(source, writer.content)) == _MESSAGE:
+            writer.content(source.take(len(_MESSAGE)))
 
     def _read_analysis(self, source: TextSource, writer: ReasoningWriter) -> Waiting[None]:
         """Read the analysis up to its end, and further messages of analysis that follow directly."""

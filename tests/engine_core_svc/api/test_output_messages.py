@@ -3,6 +3,7 @@
 from tests.engine_core_svc.wire_values import columns
 from tetrad.engine_core_svc.api.wire import encode_info, encode_message
 from tetrad.engine_core_svc.config import EngineCoreSettings
+from tetrad.engine_core_svc.core.media import Modality
 from tetrad.engine_core_svc.core.plan import (
     EngineCoreOutput,
     FinishReason,
@@ -30,7 +31,7 @@ def test_tokens_alone_are_columns_and_stats_go_along():
     outputs = [EngineCoreOutput(a_request(handle=handle), tokens) for handle, tokens in ((7, [3, 4]), (8, [5]))]
     stats = SchedulerStats(
         1, 2, 0.5, 3, 4, 5, 6, num_drafts=7, num_draft_tokens=8, num_accepted_tokens=9, running_loras=["a"],
-        waiting_loras=["b", "c"], num_accepted_by_place=(6, 3),
+        waiting_loras=["b", "c"], num_accepted_by_place=(6, 3), encoder_cache_usage=0.25, mm_cache_queries=10, mm_cache_hits=11,
     )  # fmt: skip
 
     written = encode_message(StepOutputs(3, outputs, stats, timestamp=1.5), engine_index=2)[0].outputs
@@ -56,6 +57,9 @@ def test_tokens_alone_are_columns_and_stats_go_along():
             running_lora_adapters=["a"],
             waiting_lora_adapters=["b", "c"],
             num_accepted_tokens_per_position=[6, 3],
+            encoder_cache_usage=0.25,
+            mm_cache_queries=10,
+            mm_cache_hits=11,
         ),
     )
 
@@ -140,6 +144,8 @@ def test_the_facts_of_an_engine_core_are_written_whole():
     settings = EngineCoreSettings(
         listen="unix:/tmp/x", model="m", max_num_seqs=7, tensor_parallel_size=1, scheduling_policy="priority",
         max_message_bytes=1 << 23, enable_lora=True, max_loras=2, max_cpu_loras=3, max_lora_rank=32,
+        data_parallel_rank=1, max_total_media_bytes=1 << 20,
+        speculative_config='{"method": "ngram", "num_speculative_tokens": 3}',
     )  # fmt: skip
     layout = KVCacheLayout(11, 16, 32, 64, cache_dtype="int8")
     pooling = PoolingFacts(
@@ -147,19 +153,22 @@ def test_the_facts_of_an_engine_core_are_written_whole():
         needs_all_tokens=True, generates=True, chunked_processing=True, max_embed_len=9,
     )  # fmt: skip
     facts = WorkerFacts(
-        "cpu", "float32", 99, 64, weights_dtype="q8_0", pooling=pooling, takes_embeddings=True, logits_processors=("m:A", "m:B")
+        "cpu", "float32", 99, 64, weights_dtype="q8_0", pooling=pooling, takes_embeddings=True,
+        logits_processors=("m:A", "m:B"), modalities=(Modality("image", 3, 20, is_whole=True), Modality("audio", 0, 9)),
     )  # fmt: skip
 
     written = encode_info(settings, 12, layout, facts)
 
     assert written == engine_core_pb2.EngineInfo(
-        epoch=12, model="m", max_model_len=32, num_gpu_blocks=11, kv_cache_tokens=160, block_size=16, dtype="float32",
-        weights_dtype="q8_0", kv_cache_dtype="int8", tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1,
+        engine_index=1, epoch=12, model="m", max_model_len=32, num_gpu_blocks=11, kv_cache_tokens=160, block_size=16,
+        dtype="float32", weights_dtype="q8_0", kv_cache_dtype="int8",
+        tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1,
         max_num_seqs=7, max_num_batched_tokens=64, version=VERSION, schema_revision=SCHEMA_REVISION,
         contract_revision=CONTRACT_REVISION, vocab_size=99, device="cpu", priority_scheduling=True,
         supports_shared_sampling_params=True,
         capabilities=[
-            types_pb2.CAPABILITY_SHARED_SAMPLING_PARAMS, types_pb2.CAPABILITY_LORA, types_pb2.CAPABILITY_PROMPT_EMBEDS
+            types_pb2.CAPABILITY_SHARED_SAMPLING_PARAMS, types_pb2.CAPABILITY_LORA, types_pb2.CAPABILITY_PROMPT_EMBEDS,
+            types_pb2.CAPABILITY_MULTIMODAL,
         ],
         supports_lora=True,
         lora_limits=types_pb2.LoraLimits(max_loras=2, max_lora_rank=32, max_cpu_loras=3), max_message_bytes=1 << 23,
@@ -168,7 +177,11 @@ def test_the_facts_of_an_engine_core_are_written_whole():
             is_causal=True, num_labels=2, needs_all_tokens=True, generates=True, chunked_processing=True,
             max_embed_len=9,
         ),
-        logits_processors=["m:A", "m:B"],
+        logits_processors=["m:A", "m:B"], num_speculative_tokens=3, encoder_cache_size=64, max_media_bytes=1 << 20,
+        modalities=[
+            types_pb2.ModalityInfo(modality="image", max_items=3, max_embeds_per_item=20, is_whole=True),
+            types_pb2.ModalityInfo(modality="audio", max_embeds_per_item=9),
+        ],
     )  # fmt: skip
 
 
@@ -179,4 +192,5 @@ def test_an_engine_core_without_options_has_few_facts():
 
     assert list(written.capabilities) == [types_pb2.CAPABILITY_SHARED_SAMPLING_PARAMS]
     assert not (written.supports_lora or written.priority_scheduling or written.num_speculative_tokens)
+    assert not (written.encoder_cache_size or written.max_media_bytes)
     assert not (written.HasField("pooling") or written.HasField("lora_limits"))

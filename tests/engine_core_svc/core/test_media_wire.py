@@ -32,7 +32,7 @@ def test_a_place_keeps_all_fields_but_the_tensors():
 async def test_an_item_has_the_tensors_of_its_feature():
     message = feature("a", 3, 6)
 
-    inputs = await decode_inputs([message, feature("b", 9, 2, tensors=False), feature("a", 20, 6, pixels=b"others")])
+    inputs = await decode_inputs([feature("b", 0, 2, tensors=False), message, feature("a", 20, 6, pixels=b"others")])
 
     assert list(inputs) == ["a"]
     (request,) = encode_items(inputs.values())
@@ -42,16 +42,38 @@ async def test_an_item_has_the_tensors_of_its_feature():
     assert item.ByteSize() <= inputs["a"].size_bytes <= item.ByteSize() + 300
 
 
+async def test_all_items_of_a_request_are_decoded():
+    features = [feature("a", 0, 2), feature("b", 2, 2, tensors=False), feature("a", 4, 2), feature("c", 6, 2)]
+
+    assert list(await decode_inputs(features)) == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("identifier", "name", "num_axes"),
+    [("ä" * 1000, "x", 1), ("a", "ä" * 1000, 1), ("a", "x", 1000)],
+    ids=["id", "name", "axes"],
+)
+async def test_the_bytes_of_an_item_are_at_least_those_of_its_message(identifier, name, num_axes):
+    message = feature(identifier, 0, 3, tensors=False)
+    message.tensors[name].CopyFrom(types_pb2.Tensor(dtype=6, shape=[1 << 60] * num_axes + [0]))
+
+    inputs = await decode_inputs([message])
+
+    (request,) = encode_items(inputs.values())
+    assert request.ByteSize() - 32 <= inputs[identifier].size_bytes <= request.ByteSize() + 1300
+
+
 async def test_items_share_messages_up_to_a_size():
-    pixels = bytes(BATCH_BYTES // 2 - 500)
-    inputs = await decode_inputs([feature(name, 0, 3, pixels=pixels) for name in "abcde"])
+    sizes = {"a": BATCH_BYTES} | dict.fromkeys("bcdef", BATCH_BYTES // 2 - 500)
+    inputs = await decode_inputs([feature(name, 0, 3, pixels=bytes(size)) for name, size in sizes.items()])
 
     requests = list(encode_items(inputs.values()))
 
     assert [[item.identifier for item in request.encoder_inputs.items] for request in requests] == [
-        ["a", "b"],
-        ["c", "d"],
-        ["e"],
+        ["a"],
+        ["b", "c"],
+        ["d", "e"],
+        ["f"],
     ]
 
 
@@ -97,6 +119,10 @@ async def test_a_tensor_that_is_not_what_it_says_is_refused(fields, error, text)
 @pytest.mark.parametrize(("dtype", "num_bytes"), [(1, 4), (4, 8), (5, 4), (6, 1), (7, 1)])
 async def test_tensors_of_plain_types_are_taken(dtype, num_bytes):
     assert await decode_inputs([with_tensor(dtype=dtype, shape=[3, 1], inline=bytes(3 * num_bytes))])
+
+
+async def test_a_tensor_without_axes_has_one_element():
+    assert await decode_inputs([with_tensor(dtype=1, inline=bytes(4))])
 
 
 async def test_a_tensor_without_elements_is_taken():

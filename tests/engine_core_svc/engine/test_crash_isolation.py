@@ -21,13 +21,13 @@ def suspects(bench):
     return CrashIsolation(bench.scheduler, tokens_to_clear=TOKENS_TO_CLEAR)
 
 
-def lose_worker(bench, suspects, *, crashed=True):
+def lose_worker(bench, suspects, *, crashed=True, elsewhere=False):
     """Replace a lost worker; return the keys of the requests that fail for it."""
     suspects.note_loss()
     bench.scheduler.forget_worker()
     bench.in_flight.clear()
     bench.worker_lengths.clear()
-    to_fail = suspects.resolve_loss(crashed=crashed)
+    to_fail = suspects.resolve_loss(crashed=crashed, elsewhere=elsewhere)
     bench.scheduler.finish_requests([request.key for request in to_fail], RequestStatus.FINISHED_ERROR)
     return [request.key for request in to_fail]
 
@@ -39,10 +39,10 @@ def plan(bench, suspects):
     return set() if found is None else set(found.num_scheduled_tokens())
 
 
-def crash_twice(bench, suspects):
+def crash_twice(bench, suspects, *, elsewhere=False):
     for _ in range(2):
         plan(bench, suspects)
-        lose_worker(bench, suspects)
+        lose_worker(bench, suspects, elsewhere=elsewhere)
 
 
 def test_one_crash_leaves_everyone_together(bench, suspects):
@@ -77,6 +77,31 @@ def test_the_request_that_runs_alone_at_the_third_crash_fails_and_no_other(bench
     assert plan(bench, suspects) == {other.key}
     bench.deliver()
     bench.run()
+
+
+def test_a_request_of_another_engine_may_crash_its_worker_three_times_and_none_of_this_engine_fails(bench, suspects):
+    first, second = bench.add(10), bench.add(10)
+    crash_twice(bench, suspects, elsewhere=True)
+    assert plan(bench, suspects) == {first.key}
+
+    assert lose_worker(bench, suspects, elsewhere=True) == []
+
+    for _ in range(TOKENS_TO_CLEAR):
+        assert plan(bench, suspects) == {first.key}
+        bench.deliver()
+    assert plan(bench, suspects) == {second.key}
+
+
+def test_a_request_that_runs_alone_at_two_crashes_of_another_engines_worker_fails(bench, suspects):
+    poison, other = bench.add(10), bench.add(10)
+    crash_twice(bench, suspects, elsewhere=True)
+    plan(bench, suspects)
+    lose_worker(bench, suspects, elsewhere=True)
+    plan(bench, suspects)
+
+    assert lose_worker(bench, suspects, elsewhere=True) == [poison.key]
+
+    assert plan(bench, suspects) == {other.key}
 
 
 def test_a_request_that_was_not_in_flight_is_no_suspect(bench, suspects):

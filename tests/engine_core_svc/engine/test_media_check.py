@@ -10,7 +10,8 @@ from tetrad.services.errors import InvalidRequest
 
 @pytest.fixture
 def media_check():
-    return MediaCheck("m", [Modality("image", 2, 12), Modality("video", 0, 40)], cache_size=20, max_message_bytes=1000)
+    modalities = [Modality("image", 2, 12), Modality("video", 0, 40), Modality("scan", 0, 40, is_whole=True)]
+    return MediaCheck("m", modalities, cache_size=20, max_message_bytes=1000, max_step_tokens=8)
 
 
 def refusal(media_check, *spans, inputs=None, num_prompt_tokens=30):
@@ -24,6 +25,7 @@ def test_media_at_the_limits_are_accepted(media_check):
     spans = [image("a", 0, 12), image("b", 12, 18, num_embeds=12, is_embed=bytes([1] * 12 + [0] * 6), grid=(1, 3, 4))]
 
     media_check.check(spans, {"a": EncoderInput(1000 - 64)}, 30)
+    media_check.check([MediaSpan("v", "video", "h", 0, 20, 20), MediaSpan("s", "scan", "h", 20, 8, 8)], {}, 30)
 
 
 def test_a_text_model_takes_no_media():
@@ -33,7 +35,7 @@ def test_a_text_model_takes_no_media():
 @pytest.mark.parametrize(
     ("span", "message"),
     [
-        (MediaSpan("a", "audio", "h", 0, 3, 3), "Media item 0 is of modality 'audio'; m takes image, video."),
+        (MediaSpan("a", "audio", "h", 0, 3, 3), "Media item 0 is of modality 'audio'; m takes image, video, scan."),
         (image("", 0, 3), "Media item 0 has no identifier."),
         (image("a", 28, 3), "Media item 0 has 3 tokens at position 28; the prompt has 30 tokens, and an item at least 1."),
         (image("a", 3, 0), "Media item 0 has 0 tokens at position 3; the prompt has 30 tokens, and an item at least 1."),
@@ -60,6 +62,10 @@ def test_a_text_model_takes_no_media():
         (
             MediaSpan("a", "video", "h", 0, 21, 21),
             "Media item 0 has 21 embeddings; the encoder cache has room for 20. Reduce its size.",
+        ),
+        (
+            MediaSpan("a", "scan", "h", 0, 9, 9),
+            "Media item 0 has 9 tokens, which one step must compute; its maximum is 8. Raise --max-num-batched-tokens.",
         ),
     ],
     ids=lambda value: value.split(";")[0] if isinstance(value, str) else "",

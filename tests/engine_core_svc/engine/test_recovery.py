@@ -30,7 +30,8 @@ class Engine:
             scheduler, suspects, self.sessions, self.condition, timeout_s=timeout_s, give_up=self.given_up.append
         )
 
-    def _resolve_loss(self, *, crashed):
+    def _resolve_loss(self, *, crashed, elsewhere):
+        self.was_elsewhere = elsewhere
         self.calls.append(f"resolve loss crashed={crashed}")
         return GUILTY
 
@@ -107,6 +108,15 @@ async def test_the_instance_that_answers_next_says_whether_it_was_a_crash(engine
     assert to_fail is GUILTY
     assert engine.condition.problem == ""
     assert (await engine.notices())[1:] == [Notice("RECOVERED", "The worker is back; requests are being recomputed.")]
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+async def test_a_loss_of_another_engines_worker_is_judged_as_such(engine, is_elsewhere):
+    engine.recovery.lose(Loss(LOST, is_crash=True, is_elsewhere=is_elsewhere), "w1")
+
+    engine.recovery.regain("w1")
+
+    assert engine.was_elsewhere is is_elsewhere
 
 
 async def test_the_first_worker_is_no_recovery(engine):

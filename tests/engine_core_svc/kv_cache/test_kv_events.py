@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from tests.engine_core_svc.media.encoder_model import image
 from tests.engine_core_svc.service_fakes import WAIT_S, Stack
 from tetrad.engine_core_svc.api.kv_events_wire import encode_kv_events
 from tetrad.engine_core_svc.core.adapter import Adapter, LoraRef
@@ -155,6 +156,19 @@ async def test_an_adapters_run_names_the_adapter(make_listened, log):
         assert len({name for event in runs for name in event.block_hashes}) == 6
         stored = [encode_kv_events(KvEventBatch(1, [event]), BLOCK_SIZE).events[0].stored for event in runs]
         assert [message.lora_name for message in stored] == ["", "sql", "legal"]
+
+
+async def test_blocks_with_images_name_them(make_listened, log):
+    """At once and in a snapshot, in the order of the prompt; a run without images names none."""
+    bench, mirror = make_listened(), await listen(log)
+    bench.add(17, max_tokens=1, media=(image("a", 5, 4), image("b", 9, 2)))
+    bench.add(17, max_tokens=1)
+    bench.run()
+    await mirror.catch_up()
+
+    for events in (mirror.events, (await listen(log)).events):
+        runs = [event for event in events if isinstance(event, BlocksStored)]
+        assert [list(event.extra_keys) for event in runs] == [[b"", b"a\0", b"a\0b\0", b""], []]
 
 
 async def test_what_blocks_push_out_is_told(make_listened, log):

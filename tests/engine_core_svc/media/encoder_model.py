@@ -23,9 +23,9 @@ def prompt_of(first, size, media):
     return tokens
 
 
-def media_of(size, *, max_step_tokens=64, max_bytes=1 << 20, splits_prompts=True):
+def media_of(size, *, max_step_tokens=64, max_bytes=1 << 20, splits_prompts=True, whole=()):
     """Return the media of a scheduler whose encoder cache has room for `size` embeddings."""
-    return Media(MediaStore(max_bytes), size, max_step_tokens=max_step_tokens, splits_prompts=splits_prompts)
+    return Media(MediaStore(max_bytes), size, max_step_tokens=max_step_tokens, splits_prompts=splits_prompts, whole=whole)
 
 
 class EncoderModel:

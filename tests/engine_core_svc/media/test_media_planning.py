@@ -49,7 +49,7 @@ def test_a_prompt_that_begins_with_an_item_waits_in_the_queue(make):
 
 def test_items_that_one_step_can_reach_are_asked_at_once_in_their_order(make):
     bench, encoder = make(max_num_batched_tokens=16)
-    add(bench, 40, image("a", 2, 2), image("b", 6, 2), image("c", 15, 2), image("d", 30, 2))
+    add(bench, 40, image("a", 2, 2), image("b", 6, 2), image("c", 15, 1), image("d", 16, 2))
 
     bench.step()
 
@@ -142,15 +142,18 @@ def test_entries_are_dropped_by_a_plan_of_their_own_if_nothing_runs(make):
 
 
 @pytest.mark.parametrize(("splits_prompts", "offset"), [(True, 0), (False, 0), (False, 2)])
-def test_requests_behind_one_that_waits_for_room_get_none(make, splits_prompts, offset):
-    """Smaller items of later requests would take the room again and again."""
+@pytest.mark.parametrize("num_between", [0, 1])
+def test_requests_behind_one_that_waits_for_room_get_none(make, splits_prompts, offset, num_between):
+    """Smaller items of later requests would take the room again and again. One between them can begin without its item."""
     bench, encoder = make(10, splits_prompts=splits_prompts)
     holder = add(bench, 60, image("a", 2, 8), max_tokens=1)
     bench.step()
     encoder.encode_all()
     bench.scheduler.media.cache.use(next(iter(bench.scheduler.media.cache)), holder.key)
     add(bench, 20, image("b", offset, 8), first=2000)
-    add(bench, 20, image("c", 0, 2), first=3000)
+    for _ in range(num_between):
+        add(bench, 20, image("c", 2, 3), first=3000)
+    add(bench, 20, image("d", 0, 2), first=4000)
 
     bench.plan()
 
@@ -205,6 +208,37 @@ def test_a_preempted_request_returns_its_references_and_asks_again_if_its_item_h
     assert entry.users == set()
     assert bench.step() == {request.key: 22}  # eight tokens are found in the prefix cache
     assert encoder.order == ["a"]
+
+
+def test_a_request_that_starts_holds_the_items_that_one_step_can_reach(make):
+    bench, encoder = make(max_num_batched_tokens=16, long_prefill_token_threshold=8)
+    media = (image("a", 0, 2), image("b", 15, 1), image("c", 16, 2))
+    for place, span in enumerate(media):
+        add(bench, 5, image(span.identifier, 0, span.length), first=2000 + 100 * place, max_tokens=1)
+    bench.step()
+    encoder.encode_all()
+    bench.run()
+
+    request = add(bench, 30, *media)
+    bench.add(3)
+    assert bench.plan().num_scheduled_tokens()[request.key] == 8
+
+    users = {entry.identifier: entry.users for entry in bench.scheduler.media.cache}
+    assert users == {"a": set(), "b": {request.key}, "c": set()}
+
+
+def test_a_request_that_has_started_keeps_its_item_beside_one_before_it_that_lacks_room(make):
+    bench, encoder = make(10, max_num_batched_tokens=16, long_prefill_token_threshold=8)
+    first = add(bench, 40, image("a", 26, 8))
+    second = add(bench, 20, image("b", 0, 9), first=2000)
+    assert bench.step() == {first.key: 8}
+    encoder.encode_all()
+    assert bench.step() == {first.key: 8, second.key: 8}
+
+    plan = bench.plan()
+
+    assert plan.num_scheduled_tokens() == {first.key: 8, second.key: 8}
+    assert (plan.freed_encoder_hashes, encoder.order) == ([], ["b"])
 
 
 def test_a_failed_item_ends_the_requests_that_wait_for_it_alone(make):
@@ -319,6 +353,21 @@ def test_an_item_twice_in_a_prompt_holds_no_room_for_its_second_place(make):
 
     assert request.status is RequestStatus.FINISHED_LENGTH_CAPPED
     assert encoder.order == ["a", "b", "a"]
+
+
+def test_an_item_twice_in_a_row_is_held_until_its_second_place_is_computed(make):
+    bench, encoder = make(max_num_batched_tokens=8)
+    request = add(bench, 20, image("a", 0, 4), image("a", 9, 4))
+    bench.step()
+    encoder.encode_all()
+    (entry,) = bench.scheduler.media.cache
+
+    users = []
+    for _ in range(2):
+        bench.step()
+        users.append(set(entry.users))
+
+    assert users == [{request.key}, set()]
 
 
 class AllBlocks(RemoteStore):

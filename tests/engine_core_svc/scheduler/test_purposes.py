@@ -1,8 +1,9 @@
-"""The repetition rule: when it ends a request."""
+"""Results of requests that generate: their log-probabilities, and the repetition rule that ends them."""
 
 import pytest
 
-from tetrad.engine_core_svc.core.request import RepetitionRule
+from tetrad.engine_core_svc.core.plan import Logprobs, ModelRunnerOutput
+from tetrad.engine_core_svc.core.request import RepetitionRule, RequestStatus, StopRules
 from tetrad.engine_core_svc.scheduler.purposes import repeats
 
 
@@ -28,3 +29,27 @@ def test_the_prompt_is_no_part_of_a_repetition():
 
     assert repeats([1, 2, 1, 2, 1, 2], rule)
     assert not repeats([1, 2, 1, 2, 1, 2], rule, start=1)
+
+
+def test_a_request_ends_when_its_own_output_repeats(make_bench):
+    bench = make_bench()
+    request = bench.add([5, 5], stop=StopRules(repetition=RepetitionRule(1, 1, 3)))
+    bench.next_token = lambda key, length: 5
+
+    bench.run()
+
+    assert (request.status, request.num_output_tokens) == (RequestStatus.FINISHED_REPETITION, 3)
+
+
+def test_an_output_has_the_log_probabilities_of_its_tokens_and_of_the_prompt(make_bench):
+    bench = make_bench()
+    request = bench.add(3)
+    plan = bench.plan()
+    sampled, of_prompt = (Logprobs(bytes(4 * size), bytes(4 * size), bytes(4 * size), size, 1) for size in (1, 2))
+
+    result = ModelRunnerOutput(
+        plan.step_id, [request.key], [(7,)], logprobs={request.key: sampled}, prompt_logprobs={request.key: of_prompt}
+    )
+    [output] = bench.scheduler.update(result)
+
+    assert (output.logprobs, output.prompt_logprobs) == (sampled, of_prompt)

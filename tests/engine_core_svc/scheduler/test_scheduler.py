@@ -52,6 +52,15 @@ def test_with_chunked_prefill_the_budget_is_filled(make_bench):
     assert bench.step() == {first.key: 800, second.key: 224}
 
 
+def test_a_step_uses_its_last_token(make_bench):
+    bench = make_bench(max_num_batched_tokens=3)
+    requests = [bench.add(1) for _ in range(3)]
+
+    steps = [bench.step() for _ in range(2)]
+
+    assert steps == [{request.key: 1 for request in requests}] * 2
+
+
 def test_no_more_requests_run_than_there_are_slots(make_bench):
     bench = make_bench(max_num_seqs=2)
     first, second, third = (bench.add(4, max_tokens=1) for _ in range(3))

@@ -14,9 +14,7 @@ def make_pipeline(make_bench):
     """Return a maker of benches whose worker has so many stages."""
 
     def make(num_stages, **limits):
-        bench = make_bench(**limits)
-        bench.scheduler.stages = StageFilling(num_stages) if num_stages > 1 else NoStages()
-        return bench
+        return make_bench(stages=StageFilling(num_stages) if num_stages > 1 else NoStages(), **limits)
 
     return make
 
@@ -37,6 +35,15 @@ def test_requests_that_arrive_together_are_divided_among_the_stages(make_pipelin
 
     assert [len(keys) for keys in planned] == [12 // num_stages] * num_stages
     assert set().union(*planned) == {request.key for request in requests}
+
+
+def test_a_request_that_arrives_alone_has_the_next_step_for_itself(make_pipeline):
+    bench = make_pipeline(2)
+    bench.add(3)
+    bench.plan()
+    arrived = bench.add(3)
+
+    assert bench.plan().num_scheduled_tokens() == {arrived.key: 3}
 
 
 def test_the_step_behind_a_full_pipeline_repeats_the_oldest_one(make_pipeline):

@@ -18,8 +18,9 @@ MIB = 1 << 20
 WIDTHS = st.sampled_from((0, 1, 21, 5_000, 49_153, 62_400, 125_000, 4_100_000, 4_300_000))
 
 
-def a_request(key: int) -> Request:
-    return Request(key=key, request_id=f"r{key}" * 8, token_ids=[1], num_prompt_tokens=1, max_total_tokens=100, handle=key)
+def a_request(key: int, **fields) -> Request:
+    given = {"request_id": f"r{key}" * 8, "token_ids": [1], "num_prompt_tokens": 1, "max_total_tokens": 100, "handle": key}
+    return Request(key=key, **given | fields)
 
 
 def logprobs(width: int, num_positions: int = 1) -> Logprobs | None:
@@ -88,17 +89,21 @@ def test_a_large_output_has_a_message_of_its_own():
 
 
 def test_an_output_that_fits_no_message_fails_its_request_alone():
-    step = StepOutputs(
-        7, [EngineCoreOutput(a_request(key), [key], logprobs=logprobs(width)) for key, width in ((1, 2), (2, 10**6))]
-    )
+    outputs = [
+        EngineCoreOutput(a_request(1), [1], logprobs=logprobs(2)),
+        EngineCoreOutput(a_request(2, num_preemptions=1), [2], logprobs=logprobs(10**6)),
+    ]
+    step = StepOutputs(7, outputs, timestamp=1.5)
 
     [message] = messages_of(step, MIB)
 
     whole, failed = message.outputs.outputs
     assert unpack_u32(whole.new_token_ids) == [1]
     assert failed.finish_reason == FinishReason.ERROR
-    assert "takes a message of 80000" in from_status(failed.status).message
+    text = "What one step brought for the request takes a message of 80000"
+    assert from_status(failed.status).message.startswith(text)
     assert f"the limit is {MIB}" in from_status(failed.status).message
+    assert [event.timestamp_monotonic_s for event in failed.events] == [1.5]
 
 
 def sized(key: int, num_bytes: int) -> EngineCoreOutput:
@@ -114,20 +119,24 @@ def sized(key: int, num_bytes: int) -> EngineCoreOutput:
 
 def test_sizes_are_counted_to_the_byte():
     """Each output counts 16 bytes more than it takes; 256 bytes of a message are for what stands beside them."""
-    head = encode_message(StepOutputs(7, []))[0].outputs.ByteSize()
-    largest, half = MIB - 256 - 16, (BATCH_BYTES - head) // 2 - 16
+    room = BATCH_BYTES - encode_message(StepOutputs(7, []))[0].outputs.ByteSize()
+    largest, half = MIB - 256 - 16, room // 2 - 16
+    [failure] = encode_message(StepOutputs(7, [sized(1, largest + 1)]), most_bytes=MIB)[0].outputs.outputs
+    rest, rest_behind_failure = (room - (each + 16) - 16 for each in (half, failure.ByteSize()))
     steps = [
         [sized(1, largest)],
         [sized(1, largest + 1)],
-        [sized(1, half), sized(2, half)],
-        [sized(1, half), sized(2, half + 2)],
+        [sized(1, half), sized(2, rest)],
+        [sized(1, half), sized(2, rest + 1)],
+        [sized(1, largest + 1), sized(2, rest_behind_failure)],
+        [sized(1, largest + 1), sized(2, rest_behind_failure + 1)],
     ]
 
     messages = [messages_of(StepOutputs(7, step), MIB) for step in steps]
 
     has_error = [message[0].outputs.outputs[0].HasField("status") for message in messages]
-    assert has_error == [False, True, False, False]
-    assert [len(message) for message in messages] == [1, 1, 1, 2]
+    assert has_error == [False, True, False, False, True, True]
+    assert [len(message) for message in messages] == [1, 1, 1, 2, 1, 2]
     failed = messages[1][0].outputs.outputs[0]
     assert (failed.request_id, failed.handle) == ("r1" * 8, 1)
 

@@ -174,6 +174,18 @@ def test_a_token_that_the_mask_excludes_fails_its_request_alone(bench, letters):
     assert set(bench.plan().num_scheduled_tokens()) == {plain.key}
 
 
+def test_a_request_that_may_sample_nothing_more_ends_with_the_reason(bench, compiled, vocabulary):
+    allowed = tuple(vocabulary.tokens.tokenize_str("a"))
+    constraint = Constraint(Language("regex", ""), allowed_token_ids=allowed)
+    bench.add_constrained(5, compiled("regex", "[a-z]1"), constraint=constraint)
+    bench.plan()
+
+    output = bench.deliver()[-1]
+
+    assert output.finish_reason is FinishReason.ERROR
+    assert "After 1 tokens nothing is left to sample" in output.error.message
+
+
 def test_eos_ends_a_constrained_request_like_any_other(bench, compiled):
     request = bench.add_constrained(5, compiled("regex", "[a-z]*"), stop=EOS_RULE)
     bench.next_token = lambda key, length: 0

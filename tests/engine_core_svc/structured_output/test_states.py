@@ -171,6 +171,41 @@ def test_an_end_that_begins_with_a_special_token_is_completed(open_writer, vocab
     assert writer.state.is_complete
 
 
+def test_an_end_that_is_text_is_found_in_other_tokens(open_writer, vocabulary):
+    """A tokenizer joins the characters of a mark with those before it, as in `.</` `think` `>`."""
+    end, [joined] = (vocabulary.tokens.tokenize_str(text) for text in ("f>", "<f"))
+    writer = open_writer("choice", '["yes"]', start_after=end)
+    assert joined not in end
+
+    writer.write(joined)
+    writer.write_text(">")
+
+    assert writer.takes("yes")
+    assert len(writer.allowed) < 10
+
+
+def test_the_space_that_a_tokenizer_writes_before_a_text_is_not_part_of_an_end(open_writer, vocabulary):
+    writer = open_writer("choice", '["yes"]', start_after=vocabulary.tokens.tokenize_str(" f>"))
+
+    writer.write_text("\n<f>")
+
+    assert writer.takes("yes")
+    assert len(writer.allowed) < 10
+
+
+def test_no_token_completes_an_end_and_goes_on(open_writer, vocabulary):
+    """What it holds after the end would belong to the language."""
+    end, [longer], [brace] = (vocabulary.tokens.tokenize_str(text) for text in ("x{", '{"', "{"))
+    writer = open_writer("choice", '["yes"]', start_after=end)
+    assert {longer, brace} <= set(writer.allowed)
+
+    writer.write_text("x")
+
+    assert longer not in writer.allowed and brace in writer.allowed
+    writer.write_text("y")
+    assert longer in writer.allowed
+
+
 def test_min_tokens_count_from_the_beginning_of_the_output(open_writer):
     writer = open_writer("regex", "a+", start_after=(40,), min_tokens=3)
 

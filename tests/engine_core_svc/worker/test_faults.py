@@ -3,6 +3,7 @@
 import pytest
 
 from tests.engine_core_svc.fake_worker import VOCAB_SIZE, expected
+from tests.engine_core_svc.service_fakes import Stack
 from tetrad.engine_core_svc.worker.executor import Executor
 from tetrad.services.errors import Code, InternalError, InvalidRequest
 from tetrad.services.rpc.columns import pack_f32, pack_u32, unpack_u32
@@ -40,6 +41,20 @@ async def test_a_step_that_always_fails_is_poison_although_the_process_lives(sta
     assert from_status(client.finished[1].status).reason == "POISONOUS_REQUEST"
 
 
+@pytest.mark.parametrize(("num_losses", "fails"), [(3, False), (4, True)])
+async def test_a_request_fails_at_its_second_crash_of_another_engines_worker_while_it_runs_alone(directory, num_losses, fails):
+    async with Stack(directory, pipeline_depth=1) as stack:
+        lost = InternalError("A worker with other experts is lost.", reason="EXPERTS_LOST")
+        stack.worker.step_errors = [lost] * num_losses
+        client = await stack.client()
+
+        client.add(1, [1], max_tokens=30)
+        await client.until_finished(1)
+
+        assert client.notices == ["WORKER_LOST", "RECOVERED"] * num_losses
+        assert client.tokens[1] == ([] if fails else expected(1, 30))
+
+
 async def test_cut_connections_make_no_suspects(stack):
     stack.worker.holds_after_cut = True
     client = await stack.client()
@@ -54,6 +69,18 @@ async def test_cut_connections_make_no_suspects(stack):
     await client.until_finished(1)
 
     assert client.tokens[1] == expected(1, 200)
+
+
+async def test_a_cut_whose_status_grpc_hides_makes_no_suspect(directory):
+    """It has this text in place of the status of a call that ends while the engine core writes a plan."""
+    async with Stack(directory, pipeline_depth=1) as stack:
+        stack.worker.step_errors = [InternalError("Internal error from Core")] * 5
+        client = await stack.client()
+
+        client.add(1, [1], max_tokens=30)
+        await client.until_finished(1)
+
+        assert client.tokens[1] == expected(1, 30)
 
 
 def unknown_step(output):

@@ -20,6 +20,15 @@ CASES = {
     "no reasoning": ("qwen3", "none", {}, "<thing>", None, "<thing>", []),
     "always reasoning": ("deepseek_r1", "none", {}, "a</think>b", "a", "b", []),
     "hidden reasoning": ("qwen3", "none", {"include_reasoning": False}, "<think>a</think>b", None, "b", []),
+    "reasoning about calls without tools": (
+        "qwen3",
+        "hermes",
+        {},
+        "<think>They mean <tool_call> here.</think>yes",
+        "They mean <tool_call> here.",
+        "yes",
+        [],
+    ),
     "call": ("none", "hermes", {"tools": TOOLS}, HERMES, None, None, [("add", {"a": 1})]),
     "calls and text": (
         "none",

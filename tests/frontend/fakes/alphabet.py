@@ -1,6 +1,7 @@
 """The token ids of the fakes: each byte is a token."""
 
 BOS, EOS, VOCAB_SIZE = 256, 257, 258
+BOS_NAME = "<s>"
 TEXT = "The quick brown fox jumps over the lazy dog. "
 
 

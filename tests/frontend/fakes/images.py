@@ -45,9 +45,10 @@ class FakeImages:
 
     def _file(self, place, item):
         if item.data == b"broken":
-            raise InvalidRequest(f"Failed to load image {place}: cannot identify image file", field="media")
+            raise InvalidRequest(f"Failed to load image {place}: cannot identify image file", field=f"media[{place}]")
         if item.data:
             self.kept[item.uuid] = item.data
         elif item.uuid not in self.kept:
-            raise InvalidRequest(f"Cache miss for image at index {place} but data is not provided.", field="media")
+            text = f"Cache miss for image at index {place} but data is not provided."
+            raise InvalidRequest(text, field=f"media[{place}]")
         return self.kept[item.uuid]

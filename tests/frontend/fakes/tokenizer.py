@@ -5,7 +5,7 @@ import codecs
 import json
 from collections import Counter
 
-from tests.frontend.fakes.alphabet import BOS, EOS, VOCAB_SIZE, text_of
+from tests.frontend.fakes.alphabet import BOS, BOS_NAME, EOS, VOCAB_SIZE, text_of
 from tests.frontend.fakes.images import MARK, FakeImages
 from tests.frontend.fakes.server import Fake
 from tetrad.services.errors import InvalidRequest
@@ -67,6 +67,7 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         self.vocab_size = VOCAB_SIZE
         self.hung = asyncio.Event()
         self.hung.set()
+        self.answers_facts = True  # while it hangs
 
     async def until_brought(self, num_steps):
         """Wait until the messages of so many engine steps have arrived."""
@@ -77,6 +78,8 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         tokenizer_pb2_grpc.add_TokenizerServiceServicer_to_server(self, server)
 
     async def GetInfo(self, request, context):
+        if not self.answers_facts:
+            await self.hung.wait()
         return tokenizer_pb2.GetInfoResponse(
             model="fake",
             vocab_size=self.vocab_size,
@@ -115,7 +118,8 @@ class FakeTokenizer(Fake, tokenizer_pb2_grpc.TokenizerServiceServicer):
         sequences = [unpack_u32(sequence.ids) for sequence in request.sequences]
         if any(token_id >= self.vocab_size for ids in sequences for token_id in ids):
             raise InvalidRequest("A token id is outside the vocabulary.", field="sequences")
-        return tokenizer_pb2.DecodeResponse(texts=[text_of(ids) for ids in sequences])
+        bos = "" if request.skip_special_tokens else BOS_NAME
+        return tokenizer_pb2.DecodeResponse(texts=[bos * ids.count(BOS) + text_of(ids) for ids in map(list, sequences)])
 
     async def RenderChat(self, request, context):
         self.rendered.append(request)

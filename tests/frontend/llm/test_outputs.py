@@ -84,6 +84,20 @@ async def test_unfinished_characters_are_held_back_and_flushed_at_the_end(llm, e
     assert "".join(output.outputs[0].text for output in outputs) == "aé�"
 
 
+@pytest.mark.parametrize("tokens_per_step", [1, 3])
+async def test_texts_of_tokens_before_a_stop_token_do_not_depend_on_the_steps(connect, engine, tokens_per_step):
+    """The last character is unfinished: the U+FFFD in its place belongs to no token."""
+    engine.tokens_per_step = tokens_per_step
+    engine.reply = lambda _, position: [ord("a"), 0xE2, EOS][position]
+    llm = await connect()
+
+    [output] = await run(llm, logprobs=0)
+
+    assert output.outputs[0].text == "a�"
+    texts = [next(iter(position.values())).decoded_token for position in output.outputs[0].logprobs]
+    assert texts[:2] == ["a", ""]
+
+
 async def test_logprobs_come_with_their_tokens_and_texts(llm):
     [output] = await run(llm, logprobs=2, prompt_logprobs=1, max_tokens=3)
 

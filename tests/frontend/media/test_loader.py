@@ -21,6 +21,7 @@ TEXT = base64.b64encode(FILE).decode()
         (f"DATA:image/PNG;charset=x;BASE64,{TEXT}", "image/png"),
         (f"data:;base64,{TEXT}", ""),
         (f"data:image/png;base64,{TEXT[:8]}\r\n{TEXT[8:]}\n", "image/png"),
+        (f"data:image/p\nng;base64,{TEXT}", ""),
     ],
 )
 async def test_data_urls_are_decoded(load, url, media_type):
@@ -62,6 +63,15 @@ async def test_a_large_file_is_decoded_in_slices(load):
     data = os.urandom(3_000_001)
 
     assert (await load(f"data:;base64,{base64.b64encode(data).decode()}")).data == data
+
+
+async def test_line_breaks_do_not_count_as_bytes_of_the_file(load):
+    data = os.urandom(3000)
+    text = base64.encodebytes(data).decode().replace("\n", "\r\n")
+
+    assert (await load(f"data:;base64,{text}", max_media_bytes=3000)).data == data
+    with pytest.raises(InvalidRequest, match=r"the image has at least 3000 bytes; the limit is 2999 \(max_media_bytes\)"):
+        await load(f"data:;base64,{text}", max_media_bytes=2999)
 
 
 async def test_the_files_of_a_request_keep_their_order_and_fit_one_message():

@@ -1,12 +1,14 @@
 """Log-probabilities for clients: texts that add up, bytes, ids, offsets, and the cut at a stop string."""
 
 import codecs
+import gc
+from functools import partial
 
 import pytest
 
 from tests.frontend.fakes import text_of
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts
-from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs, completion_logprobs
+from tetrad.frontend.api.http.schemas.logprobs import chat_logprobs, completion_logprobs, prompt_logprobs_json
 from tetrad.frontend.request.logprobs import drop_candidates, positions_of, texts_in_context
 from tetrad.frontend.request.outputs import Logprob
 from tetrad.frontend.request.sampling_params import RequestOutputKind, SamplingParams
@@ -67,6 +69,42 @@ def test_a_position_of_many_candidates_is_filled_later_and_is_the_same_then():
     position.fill()
     assert list(position) == [7, *range(7), *range(8, 2000)]
     assert (position[7], position[3]) == (Logprob(-0.5, 8, "seven"), Logprob(-3.0, 4, "3"))
+
+
+@pytest.fixture
+def collections():
+    """Yield the list of the garbage collections during a test, each after at most 5,000 new objects."""
+    thresholds, found = gc.get_threshold(), []
+    gc.collect()
+    gc.set_threshold(5_000)
+    gc.callbacks.append(note := lambda phase, facts: found.append(phase))
+    yield found
+    gc.callbacks.remove(note)
+    gc.set_threshold(*thresholds)
+
+
+@pytest.mark.parametrize(
+    "render",
+    [
+        partial(completion_logprobs, [7] * 3, num_top=10_000, start=0),
+        partial(chat_logprobs, [7] * 3, num_top=10_000),
+        prompt_logprobs_json,
+    ],
+    ids=["completion", "chat", "prompt"],
+)
+def test_many_candidates_are_rendered_without_garbage_collections(collections, render):
+    """A collection holds the interpreter lock: with a million objects all other requests would wait for 0.1 s."""
+    ids = list(range(10_000))
+    rows = LogprobRows([7, *ids] * 3, [-0.5] * 30_003, [8] * 3, 10_001)
+
+    positions = positions_of(rows, str)
+    for position in positions:
+        position.fill()
+    parts = LargeParts()
+    parts.take(render(positions=positions, parts=parts))
+    drop_candidates(positions)
+
+    assert not collections
 
 
 async def test_texts_of_a_prompt_add_up_to_it():

@@ -61,6 +61,9 @@ async def test_wrong_prompts_are_refused_before_anything_is_scheduled(llm, engin
         ({"arrival_time": -1.0}, r"^arrival_time must be Unix seconds in \[0, 10000000000\], got -1\.0\.$"),
         ({"arrival_time": 1e300}, r"^arrival_time must be Unix seconds in \[0, 10000000000\], got 1e\+300\.$"),
         ({"arrival_time": "now"}, r"^arrival_time must be a number, got 'now'\.$"),
+        ({"priority": 1.5}, r"^priority must be an integer, got 1\.5\.$"),
+        ({"priority": None}, r"^priority must be an integer, got None\.$"),
+        ({"data_parallel_rank": "0"}, r"^data_parallel_rank must be an integer, got '0'\.$"),
     ],
 )
 async def test_options_that_fit_no_message_are_refused(llm, engine, options, text):
@@ -77,15 +80,14 @@ async def test_far_too_large_text_is_never_tokenized(llm, tokenizer):
     assert tokenizer.num_encoded == 0
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-async def test_truncation_lets_no_longer_text_through(llm, tokenizer, side):
+async def test_a_text_that_is_truncated_may_be_longer_than_fits(llm, tokenizer):
     params = SamplingParams(max_tokens=1)
-
     with pytest.raises(PromptTooLong, match="65537 characters, but at most 65536"):
-        await llm.add_request("r", "x" * 65_537, params, truncate_prompt_tokens=3, truncation_side=side)
-
+        await llm.add_request("r", "x" * 65_537, params)
     assert tokenizer.num_encoded == 0
-    await llm.add_request("r", "x" * 65_536, params, truncate_prompt_tokens=3, truncation_side=side)
+
+    await llm.add_request("r", "x" * 65_537, params, truncate_prompt_tokens=3)
+
     assert tokenizer.num_encoded == 1
 
 

@@ -152,6 +152,14 @@ async def test_many_small_texts_at_once_share_messages_below_the_limit(client, l
     assert max(link.sizes) <= LEAST_MAX_MESSAGE_BYTES
 
 
+async def test_the_texts_of_a_vocabulary_are_loaded_in_small_messages(client, link):
+    """No other request waits for longer than the encoding of one of them."""
+    await client.load_token_texts(range(50_000))
+
+    assert client.text_of(49_999) == "x"
+    assert max(link.sizes) <= 16 << 10
+
+
 async def test_many_texts_pairs_and_ids_of_one_request_are_sent_in_messages_below_the_limit(client, link):
     texts = ["a" * 3_000] * 1_000
 

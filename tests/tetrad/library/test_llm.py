@@ -207,6 +207,26 @@ def test_the_last_message_can_be_continued(llm):
     assert output.prompt.endswith("The time is")
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"stop": ["\nclass", "\ndef", "\n#", "\nif", "\nprint", "x" * 2000]}, {"bad_words": ["x" * 2000, *map(str, range(200))]}],
+    ids=["stop", "bad_words"],
+)
+def test_limits_that_protect_other_clients_of_a_server_do_not_hold(llm, fields):
+    [output] = llm.generate([[504] * 20], SamplingParams(max_tokens=2, **fields), use_tqdm=False)
+
+    assert len(output.outputs[0].token_ids) == 2
+
+
+def test_a_text_that_is_truncated_may_be_much_longer_than_the_context(llm):
+    text = "word " * 500_000
+
+    [output] = llm.generate([text], PARAMS, use_tqdm=False, tokenization_kwargs={"truncate_prompt_tokens": 5})
+
+    assert len(output.prompt_token_ids) == 5
+    assert text.endswith(llm.get_tokenizer().decode(output.prompt_token_ids))
+
+
 def test_prompts_can_be_truncated(llm):
     [output] = llm.generate([[504] * 20], PARAMS, use_tqdm=False, tokenization_kwargs={"truncate_prompt_tokens": 5})
 

@@ -7,6 +7,7 @@ import asyncio
 import math
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
 from tetrad.library.async_llm import AsyncLLM
 from tetrad.services.direct.carrier import DirectCarrier
 from tetrad.services.errors import FailedPrecondition
+from tetrad.stack.child import Child
 from tetrad.stack.local_stack import LocalStack
 from tetrad.stack.one_process import OneProcessSettings, running
 
@@ -129,6 +131,35 @@ async def test_a_split_brings_the_tokens_of_one_rank_and_a_lost_rank_costs_no_re
 
     assert not psutil.wait_procs(processes, timeout=1)[1]
     assert not directory.exists()
+
+
+async def test_a_rolling_restart_after_an_upgrade_brings_all_ranks_of_the_new_release(model, tmp_path):
+    """Ranks of two releases do not meet: one that restarted alone would wait for the others for ever."""
+    new = tmp_path / "tetrad-9.9.9.dist-info"
+    new.mkdir()
+    (new / "METADATA").write_text("Metadata-Version: 2.1\nName: tetrad\nVersion: 9.9.9\n")
+    environments = []
+
+    def with_own_environment(child: Child) -> Child:
+        environments.append(dict(child.environment))
+        return replace(child, environment=environments[-1])
+
+    settings = await asyncio.to_thread(args(model, tensor_parallel_size=2).stack_settings)
+    async with LocalStack(settings, adapt_child=with_own_environment) as stack:
+        await stack.start(timeout_s=TIMEOUT_S)
+        for each in environments:
+            each["PYTHONPATH"] = os.pathsep.join(filter(None, [str(tmp_path), each.get("PYTHONPATH")]))
+        async with AsyncLLM.from_target(str(stack.directory)) as llm:
+            stream = llm.generate("A story", SEEDED, "during an upgrade")
+            first = await anext(stream)
+
+            await stack.restart(timeout_s=TIMEOUT_S)
+
+            *_, last = [first, *[output async for output in stream]]
+            version = (await llm.start()).engine_info.version
+
+    assert len(last.outputs[0].token_ids) == SEEDED.max_tokens
+    assert version == "9.9.9"
 
 
 @pytest.mark.parametrize(

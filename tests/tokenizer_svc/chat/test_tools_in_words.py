@@ -111,6 +111,34 @@ class TestArguments:
         assert rendered(template + "{% endfor %}{% endfor %}", [ASSISTANT]) == written * 2
 
 
+class TestReasoning:
+    OPENED = "{% for message in messages %}{% if message.role == 'assistant' %}"
+    OLDER = OPENED + "{{ message.reasoning_content }}{{ message.reasoning is defined }}"
+    NEWER = OPENED + "{{ message.reasoning }}"
+    ANY = OPENED + "{{ message.get('reasoning') or message.get('reasoning_content') }}"
+    HARMONY = OPENED + (
+        "{% if message.content and message.thinking %}{{ raise_exception('not both') }}{% endif %}"
+        "{{ message.content or message['thinking'] }}{{ '!' if message.tool_calls }}"
+    )
+
+    @pytest.mark.parametrize(
+        ("template", "fields", "written"),
+        [
+            (OLDER, {}, "hm.False"),
+            (NEWER, {}, "hm."),
+            (NEWER, {"tool_calls": [CALL], "content": "I add."}, "hm."),
+            (ANY, {}, "hm."),
+            (HARMONY, {"tool_calls": [CALL]}, "hm.!"),
+            (HARMONY, {"tool_calls": [CALL], "content": "I add."}, "I add.!"),
+            (HARMONY, {"thinking": "oh."}, "oh."),
+        ],
+    )
+    def test_is_in_the_field_that_the_template_reads(self, template, fields, written):
+        message = {"role": "assistant", "content": "", "reasoning_content": "hm.", **fields}
+
+        assert rendered(template + "{% endif %}{% endfor %}", [USER, message]) == written
+
+
 class TestDevelopers:
     def test_are_system_to_a_template_that_does_not_know_them(self):
         assert rendered(PLAIN, [DEVELOPER, USER]) == "[system]Be brief.[user]What is 2+3?"

@@ -78,6 +78,13 @@ def test_other_modes_become_rgb(mode: str, form: str) -> None:
     assert (image.mode, image.size) == ("RGB", (4, 3))
 
 
+@pytest.mark.parametrize("form", ["PNG", "TIFF"])
+def test_16_bits_of_grey_become_8(form: str) -> None:
+    image = decoded(saved(two(0x8080, 0xFFFF, mode="I;16"), form))
+
+    assert pixels(image) == [(0x80, 0x80, 0x80), WHITE]
+
+
 def test_an_animation_is_its_first_frame() -> None:
     data = saved(Image.new("RGB", (2, 1), RED), "GIF", save_all=True, append_images=[Image.new("RGB", (2, 1), BLUE)])
 

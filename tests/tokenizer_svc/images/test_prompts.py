@@ -136,7 +136,11 @@ class TestSettings:
         [
             ({"image_mean": [0, 0, 0]}, "mm_processor_kwargs has 'image_mean'; this model takes size, min_pixels"),
             ({"patch_size": 7}, "mm_processor_kwargs has 'patch_size'"),
-            ({"size": "large"}, "Failed to load image 0"),
+            (
+                {"size": "large"},
+                "Failed to load image 0: with mm_processor_kwargs {'size': 'large'}, the image processor fails: ",
+            ),
+            ({"do_resize": False}, "with mm_processor_kwargs {'do_resize': False}, the image processor fails: cannot reshape"),
             ({"max_pixels": 1 << 20, "min_pixels": 1 << 20}, "embeddings; the limit is 56, those of the largest image"),
             ({"max_pixels": 10**9, "min_pixels": 10**9}, "pixels; the limit is 67108864"),
             ([], "mm_processor_kwargs_json is not a JSON object"),
@@ -148,6 +152,7 @@ class TestSettings:
 
         assert isinstance(refused, InvalidRequest)
         assert reason in refused.message
+        assert "\n" not in refused.message
 
     async def test_need_media(self, stub_of: StubOf) -> None:
         stub = await stub_of("llava")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken, models, pre_tokenizers
 from tokenizers import Tokenizer as RustTokenizer
-from tokenizers import models, pre_tokenizers
 
 from tetrad.services.errors import ModelError, NotFound
 from tetrad.tokenizer_svc.loading.load import load_tokenizer
@@ -79,6 +79,19 @@ def test_special_tokens_are_those_of_transformers(tmp_path: Path, config: dict[s
     assert ours.facts.special.named() == theirs.special_tokens_map
     assert ours.special_token_ids == tuple(sorted(theirs.all_special_ids))
     assert ours.encode("".join(words)) == theirs("".join(words))["input_ids"]
+
+
+def test_a_token_that_the_config_makes_special_keeps_the_white_space_that_it_takes(tmp_path: Path) -> None:
+    rust = RustTokenizer(models.WordLevel({"a": 0, "Ċ": 1}, unk_token="a"))
+    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    rust.add_tokens([AddedToken("<turn>", rstrip=True, normalized=False)])
+    rust.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<turn>"}))
+
+    tokenizer = load_tokenizer(str(tmp_path))
+
+    assert tokenizer.special_token_ids == (2,)
+    assert tokenizer.encode("a<turn>\na") == [0, 2, 0]
 
 
 def test_generation_config_gives_the_eos_ids(directory: Path) -> None:

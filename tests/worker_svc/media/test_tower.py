@@ -7,7 +7,8 @@ from tests.pictures import picture
 from tests.vision_files import save_vision_model
 from tests.vision_kinds import KINDS
 from tests.vision_reference import VisionReference
-from tests.worker_svc.media.image_prompts import image_prompt
+from tests.worker_svc.media.image_prompts import image_prompt, item_tensors
+from tetrad.worker_svc.core.plan import EncoderItem
 from tetrad.worker_svc.media.tower_kinds import TOWER_KINDS
 
 IMAGES = [picture(60, 40), picture(30, 90, 1)]
@@ -33,3 +34,16 @@ def test_embeddings_are_those_of_the_whole_model(kind, tmp_path, load):
         assert np.abs(np.concatenate([each.deep[index] for each in encoded]) - layer).max() < 1e-5
     assert model.info.modalities[0].max_embeds_per_item >= max(item.num_embeds for item in prompt.items)
     assert model.info.uses_mrope == (prompt.spans[0].grid is not None)
+
+
+def test_an_image_of_one_embedding_has_the_same_as_beside_others(tmp_path, load):
+    """transformers' Mistral 3 refuses such an image alone."""
+    save_vision_model(tmp_path, "mistral3")
+    reference = VisionReference(tmp_path)
+    icon = picture(20, 20)
+    parts = [{"type": "image"}, {"type": "image"}]
+    both = reference.embeddings(reference.prepare([{"role": "user", "content": parts}], [icon, IMAGES[0]])).numpy()
+
+    encoded = load(tmp_path).media.tower.encode(EncoderItem("icon", "image", item_tensors(reference, icon), 1))
+
+    assert np.abs(encoded.rows - both[:1]).max() < 1e-5

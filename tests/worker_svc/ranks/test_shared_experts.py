@@ -26,6 +26,7 @@ from tetrad.worker_svc.core.device import LoadRequest
 from tetrad.worker_svc.core.plan import ExecutedStep, ModelRunnerOutput, SchedulerOutput, finished
 from tetrad.worker_svc.devices import open_device
 from tetrad.worker_svc.devices.cpu import CpuDevice
+from tetrad.worker_svc.worker.queued_steps import step_failed
 
 MODELS = WITH_EXPERTS if EVERY else ("mixtral", "qwen3_moe", "deepseek_v3", "llama4")
 """An expert a tensor, stacked experts, shared experts with groups and latent attention, weighted inputs."""
@@ -142,8 +143,9 @@ def test_a_lost_worker_fails_the_steps_of_the_others_until_its_successor_has_loa
         monkeypatch.setattr(link, "_connect_timeout_s", 0.1)
 
         engines[1].close()
-        with pytest.raises(Unavailable, match=r"which holds other experts of the model, is (lost|not ready)"):
+        with pytest.raises(Unavailable, match=r"which holds other experts of the model, is (lost|not ready)") as lost:
             answers(Driver(engines[0]))
+        assert step_failed(1, lost.value).reason == "EXPERTS_LOST"
         with pytest.raises(Unavailable, match="is not ready"):
             engines[0].meet()
 

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -14,7 +16,7 @@ from tests.grids import pairs
 from tests.worker_svc.conftest import GREEDY, LAYOUT, Driver
 from tests.worker_svc.families.tiny_models import FAMILIES, save_family
 from tests.worker_svc.ranks.groups import open_group
-from tetrad.services.errors import DeadlineExceeded, InvalidRequest, ModelError
+from tetrad.services.errors import DeadlineExceeded, InvalidRequest, ModelError, Unavailable
 from tetrad.worker_svc.core.plan import GrammarRows, SamplingSpec
 from tetrad.worker_svc.core.ranks import GroupPlace, Shard
 from tetrad.worker_svc.layers.rendezvous import Rendezvous
@@ -164,6 +166,18 @@ def test_a_rank_whose_peers_do_not_come_says_so_in_one_line(address, rank, socke
     assert "\n" not in raised.value.message
 
 
+@pytest.mark.parametrize(("address", "rank"), [("unix:{}/{}.sock", 0), ("127.0.0.1:0", 0), ("127.0.0.1:0", 1)])
+def test_a_rank_that_another_group_wants_waits_no_longer(address, rank, socket_directory):
+    addresses = [address.format(socket_directory, number) for number in range(2)]
+    place = GroupPlace(Shard(rank, 2), 7, addresses, 60.0, is_wanted=lambda: False)
+    started = time.monotonic()
+
+    with pytest.raises(Unavailable, match=f"^Rank {rank} of 2 waits for the others no longer"):
+        Rendezvous(place)
+
+    assert time.monotonic() - started < 20
+
+
 @pytest.mark.parametrize("host", ["[::1]", "ipv6:[::1]", "ipv4:127.0.0.1", "dns:///localhost", "dns:localhost", "localhost"])
 def test_ranks_meet_at_every_form_of_address_that_an_engine_core_takes(host):
     if "::1" in host and not has_ipv6():
@@ -201,6 +215,18 @@ def test_ranks_on_several_machines_meet_again_whichever_joins_first(tiny_llama, 
             driver.add(1, PROMPTS[0], GREEDY)
             answers.append(list(driver.generate(4)[1]))
     assert answers[1:] == answers[:-1]
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1, 2)], ids=["shards", "stages"])
+def test_a_member_that_gets_another_place_leaves_its_group_at_once(socket_directory, shape):
+    before = threading.enumerate()
+    with open_group(socket_directory, *shape) as group:
+        [follower] = [thread for thread in threading.enumerate() if thread.name == "follower" and thread not in before]
+
+        group.ranks[1].join(GroupPlace(Shard(0, 1), 2, [f"unix:{socket_directory}/1.sock"]))
+
+        follower.join(10)
+        assert not follower.is_alive()
 
 
 @pytest.mark.parametrize(("size", "sizes"), [(4, "1, 2, 3, 6"), (5, "1, 2, 3, 6")])

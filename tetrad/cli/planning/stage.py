@@ -18,7 +18,6 @@ _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 _STATE_BYTES = 4
 _VALUE_BYTES = 2
 """Bytes of one value of the activations."""
-_TOKENS_OF_STATE = 256
 _SAMPLER_BYTES = 16
 """Bytes of the float32 logits and the sampler's copies of them, per id of the vocabulary."""
 _RUNTIME_BYTES = 1 << 30

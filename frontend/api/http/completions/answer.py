@@ -231,14 +231,16 @@ class CompletionAnswer:
                 all_positions = [*output.prompt_logprobs, *all_positions]
             elif all_positions is not None:
                 all_ids = ids
-        first_text = ""
+        first_text, start = "", 0
         if all_positions and all_positions[0] is None:
             # A part of a character has no text: the character belongs to the token that completes it.
             first_text = (await self._llm.texts.detokenize(all_ids[:1], skip_special_tokens=False)).rstrip(PARTIAL)
+            # BOS, which the tokenizer puts before a text, has a name that the text lacks.
+            start = 0 if text.startswith(first_text) else -len(first_text)
         choice = CompletionChoice(
             index=place * self._num_shown + new.index,
             text=text,
-            logprobs=await self._logprobs(all_ids, all_positions, 0, first_text),
+            logprobs=await self._logprobs(all_ids, all_positions, start, first_text),
             finish_reason="length" if self._only_prompt else new.finish_reason,
             stop_reason=new.stop_reason,
         )
@@ -282,7 +284,8 @@ class CompletionAnswer:
         return await rendered(num_logprobs, partial(prompt_logprobs_json, positions, self._parts))
 
     async def _prompt_text(self, output: RequestOutput) -> str:
-        if output.prompt is not None:
+        # The model has read only a part of a truncated text.
+        if output.prompt is not None and self._body.truncate_prompt_tokens is None:
             return output.prompt
         return await self._llm.texts.detokenize(output.prompt_token_ids, skip_special_tokens=self._params.skip_special_tokens)
 

@@ -156,6 +156,8 @@ class ConversationBody(Body):
         None, description="Settings of the model's image processor, such as {min_pixels, max_pixels} or {size}."
     )
     thread: Any = Field(None, description="Not supported: send the whole conversation each time.")
+    mcp_servers: list[Any] | None = Field(None, description="Not supported: this server calls no tools; give their functions.")
+    container: Any = Field(None, description="Not supported: this server runs no code.")
 
     @model_validator(mode="after")
     def _check_thread(self) -> Self:
@@ -163,6 +165,15 @@ class ConversationBody(Body):
         if self.thread is not None:
             text = "thread is not supported: this server holds no conversations; send all messages each time."
             raise ThreadUnsupported(text, field="thread")
+        return self
+
+    @model_validator(mode="after")
+    def _check_hosted(self) -> Self:
+        if self.mcp_servers:
+            text = "mcp_servers is not supported: this server calls no tools. Give their functions as tools."
+            raise InvalidRequest(text, field="mcp_servers")
+        if self.container:
+            raise InvalidRequest("container is not supported: this server runs no code.", field="container")
         return self
 
     @model_validator(mode="after")

@@ -79,9 +79,7 @@ class _Message:
     @property
     def form(self) -> StreamForm:
         """The error event and the keep-alive event of the stream."""
-        return StreamForm(
-            b"", named_event({"type": "ping"}), lambda error: named_event(messages_error(error, self._request_id))
-        )
+        return StreamForm(b"", _PING, lambda error: named_event(messages_error(error, self._request_id)))
 
     async def run(self) -> dict[str, Any]:
         """Return the whole message."""

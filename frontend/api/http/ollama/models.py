@@ -66,9 +66,7 @@ async def list_running(request: Request) -> Response:
     return JsonResponse(RunningModels(running))
 
 
-@router.post(
-    "/api/show", **documented(ShowRequest, answer=ShownModel, example=docs.SHOWN, tag="models", error_form=docs.ERRORS)
-)
+@router.post("/api/show", **_SHOW)
 async def show(request: Request) -> Response:
     """Return facts about a model, in Ollama's form."""
     body = await read_body(request, ShowRequest)
@@ -86,9 +84,7 @@ async def show(request: Request) -> Response:
     return JsonResponse(ShownModel(began, template, defaults, _details(llm, name), info, _capabilities(llm)))
 
 
-@router.get(
-    "/api/version", **documented(answer=VersionBody, example={"version": VERSION}, tag="monitor", error_form=docs.ERRORS)
-)
+@router.get("/api/version", **_VERSION)
 async def version(_: Request) -> Response:
     """Return the version of the server, in Ollama's form."""
     return JsonResponse(VersionBody(VERSION))

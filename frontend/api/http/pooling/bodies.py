@@ -10,6 +10,10 @@ from tetrad.services.errors import InvalidRequest
 
 Inputs = str | TokenIds | Strings | Annotated[list[TokenIds], FailFastList()]
 Texts = str | Strings
+_OLDER_ACTIVATIONS = ("normalize", "softmax", "activation")
+_OLDER = "Not supported: older names of use_activation."
+_TEXTS = "Not supported: inputs are texts."
+
 Conversations = Annotated[list[ChatMessage], FailFastList()] | Annotated[list[list[ChatMessage]], FailFastList()]
 
 
@@ -30,6 +34,27 @@ class PoolingBody(Body):
     use_activation: bool | None = Field(
         None, description="Normalise embeddings, or make probabilities of logits. Unset: as the model's files say."
     )
+    normalize: Any = Field(None, description=_OLDER)
+    softmax: Any = Field(None, description=_OLDER)
+    activation: Any = Field(None, description=_OLDER)
+    padding: str | None = Field(None, description="do_not_pad is the only value that is supported.")
+    mm_processor_kwargs: dict[str, Any] | None = Field(None, description=_TEXTS)
+    media_io_kwargs: dict[str, Any] | None = Field(None, description=_TEXTS)
+
+    @model_validator(mode="after")
+    def _refuse_unsupported(self) -> Self:
+        # If these were ignored, the values would silently differ.
+        for name in _OLDER_ACTIVATIONS:
+            if getattr(self, name) is not None:
+                raise InvalidRequest(f"{name} is vLLM's older name; use use_activation.", field=name)
+        if self.padding not in (None, "do_not_pad"):
+            raise InvalidRequest(
+                f"padding must be do_not_pad, got {self.padding[:32]!r}: inputs are not padded.", field="padding"
+            )
+        for name in ("mm_processor_kwargs", "media_io_kwargs"):
+            if getattr(self, name):
+                raise InvalidRequest(f"{name} is not supported: inputs are texts.", field=name)
+        return self
 
 
 class InputBody(PoolingBody):

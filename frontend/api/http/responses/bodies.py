@@ -13,6 +13,14 @@ from tetrad.services.errors import InvalidRequest
 
 LOGPROBS = "message.output_text.logprobs"
 
+_INSTEAD = {
+    "conversation": "use previous_response_id",
+    "previous_response": "use previous_response_id, or send its items in input",
+    "previous_input_messages": "send them in input",
+    "prompt": "write it into input",
+}
+"""Unsupported field -> what to do instead. If one were ignored, the model would answer without the earlier turns."""
+
 MetadataKey = Annotated[str, StringConstraints(max_length=64)]
 MetadataValue = Annotated[str, StringConstraints(max_length=512)]
 
@@ -164,11 +172,13 @@ class InputBody(Body):
         None, description="Settings of the model's image processor, such as {min_pixels, max_pixels} or {size}."
     )
     conversation: Any = Field(None, description="Not supported: use previous_response_id.")
+    previous_response: Any = Field(None, description="Not supported: use previous_response_id, or send its items in input.")
+    previous_input_messages: Any = Field(None, description="Not supported: send them in input.")
     prompt: Any = Field(None, description="Not supported: prompt templates are stored at OpenAI.")
 
     @model_validator(mode="after")
     def _check_unsupported(self) -> Self:
-        for name, instead in (("conversation", "use previous_response_id"), ("prompt", "write it into input")):
+        for name, instead in _INSTEAD.items():
             if getattr(self, name) is not None:
                 raise InvalidRequest(f"{name} is not supported: {instead}.", field=name)
         return self
@@ -203,9 +213,13 @@ class ResponsesRequest(InputBody, TurnSampling):
     safety_identifier: str | None = Field(None, max_length=128, description="Likewise.")
     prompt_cache_key: str | None = Field(None, description="Sent back; prompts are cached by their tokens. See cache_salt.")
     service_tier: str | None = Field(None, description="Accepted; there is one tier.")
+    enable_response_messages: bool | None = Field(None, description="Not supported: the answer has items, no messages.")
 
     @model_validator(mode="after")
     def _check_response(self) -> Self:
+        if self.enable_response_messages:
+            text = "enable_response_messages is not supported: the answer has items, no messages."
+            raise InvalidRequest(text, field="enable_response_messages")
         if self.background and self.store is False:
             raise InvalidRequest("background can only be used when `store` is true.", field="background")
         if self.stream_options is not None and not self.stream:

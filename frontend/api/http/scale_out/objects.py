@@ -1,6 +1,7 @@
 """Scale-out objects: the answers of rendering and of generation from token ids, as msgspec structs."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -46,7 +47,7 @@ class RenderedRequest(msgspec.Struct, kw_only=True):
     ec_transfer_params: Annotated[None, Meta(description="Always null: no encoder connector is configured.")] = None
 
 
-class IdLogprob(msgspec.Struct):
+class IdLogprob(msgspec.Struct, gc=False):
     """The log-probability of a token."""
 
     token_id: Annotated[int, Meta(description="The token.")]
@@ -141,8 +142,7 @@ def id_logprobs(ids: Sequence[int], positions: Sequence[PositionLogprobs], num_t
     content = []
     for token_id, position in zip(ids, positions, strict=True):
         found = position[token_id]
-        tops = [
-            IdLogprob(candidate, max(each.logprob, _LEAST), each.rank) for candidate, each in list(position.items())[:num_top]
-        ]
+        kept = islice(position.items(), num_top)
+        tops = [IdLogprob(candidate, max(each.logprob, _LEAST), each.rank) for candidate, each in kept]
         content.append(IdPosition(token_id, max(found.logprob, _LEAST), found.rank, parts.list_of(tops)))
     return IdLogprobs(parts.list_of(content, num_top))

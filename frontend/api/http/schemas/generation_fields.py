@@ -109,7 +109,6 @@ class SamplingBody(SamplingFields):
     user: str | None = Field(None, description="Accepted without effect: no account is kept of end users.")
 
     use_beam_search: bool | None = Field(None, description="Not supported here: use LLM.beam_search.")
-    kv_transfer_params: dict[str, Any] | None = Field(None, description="Not supported: no KV connector is configured.")
 
     @model_validator(mode="before")
     @classmethod
@@ -130,6 +129,4 @@ class SamplingBody(SamplingFields):
         if self.use_beam_search:
             text = "use_beam_search is not supported over HTTP; LLM.beam_search of the Python package does it."
             raise InvalidRequest(text, field="use_beam_search")
-        if self.kv_transfer_params is not None:
-            raise InvalidRequest("kv_transfer_params is not supported by this server.", field="kv_transfer_params")
         return self

@@ -5,7 +5,7 @@ in slices. A mark replaces it in the answer until the answer itself is encoded.
 """
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar, cast
 
@@ -45,6 +45,13 @@ class LargeParts:
             return items
         step = max(_SLICE // max(weight, 1), 1)
         slices = (encode(items[start : start + step])[1:-1] for start in range(0, len(items), step))
+        return cast("list[V]", self._add(b"[", slices, b"]"))
+
+    def list_made(self, keys: Sequence[K], make: Callable[[K], V]) -> list[V]:
+        """Return the value for `[make(key) for key in keys]` in the answer. Of a large list only one slice exists at a time."""
+        if len(keys) < _LEAST:
+            return list(map(make, keys))
+        slices = (encode(list(map(make, keys[start : start + _SLICE])))[1:-1] for start in range(0, len(keys), _SLICE))
         return cast("list[V]", self._add(b"[", slices, b"]"))
 
     def mapping_of(self, items: dict[K, V]) -> dict[K, V]:

@@ -1,6 +1,8 @@
 """Log-probabilities: converts them to OpenAI's two forms: parallel lists for completions, objects for chats."""
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import islice
 
 from tetrad.frontend.api.http.schemas.large_parts import LargeParts
 from tetrad.frontend.api.http.schemas.objects import (
@@ -34,14 +36,14 @@ def completion_logprobs(
         token_ids: the tokens.
         positions: one per token; None for a token without log-probabilities (the first of a prompt).
         num_top: requested number of top candidates.
-        start: number of characters of text before the first token.
+        start: number of characters of text before the first token; below 0: number of the first characters that are not text.
         first_text: text of a token without log-probabilities.
         as_ids: whether tokens are written as `token_id:5`.
         parts: the large parts of the answer, which long lists are added to.
     """
     lists = CompletionLogprobs([], [], [], [])
     for token_id, position in zip(token_ids, positions, strict=True):
-        lists.text_offset.append(start)
+        lists.text_offset.append(max(start, 0))
         if position is None:
             text = first_text
             lists.token_logprobs.append(None)
@@ -50,7 +52,7 @@ def completion_logprobs(
             text = _text(token_id, position[token_id])
             lists.token_logprobs.append(_finite(position[token_id].logprob))
             # The sampled token is returned in addition to the requested candidates.
-            kept = list(position.items())[: num_top + 1]
+            kept = islice(position.items(), num_top + 1)
             tops = {_shown(i, found, as_ids=as_ids): _finite(found.logprob) for i, found in kept}
             lists.top_logprobs.append(parts.mapping_of(tops))
         lists.tokens.append(_id_text(token_id) if as_ids else text)
@@ -87,14 +89,10 @@ def token_logprobs(
     """Return one object per token, with its `num_top` most likely candidates. Arguments: see `completion_logprobs`."""
     content: list[TokenLogprob] = []
     for token_id, position in zip(token_ids, positions, strict=True):
-        ranked = sorted(position.items(), key=lambda item: -item[1].logprob)[:num_top]
-        tops = [
-            TopLogprob(_shown(candidate, found, as_ids=as_ids), _finite(found.logprob), _bytes(candidate, found))
-            for candidate, found in ranked
-        ]
         found = position[token_id]
         name, text = _shown(token_id, found, as_ids=as_ids), _text(token_id, found)
-        content.append(TokenLogprob(name, _finite(found.logprob), list(text.encode()), parts.list_of(tops)))
+        tops = parts.list_made(_ranked(position, num_top), partial(_top, position, as_ids=as_ids))
+        content.append(TokenLogprob(name, _finite(found.logprob), list(text.encode()), tops))
     return content
 
 
@@ -109,6 +107,16 @@ def _prompt_position(position: PositionLogprobs) -> dict[str, PromptLogprob]:
         str(token_id): PromptLogprob(_finite(found.logprob), found.rank, found.decoded_token)
         for token_id, found in position.items()
     }
+
+
+def _ranked(position: PositionLogprobs, number: int) -> list[int]:
+    """Return the most likely tokens, likeliest first. Tuples of tokens and values would be visited by the garbage collector."""
+    return sorted(position, key=lambda token_id: -position[token_id].logprob)[:number]
+
+
+def _top(position: PositionLogprobs, token_id: int, *, as_ids: bool) -> TopLogprob:
+    found = position[token_id]
+    return TopLogprob(_shown(token_id, found, as_ids=as_ids), _finite(found.logprob), _bytes(token_id, found))
 
 
 def _bytes(token_id: int, found: Logprob) -> list[int] | None:

@@ -60,7 +60,7 @@ class CompletionLogprobs(msgspec.Struct):
     text_offset: Annotated[list[int], Meta(description="Characters of the choice's text before each token.")]
 
 
-class TopLogprob(msgspec.Struct):
+class TopLogprob(msgspec.Struct, gc=False):
     """A candidate."""
 
     token: Annotated[str, Meta(description="Its text; `token_id:5` with return_tokens_as_token_ids.")]
@@ -84,7 +84,7 @@ class ChatLogprobs(msgspec.Struct):
     refusal: Annotated[list[TokenLogprob] | None, Meta(description="Always null: models have no refusals of their own.")] = None
 
 
-class PromptLogprob(msgspec.Struct):
+class PromptLogprob(msgspec.Struct, gc=False):
     """Log-probability of a token at a position of the prompt."""
 
     logprob: Annotated[float, Meta(description="Its log-probability; -9999 for what is impossible.")]

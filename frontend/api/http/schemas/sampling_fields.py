@@ -1,12 +1,13 @@
 """Sampling fields: the fields of SamplingParams in all APIs, with vLLM's names. Unset means the default."""
 
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tetrad.frontend.api.http.schemas.fields import Body, Flag, Integer, Number, Strings, TokenIds
 from tetrad.frontend.request.sampling_values import EXTRA_ARGS, VllmXargs
 from tetrad.frontend.request.structured_outputs import StructuredOutputsParams
+from tetrad.services.errors import InvalidRequest
 
 
 class StructuredOutputsBody(Body):
@@ -78,6 +79,17 @@ class SamplingFields(Body):
     cache_salt: str | None = Field(
         None, description="Requests share cached prefixes only with those of the same salt; at most 128 characters."
     )
+    watermarking: bool | None = Field(None, description="Not supported: true is refused.")
+    logits_processors: Any = Field(None, description="Not supported: vllm_xargs has values for the server's own processors.")
+    kv_transfer_params: dict[str, Any] | None = Field(None, description="Not supported: no KV connector is configured.")
+    ec_transfer_params: dict[str, Any] | None = Field(None, description="Not supported: no encoder connector is configured.")
+
+    @model_validator(mode="after")
+    def _refuse_unsupported(self) -> Self:
+        for name in _REFUSED:
+            if getattr(self, name):
+                raise InvalidRequest(f"{name} is not supported by this server.", field=name)
+        return self
 
     def given_sampling_fields(self) -> dict[str, Any]:
         """Return the fields that the client has set, by SamplingParams' names."""
@@ -85,6 +97,7 @@ class SamplingFields(Body):
         return given if self.vllm_xargs is None else given | {EXTRA_ARGS: VllmXargs(self.vllm_xargs)}
 
 
-_OTHERS = ("structured_outputs", "priority", "request_id", "cache_salt", "vllm_xargs")
+_REFUSED = ("watermarking", "logits_processors", "kv_transfer_params", "ec_transfer_params")
+_OTHERS = ("structured_outputs", "priority", "request_id", "cache_salt", "vllm_xargs", *_REFUSED)
 _PARAMS = tuple(name for name in SamplingFields.model_fields if name not in _OTHERS)
 """Fields with SamplingParams' names."""

@@ -6,7 +6,8 @@ import openai
 import pytest
 
 from tests.frontend.api.http.event_streams import events
-from tests.frontend.fakes import EOS, TEXT
+from tests.frontend.fakes import BOS, EOS, TEXT
+from tests.frontend.fakes.alphabet import BOS_NAME
 
 
 @pytest.fixture
@@ -95,6 +96,33 @@ async def test_echo_without_tokens_scores_the_prompt(http):
     assert choice["logprobs"]["token_logprobs"] == [None, -0.5, -0.5]
     assert choice["logprobs"]["tokens"] == ["a", "b", "c"]
     assert choice["logprobs"]["text_offset"] == [0, 1, 2]
+
+
+async def test_text_offsets_of_an_echo_do_not_count_the_name_of_bos(http):
+    body = {"prompt": [BOS, *b"ab"], "max_tokens": 2, "echo": True, "logprobs": 0}
+
+    choice = (await http.post("/v1/completions", json=body)).json()["choices"][0]
+
+    assert choice["text"] == "abTh"
+    assert choice["logprobs"]["tokens"] == [BOS_NAME, "a", "b", "T", "h"]
+    assert choice["logprobs"]["text_offset"] == [0, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("side", "kept"), [("left", "cd"), ("right", "ab")])
+async def test_echo_of_a_truncated_text_is_what_the_model_has_read(http, side, kept):
+    body = {
+        "prompt": "abcd",
+        "max_tokens": 1,
+        "echo": True,
+        "logprobs": 0,
+        "truncate_prompt_tokens": 2,
+        "truncation_side": side,
+    }
+
+    choice = (await http.post("/v1/completions", json=body)).json()["choices"][0]
+
+    assert choice["text"] == f"{kept}T"
+    assert choice["logprobs"]["tokens"] == [*kept, "T"]
 
 
 async def test_echo_of_a_prompt_of_one_token_has_its_position(http):

@@ -142,6 +142,21 @@ async def test_threads_are_refused_in_the_words_that_clients_know(http):
     assert response.json()["error"]["details"] == details
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("mcp_servers", [{"type": "url", "name": "m", "url": "https://example.com/mcp"}]),
+        ("container", {"skills": [{"type": "anthropic", "skill_id": "xlsx"}]}),
+        ("watermarking", True),
+    ],
+)
+async def test_what_runs_at_anthropic_or_nowhere_is_refused(http, field, value):
+    response = await http.post("/v1/messages", json={"messages": HI, "max_tokens": 9, field: value})
+
+    assert response.status_code == 400
+    assert response.json()["error"]["message"].startswith(f"{field} is not supported")
+
+
 async def test_a_stop_sequence_is_named(client):
     message = await client.messages.create(model="fake", messages=HI, max_tokens=99, stop_sequences=["fox", "brown"])
 

@@ -23,6 +23,12 @@ LONG = "x" * 600
         ("/v1/embeddings", {"input": "a", "encoding_format": "base64", "embed_dtype": "float16"}, "embed_dtype"),
         ("/v1/embeddings", {"input": "a", "encoding_format": "base64", "endianness": "big"}, "endianness"),
         ("/pooling", {"input": "a", "encoding_format": "base64", "embed_dtype": "bfloat16"}, "embed_dtype"),
+        ("/v1/embeddings", {"input": "a", "normalize": False}, "normalize"),
+        ("/v1/embeddings", {"input": "a", "padding": "max_length"}, "padding"),
+        ("/pooling", {"input": "a", "softmax": True}, "softmax"),
+        ("/classify", {"input": "a", "activation": False}, "activation"),
+        ("/score", {"text_1": "a", "text_2": "b", "mm_processor_kwargs": {"size": 2}}, "mm_processor_kwargs"),
+        ("/rerank", {"query": "a", "documents": ["b"], "media_io_kwargs": {"image": {}}}, "media_io_kwargs"),
         ("/pooling", {"input": ["a", LONG]}, "input"),
         ("/v2/embed", {"texts": [LONG], "truncate": "NONE"}, "texts"),
         ("/v2/embed", {"inputs": [{"content": [{"type": "text", "text": LONG}]}], "truncate": "NONE"}, "inputs"),
@@ -37,6 +43,12 @@ async def test_an_error_names_the_field(http, path, body, field):
 
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == field
+
+
+async def test_values_of_unsupported_fields_that_change_nothing_are_taken(http):
+    body = {"input": "hello", "normalize": None, "padding": "do_not_pad", "mm_processor_kwargs": {}}
+
+    assert (await http.post("/v1/embeddings", json=body)).status_code == 200
 
 
 class CrossEncoder(PoolingEngine):

@@ -32,6 +32,10 @@ async def client(frontend):
         ({"input": "hi", "model": "other"}, 404, "model"),
         ({"input": "hi", "previous_response_id": "resp_x"}, 404, "previous_response_id"),
         ({"input": [{"type": "item_reference", "id": "msg_x"}]}, 404, "input.0.id"),
+        ({"input": "hi", "previous_response": {"id": "resp_x", "output": []}}, 400, "previous_response"),
+        ({"input": "hi", "previous_input_messages": [{"role": "user"}]}, 400, "previous_input_messages"),
+        ({"input": "hi", "enable_response_messages": True}, 400, "enable_response_messages"),
+        ({"input": "hi", "kv_transfer_params": {"do_remote_decode": True}}, 400, "kv_transfer_params"),
         ({"input": "x" * 600}, 400, "prompt"),
         (
             {"input": "hi", "structured_outputs": {"regex": "a"}, "text": {"format": {"type": "json_object"}}},

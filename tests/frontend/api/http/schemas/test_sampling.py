@@ -53,6 +53,30 @@ async def test_fields_beyond_openais_reach_the_engine(http, engine, path, body):
     assert list(params.allowed_token_ids) == [1, 2]
 
 
+@pytest.mark.parametrize(("path", "body"), [("/v1/completions", {"prompt": "hi"}), ("/v1/chat/completions", CHAT)])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("watermarking", True),
+        ("logits_processors", ["my.processor"]),
+        ("kv_transfer_params", {"do_remote_decode": True}),
+        ("ec_transfer_params", {"a": 1}),
+    ],
+)
+async def test_fields_of_vllm_that_no_service_reads_are_refused(http, path, body, field, value):
+    response = await http.post(path, json=body | {field: value})
+
+    error = response.json()["error"]
+    assert (response.status_code, error["message"]) == (400, f"{field} is not supported by this server.")
+    assert error["param"] == field
+
+
+async def test_fields_of_vllm_that_ask_for_nothing_are_taken(http):
+    nothing = {"watermarking": False, "logits_processors": [], "kv_transfer_params": {}, "ec_transfer_params": None}
+
+    assert (await http.post("/v1/completions", json={"prompt": "hi", **nothing})).status_code == 200
+
+
 async def test_a_wrong_repetition_detection_is_refused(http, engine):
     body = {"prompt": "hi", "repetition_detection": {"max_pattern_size": 4, "min_pattern_size": 2, "min_count": 1}}
 
